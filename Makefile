@@ -1,0 +1,49 @@
+# `make study` and `make test` work from a fresh clone on a bare machine with python3, pip and make.
+
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help setup study test test-all lint format lock clean
+
+help: ## list these targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+study: setup ## set up, then run the main job
+	$(RUN) -m cpaan evaluate --out results/synthetic
+
+test: setup lint ## set up, then lint, type check and run the quick tests
+	$(RUN) -m pytest -m "not slow"
+
+test-all: setup lint ## the same with the slow tests
+	$(RUN) -m pytest
+
+lint: setup
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+
+format: setup ## let ruff mend what it can
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+
+setup: $(VENV)/.installed
+
+# Debian splits ensurepip from python3, so the environment is made without pip and filled by the
+# system's pip from outside.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv --without-pip $(VENV)
+	$(PYTHON) -m pip --python $(RUN) install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+lock: ## write the newest versions that fit into constraints.txt (torch stays where it is)
+	rm -rf $(VENV)-lock
+	$(PYTHON) -m venv --without-pip $(VENV)-lock
+	$(PYTHON) -m pip --python $(VENV)-lock/bin/python install --quiet torch==2.13.0 '.[dev]'
+	echo '# Every version that "make" installs; written by "make lock".' > constraints.txt
+	$(PYTHON) -m pip --python $(VENV)-lock/bin/python freeze --all --exclude cpaan | sed 's/+cpu//' >> constraints.txt
+	rm -rf $(VENV)-lock
+
+clean: ## remove the environment and what tools left behind
+	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,7 @@
+"""``python -m cpaan``."""
+
+import sys
+
+from cpaan.cli import main
+
+sys.exit(main())

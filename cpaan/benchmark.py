@@ -1,0 +1,204 @@
+"""The whole benchmark: methods, draws and seeds in, one table of scores out."""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from cpaan.config import EvaluationConfig
+from cpaan.evaluation import PRIORS, Score, score
+from cpaan.features import FeatureTable
+from cpaan.methods import check_methods, make_method
+from cpaan.provenance import count_test_reads, describe_run
+from cpaan.randomness import new_rng
+from cpaan.splits import TEST_PHASE, VALIDATION_PHASE, ShotRows, Split, draw_shots
+from cpaan.summary import summarise
+from cpaan.tasks import LowShotTask, Queries, check_phase, read_phase
+
+RESULT_COLUMNS = ["method", "head", "phase", "column", "shots", "draw", "seed", "top1", "top5"]
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """Scores of an evaluation, with all that is needed to trust and to repeat them."""
+
+    scores: pd.DataFrame
+    """A row for each method, head, column, number of shots, draw and seed; in percent."""
+    priors: pd.DataFrame
+    """The share of novel queries in all_prior, by method, head and number of shots."""
+    about: dict[str, Any]
+
+    def write(self, folder: Path) -> None:
+        """Write ``results.csv`` and ``results.json``, each whole or not at all."""
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_whole(folder / "results.csv", self.scores.to_csv(index=False))
+        content = {
+            **self.about,
+            "priors": _records(self.priors),
+            "summary": _records(summarise(self.scores)),
+            "rows": _records(self.scores),
+        }
+        _write_whole(folder / "results.json", json.dumps(content, indent=1, allow_nan=False))
+
+
+def evaluate(
+    table: FeatureTable,
+    split: Split,
+    *,
+    phase: str = VALIDATION_PHASE,
+    methods: Sequence[str] = ("none",),
+    config: EvaluationConfig | None = None,
+    shot_rows: ShotRows | None = None,
+    device: str | torch.device = "cpu",
+    allow_trained_novel: bool = False,
+    progress: Progress = lambda message: None,
+) -> Results:
+    """Score methods on one phase of a feature table.
+
+    Args:
+        table: The features.
+        split: Base and novel classes of the phases.
+        phase: "validation", or "test", which is written down in ``results/test-reads.jsonl``.
+        methods: Names from `cpaan.methods`.
+        config: Shots, draws, seeds, heads and their settings.
+        shot_rows: Explicit draws, shape (draws, novel classes, shots); otherwise seeded ones.
+        device: Where to compute.
+        allow_trained_novel: Whether novel classes may be among those of the backbone.
+        progress: Called with a line about what is being done.
+
+    Raises:
+        ValueError: If the data cannot serve the phase, or a method is unknown.
+    """
+    config = config or EvaluationConfig()
+    check_methods(list(methods))
+    check_phase(table, split, phase, allow_trained_novel=allow_trained_novel)
+    if shot_rows is None:
+        shot_rows = draw_shots(
+            table,
+            split.phase(phase),
+            num_draws=config.num_draws,
+            max_shots=max(config.shots),
+            seed=config.draw_seed,
+        )
+    else:
+        config = config.with_overrides({"num_draws": len(shot_rows)})
+
+    fixed_priors = None
+    if config.prior is None and phase == TEST_PHASE:
+        progress("choosing priors on the validation phase")
+        chosen_on = evaluate(
+            table,
+            split,
+            methods=methods,
+            config=config,
+            device=device,
+            allow_trained_novel=True,  # nothing is claimed of these scores
+            progress=lambda message: progress(f"  {message}"),
+        )
+        fixed_priors = chosen_on.priors
+
+    task, queries = read_phase(
+        table, split, phase, shot_rows, sorted(config.shots), torch.device(device)
+    )
+    frames = []
+    priors = PRIORS if config.prior is None else (config.prior,)
+    for name in methods:
+        for seed in range(config.seed, config.seed + config.num_seeds):
+            progress(f"{name}, seed {seed}: {len(task.problems)} problems")
+            frames.append(_run(name, seed, task, queries, config, priors))
+    everything = pd.concat(frames, ignore_index=True)
+    if fixed_priors is None:
+        fixed_priors = _best_priors(everything)
+    scores = _with_priors(everything, fixed_priors)
+    scores.insert(2, "phase", phase)
+    about = {
+        "run": describe_run(),
+        "config": config.to_dict(),
+        "phase": phase,
+        "methods": list(methods),
+        "features": {
+            "fingerprint": table.fingerprint,
+            "backbone": table.backbone,
+            "rows": len(table.labels),
+            "dimensions": table.num_dims,
+        },
+        "classes": {"base": task.num_base, "novel": task.num_novel},
+        "queries": len(queries.labels),
+        "test_reads": count_test_reads(table.fingerprint),
+    }
+    return Results(scores[RESULT_COLUMNS], fixed_priors, about)
+
+
+def _run(
+    name: str,
+    seed: int,
+    task: LowShotTask,
+    queries: Queries,
+    config: EvaluationConfig,
+    priors: Sequence[float],
+) -> pd.DataFrame:
+    """Fit one method with one seed and score it."""
+    method = make_method(name, config)
+    # Every method gets the same stream: controls that draw alike then draw the same.
+    method.fit(task, new_rng(seed))
+
+    def row(entry: Score) -> dict[str, Any]:
+        return {
+            "method": name,
+            "head": entry.head,
+            "column": entry.column,
+            "shots": entry.problem.num_shots,
+            "draw": entry.problem.draw,
+            "seed": seed,
+            "prior": entry.prior,
+            "top1": entry.top1,
+            "top5": entry.top5,
+        }
+
+    return pd.DataFrame([row(entry) for entry in score(method, task, queries, priors)])
+
+
+def _best_priors(scores: pd.DataFrame) -> pd.DataFrame:
+    """Choose the prior with the best mean top-5 for each method, head and number of shots."""
+    keys = ["method", "head", "shots"]
+    with_prior = scores[scores["column"] == "all_prior"]
+    means = with_prior.groupby([*keys, "prior"], sort=False)["top5"].mean().reset_index()
+    best = means.loc[means.groupby(keys, sort=False)["top5"].idxmax()]
+    return best[[*keys, "prior"]].reset_index(drop=True)
+
+
+def _with_priors(scores: pd.DataFrame, priors: pd.DataFrame) -> pd.DataFrame:
+    """Keep, of all_prior, the rows with the chosen priors."""
+    is_plain = scores["column"] != "all_prior"
+    chosen = scores[~is_plain].merge(priors, on=["method", "head", "shots", "prior"])
+    together = pd.concat([scores[is_plain], chosen], ignore_index=True)
+    return together.sort_values("method", key=lambda s: s.map(_order(scores)), kind="stable")
+
+
+def _order(scores: pd.DataFrame) -> dict[str, int]:
+    return {name: number for number, name in enumerate(scores["method"].unique())}
+
+
+def _records(frame: pd.DataFrame) -> Any:
+    """Return a row each as a dictionary; None for NaN, which JSON lacks."""
+    return json.loads(frame.to_json(orient="records", double_precision=12))
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write a file that is never seen half-written."""
+    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        Path(partial).chmod(0o644)
+        Path(partial).replace(path)
+    finally:
+        Path(partial).unlink(missing_ok=True)

@@ -1,0 +1,419 @@
+"""Feature files, decoded once into arrays on disk that every process maps.
+
+The forms that are read:
+
+- Parquet with the columns ``class``, ``partition`` (train or test) and ``feature`` (a list of
+  float16 or float32 a row). Who made the features stands in the file's own metadata, under
+  ``cpaan.backbone`` and ``cpaan.backbone_classes``.
+- The HDF5 pair of the low-shot benchmark (``all_feats`` or, in its successors, ``all_features``;
+  ``all_labels``; ``count``): one file for the train rows and one for the test rows. Its files
+  are padded, and only the first ``count`` rows are data.
+
+Neither form can carry code. Everything that would have to be unpickled is refused.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from cpaan.features import (
+    TEST,
+    TRAIN,
+    FeatureArray,
+    FeatureTable,
+    as_feature_block,
+    finish_fingerprint,
+    name_some,
+    parse_partitions,
+)
+
+_CACHE_FORMAT = 1
+_ROWS_PER_BLOCK = 8192  # 16 MiB at 512 dimensions in float32
+_PARQUET_COLUMNS = ("class", "partition", "feature")
+_HDF5_FEATURES = ("all_feats", "all_features")
+_BACKBONE, _BACKBONE_CLASSES = "cpaan.backbone", "cpaan.backbone_classes"
+
+
+class _Block(NamedTuple):
+    """Some consecutive rows of a file."""
+
+    features: FeatureArray  # (rows, D)
+    classes: NDArray[np.str_]  # (rows,)
+    is_train: NDArray[np.bool_]  # (rows,)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A file opened for decoding."""
+
+    num_rows: int
+    blocks: Iterator[_Block]
+    backbone: str | None
+    backbone_classes: list[str] | None
+
+
+def default_cache_folder() -> Path:
+    """Return where decoded tables are kept: $CPAAN_CACHE, or cpaan in the user's cache folder."""
+    if "CPAAN_CACHE" in os.environ:
+        return Path(os.environ["CPAAN_CACHE"])
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "cpaan"
+
+
+def open_features(
+    *paths: str | Path,
+    label_names: Sequence[str] | None = None,
+    cache_folder: Path | None = None,
+) -> FeatureTable:
+    """Read a feature table, through the cache.
+
+    The first call decodes the file block by block; later calls, in any process, only map the
+    result. A table is decoded again when its file's path, size or times have changed.
+
+    Args:
+        paths: A Parquet file; or the train and the test file of an HDF5 pair; or a folder
+            that holds such a pair.
+        label_names: For HDF5: the class name behind each integer label.
+        cache_folder: Where decoded tables are kept.
+
+    Raises:
+        ValueError: If a file cannot be read or what it holds is no feature table.
+        FileNotFoundError: If there is no such file.
+    """
+    files = _expand([Path(path) for path in paths])
+    folder = cache_folder or default_cache_folder()
+    place = hashlib.blake2b("\0".join(str(file) for file in files).encode(), digest_size=8)
+    times = [(s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in (file.stat() for file in files)]
+    state = hashlib.blake2b(
+        repr((_CACHE_FORMAT, times, label_names)).encode(), digest_size=8
+    ).hexdigest()
+    entry = folder / f"{place.hexdigest()}-{state}"
+    if not entry.exists():
+        _decode(files, label_names, entry)
+        for outdated in set(folder.glob(f"{place.hexdigest()}-*")) - {entry}:
+            shutil.rmtree(outdated, ignore_errors=True)
+    return _map_entry(entry)
+
+
+def write_features(path: str | Path, table: FeatureTable) -> None:
+    """Write a table as Parquet, the project's own form; the file appears only when complete."""
+    names = pa.array(table.class_names, pa.string())
+    element = pa.float16() if table.features.dtype == np.float16 else pa.float32()
+    metadata = {}
+    if table.backbone is not None:
+        metadata[_BACKBONE] = table.backbone
+    if table.backbone_classes is not None:
+        metadata[_BACKBONE_CLASSES] = json.dumps(sorted(table.backbone_classes))
+    schema = pa.schema(
+        [
+            ("class", pa.string()),
+            ("partition", pa.string()),
+            ("feature", pa.list_(element, table.num_dims)),
+        ],
+        metadata=metadata,
+    )
+    partial = Path(f"{path}.partial")
+    try:
+        with pq.ParquetWriter(partial, schema) as writer:
+            for start in range(0, len(table.labels), _ROWS_PER_BLOCK):
+                rows = slice(start, start + _ROWS_PER_BLOCK)
+                flat = pa.array(np.ascontiguousarray(table.features[rows]).reshape(-1), element)
+                writer.write_batch(
+                    pa.record_batch(
+                        [
+                            names.take(pa.array(table.labels[rows])),
+                            pa.array(np.where(table.is_train[rows], TRAIN, TEST), pa.string()),
+                            pa.FixedSizeListArray.from_arrays(flat, table.num_dims),
+                        ],
+                        schema=schema,
+                    )
+                )
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _expand(paths: Sequence[Path]) -> list[Path]:
+    """Return the absolute files that the caller means: one Parquet file, or an HDF5 pair."""
+    paths = [path.resolve() for path in paths]
+    for path in paths:
+        if not path.exists():
+            raise FileNotFoundError(f"no such file: {path}")
+    if len(paths) == 1 and paths[0].is_dir():
+        return _hdf5_pair_in(paths[0])
+    if len(paths) > 2:
+        raise ValueError(f"features are one Parquet file or two HDF5 files, got {len(paths)} paths")
+    kinds = [_kind_of(path) for path in paths]
+    if kinds == ["hdf5"]:
+        raise ValueError(
+            f"{paths[0]} holds one partition: give the train and the test file, or their folder"
+        )
+    if kinds not in (["parquet"], ["hdf5", "hdf5"]):
+        raise ValueError("features are one Parquet file or two HDF5 files, not a mixture")
+    return paths
+
+
+def _hdf5_pair_in(folder: Path) -> list[Path]:
+    """Find the train and the test file (often called val) by their names."""
+    files = [path for path in sorted(folder.iterdir()) if h5py.is_hdf5(path)]
+    train = [path for path in files if "train" in path.stem]
+    test = [path for path in files if "val" in path.stem or "test" in path.stem]
+    if len(train) != 1 or len(test) != 1 or train == test:
+        raise ValueError(
+            f"{folder} must hold one HDF5 file with 'train' and one with 'val' or 'test' in its "
+            f"name, found {[path.name for path in files]}"
+        )
+    return [train[0], test[0]]
+
+
+def _kind_of(path: Path) -> str:
+    """Return "parquet" or "hdf5" by the file's first bytes, whatever its name."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder, but a feature file is wanted here")
+    with path.open("rb") as file:
+        start = file.read(8)
+    if start[:4] == b"PAR1":
+        return "parquet"
+    if start == b"\x89HDF\r\n\x1a\n":
+        return "hdf5"
+    if start[:1] == b"\x80" or start[:2] == b"PK" or start[:6] == b"\x93NUMPY":
+        raise ValueError(
+            f"{path} is refused: pickles and the files that may hold them (.pkl, .pt, .npz, .npy) "
+            "can run code; load it yourself and use FeatureTable.from_arrays"
+        )
+    raise ValueError(f"{path} is neither Parquet nor HDF5")
+
+
+def _decode(files: list[Path], label_names: Sequence[str] | None, entry: Path) -> None:
+    """Decode files into a new cache entry, which appears whole or not at all."""
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=entry.parent))
+    try:
+        try:
+            if len(files) == 1:
+                source = _open_parquet(files[0])
+            else:
+                source = _open_hdf5_pair(files[0], files[1], label_names)
+            _write_entry(source, partial)
+        # Arrow and HDF5 report a damaged file in many ways; all of them mean just this.
+        except (pa.ArrowException, OSError, RuntimeError, KeyError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # a full disk, say: nothing is wrong with the file
+            cause = str(error).splitlines()[0] if str(error) else type(error).__name__
+            names = " and ".join(str(file) for file in files)
+            raise ValueError(f"{names} cannot be read, truncated or damaged: {cause}") from error
+        except ValueError as error:
+            raise ValueError(f"{files[0]}: {error}") from error
+        try:
+            partial.rename(entry)
+        except OSError:
+            if not entry.exists():  # otherwise another process was first, with the same result
+                raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _write_entry(source: _Source, folder: Path) -> None:
+    """Write the arrays of one table, holding one block at a time."""
+    if source.num_rows == 0:
+        raise ValueError("the table has no rows")
+    number_of_name: dict[str, int] = {}
+    numbers: list[NDArray[np.int32]] = []
+    is_train: list[NDArray[np.bool_]] = []
+    digest = hashlib.blake2b(digest_size=16)
+    shape: tuple[int, int] | None = None
+    num_rows = 0
+    with (folder / "features.npy").open("wb") as file:
+        for block in source.blocks:
+            if shape is None:
+                shape = (source.num_rows, block.features.shape[1])
+                header = {
+                    "descr": np.lib.format.dtype_to_descr(block.features.dtype),
+                    "fortran_order": False,
+                    "shape": shape,
+                }
+                np.lib.format.write_array_header_1_0(file, header)
+            if block.features.shape[1] != shape[1]:
+                raise ValueError(
+                    f"row {num_rows} has {block.features.shape[1]} dimensions, "
+                    f"but the rows before it have {shape[1]}"
+                )
+            # Written, not assigned through a memory map: pages of a map would count as ours.
+            content = np.ascontiguousarray(block.features)
+            file.write(content.data)
+            digest.update(content.data)
+            names, inverse = np.unique(block.classes, return_inverse=True)
+            known = [number_of_name.setdefault(str(n), len(number_of_name)) for n in names]
+            numbers.append(np.array(known, dtype=np.int32)[inverse])
+            is_train.append(block.is_train)
+            num_rows += len(block.classes)
+    if num_rows != source.num_rows:
+        raise ValueError(f"{num_rows} rows found, but {source.num_rows} announced")
+
+    class_names = tuple(sorted(number_of_name))
+    rank_of_number = np.empty(len(class_names), dtype=np.int32)
+    for rank, name in enumerate(class_names):
+        rank_of_number[number_of_name[name]] = rank
+    labels = rank_of_number[np.concatenate(numbers)]
+    train_mask = np.concatenate(is_train)
+    np.save(folder / "labels.npy", labels)
+    np.save(folder / "is_train.npy", train_mask)
+    about = {
+        "class_names": class_names,
+        "backbone": source.backbone,
+        "backbone_classes": source.backbone_classes,
+        "fingerprint": finish_fingerprint(digest, labels, train_mask, class_names),
+    }
+    (folder / "about.json").write_text(json.dumps(about))
+
+
+def _map_entry(entry: Path) -> FeatureTable:
+    about: dict[str, Any] = json.loads((entry / "about.json").read_text())
+    trained_on = about["backbone_classes"]
+    return FeatureTable(
+        features=np.load(entry / "features.npy", mmap_mode="r", allow_pickle=False),
+        labels=np.load(entry / "labels.npy", mmap_mode="r", allow_pickle=False),
+        is_train=np.load(entry / "is_train.npy", mmap_mode="r", allow_pickle=False),
+        class_names=tuple(about["class_names"]),
+        backbone=about["backbone"],
+        backbone_classes=None if trained_on is None else frozenset(trained_on),
+        fingerprint=about["fingerprint"],
+    )
+
+
+def _open_parquet(path: Path) -> _Source:
+    # A buffer makes Arrow read pages as they are wanted rather than a row group at once.
+    file = pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
+    schema = file.schema_arrow
+    missing = [column for column in _PARQUET_COLUMNS if column not in schema.names]
+    if missing:
+        raise ValueError(f"{name_some('column', missing)} missing, found {schema.names}")
+    metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
+    trained_on = metadata.get(_BACKBONE_CLASSES)
+    return _Source(
+        num_rows=file.metadata.num_rows,
+        blocks=_parquet_blocks(file),
+        backbone=metadata.get(_BACKBONE),
+        backbone_classes=None if trained_on is None else json.loads(trained_on),
+    )
+
+
+def _parquet_blocks(file: pq.ParquetFile) -> Iterator[_Block]:
+    first_row = 0
+    batches = file.iter_batches(batch_size=_ROWS_PER_BLOCK, columns=list(_PARQUET_COLUMNS))
+    for batch in batches:
+        classes, partitions, features = (batch.column(name) for name in _PARQUET_COLUMNS)
+        for name, column in (("class", classes), ("partition", partitions)):
+            if column.null_count:
+                row = first_row + int(np.argmax(column.is_null()))
+                raise ValueError(f"{name} of row {row} is empty")
+        yield _Block(
+            features=_matrix_from_lists(features, first_row),
+            classes=np.asarray(classes.cast(pa.string()), dtype=np.str_),
+            is_train=parse_partitions(
+                partitions.cast(pa.string()).to_pylist(), first_row=first_row
+            ),
+        )
+        first_row += len(batch)
+
+
+def _matrix_from_lists(lists: pa.Array, first_row: int) -> FeatureArray:
+    """Return a list column as a matrix, checked; shape (rows, D)."""
+    if not (
+        pa.types.is_list(lists.type)
+        or pa.types.is_large_list(lists.type)
+        or pa.types.is_fixed_size_list(lists.type)
+    ):
+        raise ValueError(f"column feature must hold lists of numbers, but holds {lists.type}")
+    if lists.null_count:
+        row = first_row + int(np.argmax(lists.is_null()))
+        raise ValueError(f"feature of row {row} is empty")
+    if pa.types.is_fixed_size_list(lists.type):
+        width = lists.type.list_size
+    else:
+        widths = np.diff(lists.offsets.to_numpy())
+        width = int(widths[0])
+        if (widths != width).any():
+            row = int((widths != width).argmax())
+            raise ValueError(
+                f"row {first_row + row} has {widths[row]} dimensions, "
+                f"but the rows before it have {width}"
+            )
+    values = lists.flatten()
+    if values.null_count:
+        row = first_row + int(np.argmax(values.is_null())) // width
+        raise ValueError(f"feature of row {row} has an empty value")
+    return as_feature_block(values.to_numpy().reshape(len(lists), width), first_row)
+
+
+def _open_hdf5_pair(train: Path, test: Path, label_names: Sequence[str] | None) -> _Source:
+    parts = [(path, h5py.File(path, "r")) for path in (train, test)]
+    attributes = parts[0][1].attrs
+    trained_on = attributes.get(_BACKBONE_CLASSES)
+    return _Source(
+        num_rows=sum(_hdf5_count(path, file) for path, file in parts),
+        blocks=_hdf5_blocks(parts, label_names),
+        backbone=attributes.get(_BACKBONE),
+        backbone_classes=None if trained_on is None else json.loads(trained_on),
+    )
+
+
+def _hdf5_features(path: Path, file: h5py.File) -> h5py.Dataset:
+    for name in _HDF5_FEATURES:
+        if name in file:
+            return file[name]
+    raise ValueError(f"{path.name} has no {' or '.join(_HDF5_FEATURES)}, found {sorted(file)}")
+
+
+def _hdf5_count(path: Path, file: h5py.File) -> int:
+    """Return how many rows are data; the file is padded beyond them."""
+    features = _hdf5_features(path, file)
+    for name in ("all_labels", "count"):
+        if name not in file:
+            raise ValueError(f"{path.name} has no {name}, found {sorted(file)}")
+    labels = file["all_labels"]
+    count = int(np.asarray(file["count"]).reshape(-1)[0])
+    if labels.dtype.kind not in "iu":
+        raise ValueError(f"{path.name}: all_labels must be integers, but holds {labels.dtype}")
+    if not 0 < count <= min(len(features), len(labels)):
+        raise ValueError(
+            f"{path.name}: count is {count}, but there are {len(features)} features "
+            f"and {len(labels)} labels"
+        )
+    return count
+
+
+def _hdf5_blocks(
+    parts: Sequence[tuple[Path, h5py.File]], label_names: Sequence[str] | None
+) -> Iterator[_Block]:
+    for part, (path, file) in enumerate(parts):
+        features, labels = _hdf5_features(path, file), file["all_labels"]
+        count = _hdf5_count(path, file)
+        for start in range(0, count, _ROWS_PER_BLOCK):
+            stop = min(start + _ROWS_PER_BLOCK, count)
+            try:
+                block = as_feature_block(features[start:stop], first_row=start)
+            except ValueError as error:
+                raise ValueError(f"{path.name}: {error}") from error
+            numbers = labels[start:stop]
+            if label_names is None:
+                names = numbers.astype(np.str_)
+            elif numbers.min() < 0 or numbers.max() >= len(label_names):
+                raise ValueError(
+                    f"{path.name}: labels go from {numbers.min()} to {numbers.max()}, "
+                    f"but there are {len(label_names)} label names"
+                )
+            else:
+                names = np.asarray(label_names, dtype=np.str_)[numbers]
+            yield _Block(block, names, np.full(stop - start, part == 0))

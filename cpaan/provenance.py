@@ -1,0 +1,71 @@
+"""Where a number comes from: the command, the commit, the versions; and the test phase's log."""
+
+import json
+import platform
+import shlex
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+TEST_READS = Path("results") / "test-reads.jsonl"
+
+
+def command() -> str:
+    """Return the command line of this process, as one could type it again."""
+    return shlex.join(["python", *sys.orig_argv[1:]])
+
+
+def commit() -> str:
+    """Return the project's commit, with "-dirty" if files differ from it; "unknown" outside git."""
+    root = Path(__file__).resolve().parent
+    try:
+        head, changes = (
+            subprocess.run(
+                ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True
+            ).stdout.strip()
+            for arguments in (
+                ["rev-parse", "HEAD"],
+                ["status", "--porcelain", "--untracked-files=no", "--", "."],
+            )
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return f"{head}-dirty" if changes else head
+
+
+def describe_run() -> dict[str, str]:
+    """Return what a results file says of the run that made it."""
+    return {
+        "command": command(),
+        "commit": commit(),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        **{package: version(package) for package in ("cpaan", "numpy", "torch")},
+    }
+
+
+def record_test_read(fingerprint: str, log: Path = TEST_READS) -> None:
+    """Append one line to the log of test-phase reads, before the rows are read.
+
+    The test phase proves something only while it decides nothing. The log does not prevent a
+    second look; it makes every look visible.
+
+    Args:
+        fingerprint: Of the feature table whose test-phase rows are about to be read.
+        log: The log file; it is made where it is missing.
+    """
+    run = describe_run()
+    entry = {"time": run["time"], "command": run["command"], "commit": run["commit"]}
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a") as file:
+        file.write(json.dumps({**entry, "features": fingerprint}) + "\n")
+
+
+def count_test_reads(fingerprint: str, log: Path = TEST_READS) -> int:
+    """Return how often the log says that this table's test-phase rows were read."""
+    if not log.exists():
+        return 0
+    lines = log.read_text().splitlines()
+    return sum(json.loads(line)["features"] == fingerprint for line in lines if line.strip())

@@ -1,0 +1,15 @@
+"""Random streams that do not disturb each other."""
+
+import numpy as np
+import torch
+
+
+def new_rng(*words: int) -> torch.Generator:
+    """Return a generator on the CPU, decided by whole numbers: equal words, equal streams."""
+    (state,) = np.random.SeedSequence(words).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(state) % 2**63)
+
+
+def spawn(rng: torch.Generator, count: int) -> list[torch.Generator]:
+    """Return generators for parts of a task, so that none depends on how much another draws."""
+    return [new_rng(int(word)) for word in torch.randint(2**62, (count,), generator=rng)]

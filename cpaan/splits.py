@@ -1,0 +1,242 @@
+"""Base and novel classes of the two phases, and which examples are the shots."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpaan.features import TRAIN, FeatureTable, name_some
+
+VALIDATION_PHASE, TEST_PHASE = "validation", "test"
+
+ShotRows = NDArray[np.int64]
+"""Row numbers of the shots, shape (draws, novel classes, shots); the first K are the K shots."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The classes of one phase."""
+
+    base: tuple[str, ...]
+    novel: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Who is base and who is novel, when hyper-parameters are chosen and when they are proven.
+
+    Raises:
+        ValueError: If a group is empty, or a class stands in two groups or twice in one.
+    """
+
+    validation: Phase
+    test: Phase
+    label_names: tuple[str, ...] | None = None
+    """Class name behind each integer label, where the data set numbers its classes."""
+
+    def __post_init__(self) -> None:
+        groups = {
+            f"{kind} classes of {name}": getattr(self.phase(name), kind)
+            for name in (VALIDATION_PHASE, TEST_PHASE)
+            for kind in ("base", "novel")
+        }
+        group_of_class: dict[str, str] = {}
+        for group, classes in groups.items():
+            if not classes:
+                raise ValueError(f"there are no {group}")
+            for class_name in classes:
+                if class_name in group_of_class:
+                    other = group_of_class[class_name]
+                    where = f"twice in the {group}" if other == group else f"in the {other} and in"
+                    suffix = "" if other == group else f" the {group}"
+                    raise ValueError(f"class {class_name} is {where}{suffix}")
+                group_of_class[class_name] = group
+
+    def phase(self, name: str) -> Phase:
+        """Return the phase called "validation" or "test"."""
+        if name not in (VALIDATION_PHASE, TEST_PHASE):
+            raise ValueError(f"phase must be {VALIDATION_PHASE} or {TEST_PHASE}, got {name!r}")
+        return self.validation if name == VALIDATION_PHASE else self.test
+
+    def base_classes(self, phase: str) -> tuple[str, ...]:
+        """Return the base classes of both phases, those of ``phase`` first.
+
+        Generators are trained on all of them and draw from all of them; the classifier and its
+        score know the phase's own only.
+        """
+        other = TEST_PHASE if phase == VALIDATION_PHASE else VALIDATION_PHASE
+        return self.phase(phase).base + self.phase(other).base
+
+
+def read_split(path: str | Path) -> Split:
+    """Read a ``split.json`` of the project or a ``label_idx.json`` of the benchmark.
+
+    The benchmark's group 1 is for validation and group 2 for the test. (The paper prints their
+    sizes the other way round; the benchmark's code and every later user agree on this one.)
+
+    Raises:
+        ValueError: If the file is neither, or its groups are not sound.
+    """
+    content = _read_json(path)
+    try:
+        if isinstance(content, dict) and "base_classes_1" in content:
+            return _from_label_index(content)
+        if isinstance(content, dict) and VALIDATION_PHASE in content:
+            validation, test = (
+                Phase(*(_strings(content[name][kind]) for kind in ("base", "novel")))
+                for name in (VALIDATION_PHASE, TEST_PHASE)
+            )
+            return Split(validation=validation, test=test)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} lacks a group of classes, or it is no list: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    raise ValueError(
+        f"{path} is no split: it needs 'validation' and 'test' with 'base' and 'novel' each, "
+        "or the benchmark's 'base_classes_1', 'novel_classes_1' and so on"
+    )
+
+
+def draw_shots(
+    table: FeatureTable, phase: Phase, *, num_draws: int, max_shots: int, seed: int
+) -> ShotRows:
+    """Draw the shots of every novel class from its train rows, without replacement.
+
+    A draw depends on the seed, its own number, the class and how many train rows that has, and
+    on nothing else: asking for more draws, fewer shots or other classes changes none of it.
+    Random bits come straight from PCG64, whose stream NumPy keeps from version to version.
+
+    Raises:
+        ValueError: If a class has fewer train rows than ``max_shots``.
+    """
+    shots = np.empty((num_draws, len(phase.novel), max_shots), dtype=np.int64)
+    for position, class_name in enumerate(phase.novel):
+        rows = table.rows_of(class_name, TRAIN)
+        if len(rows) < max_shots:
+            raise ValueError(
+                f"class {class_name} has {len(rows)} train rows, but {max_shots} shots are wanted"
+            )
+        entropy = int.from_bytes(hashlib.blake2b(class_name.encode(), digest_size=8).digest())
+        for draw in range(num_draws):
+            bits = np.random.PCG64([seed, draw, entropy]).random_raw(len(rows))
+            shots[draw, position] = rows[np.argsort(bits, kind="stable")[:max_shots]]
+    return shots
+
+
+def read_draws(
+    paths: Sequence[str | Path],
+    table: FeatureTable,
+    split: Split,
+    phase_name: str,
+    max_shots: int,
+) -> ShotRows:
+    """Read draws that somebody else made.
+
+    A file is either ``{"phase": ..., "draws": [{class: [row, ...]}, ...]}`` with row numbers of
+    the table, or one of the benchmark's index files: a matrix with a row for each label and
+    positions in the list of all train images, classes in the order of ``label_names``.
+
+    Raises:
+        ValueError: If a file is neither, misses a class or shots, or names rows that are not
+            distinct train rows of their class.
+    """
+    draws = [
+        _check_draw(draw, where, table, split.phase(phase_name), max_shots)
+        for path in paths
+        for where, draw in _draws_in(path, table, split, phase_name)
+    ]
+    return np.stack(draws)
+
+
+def _draws_in(
+    path: str | Path, table: FeatureTable, split: Split, phase_name: str
+) -> list[tuple[str, dict[str, Any]]]:
+    """Return each draw of a file as rows by class, with its name for messages."""
+    content = _read_json(path)
+    if isinstance(content, dict) and isinstance(content.get("draws"), list) and content["draws"]:
+        if content.get("phase", phase_name) != phase_name:
+            raise ValueError(
+                f"{path} holds draws of the {content['phase']} phase, not of {phase_name}"
+            )
+        return [(f"{path}, draw {n}", draw) for n, draw in enumerate(content["draws"])]
+    if isinstance(content, list) and content and isinstance(content[0], list):
+        if split.label_names is None or len(content) != len(split.label_names):
+            raise ValueError(
+                f"{path} is an index file of {len(content)} classes; it needs a split with as many "
+                f"label names, which has {len(split.label_names or ())}"
+            )
+        train_list = np.concatenate(
+            [table.rows_of(name, TRAIN) for name in split.label_names if name in table.class_names]
+        )
+        positions = np.asarray(content)
+        if positions.ndim != 2 or positions.dtype.kind not in "iu":
+            raise ValueError(f"{path} must be a matrix of whole numbers")
+        if positions.min() < 0 or positions.max() >= len(train_list):
+            raise ValueError(
+                f"{path} goes up to position {positions.max()}, "
+                f"but the features have {len(train_list)} train rows"
+            )
+        return [(str(path), dict(zip(split.label_names, train_list[positions], strict=True)))]
+    raise ValueError(f"{path} holds no draws: neither rows by class nor an index matrix")
+
+
+def _check_draw(
+    draw: dict[str, Any], where: str, table: FeatureTable, phase: Phase, max_shots: int
+) -> NDArray[np.int64]:
+    """Return one draw as an array of shape (novel classes, shots), checked against the table."""
+    missing = [class_name for class_name in phase.novel if class_name not in draw]
+    if missing:
+        raise ValueError(f"{where}: no shots for {name_some('class', missing)}")
+    shots = np.empty((len(phase.novel), max_shots), dtype=np.int64)
+    for position, class_name in enumerate(phase.novel):
+        rows = np.asarray(draw[class_name])
+        if rows.ndim != 1 or rows.dtype.kind not in "iu" or len(rows) < max_shots:
+            raise ValueError(
+                f"{where}: class {class_name} needs {max_shots} row numbers, got {rows.tolist()}"
+            )
+        rows = rows[:max_shots]
+        foreign = np.setdiff1d(rows, table.rows_of(class_name, TRAIN))
+        if len(foreign) or len(np.unique(rows)) < len(rows):
+            what = f"{name_some('row', foreign.tolist())}" if len(foreign) else "a row named twice"
+            raise ValueError(
+                f"{where}: shots of class {class_name} must be distinct train rows of it, "
+                f"but there is {what}"
+            )
+        shots[position] = rows
+    return shots
+
+
+def _from_label_index(content: dict[str, Any]) -> Split:
+    names = _strings(content["label_names"])
+
+    def group(key: str) -> tuple[str, ...]:
+        labels = content[key]
+        if not all(isinstance(label, int) and 0 <= label < len(names) for label in labels):
+            raise ValueError(f"{key} must hold labels from 0 to {len(names) - 1}")
+        return tuple(names[label] for label in labels)
+
+    return Split(
+        validation=Phase(base=group("base_classes_1"), novel=group("novel_classes_1")),
+        test=Phase(base=group("base_classes_2"), novel=group("novel_classes_2")),
+        label_names=names,
+    )
+
+
+def _strings(values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise TypeError("class names must be a list of strings")
+    return tuple(values)
+
+
+def _read_json(path: str | Path) -> Any:
+    try:
+        return json.loads(Path(path).read_text())
+    except FileNotFoundError:
+        raise FileNotFoundError(f"no such file: {path}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
