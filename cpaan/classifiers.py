@@ -122,6 +122,9 @@ class LinearClassifier:
 
     All problems are trained in one go. They share each step's base examples, so that the base
     half of a step is one large matrix product over all problems' weights.
+
+    A batch takes a class's rows at even distances from a random start: each row as often as any
+    other, with far less noise than independent draws, and all of them once where they fit.
     """
 
     def __init__(self, config: EvaluationConfig) -> None:
@@ -144,6 +147,7 @@ class LinearClassifier:
         optimiser = self._optimiser([weight, bias])
 
         pool = _NovelPool(task, synthetic, config.mixing_weight)
+        every_example = torch.arange(examples_per_class, device=task.device)
         base_classes = torch.arange(num_base, device=task.device)
         base_classes = base_classes.repeat_interleave(examples_per_class)
         base_labels = base_classes.repeat_interleave(num_problems)
@@ -152,12 +156,11 @@ class LinearClassifier:
         batch_size = num_classes * examples_per_class
 
         for step in range(config.linear_num_steps):
-            uniforms = torch.rand(batch_size, 2, generator=rng, dtype=torch.float64)
-            for_base, for_novel = uniforms.to(task.device).split(
-                [len(base_classes), batch_size - len(base_classes)]
-            )
-            base = task.base.pick(base_classes, for_base[:, 0]) * self._factor
-            novel = pool.pick(for_novel.view(num_novel, examples_per_class, 2)) * self._factor
+            uniforms = torch.rand(num_classes, 2, generator=rng, dtype=torch.float64)
+            for_base, for_novel = uniforms.to(task.device).split([num_base, num_novel])
+            places = (for_base[:, :1] + every_example) / examples_per_class
+            base = task.base.pick(base_classes, places.flatten()) * self._factor
+            novel = pool.pick(for_novel, examples_per_class) * self._factor
 
             base_logits = base @ weight + bias
             by_problem = weight.unflatten(1, (num_problems, num_classes)).transpose(0, 1)
@@ -211,21 +214,25 @@ class _NovelPool:
             self._first_synthetic = first.unsqueeze(-1) + len(self._rows)
             self._rows = torch.cat([self._rows, synthetic.flatten(0, 2)])
 
-    def pick(self, uniforms: Tensor) -> Tensor:
-        """Draw examples of every novel class, shape (P, N * examples, D).
+    def pick(self, uniforms: Tensor, num_examples: int) -> Tensor:
+        """Take examples of every novel class, shape (P, N * num_examples, D).
 
         Args:
-            uniforms: Numbers from 0 to 1, shape (N, examples, 2), shared by all problems: for
-                real or synthetic, and for which one.
+            uniforms: Numbers from 0 to 1, shape (N, 2), shared by all problems: where to start,
+                and whether the number of real examples is rounded up.
+            num_examples: Of each class, real and synthetic together.
         """
-        for_kind, for_row = uniforms.unbind(dim=-1)
+        start, rounding = uniforms.split(1, dim=-1)
+        order = torch.arange(num_examples, device=uniforms.device)
+        num_real = (self._real_share * num_examples + rounding).floor()
+        is_real = order < num_real
+        place = (order + start) / num_real.clamp(min=1)
         # The product can round up to the number of examples itself.
-        real = self._first_real + (for_row * self._num_real).long().minimum(self._num_real - 1)
+        rows = self._first_real + (place * self._num_real).long().minimum(self._num_real - 1)
         if self._real_share < 1:
-            offset = (for_row * self._num_synthetic).long().clamp(max=self._num_synthetic - 1)
-            rows = torch.where(for_kind < self._real_share, real, self._first_synthetic + offset)
-        else:
-            rows = real
+            place = (order - num_real + start) / (num_examples - num_real).clamp(min=1)
+            offset = (place * self._num_synthetic).long().clamp(0, self._num_synthetic - 1)
+            rows = torch.where(is_real, rows, self._first_synthetic + offset)
         return self._rows[rows.flatten(1)]
 
 

@@ -21,7 +21,7 @@ from cpaan.figures import draw_accuracy
 from cpaan.methods import TRANSLATIONS, check_methods
 from cpaan.provenance import TEST_READS, count_test_reads
 from cpaan.splits import TEST_PHASE, VALIDATION_PHASE, Split, read_draws, read_split
-from cpaan.summary import paired_differences, summarise
+from cpaan.summary import check_row, paired_differences, summarise
 from cpaan.synthetic import gaussian_classes
 from cpaan.tasks import check_phase
 
@@ -196,6 +196,8 @@ def _evaluate(options: argparse.Namespace) -> int:
             options.draws_file, table, split, options.phase, max_shots=max(config.shots)
         )
     against = options.against or ("none" if "none" in options.methods else None)
+    if against:
+        check_row(against, [(method, head) for method in options.methods for head in config.heads])
     if options.out:
         _check_writable(options.out)
 

@@ -17,8 +17,9 @@ LINEAR_AS_IN_BENCHMARK: dict[str, Any] = {
 }
 """The linear classifier to the letter of Hariharan & Girshick's benchmark (without generation).
 
-Its loss is strictly convex, so where one gets depends on the loss and not on the way there: the
-default's 200 steps end where these 10,000 do, for the same weight decay.
+Its loss is strictly convex, so where training ends depends on the loss and not on the way. On
+ResNet-10 features, and with the same weight decay, the default's 200 steps scored within 0.4
+points of 3,000 of these in every cell of the table, and more than 3,000 changed nothing.
 """
 
 

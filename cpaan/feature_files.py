@@ -336,6 +336,10 @@ def _matrix_from_lists(lists: pa.Array, first_row: int) -> FeatureArray:
         or pa.types.is_fixed_size_list(lists.type)
     ):
         raise ValueError(f"column feature must hold lists of numbers, but holds {lists.type}")
+    if not pa.types.is_floating(lists.type.value_type):
+        raise ValueError(
+            f"column feature must hold floating-point numbers, but holds {lists.type.value_type}"
+        )
     if lists.null_count:
         row = first_row + int(np.argmax(lists.is_null()))
         raise ValueError(f"feature of row {row} is empty")

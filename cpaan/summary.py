@@ -4,6 +4,8 @@ A draw decides more than a training seed does, and all methods meet the same dra
 first averaged over seeds, intervals are over draws, and methods are compared draw by draw.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 import pandas as pd
 from scipy import stats
@@ -51,14 +53,11 @@ def paired_differences(scores: pd.DataFrame, against: str) -> pd.DataFrame:
     Raises:
         ValueError: If there is no such row.
     """
+    check_row(against, scores[ROW].drop_duplicates().itertuples(index=False, name=None))
     method, _, head = against.partition("/")
     is_reference = scores["method"] == method
     if head:
         is_reference &= scores["head"] == head
-    if not is_reference.any():
-        rows = scores[ROW].drop_duplicates().agg("/".join, axis=1)
-        raise ValueError(f"no row {against!r} to compare with; the rows are {', '.join(rows)}")
-
     keys = ["column", "shots", "draw"] + ([] if head else ["head"])
     metrics = ["top1", "top5"]
     reference = scores[is_reference].groupby(keys)[metrics].mean()
@@ -75,6 +74,17 @@ def paired_differences(scores: pd.DataFrame, against: str) -> pd.DataFrame:
             groups.agg(_half_width).rename(f"{metric}_interval"),
         ]
     return pd.concat(parts, axis=1).reset_index()
+
+
+def check_row(against: str, rows: Iterable[tuple[str, str]]) -> None:
+    """Refuse a "method" or "method/head" that is none of the rows (method, head).
+
+    Raises:
+        ValueError: With the rows there are.
+    """
+    names = [f"{method}/{head}" for method, head in rows]
+    if not any(against in (name, name.partition("/")[0]) for name in names):
+        raise ValueError(f"no row {against!r} to compare with; the rows are {', '.join(names)}")
 
 
 def _half_width(values: pd.Series) -> float:

@@ -48,7 +48,7 @@ class BaseSet:
         """Mean squared distance of an example to its class's centroid: the unit of distances."""
         pairs = zip(self.by_class(), self.prototypes, strict=True)
         squared = sum((rows.float() - mean).square().sum().double() for rows, mean in pairs)
-        return float(squared) / len(self.features)
+        return float(squared) / len(self.features) or 1.0  # one example a class: no unit at all
 
     @cached_property
     def mean_norm(self) -> float:

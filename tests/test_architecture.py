@@ -1,0 +1,83 @@
+"""Data flows one way: which modules may import which."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "cpaan"
+
+# A module may import those of earlier lines and of its own line.
+LAYERS = [
+    {"config", "randomness", "provenance"},
+    {"features"},
+    {"feature_files", "splits"},
+    {"tasks", "synthetic"},
+    {"neighbours"},
+    {"augmentation", "classifiers"},
+    {"evaluation", "summary"},
+    {"methods"},
+    {"benchmark", "figures"},
+    {"cli"},
+]
+# The evaluation knows methods by fit and predict alone, so it cannot favour one.
+BLIND = {"evaluation": {"augmentation", "classifiers", "methods", "neighbours"}}
+
+
+def imports_of(path: Path) -> set[str]:
+    """Return full names of all modules that a file imports, wherever in the file."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found.add(node.module or "")
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def own_imports(path: Path) -> set[str]:
+    """Return the modules of the package that a file imports, by their first name."""
+    parts = [name.split(".") for name in imports_of(path)]
+    return {part[1] for part in parts if part[0] == "cpaan" and len(part) > 1}
+
+
+def modules() -> list[Path]:
+    return sorted(p for p in PACKAGE.glob("*.py") if p.stem not in ("__init__", "__main__"))
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: path.stem)
+def test_a_module_imports_earlier_layers_only(path):
+    layer_of = {name: number for number, layer in enumerate(LAYERS) for name in layer}
+    assert path.stem in layer_of, "a new module needs its place in LAYERS"
+
+    for name in own_imports(path) & set(layer_of):
+        assert layer_of[name] <= layer_of[path.stem], f"{path.stem} imports {name}"
+    assert not own_imports(path) & BLIND.get(path.stem, set())
+
+
+def test_only_the_study_imports_ray():
+    for path in PACKAGE.rglob("*.py"):
+        if "study" not in path.relative_to(PACKAGE).parts:
+            assert not any(name.split(".")[0] == "ray" for name in imports_of(path)), path
+
+
+def test_no_baseline_imports_another():
+    for path in PACKAGE.glob("baselines/*.py"):
+        assert "baselines" not in own_imports(path), path
+
+
+def test_nothing_imports_results_or_tests():
+    for path in PACKAGE.rglob("*.py"):
+        assert not {name.split(".")[0] for name in imports_of(path)} & {"results", "tests"}
+
+
+def test_an_import_against_the_arrows_would_be_seen(tmp_path):
+    (tmp_path / "x.py").write_text(
+        "def f():\n    from cpaan import methods\n    import cpaan.cli\n    import ray.tune\n"
+    )
+
+    assert {"methods", "cli"} <= own_imports(tmp_path / "x.py")
+    assert "ray.tune" in imports_of(tmp_path / "x.py")

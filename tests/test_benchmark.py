@@ -1,0 +1,151 @@
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import shots_of
+
+from cpaan import EvaluationConfig, FeatureTable, evaluate
+from cpaan.benchmark import RESULT_COLUMNS, Results
+from cpaan.evaluation import COLUMNS
+from cpaan.methods import TRANSLATIONS, check_methods
+from cpaan.provenance import count_test_reads
+
+QUICK = EvaluationConfig(
+    shots=(1, 5), num_draws=2, perplexity=4, num_synthetic=10, linear_num_steps=20
+)
+
+
+def run(gaussians, **arguments) -> Results:
+    arguments = {"config": QUICK, "methods": ["none", "copy"], **arguments}
+    return evaluate(gaussians.table, gaussians.split, **arguments)
+
+
+def cells(results: Results, **which) -> pd.DataFrame:
+    scores = results.scores
+    for name, value in which.items():
+        scores = scores[scores[name] == value]
+    return scores.reset_index(drop=True)
+
+
+def test_there_is_one_row_for_each_cell(gaussians):
+    config = QUICK.with_overrides({"num_seeds": 3, "seed": 7})
+
+    scores = run(gaussians, config=config).scores
+
+    assert list(scores.columns) == RESULT_COLUMNS
+    keys = ["method", "head", "column", "shots", "draw", "seed"]
+    assert len(scores) == 2 * 4 * 5 * 2 * 2 * 3
+    assert not scores.duplicated(keys).any()
+    assert set(scores["column"]) == set(COLUMNS)
+    assert set(scores["seed"]) == {7, 8, 9}
+    assert scores[["top1", "top5"]].min().min() >= 0
+    assert (scores["top1"] <= scores["top5"]).all()
+
+
+def test_the_same_seed_gives_the_same_scores(gaussians):
+    pd.testing.assert_frame_equal(run(gaussians).scores, run(gaussians).scores)
+
+
+def test_fewer_draws_and_shots_give_the_same_scores_for_what_is_left(gaussians):
+    config = QUICK.with_overrides({"heads": ("centroid", "knn")})
+    fewer = config.with_overrides({"shots": (5,), "num_draws": 1, "heads": ("knn",)})
+
+    few = run(gaussians, config=fewer)
+
+    pd.testing.assert_frame_equal(
+        cells(few, column="novel"),
+        cells(run(gaussians, config=config), column="novel", shots=5, draw=0, head="knn"),
+    )
+
+
+def test_training_seeds_change_what_is_random_and_nothing_else(gaussians):
+    results = run(gaussians, config=QUICK.with_overrides({"num_seeds": 2}))
+
+    def top5(method: str, seed: int) -> list[float]:
+        return cells(results, method=method, head="centroid", seed=seed)["top5"].tolist()
+
+    assert top5("none", 0) == top5("none", 1)
+    assert top5("copy", 0) != top5("copy", 1)
+
+
+def test_explicit_draws_are_used(gaussians):
+    shot_rows = shots_of(gaussians.table, gaussians.split)
+
+    explicit = run(gaussians, shot_rows=shot_rows[::-1])
+
+    pd.testing.assert_frame_equal(
+        cells(explicit, draw=0, head="centroid", method="none").drop(columns="draw"),
+        cells(run(gaussians), draw=1, head="centroid", method="none").drop(columns="draw"),
+    )
+
+
+def poisoned(gaussians, is_allowed) -> FeatureTable:
+    """Replace every row that a run may not read by large nonsense."""
+    table = gaussians.table
+    features = np.array(table.features)
+    for row, (label, is_train) in enumerate(zip(table.labels, table.is_train, strict=True)):
+        if not is_allowed(table.class_names[label], bool(is_train)):
+            features[row] = 1e4 * (1 + row % 7)
+    return FeatureTable.from_arrays(
+        features,
+        [table.class_names[label] for label in table.labels],
+        np.where(table.is_train, "train", "test").tolist(),
+    )
+
+
+def test_the_validation_phase_reads_nothing_of_the_test_phase(gaussians):
+    split = gaussians.split
+
+    def is_allowed(name: str, is_train: bool) -> bool:
+        return name in split.validation.base + split.validation.novel or (
+            name in split.test.base and is_train
+        )
+
+    clean = evaluate(gaussians.table, split, methods=list(TRANSLATIONS), config=QUICK)
+    table = poisoned(gaussians, is_allowed)
+    scores = evaluate(table, split, methods=list(TRANSLATIONS), config=QUICK).scores
+
+    assert table.fingerprint != gaussians.table.fingerprint
+    pd.testing.assert_frame_equal(scores, clean.scores)
+
+
+def test_a_test_run_counts_itself_once(gaussians):
+    results = run(gaussians, phase="test")
+
+    assert results.about["test_reads"] == count_test_reads(gaussians.table.fingerprint) == 1
+    assert set(results.scores["phase"]) == {"test"}
+
+
+def test_priors_of_the_test_phase_are_those_of_the_validation_phase(gaussians):
+    on_test, on_validation = run(gaussians, phase="test"), run(gaussians)
+
+    pd.testing.assert_frame_equal(on_test.priors, on_validation.priors)
+
+
+def test_the_chosen_prior_is_the_best_one(gaussians):
+    tuned = run(gaussians, methods=["none"])
+    mean_of_tuned = cells(tuned, column="all_prior").groupby(["head", "shots"])["top5"].mean()
+
+    for prior in (0.2, 0.5, 0.8):
+        fixed = run(gaussians, methods=["none"], config=QUICK.with_overrides({"prior": prior}))
+        mean = cells(fixed, column="all_prior").groupby(["head", "shots"])["top5"].mean()
+        assert (mean_of_tuned >= mean - 1e-9).all()
+
+
+def test_related_base_examples_help_at_one_shot_where_families_share_their_covariance(gaussians):
+    config = EvaluationConfig(shots=(1,), num_draws=10, perplexity=4, heads=("knn",))
+
+    results = run(gaussians, config=config)
+
+    none, copies = (
+        cells(results, method=method, column="novel")["top5"] for method in ("none", "copy")
+    )
+    assert (copies - none).mean() > 2
+
+
+def test_unknown_and_repeated_methods_are_refused():
+    with pytest.raises(ValueError, match=r"unknown method 'meanshift', did you mean mean-shift\?"):
+        check_methods(["meanshift"])
+    with pytest.raises(ValueError, match="each method is wanted once"):
+        check_methods(["none", "none"])
+    with pytest.raises(ValueError, match="each method is wanted once"):
+        check_methods([])

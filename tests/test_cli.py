@@ -1,0 +1,286 @@
+"""The command as a person meets it: the table, the files, and one line for every mistake."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+
+from cpaan import FeatureTable, write_features
+from cpaan.cli import main
+from cpaan.features import TRAIN
+from cpaan.provenance import TEST_READS
+from cpaan.synthetic import GaussianClasses
+
+QUICK = ["--shots", "1,5", "--set", "perplexity=4", "--set", "linear_num_steps=5"]
+QUICK += ["--set", "num_draws=2"]
+
+
+@pytest.fixture
+def files(gaussians: GaussianClasses, tmp_path: Path) -> tuple[Path, Path]:
+    """Features and split of the small synthetic set as files."""
+    write_features(tmp_path / "features.parquet", gaussians.table)
+    phases = {
+        name: {"base": gaussians.split.phase(name).base, "novel": gaussians.split.phase(name).novel}
+        for name in ("validation", "test")
+    }
+    (tmp_path / "split.json").write_text(json.dumps(phases))
+    return tmp_path / "features.parquet", tmp_path / "split.json"
+
+
+def evaluate(features: Path, split: Path, *arguments: str) -> int:
+    return main(
+        ["evaluate", "--features", str(features), "--split", str(split), *QUICK, *arguments]
+    )
+
+
+def test_the_table_is_printed_and_written(files, tmp_path, capsys):
+    status = evaluate(*files, "--methods", "none,copy", "--out", str(tmp_path / "out"))
+
+    output, progress = capsys.readouterr()
+    assert status == 0
+    assert "12 base and 12 novel classes, 240 queries, 2 draws" in output
+    assert "copy            linear" in output
+    assert "Top-5 minus none, same head" in output
+    assert "copy, seed 0: 4 problems" in progress
+    scores = pd.read_csv(tmp_path / "out" / "results.csv")
+    assert list(scores.columns) == [
+        *("method", "head", "phase", "column", "shots", "draw", "seed", "top1", "top5")
+    ]
+    content = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert content["rows"][0] == pytest.approx(scores.iloc[0].to_dict())
+    assert content["config"]["perplexity"] == 4
+    assert {"command", "commit", "torch"} <= set(content["run"])
+    assert len(content["summary"]) == 2 * 4 * 5 * 2
+    assert "<svg" in (tmp_path / "out" / "accuracy.svg").read_text()
+
+
+def test_printed_means_are_those_of_the_file(files, tmp_path, capsys):
+    evaluate(*files, "--methods", "none", "--heads", "centroid", "--out", str(tmp_path / "out"))
+
+    scores = pd.read_csv(tmp_path / "out" / "results.csv")
+    at_one_shot = scores[(scores["column"] == "novel") & (scores["shots"] == 1)]
+    (line,) = [x for x in capsys.readouterr().out.splitlines() if "±" in x and "none" in x]
+    assert line.split()[2].startswith(f"{at_one_shot['top5'].mean():.1f}±")
+
+
+def test_hdf5_with_the_benchmarks_files_gives_the_same_scores(files, gaussians, tmp_path, capsys):
+    """The same table in the form of the benchmark: HDF5 pair, label index, index files."""
+    table, split = gaussians.table, gaussians.split
+    names = list(reversed(table.class_names))
+    folder = tmp_path / "hdf5"
+    folder.mkdir()
+    number_of = {name: number for number, name in enumerate(names)}
+    label_of_row = np.array([number_of[table.class_names[label]] for label in table.labels])
+    order = np.argsort(label_of_row, kind="stable")
+    for name, is_part in (("train", table.is_train), ("val", ~table.is_train)):
+        rows = order[is_part[order]]
+        with h5py.File(folder / f"{name}.hdf5", "w") as file:
+            file["all_feats"], file["all_labels"] = table.features[rows], label_of_row[rows]
+            file["count"] = [len(rows)]
+    groups = {
+        f"{kind}_classes_{number}": [number_of[name] for name in getattr(phase, kind)]
+        for number, phase in ((1, split.validation), (2, split.test))
+        for kind in ("base", "novel")
+    }
+    (folder / "label_idx.json").write_text(json.dumps({"label_names": names, **groups}))
+    position_of = {row: place for place, row in enumerate(order[table.is_train[order]].tolist())}
+    draws, index_files = [], []
+    for draw in range(2):
+        rows = {n: table.rows_of(n, TRAIN)[draw : draw + 5].tolist() for n in names}
+        draws.append({name: rows[name] for name in split.validation.novel})
+        index_files.append(tmp_path / f"splitfile_{draw}.json")
+        index = [[position_of[row] for row in rows[name]] for name in names]
+        index_files[-1].write_text(json.dumps(index))
+    (tmp_path / "draws.json").write_text(json.dumps({"draws": draws}))
+    options = ["--methods", "none", "--heads", "centroid,knn", "--shots", "1,5", "--out"]
+
+    def status(features: Path, split: Path, draws: list[Path], out: str) -> int:
+        data = ["--features", str(features), "--split", str(split)]
+        return main(["evaluate", *data, "--draws-file", *map(str, draws), *options, out])
+
+    assert status(*files, [tmp_path / "draws.json"], "a") == 0
+    assert status(folder, folder / "label_idx.json", index_files, "b") == 0
+
+    ours, theirs = (pd.read_csv(Path(name) / "results.csv") for name in ("a", "b"))
+    pd.testing.assert_frame_equal(ours, theirs)
+
+
+def test_the_test_phase_says_how_often_it_was_read(files, capsys):
+    options = ["--phase", "test", "--methods", "none", "--heads", "centroid"]
+
+    evaluate(*files, *options)
+    assert "was read 1 times so far" in capsys.readouterr().out
+    evaluate(*files, *options)
+    assert "was read 2 times so far" in capsys.readouterr().out
+    assert len(TEST_READS.read_text().splitlines()) == 2
+
+
+def test_the_split_beside_the_features_is_found(files, capsys):
+    assert main(["evaluate", "--features", str(files[0]), *QUICK, "--methods", "none"]) == 0
+
+
+def rewrite(change: Callable[[dict], None]) -> Callable[[Path, Path], None]:
+    """Return a change of the split file."""
+
+    def apply(features: Path, split: Path) -> None:
+        content = json.loads(split.read_text())
+        change(content)
+        split.write_text(json.dumps(content))
+
+    return apply
+
+
+def with_table(**changes) -> Callable[[Path, Path], None]:
+    """Return a change of the feature file: some arguments of from_arrays by functions."""
+
+    def apply(features: Path, split: Path) -> None:
+        from cpaan import open_features
+
+        table = open_features(features)
+        names = [table.class_names[label] for label in table.labels]
+        parts = {
+            "features": np.array(table.features),
+            "classes": names,
+            "partitions": np.where(table.is_train, "train", "test").tolist(),
+        }
+        parts |= {name: change(parts) for name, change in changes.items()}
+        write_features(features, FeatureTable.from_arrays(**parts))
+
+    return apply
+
+
+def truncate(features: Path, split: Path) -> None:
+    features.write_bytes(features.read_bytes()[:-100])
+
+
+NOVEL = "family00-validation-novel-0"
+
+BAD_INPUTS = {
+    "no such features": (
+        lambda features, split: features.unlink(),
+        [],
+        r"no such file: .*features\.parquet",
+    ),
+    "no such split": (lambda features, split: split.unlink(), [], r"no such file: .*split\.json"),
+    "truncated features": (truncate, [], r"features\.parquet cannot be read, truncated or damaged"),
+    "a class in two groups": (
+        rewrite(lambda s: s["test"]["novel"].append(s["validation"]["base"][0])),
+        [],
+        "class family00-validation-base-0 is in the base classes of validation and in the novel",
+    ),
+    "an empty group": (
+        rewrite(lambda s: s["test"].update(base=[])),
+        [],
+        "there are no base classes of test",
+    ),
+    "classes that the table lacks": (
+        rewrite(lambda s: s["validation"]["novel"].extend(["yeti", "unicorn"])),
+        [],
+        "the features lack classes yeti, unicorn of the split",
+    ),
+    "no test rows": (
+        with_table(partitions=lambda parts: ["train"] * len(parts["classes"])),
+        [],
+        r"no test rows for classes family00-validation-base-0, .* and 19 more",
+    ),
+    "fewer rows than shots": (
+        lambda features, split: None,
+        ["--shots", "26"],
+        f"class {NOVEL} has 25 train rows, but 26 shots are wanted",
+    ),
+    "a trained novel class": (
+        with_table(backbone_classes=lambda parts: [NOVEL]),
+        [],
+        rf"trained on 1 of 12 novel classes of the validation phase \(class {NOVEL}\)",
+    ),
+    "shots that are no number": (None, ["--shots", "1,x"], "'x' is not a positive whole number"),
+    "no shots": (None, ["--shots", "0"], "'0' is not a positive whole number"),
+    "negative draws": (None, ["--draws", "-3"], "'-3' is not a positive whole number"),
+    "broken draws": (None, ["--draws", "2.5"], "'2.5' is not a positive whole number"),
+    "an unknown method": (
+        None,
+        ["--methods", "none,copi"],
+        "unknown method 'copi', did you mean copy",
+    ),
+    "an unknown head": (None, ["--heads", "svm"], "heads are centroid, cosine, knn, linear"),
+    "an unknown setting": (None, ["--set", "speed=9"], "unknown setting 'speed'"),
+    "an unknown phase": (None, ["--phase", "train"], "invalid choice: 'train'"),
+    "an unknown row to compare with": (None, ["--against", "cCov-GAN"], "no row 'cCov-GAN'"),
+    "an impossible perplexity": (
+        None,
+        ["--set", "perplexity=500", "--methods", "copy"],
+        "perplexity must be above 1 and below the number of base classes, 24, got 500",
+    ),
+    "no such draws": (None, ["--draws-file", "nowhere.json"], r"no such file: nowhere\.json"),
+    "an output folder that is a file": (
+        lambda features, split: Path("taken").write_text("mine"),
+        ["--out", "taken"],
+        "cannot write to taken: File exists",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_INPUTS)
+def test_bad_input_ends_in_one_clear_line(name, files, capsys):
+    spoil, arguments, message = BAD_INPUTS[name]
+    if spoil is not None:
+        spoil(*files)
+
+    try:
+        status = evaluate(*files, "--out", "never", *arguments)
+    except SystemExit as stop:  # argparse's own way
+        status = stop.code
+
+    output, errors = capsys.readouterr()
+    assert status == 2
+    lines = [line for line in errors.splitlines() if not line.startswith("[")]  # progress
+    assert len(lines) == 1, errors
+    assert re.search(message, lines[0]), lines[0]
+    assert output == ""
+    assert not list(Path("never").glob("*"))
+
+
+def test_a_trained_novel_class_is_evaluated_when_the_user_insists(files, capsys):
+    with_table(backbone_classes=lambda parts: [NOVEL])(*files)
+
+    assert evaluate(*files, "--methods", "none", "--allow-trained-novel") == 0
+
+
+def test_a_closed_pipe_loses_no_results(files, tmp_path):
+    command = [sys.executable, "-m", "cpaan", "evaluate", "--features", str(files[0])]
+    command += ["--split", str(files[1]), *QUICK, "--methods", "none", "--out", "out"]
+
+    done = subprocess.run(
+        f"{' '.join(command)} | true", shell=True, cwd=tmp_path, capture_output=True, text=True
+    )
+
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "out" / "results.json").exists()
+
+
+def test_an_interrupted_run_writes_nothing(files, tmp_path, monkeypatch, capsys):
+    def interrupt(*arguments, **settings):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cpaan.cli.evaluate", interrupt)
+
+    assert evaluate(*files, "--out", "out") == 130
+    assert "interrupted" in capsys.readouterr().err
+    assert not list(Path("out").iterdir())
+
+
+def test_help_teaches_with_examples(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["evaluate", "--help"])
+
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert "examples:" in text
+    assert "novel queries among the novel classes (LSL)" in text
