@@ -2,9 +2,11 @@
 
 from cpaan.benchmark import Results, evaluate
 from cpaan.config import EvaluationConfig
-from cpaan.feature_files import open_features, write_features
+from cpaan.feature_cache import open_features
+from cpaan.feature_files import write_features
 from cpaan.features import FeatureTable
 from cpaan.splits import Phase, Split, read_split
+from cpaan.tables import accuracy_table, difference_table
 
 __all__ = [
     "EvaluationConfig",
@@ -12,6 +14,8 @@ __all__ = [
     "Phase",
     "Results",
     "Split",
+    "accuracy_table",
+    "difference_table",
     "evaluate",
     "open_features",
     "read_split",

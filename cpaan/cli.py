@@ -9,20 +9,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-import pandas as pd
 import torch
 
 from cpaan.benchmark import Results, evaluate
 from cpaan.config import LINEAR_AS_IN_BENCHMARK, EvaluationConfig, parse_settings
 from cpaan.evaluation import COLUMNS
-from cpaan.feature_files import open_features
+from cpaan.feature_cache import open_features
 from cpaan.features import FeatureTable
 from cpaan.figures import draw_accuracy
 from cpaan.methods import TRANSLATIONS, check_methods
 from cpaan.provenance import TEST_READS, count_test_reads
 from cpaan.splits import TEST_PHASE, VALIDATION_PHASE, Split, read_draws, read_split
-from cpaan.summary import check_row, paired_differences, summarise
+from cpaan.summary import check_row
 from cpaan.synthetic import gaussian_classes
+from cpaan.tables import accuracy_table, difference_table
 from cpaan.tasks import check_phase
 
 BAD_INPUT = 2
@@ -222,9 +222,9 @@ def _evaluate(options: argparse.Namespace) -> int:
         results.write(options.out)
         draw_accuracy(results.scores, options.out / "accuracy.svg")
     print(_describe(results))
-    print(_table(results.scores))
+    print(f"\n{accuracy_table(results.scores)}")
     if against and len(results.scores.groupby(["method", "head"])) > 1:
-        print(_difference_table(results.scores, against))
+        print(f"\n{difference_table(results.scores, against)}")
     if options.phase == TEST_PHASE:
         reads = count_test_reads(table.fingerprint)
         print(f"\nThe test phase of these features was read {reads} times so far ({TEST_READS}).")
@@ -286,49 +286,6 @@ def _describe(results: Results) -> str:
         f"{about['classes']['novel']} novel classes, {about['queries']} queries, {draws} draws, "
         f"{results.scores['seed'].nunique()} training seeds."
     )
-
-
-def _table(scores: pd.DataFrame) -> str:
-    """Return means and intervals of top-5, LSL and GLSL side by side, and the other columns."""
-    summary = summarise(scores)
-    main = _grid(summary, ["novel", "all"], "top5_mean", "top5_interval")
-    rest = _grid(summary, ["novel_joint", "base", "all_prior"], "top5_mean", None)
-    return f"\nTop-5 accuracy, %, ± 95 % interval over draws\n{main}\n\n{rest}"
-
-
-def _difference_table(scores: pd.DataFrame, against: str) -> str:
-    differences = paired_differences(scores, against)
-    grid = _grid(differences, ["novel", "all"], "top5_difference", "top5_interval", sign="+")
-    row = against if "/" in against else f"{against}, same head"
-    return f"\nTop-5 minus {row}, paired by draw, ± 95 % interval\n{grid}"
-
-
-def _grid(
-    cells: pd.DataFrame, columns: list[str], value: str, interval: str | None, sign: str = ""
-) -> str:
-    """Lay out a value for each row, column and number of shots."""
-    titles = {"novel": "LSL (novel)", "all": "GLSL (all)"}
-    shots = sorted(cells["shots"].unique())
-    width = 6 if interval is None else 10
-    lines = [
-        " " * 26 + "  ".join(f"{titles.get(c, c):<{width * len(shots)}}" for c in columns),
-        f"{'method':<16}{'head':<10}"
-        + "  ".join("".join(f"{f'K={k}':<{width}}" for k in shots) for _ in columns),
-    ]
-    for (method, head), row in cells.groupby(["method", "head"], sort=False):
-        found = row.set_index(["column", "shots"])
-        parts = []
-        for column in columns:
-            part = ""
-            for k in shots:
-                cell = found.loc[(column, k)]
-                text = f"{cell[value]:{sign}.1f}"
-                if interval is not None and pd.notna(cell[interval]):
-                    text += f"±{cell[interval]:.1f}"
-                part += f"{text:<{width}}"
-            parts.append(part)
-        lines.append(f"{method:<16}{head:<10}" + "  ".join(parts))
-    return "\n".join(line.rstrip() for line in lines)
 
 
 def _names(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Feature files, decoded once into arrays on disk that every process maps.
+"""Feature files, read block by block.
 
 The forms that are read:
 
@@ -12,15 +12,11 @@ The forms that are read:
 Neither form can carry code. Everything that would have to be unpickled is refused.
 """
 
-import hashlib
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import h5py
 import numpy as np
@@ -34,19 +30,17 @@ from cpaan.features import (
     FeatureArray,
     FeatureTable,
     as_feature_block,
-    finish_fingerprint,
     name_some,
     parse_partitions,
 )
 
-_CACHE_FORMAT = 1
 _ROWS_PER_BLOCK = 8192  # 16 MiB at 512 dimensions in float32
 _PARQUET_COLUMNS = ("class", "partition", "feature")
 _HDF5_FEATURES = ("all_feats", "all_features")
 _BACKBONE, _BACKBONE_CLASSES = "cpaan.backbone", "cpaan.backbone_classes"
 
 
-class _Block(NamedTuple):
+class Block(NamedTuple):
     """Some consecutive rows of a file."""
 
     features: FeatureArray  # (rows, D)
@@ -55,55 +49,28 @@ class _Block(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Source:
+class Source:
     """A file opened for decoding."""
 
     num_rows: int
-    blocks: Iterator[_Block]
+    blocks: Iterator[Block]
     backbone: str | None
     backbone_classes: list[str] | None
 
 
-def default_cache_folder() -> Path:
-    """Return where decoded tables are kept: $CPAAN_CACHE, or cpaan in the user's cache folder."""
-    if "CPAAN_CACHE" in os.environ:
-        return Path(os.environ["CPAAN_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "cpaan"
+def open_source(files: Sequence[Path], label_names: Sequence[str] | None) -> Source:
+    """Open what `expand_paths` returned.
 
-
-def open_features(
-    *paths: str | Path,
-    label_names: Sequence[str] | None = None,
-    cache_folder: Path | None = None,
-) -> FeatureTable:
-    """Read a feature table, through the cache.
-
-    The first call decodes the file block by block; later calls, in any process, only map the
-    result. A table is decoded again when its file's path, size or times have changed.
+    Opening it and going through its blocks raises ValueError where the content is no feature
+    table, and the errors of Arrow and HDF5 where the file is damaged.
 
     Args:
-        paths: A Parquet file; or the train and the test file of an HDF5 pair; or a folder
-            that holds such a pair.
+        files: One Parquet file, or the train and the test file of an HDF5 pair.
         label_names: For HDF5: the class name behind each integer label.
-        cache_folder: Where decoded tables are kept.
-
-    Raises:
-        ValueError: If a file cannot be read or what it holds is no feature table.
-        FileNotFoundError: If there is no such file.
     """
-    files = _expand([Path(path) for path in paths])
-    folder = cache_folder or default_cache_folder()
-    place = hashlib.blake2b("\0".join(str(file) for file in files).encode(), digest_size=8)
-    times = [(s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in (file.stat() for file in files)]
-    state = hashlib.blake2b(
-        repr((_CACHE_FORMAT, times, label_names)).encode(), digest_size=8
-    ).hexdigest()
-    entry = folder / f"{place.hexdigest()}-{state}"
-    if not entry.exists():
-        _decode(files, label_names, entry)
-        for outdated in set(folder.glob(f"{place.hexdigest()}-*")) - {entry}:
-            shutil.rmtree(outdated, ignore_errors=True)
-    return _map_entry(entry)
+    if len(files) == 1:
+        return _open_parquet(files[0])
+    return _open_hdf5_pair(files[0], files[1], label_names)
 
 
 def write_features(path: str | Path, table: FeatureTable) -> None:
@@ -144,7 +111,7 @@ def write_features(path: str | Path, table: FeatureTable) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _expand(paths: Sequence[Path]) -> list[Path]:
+def expand_paths(paths: Sequence[Path]) -> list[Path]:
     """Return the absolute files that the caller means: one Parquet file, or an HDF5 pair."""
     paths = [path.resolve() for path in paths]
     for path in paths:
@@ -195,104 +162,7 @@ def _kind_of(path: Path) -> str:
     raise ValueError(f"{path} is neither Parquet nor HDF5")
 
 
-def _decode(files: list[Path], label_names: Sequence[str] | None, entry: Path) -> None:
-    """Decode files into a new cache entry, which appears whole or not at all."""
-    entry.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=entry.parent))
-    try:
-        try:
-            if len(files) == 1:
-                source = _open_parquet(files[0])
-            else:
-                source = _open_hdf5_pair(files[0], files[1], label_names)
-            _write_entry(source, partial)
-        # Arrow and HDF5 report a damaged file in many ways; all of them mean just this.
-        except (pa.ArrowException, OSError, RuntimeError, KeyError) as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise  # a full disk, say: nothing is wrong with the file
-            cause = str(error).splitlines()[0] if str(error) else type(error).__name__
-            names = " and ".join(str(file) for file in files)
-            raise ValueError(f"{names} cannot be read, truncated or damaged: {cause}") from error
-        except ValueError as error:
-            raise ValueError(f"{files[0]}: {error}") from error
-        try:
-            partial.rename(entry)
-        except OSError:
-            if not entry.exists():  # otherwise another process was first, with the same result
-                raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def _write_entry(source: _Source, folder: Path) -> None:
-    """Write the arrays of one table, holding one block at a time."""
-    if source.num_rows == 0:
-        raise ValueError("the table has no rows")
-    number_of_name: dict[str, int] = {}
-    numbers: list[NDArray[np.int32]] = []
-    is_train: list[NDArray[np.bool_]] = []
-    digest = hashlib.blake2b(digest_size=16)
-    shape: tuple[int, int] | None = None
-    num_rows = 0
-    with (folder / "features.npy").open("wb") as file:
-        for block in source.blocks:
-            if shape is None:
-                shape = (source.num_rows, block.features.shape[1])
-                header = {
-                    "descr": np.lib.format.dtype_to_descr(block.features.dtype),
-                    "fortran_order": False,
-                    "shape": shape,
-                }
-                np.lib.format.write_array_header_1_0(file, header)
-            if block.features.shape[1] != shape[1]:
-                raise ValueError(
-                    f"row {num_rows} has {block.features.shape[1]} dimensions, "
-                    f"but the rows before it have {shape[1]}"
-                )
-            # Written, not assigned through a memory map: pages of a map would count as ours.
-            content = np.ascontiguousarray(block.features)
-            file.write(content.data)
-            digest.update(content.data)
-            names, inverse = np.unique(block.classes, return_inverse=True)
-            known = [number_of_name.setdefault(str(n), len(number_of_name)) for n in names]
-            numbers.append(np.array(known, dtype=np.int32)[inverse])
-            is_train.append(block.is_train)
-            num_rows += len(block.classes)
-    if num_rows != source.num_rows:
-        raise ValueError(f"{num_rows} rows found, but {source.num_rows} announced")
-
-    class_names = tuple(sorted(number_of_name))
-    rank_of_number = np.empty(len(class_names), dtype=np.int32)
-    for rank, name in enumerate(class_names):
-        rank_of_number[number_of_name[name]] = rank
-    labels = rank_of_number[np.concatenate(numbers)]
-    train_mask = np.concatenate(is_train)
-    np.save(folder / "labels.npy", labels)
-    np.save(folder / "is_train.npy", train_mask)
-    about = {
-        "class_names": class_names,
-        "backbone": source.backbone,
-        "backbone_classes": source.backbone_classes,
-        "fingerprint": finish_fingerprint(digest, labels, train_mask, class_names),
-    }
-    (folder / "about.json").write_text(json.dumps(about))
-
-
-def _map_entry(entry: Path) -> FeatureTable:
-    about: dict[str, Any] = json.loads((entry / "about.json").read_text())
-    trained_on = about["backbone_classes"]
-    return FeatureTable(
-        features=np.load(entry / "features.npy", mmap_mode="r", allow_pickle=False),
-        labels=np.load(entry / "labels.npy", mmap_mode="r", allow_pickle=False),
-        is_train=np.load(entry / "is_train.npy", mmap_mode="r", allow_pickle=False),
-        class_names=tuple(about["class_names"]),
-        backbone=about["backbone"],
-        backbone_classes=None if trained_on is None else frozenset(trained_on),
-        fingerprint=about["fingerprint"],
-    )
-
-
-def _open_parquet(path: Path) -> _Source:
+def _open_parquet(path: Path) -> Source:
     # A buffer makes Arrow read pages as they are wanted rather than a row group at once.
     file = pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
     schema = file.schema_arrow
@@ -301,7 +171,7 @@ def _open_parquet(path: Path) -> _Source:
         raise ValueError(f"{name_some('column', missing)} missing, found {schema.names}")
     metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
     trained_on = metadata.get(_BACKBONE_CLASSES)
-    return _Source(
+    return Source(
         num_rows=file.metadata.num_rows,
         blocks=_parquet_blocks(file),
         backbone=metadata.get(_BACKBONE),
@@ -309,7 +179,7 @@ def _open_parquet(path: Path) -> _Source:
     )
 
 
-def _parquet_blocks(file: pq.ParquetFile) -> Iterator[_Block]:
+def _parquet_blocks(file: pq.ParquetFile) -> Iterator[Block]:
     first_row = 0
     batches = file.iter_batches(batch_size=_ROWS_PER_BLOCK, columns=list(_PARQUET_COLUMNS))
     for batch in batches:
@@ -318,7 +188,7 @@ def _parquet_blocks(file: pq.ParquetFile) -> Iterator[_Block]:
             if column.null_count:
                 row = first_row + int(np.argmax(column.is_null()))
                 raise ValueError(f"{name} of row {row} is empty")
-        yield _Block(
+        yield Block(
             features=_matrix_from_lists(features, first_row),
             classes=np.asarray(classes.cast(pa.string()), dtype=np.str_),
             is_train=parse_partitions(
@@ -361,11 +231,11 @@ def _matrix_from_lists(lists: pa.Array, first_row: int) -> FeatureArray:
     return as_feature_block(values.to_numpy().reshape(len(lists), width), first_row)
 
 
-def _open_hdf5_pair(train: Path, test: Path, label_names: Sequence[str] | None) -> _Source:
+def _open_hdf5_pair(train: Path, test: Path, label_names: Sequence[str] | None) -> Source:
     parts = [(path, h5py.File(path, "r")) for path in (train, test)]
     attributes = parts[0][1].attrs
     trained_on = attributes.get(_BACKBONE_CLASSES)
-    return _Source(
+    return Source(
         num_rows=sum(_hdf5_count(path, file) for path, file in parts),
         blocks=_hdf5_blocks(parts, label_names),
         backbone=attributes.get(_BACKBONE),
@@ -400,7 +270,7 @@ def _hdf5_count(path: Path, file: h5py.File) -> int:
 
 def _hdf5_blocks(
     parts: Sequence[tuple[Path, h5py.File]], label_names: Sequence[str] | None
-) -> Iterator[_Block]:
+) -> Iterator[Block]:
     for part, (path, file) in enumerate(parts):
         features, labels = _hdf5_features(path, file), file["all_labels"]
         count = _hdf5_count(path, file)
@@ -420,4 +290,4 @@ def _hdf5_blocks(
                 )
             else:
                 names = np.asarray(label_names, dtype=np.str_)[numbers]
-            yield _Block(block, names, np.full(stop - start, part == 0))
+            yield Block(block, names, np.full(stop - start, part == 0))

@@ -23,7 +23,7 @@ FeatureArray = NDArray[np.float16] | NDArray[np.float32]
 class FeatureTable:
     """Features of labelled images, with who made them.
 
-    Make one with `from_arrays`, or read one with `cpaan.feature_files.open_features`, which
+    Make one with `from_arrays`, or read one with `cpaan.feature_cache.open_features`, which
     maps the features from disk.
     """
 

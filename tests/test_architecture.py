@@ -12,13 +12,13 @@ PACKAGE = ROOT / "cpaan"
 LAYERS = [
     {"config", "randomness", "provenance"},
     {"features"},
-    {"feature_files", "splits"},
+    {"feature_files", "feature_cache", "splits"},
     {"tasks", "synthetic"},
     {"neighbours"},
     {"augmentation", "classifiers"},
     {"evaluation", "summary"},
     {"methods"},
-    {"benchmark", "figures"},
+    {"benchmark", "figures", "tables"},
     {"cli"},
 ]
 # The evaluation knows methods by fit and predict alone, so it cannot favour one.

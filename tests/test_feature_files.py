@@ -15,7 +15,8 @@ import pytest
 import torch
 from conftest import random_table
 
-from cpaan.feature_files import default_cache_folder, open_features, write_features
+from cpaan.feature_cache import default_cache_folder, open_features
+from cpaan.feature_files import write_features
 from cpaan.features import FeatureTable
 
 LABEL_NAMES = ["n03", "n01", "n02"]  # not sorted, as in the benchmark
