@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cpaan.neighbours import soft_similarity
+from cpaan.randomness import new_rng
 from cpaan.tasks import LowShotTask
 
 Translation = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -48,14 +49,17 @@ def synthesise(
         Synthetic examples, shape (P, N, S, D).
     """
     alpha = soft_similarity(task.novel_prototypes, task.base.prototypes, perplexity)
-    shape = (task.num_novel, num_synthetic)
-    of_draw = {}
-    for draw in sorted({problem.draw for problem in task.problems}):
-        pair = torch.rand((2, *shape), generator=rng, dtype=torch.float64)
-        of_draw[draw] = pair.to(task.device)
+    # A stream for each draw, so that a draw's examples do not depend on which others there are.
+    word = int(torch.randint(2**62, (), generator=rng))
+    uniforms = {
+        draw: torch.rand(
+            (2, task.num_novel, num_synthetic), generator=new_rng(word, draw), dtype=torch.float64
+        ).to(task.device)
+        for draw in {problem.draw for problem in task.problems}
+    }
     synthetic = []
     for problem, scores, novel in zip(task.problems, alpha, task.novel_prototypes, strict=True):
-        for_class, for_row = of_draw[problem.draw]
+        for_class, for_row = uniforms[problem.draw]
         cumulative = scores.double().cumsum(dim=-1)
         # The last entry may fall short of one by rounding.
         classes = torch.searchsorted(cumulative, for_class).clamp(max=scores.shape[-1] - 1)

@@ -4,7 +4,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +12,22 @@ import pandas as pd
 import torch
 
 from cpaan.config import EvaluationConfig
-from cpaan.evaluation import PRIORS, Score, score
+from cpaan.evaluation import PRIORS, score
 from cpaan.features import FeatureTable
-from cpaan.methods import check_methods, make_method
+from cpaan.figures import draw_accuracy
+from cpaan.methods import TRANSLATIONS, check_methods, make_method
+from cpaan.neighbours import check_perplexity
 from cpaan.provenance import count_test_reads, describe_run
 from cpaan.randomness import new_rng
-from cpaan.splits import TEST_PHASE, VALIDATION_PHASE, ShotRows, Split, draw_shots
+from cpaan.splits import TEST_PHASE, VALIDATION_PHASE, ShotRows, Split, check_shots, draw_shots
 from cpaan.summary import summarise
 from cpaan.tasks import LowShotTask, Queries, check_phase, read_phase
 
 RESULT_COLUMNS = ["method", "head", "phase", "column", "shots", "draw", "seed", "top1", "top5"]
 
 Progress = Callable[[str], None]
+
+_DRAWS_AT_ONCE = 5  # bounds the memory of synthetic examples, however many draws there are
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +41,10 @@ class Results:
     about: dict[str, Any]
 
     def write(self, folder: Path) -> None:
-        """Write ``results.csv`` and ``results.json``, each whole or not at all."""
+        """Write results.csv, results.json and accuracy.svg, each whole or not at all."""
         folder.mkdir(parents=True, exist_ok=True)
         _write_whole(folder / "results.csv", self.scores.to_csv(index=False))
+        _write_whole(folder / "accuracy.svg", draw_accuracy(self.scores))
         content = {
             **self.about,
             "priors": _records(self.priors),
@@ -78,8 +83,11 @@ def evaluate(
         ValueError: If the data cannot serve the phase, or a method is unknown.
     """
     config = config or EvaluationConfig()
+    run = describe_run()
     check_methods(list(methods))
     check_phase(table, split, phase, allow_trained_novel=allow_trained_novel)
+    if any(TRANSLATIONS[name] is not None for name in methods):
+        check_perplexity(config.perplexity, len(split.base_classes(phase)))
     if shot_rows is None:
         shot_rows = draw_shots(
             table,
@@ -89,38 +97,31 @@ def evaluate(
             seed=config.draw_seed,
         )
     else:
+        check_shots(shot_rows, table, split.phase(phase), max(config.shots))
         config = config.with_overrides({"num_draws": len(shot_rows)})
 
     fixed_priors = None
-    if config.prior is None and phase == TEST_PHASE:
-        progress("choosing priors on the validation phase")
-        chosen_on = evaluate(
-            table,
-            split,
-            methods=methods,
-            config=config,
-            device=device,
-            allow_trained_novel=True,  # nothing is claimed of these scores
-            progress=lambda message: progress(f"  {message}"),
-        )
-        fixed_priors = chosen_on.priors
+    if phase == TEST_PHASE:
+        count_test_reads(table.fingerprint)  # a damaged log is found before the work, not after
+        if config.prior is None:
+            progress("choosing priors on the validation phase")
+            fixed_priors = _priors_of_validation(table, split, methods, config, device, progress)
 
     task, queries = read_phase(
         table, split, phase, shot_rows, sorted(config.shots), torch.device(device)
     )
     frames = []
-    priors = PRIORS if config.prior is None else (config.prior,)
     for name in methods:
         for seed in range(config.seed, config.seed + config.num_seeds):
             progress(f"{name}, seed {seed}: {len(task.problems)} problems")
-            frames.append(_run(name, seed, task, queries, config, priors))
+            frames.append(_run(name, seed, task, queries, config))
     everything = pd.concat(frames, ignore_index=True)
     if fixed_priors is None:
         fixed_priors = _best_priors(everything)
     scores = _with_priors(everything, fixed_priors)
     scores.insert(2, "phase", phase)
     about = {
-        "run": describe_run(),
+        "run": {**run, "device": str(device)},
         "config": config.to_dict(),
         "phase": phase,
         "methods": list(methods),
@@ -132,38 +133,67 @@ def evaluate(
         },
         "classes": {"base": task.num_base, "novel": task.num_novel},
         "queries": len(queries.labels),
-        "test_reads": count_test_reads(table.fingerprint),
     }
+    if phase == TEST_PHASE:
+        about["test_reads"] = count_test_reads(table.fingerprint)
     return Results(scores[RESULT_COLUMNS], fixed_priors, about)
 
 
-def _run(
-    name: str,
-    seed: int,
-    task: LowShotTask,
-    queries: Queries,
+def _priors_of_validation(
+    table: FeatureTable,
+    split: Split,
+    methods: Sequence[str],
     config: EvaluationConfig,
-    priors: Sequence[float],
+    device: str | torch.device,
+    progress: Progress,
 ) -> pd.DataFrame:
-    """Fit one method with one seed and score it."""
+    """Run the same methods on the validation phase, for the priors alone."""
+    try:
+        results = evaluate(
+            table,
+            split,
+            methods=methods,
+            config=config,
+            device=device,
+            allow_trained_novel=True,  # nothing is claimed of these scores
+            progress=lambda message: progress(f"  {message}"),
+        )
+    except ValueError as error:
+        raise ValueError(
+            f"priors are chosen on the validation phase, but {error} "
+            "(--set prior=0.8 does without that phase)"
+        ) from error
+    return results.priors
+
+
+def _run(
+    name: str, seed: int, task: LowShotTask, queries: Queries, config: EvaluationConfig
+) -> pd.DataFrame:
+    """Fit one method with one seed and score it, some draws at a time."""
     method = make_method(name, config)
-    # Every method gets the same stream: controls that draw alike then draw the same.
-    method.fit(task, new_rng(seed))
-
-    def row(entry: Score) -> dict[str, Any]:
-        return {
-            "method": name,
-            "head": entry.head,
-            "column": entry.column,
-            "shots": entry.problem.num_shots,
-            "draw": entry.problem.draw,
-            "seed": seed,
-            "prior": entry.prior,
-            "top1": entry.top1,
-            "top5": entry.top5,
-        }
-
-    return pd.DataFrame([row(entry) for entry in score(method, task, queries, priors)])
+    priors = PRIORS if config.prior is None else (config.prior,)
+    rows = []
+    for first in range(0, config.num_draws, _DRAWS_AT_ONCE):
+        draws = range(first, first + _DRAWS_AT_ONCE)
+        part = replace(task, problems=tuple(p for p in task.problems if p.draw in draws))
+        # Every method gets the same stream: controls that draw alike then draw the same.
+        method.fit(part, new_rng(seed))
+        rows += [
+            {
+                "method": name,
+                "head": entry.head,
+                "column": entry.column,
+                "shots": entry.problem.num_shots,
+                "draw": entry.problem.draw,
+                "seed": seed,
+                "prior": entry.prior,
+                "top1": entry.top1,
+                "top5": entry.top5,
+            }
+            for entry in score(method, part, queries, priors)
+        ]
+    frame = pd.DataFrame(rows)
+    return frame.sort_values(["head", "column", "prior", "shots", "draw"], key=_in_order)
 
 
 def _best_priors(scores: pd.DataFrame) -> pd.DataFrame:
@@ -180,11 +210,14 @@ def _with_priors(scores: pd.DataFrame, priors: pd.DataFrame) -> pd.DataFrame:
     is_plain = scores["column"] != "all_prior"
     chosen = scores[~is_plain].merge(priors, on=["method", "head", "shots", "prior"])
     together = pd.concat([scores[is_plain], chosen], ignore_index=True)
-    return together.sort_values("method", key=lambda s: s.map(_order(scores)), kind="stable")
+    return together.sort_values("method", key=_in_order, kind="stable", ignore_index=True)
 
 
-def _order(scores: pd.DataFrame) -> dict[str, int]:
-    return {name: number for number, name in enumerate(scores["method"].unique())}
+def _in_order(column: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Return a sort key that keeps names as they first appear, and numbers as they are."""
+    if pd.api.types.is_numeric_dtype(column):
+        return column
+    return column.map({name: number for number, name in enumerate(column.unique())})
 
 
 def _records(frame: pd.DataFrame) -> Any:

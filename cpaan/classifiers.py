@@ -36,12 +36,14 @@ class NearestCentroid:
 
     def fit(self, task: LowShotTask, synthetic: Tensor | None, rng: torch.Generator) -> None:
         """Compute the centroids."""
-        self._centroids = mixed_centroids(task, synthetic, self._mixing_weight)
+        # From their middle, distances of points that are far from zero keep their digits.
+        self._centre = task.base.prototypes.mean(dim=0)
+        self._centroids = mixed_centroids(task, synthetic, self._mixing_weight) - self._centre
         self._unit = task.base.variance
 
     def scores(self, queries: Tensor) -> Tensor:
         """Return negative squared distances, in units of the variance within base classes."""
-        return -_squared_distances(queries, self._centroids) / self._unit
+        return -_squared_distances(queries - self._centre, self._centroids) / self._unit
 
 
 class CosineCentroid:
@@ -82,6 +84,7 @@ class SoftNearestNeighbours:
         """Keep the examples."""
         self._task = task
         self._synthetic = synthetic
+        self._centre = task.base.prototypes.mean(dim=0)
         self._scale = self._temperature * task.base.variance
 
     def scores(self, queries: Tensor) -> Tensor:
@@ -112,7 +115,8 @@ class SoftNearestNeighbours:
             examples: Shape (classes, examples, D).
         """
         num_classes, num_examples, _ = examples.shape
-        distances = _squared_distances(queries, examples.float().flatten(0, 1))
+        points = examples.float().flatten(0, 1) - self._centre
+        distances = _squared_distances(queries - self._centre, points)
         similarities = (-distances / self._scale).unflatten(1, (num_classes, num_examples))
         return similarities.logsumexp(dim=-1) - torch.tensor(float(num_examples)).log()
 

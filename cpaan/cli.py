@@ -16,11 +16,10 @@ from cpaan.config import LINEAR_AS_IN_BENCHMARK, EvaluationConfig, parse_setting
 from cpaan.evaluation import COLUMNS
 from cpaan.feature_cache import open_features
 from cpaan.features import FeatureTable
-from cpaan.figures import draw_accuracy
 from cpaan.methods import TRANSLATIONS, check_methods
-from cpaan.provenance import TEST_READS, count_test_reads
+from cpaan.provenance import TEST_READS
 from cpaan.splits import TEST_PHASE, VALIDATION_PHASE, Split, read_draws, read_split
-from cpaan.summary import check_row
+from cpaan.summary import check_row, is_only_row
 from cpaan.synthetic import gaussian_classes
 from cpaan.tables import accuracy_table, difference_table
 from cpaan.tasks import check_phase
@@ -79,15 +78,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output went away, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED_PIPE
-    except (ValueError, OSError) as error:
-        if options.traceback:
+    except (ValueError, OSError, MemoryError, RuntimeError) as error:
+        if options.traceback or (isinstance(error, RuntimeError) and not _is_memory(error)):
             raise
-        message = " ".join(str(error).split())
-        print(f"python -m cpaan {options.command}: error: {message}", file=sys.stderr)
+        print(f"python -m cpaan {options.command}: error: {_one_line(error)}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
-        print("interrupted: nothing was written", file=sys.stderr)
+        print("interrupted", file=sys.stderr)
         return INTERRUPTED
+
+
+def _is_memory(error: Exception) -> bool:
+    """Return whether memory ran out; on the CPU, torch has no type of its own for that."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )
+
+
+def _one_line(error: Exception) -> str:
+    if _is_memory(error):
+        return f"not enough memory: {' '.join(str(error).split())}"
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split())
 
 
 def _add_evaluate(commands: Any) -> None:
@@ -187,6 +200,7 @@ def _add_evaluate(commands: Any) -> None:
 
 def _evaluate(options: argparse.Namespace) -> int:
     config = _config_from(options)
+    device = _device_from(options.device)
     check_methods(options.methods)
     table, split = _open_data(options)
     check_phase(table, split, options.phase, allow_trained_novel=options.allow_trained_novel)
@@ -213,24 +227,31 @@ def _evaluate(options: argparse.Namespace) -> int:
         methods=options.methods,
         config=config,
         shot_rows=shot_rows,
-        device=options.device or ("cuda" if torch.cuda.is_available() else "cpu"),
+        device=device,
         allow_trained_novel=options.allow_trained_novel,
         progress=progress,
     )
     progress("done")
     if options.out:  # before any printing, which a closed pipe can end
-        results.write(options.out)
-        draw_accuracy(results.scores, options.out / "accuracy.svg")
-    print(_describe(results))
-    print(f"\n{accuracy_table(results.scores)}")
-    if against and len(results.scores.groupby(["method", "head"])) > 1:
-        print(f"\n{difference_table(results.scores, against)}")
-    if options.phase == TEST_PHASE:
-        reads = count_test_reads(table.fingerprint)
-        print(f"\nThe test phase of these features was read {reads} times so far ({TEST_READS}).")
+        try:
+            results.write(options.out)
+        except OSError:
+            _print_results(results, against)  # nothing is lost to a full disk
+            raise
+    _print_results(results, against)
     if options.out:
         print(f"\nWritten: {options.out}/results.csv, results.json, accuracy.svg")
     return 0
+
+
+def _print_results(results: Results, against: str | None) -> None:
+    print(_describe(results))
+    print(f"\n{accuracy_table(results.scores)}")
+    if against and not is_only_row(against, results.scores):
+        print(f"\n{difference_table(results.scores, against)}")
+    if results.about["phase"] == TEST_PHASE:
+        reads = results.about["test_reads"]
+        print(f"\nThe test phase of these features was read {reads} times so far ({TEST_READS}).")
 
 
 def _config_from(options: argparse.Namespace) -> EvaluationConfig:
@@ -247,6 +268,18 @@ def _config_from(options: argparse.Namespace) -> EvaluationConfig:
     }
     overrides = {name: value for name, value in given.items() if value is not None}
     return config.with_overrides({**overrides, **parse_settings(options.set, config)})
+
+
+def _device_from(name: str | None) -> torch.device:
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device {name} cannot be used: {reason}") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"device is cpu or cuda, got {name}")
+    return device
 
 
 def _open_data(options: argparse.Namespace) -> tuple[FeatureTable, Split]:
@@ -269,10 +302,12 @@ def _split_beside(features: Path) -> Path:
 
 
 def _check_writable(folder: Path) -> None:
-    """Find out before the work whether its results can be written."""
+    """Find out before the work whether its results can be written, and leave nothing behind."""
+    existing = folder
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
+        with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
         raise ValueError(f"cannot write to {folder}: {error.strerror}") from error

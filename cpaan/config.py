@@ -1,5 +1,6 @@
 """Settings, checked once: every open point of a run is a named field here."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Self
@@ -15,7 +16,8 @@ LINEAR_AS_IN_BENCHMARK: dict[str, Any] = {
     "linear_weight_decay": 0.01,
     "linear_unit_norm": False,
 }
-"""The linear classifier to the letter of Hariharan & Girshick's benchmark (without generation).
+"""The linear classifier as Hariharan & Girshick's benchmark trains it, without generation. Its
+batches hold all classes equally often in expectation, ours in each step.
 
 Its loss is strictly convex, so where training ends depends on the loss and not on the way. On
 ResNet-10 features, and with the same weight decay, the default's 200 steps scored within 0.4
@@ -80,8 +82,8 @@ class EvaluationConfig:
             "linear_batch_size",
             "linear_learning_rate",
         ):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}")
         if self.draw_seed < 0 or self.seed < 0:
             raise ValueError(f"seeds must not be negative, got {self.draw_seed} and {self.seed}")
         if not self.shots or min(self.shots) < 1:
@@ -89,15 +91,17 @@ class EvaluationConfig:
         if len(set(self.shots)) < len(self.shots):
             raise ValueError(f"each number of shots is wanted once, got {list(self.shots)}")
         unknown = [head for head in self.heads if head not in HEADS]
-        if unknown or not self.heads:
-            raise ValueError(f"heads are {', '.join(HEADS)}, got {', '.join(self.heads)!r}")
+        if unknown or not self.heads or len(set(self.heads)) < len(self.heads):
+            raise ValueError(
+                f"heads are {', '.join(HEADS)}, each once at most, got {', '.join(self.heads)!r}"
+            )
         if not 0 <= self.mixing_weight <= 1:
             raise ValueError(f"mixing_weight must be from 0 to 1, got {self.mixing_weight}")
         if self.prior is not None and not 0 < self.prior < 1:
             raise ValueError(f"prior must be above 0 and below 1, got {self.prior}")
         if self.linear_optimiser not in ("adam", "sgd"):
             raise ValueError(f"linear_optimiser is adam or sgd, got {self.linear_optimiser!r}")
-        if self.linear_weight_decay < 0:
+        if not 0 <= self.linear_weight_decay < math.inf:
             raise ValueError(f"linear_weight_decay is negative: {self.linear_weight_decay}")
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Self:

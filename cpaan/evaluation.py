@@ -3,11 +3,13 @@
 Shapes: P = problems, B = base classes of the phase, N = novel classes, C = B + N, Q = queries.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from cpaan.tasks import LowShotTask, Method, Problem, Queries
 
@@ -93,7 +95,8 @@ def _ranks(
 ) -> dict[tuple[str, float | None], Tensor]:
     """Return how many other classes score at least as high as the true one, by column: (P, Q).
 
-    Ranks of queries that a column does not ask for mean nothing.
+    Ranks of queries that a column does not ask for mean nothing, nor how far a rank with prior
+    lies beyond the largest top-k.
     """
     is_novel = labels >= num_base
     truth = labels.expand(len(scores), -1).unsqueeze(-1)  # (P, Q, 1)
@@ -109,13 +112,19 @@ def _ranks(
     }
 
     # All with prior: a softmax within each group, then the groups weighted by the prior. Within
-    # a group the order stays, so only the other group's classes have to be counted again.
-    base = scores[..., :num_base].log_softmax(dim=-1)
-    novel = scores[..., num_base:].log_softmax(dim=-1)
-    own_score = torch.cat([base, novel], dim=-1).gather(-1, truth)
+    # a group the order stays; of the other group, more than the best few need not be counted.
+    groups = [part.log_softmax(dim=-1) for part in scores.tensor_split([num_base], dim=-1)]
+    own_score = torch.cat(groups, dim=-1).gather(-1, truth)
+    best_base, best_novel = (_best(group, max(TOP_KS)) for group in groups)
+    lead = torch.where(is_novel.unsqueeze(-1), best_base, best_novel) - own_score
+    sign = torch.where(is_novel, 1.0, -1.0).unsqueeze(-1)  # the prior helps novel classes
     for prior in priors:
-        log_odds = torch.logit(torch.tensor(prior, dtype=scores.dtype))
-        novel_over = (novel + log_odds >= own_score).sum(-1)
-        base_over = (base >= own_score + log_odds).sum(-1)
-        ranks["all_prior", prior] = own + torch.where(is_novel, base_over, novel_over)
+        log_odds = math.log(prior / (1 - prior))
+        ranks["all_prior", prior] = own + (lead >= sign * log_odds).sum(-1)
     return ranks
+
+
+def _best(scores: Tensor, count: int) -> Tensor:
+    """Return the largest scores, shape (..., count), with -inf where there are fewer."""
+    best = scores.topk(min(count, scores.shape[-1]), dim=-1).values
+    return pad(best, (0, count - best.shape[-1]), value=-math.inf)

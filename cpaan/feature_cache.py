@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ _FORMAT = 1  # of the cache's own files; another number makes all entries outdat
 
 def default_cache_folder() -> Path:
     """Return where decoded tables are kept: $CPAAN_CACHE, or cpaan in the user's cache folder."""
-    if "CPAAN_CACHE" in os.environ:
-        return Path(os.environ["CPAAN_CACHE"])
+    if chosen := os.environ.get("CPAAN_CACHE"):
+        return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "cpaan"
 
 
@@ -47,16 +48,25 @@ def open_features(
         FileNotFoundError: If there is no such file.
     """
     files = expand_paths([Path(path) for path in paths])
+    names = tuple(label_names) if label_names is not None and len(files) == 2 else None
+    stats = [file.stat() for file in files]
+    source = _digest([str(file) for file in files], names)
+    state = _digest(_FORMAT, [(s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in stats])
     folder = cache_folder or default_cache_folder()
-    place = hashlib.blake2b("\0".join(str(file) for file in files).encode(), digest_size=8)
-    times = [(s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in (file.stat() for file in files)]
-    state = hashlib.blake2b(repr((_FORMAT, times, label_names)).encode(), digest_size=8).hexdigest()
-    entry = folder / f"{place.hexdigest()}-{state}"
-    if not entry.exists():
-        _decode(files, label_names, entry)
-        for outdated in set(folder.glob(f"{place.hexdigest()}-*")) - {entry}:
-            shutil.rmtree(outdated, ignore_errors=True)
+    entry = folder / f"{source}-{state}"
+    if entry.exists():
+        # An entry can be damaged, or removed by a process that met a newer file just now.
+        with suppress(OSError, ValueError, KeyError, TypeError, EOFError):
+            return _map_entry(entry)
+        shutil.rmtree(entry, ignore_errors=True)
+    _decode(files, names, entry)
+    for outdated in set(folder.glob(f"{source}-*")) - {entry}:
+        shutil.rmtree(outdated, ignore_errors=True)
     return _map_entry(entry)
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
 
 
 def _decode(files: list[Path], label_names: Sequence[str] | None, entry: Path) -> None:
@@ -74,7 +84,9 @@ def _decode(files: list[Path], label_names: Sequence[str] | None, entry: Path) -
             names = " and ".join(str(file) for file in files)
             raise ValueError(f"{names} cannot be read, truncated or damaged: {cause}") from error
         except ValueError as error:
-            raise ValueError(f"{files[0]}: {error}") from error
+            if len(files) == 1:  # of a pair, the message names the file that is meant
+                raise ValueError(f"{files[0]}: {error}") from error
+            raise
         try:
             partial.rename(entry)
         except OSError:
@@ -104,6 +116,11 @@ def _write_entry(source: Source, folder: Path) -> None:
                     "shape": shape,
                 }
                 np.lib.format.write_array_header_1_0(file, header)
+                dtype = block.features.dtype
+            if block.features.dtype != dtype:
+                raise ValueError(
+                    f"row {num_rows} is {block.features.dtype}, but the rows before it are {dtype}"
+                )
             if block.features.shape[1] != shape[1]:
                 raise ValueError(
                     f"row {num_rows} has {block.features.shape[1]} dimensions, "

@@ -118,28 +118,33 @@ def expand_paths(paths: Sequence[Path]) -> list[Path]:
         if not path.exists():
             raise FileNotFoundError(f"no such file: {path}")
     if len(paths) == 1 and paths[0].is_dir():
-        return _hdf5_pair_in(paths[0])
-    if len(paths) > 2:
-        raise ValueError(f"features are one Parquet file or two HDF5 files, got {len(paths)} paths")
+        return _features_in(paths[0])
     kinds = [_kind_of(path) for path in paths]
     if kinds == ["hdf5"]:
         raise ValueError(
             f"{paths[0]} holds one partition: give the train and the test file, or their folder"
         )
     if kinds not in (["parquet"], ["hdf5", "hdf5"]):
-        raise ValueError("features are one Parquet file or two HDF5 files, not a mixture")
+        raise ValueError(
+            f"features are one Parquet file or a pair of HDF5 files, got {' and '.join(kinds)}"
+        )
+    if len(set(paths)) < len(paths):
+        raise ValueError(f"{paths[0]} cannot be both the train and the test file")
     return paths
 
 
-def _hdf5_pair_in(folder: Path) -> list[Path]:
-    """Find the train and the test file (often called val) by their names."""
+def _features_in(folder: Path) -> list[Path]:
+    """Find a folder's only Parquet file, or its HDF5 pair by names (test is often called val)."""
+    parquet = sorted(folder.glob("*.parquet"))
+    if len(parquet) == 1:
+        return parquet
     files = [path for path in sorted(folder.iterdir()) if h5py.is_hdf5(path)]
     train = [path for path in files if "train" in path.stem]
     test = [path for path in files if "val" in path.stem or "test" in path.stem]
     if len(train) != 1 or len(test) != 1 or train == test:
         raise ValueError(
-            f"{folder} must hold one HDF5 file with 'train' and one with 'val' or 'test' in its "
-            f"name, found {[path.name for path in files]}"
+            f"{folder} must hold one Parquet file, or one HDF5 file with 'train' and one with "
+            f"'val' or 'test' in its name, found {[path.name for path in parquet + files]}"
         )
     return [train[0], test[0]]
 
@@ -166,17 +171,34 @@ def _open_parquet(path: Path) -> Source:
     # A buffer makes Arrow read pages as they are wanted rather than a row group at once.
     file = pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
     schema = file.schema_arrow
-    missing = [column for column in _PARQUET_COLUMNS if column not in schema.names]
+    missing = [column for column in _PARQUET_COLUMNS if schema.names.count(column) != 1]
     if missing:
-        raise ValueError(f"{name_some('column', missing)} missing, found {schema.names}")
+        raise ValueError(f"{name_some('column', missing)} missing or double in {schema.names}")
+    for column in ("class", "partition"):
+        kind = schema.field(column).type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            raise ValueError(f"column {column} must hold strings, but holds {kind}")
     metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
-    trained_on = metadata.get(_BACKBONE_CLASSES)
     return Source(
         num_rows=file.metadata.num_rows,
         blocks=_parquet_blocks(file),
         backbone=metadata.get(_BACKBONE),
-        backbone_classes=None if trained_on is None else json.loads(trained_on),
+        backbone_classes=_parse_classes(metadata.get(_BACKBONE_CLASSES)),
     )
+
+
+def _parse_classes(text: object) -> list[str] | None:
+    """Return the backbone's classes from a file's metadata; None where there are none."""
+    if text is None:
+        return None
+    try:
+        names = json.loads(str(text))
+    except json.JSONDecodeError:
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{_BACKBONE_CLASSES} must be a JSON list of class names")
+    return names
 
 
 def _parquet_blocks(file: pq.ParquetFile) -> Iterator[Block]:
@@ -232,47 +254,58 @@ def _matrix_from_lists(lists: pa.Array, first_row: int) -> FeatureArray:
 
 
 def _open_hdf5_pair(train: Path, test: Path, label_names: Sequence[str] | None) -> Source:
-    parts = [(path, h5py.File(path, "r")) for path in (train, test)]
+    parts = []
+    for path in (train, test):
+        try:
+            parts.append((path, h5py.File(path, "r")))
+        except OSError as error:
+            raise ValueError(f"{path} cannot be read, truncated or damaged: {error}") from error
     attributes = parts[0][1].attrs
-    trained_on = attributes.get(_BACKBONE_CLASSES)
+    backbone = attributes.get(_BACKBONE)
     return Source(
         num_rows=sum(_hdf5_count(path, file) for path, file in parts),
         blocks=_hdf5_blocks(parts, label_names),
-        backbone=attributes.get(_BACKBONE),
-        backbone_classes=None if trained_on is None else json.loads(trained_on),
+        backbone=None if backbone is None else str(backbone),
+        backbone_classes=_parse_classes(attributes.get(_BACKBONE_CLASSES)),
     )
 
 
-def _hdf5_features(path: Path, file: h5py.File) -> h5py.Dataset:
-    for name in _HDF5_FEATURES:
+def _hdf5_array(path: Path, file: h5py.File, names: Sequence[str], kinds: str) -> h5py.Dataset:
+    """Return the first array of these names, if it has a kind of numbers that is allowed."""
+    for name in names:
         if name in file:
-            return file[name]
-    raise ValueError(f"{path.name} has no {' or '.join(_HDF5_FEATURES)}, found {sorted(file)}")
+            found = file[name]
+            if not isinstance(found, h5py.Dataset) or found.dtype.kind not in kinds:
+                raise ValueError(f"{path.name}: {name} is no array of the right kind of numbers")
+            return found
+    raise ValueError(f"{path.name} has no {' or '.join(names)}, found {sorted(file)}")
 
 
 def _hdf5_count(path: Path, file: h5py.File) -> int:
     """Return how many rows are data; the file is padded beyond them."""
-    features = _hdf5_features(path, file)
-    for name in ("all_labels", "count"):
-        if name not in file:
-            raise ValueError(f"{path.name} has no {name}, found {sorted(file)}")
-    labels = file["all_labels"]
-    count = int(np.asarray(file["count"]).reshape(-1)[0])
-    if labels.dtype.kind not in "iu":
-        raise ValueError(f"{path.name}: all_labels must be integers, but holds {labels.dtype}")
-    if not 0 < count <= min(len(features), len(labels)):
+    features = _hdf5_array(path, file, _HDF5_FEATURES, "f")
+    labels = _hdf5_array(path, file, ["all_labels"], "iu")
+    count = _hdf5_array(path, file, ["count"], "iu")
+    if features.ndim != 2 or labels.ndim != 1 or count.size != 1:
         raise ValueError(
-            f"{path.name}: count is {count}, but there are {len(features)} features "
+            f"{path.name}: features, labels and count have the shapes {features.shape}, "
+            f"{labels.shape} and {count.shape}, but must have two, one and no dimensions"
+        )
+    num_rows = int(np.asarray(count).reshape(()))
+    if not 0 < num_rows <= min(len(features), len(labels)):
+        raise ValueError(
+            f"{path.name}: count is {num_rows}, but there are {len(features)} features "
             f"and {len(labels)} labels"
         )
-    return count
+    return num_rows
 
 
 def _hdf5_blocks(
     parts: Sequence[tuple[Path, h5py.File]], label_names: Sequence[str] | None
 ) -> Iterator[Block]:
     for part, (path, file) in enumerate(parts):
-        features, labels = _hdf5_features(path, file), file["all_labels"]
+        features = _hdf5_array(path, file, _HDF5_FEATURES, "f")
+        labels = file["all_labels"]
         count = _hdf5_count(path, file)
         for start in range(0, count, _ROWS_PER_BLOCK):
             stop = min(start + _ROWS_PER_BLOCK, count)

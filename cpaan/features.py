@@ -36,7 +36,8 @@ class FeatureTable:
     backbone_classes: frozenset[str] | None
     """The classes that the backbone was trained on; None where nobody wrote them down."""
     fingerprint: str
-    """Digest of everything above: equal data gives equal fingerprints, whatever the file."""
+    """Digest of features, labels, partitions and class names: equal data gives equal
+    fingerprints, whatever the file."""
 
     @classmethod
     def from_arrays(
@@ -61,7 +62,7 @@ class FeatureTable:
             ValueError: If lengths differ, a value is not finite, or a partition is neither
                 "train" nor "test".
         """
-        features = as_feature_block(features, first_row=0)
+        features = np.array(as_feature_block(features, first_row=0))  # ours: nobody changes it
         if not len(features) == len(classes) == len(partitions):
             raise ValueError(
                 f"{len(features)} features, {len(classes)} classes and {len(partitions)} "
@@ -109,7 +110,7 @@ class FeatureTable:
 
     def gather(self, rows: NDArray[np.int64]) -> Tensor:
         """Return a copy of some rows, shape (*rows.shape, D), in the precision of the table."""
-        return torch.from_numpy(np.array(self.features[rows]))
+        return torch.from_numpy(np.asarray(self.features[rows]))
 
 
 def as_feature_block(block: NDArray[Any], first_row: int) -> FeatureArray:

@@ -1,6 +1,6 @@
 """Pictures of results."""
 
-from pathlib import Path
+import io
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -13,14 +13,16 @@ COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#5
 PANELS = {"novel": "LSL", "all": "GLSL"}
 
 
-def draw_accuracy(scores: pd.DataFrame, path: Path) -> None:
+def draw_accuracy(scores: pd.DataFrame) -> str:
     """Draw top-5 accuracy against the number of shots: a panel a head, a line a method.
 
     Bands are 95 % intervals over draws.
 
     Args:
         scores: As in `cpaan.benchmark.Results`.
-        path: An .svg or .png file.
+
+    Returns:
+        The picture as SVG.
     """
     summary = summarise(scores)
     heads = list(summary["head"].unique())
@@ -36,7 +38,9 @@ def draw_accuracy(scores: pd.DataFrame, path: Path) -> None:
         axes.set_xlabel("shots a class")
     handles, labels = grid[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-    figure.savefig(path, dpi=120)
+    picture = io.StringIO()
+    figure.savefig(picture, format="svg")
+    return picture.getvalue()
 
 
 def _draw_panel(axes: Axes, cells: pd.DataFrame) -> None:

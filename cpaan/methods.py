@@ -69,7 +69,9 @@ def check_methods(names: list[str]) -> None:
             raise ValueError(
                 f"unknown method {name!r}{hint} The methods are {', '.join(TRANSLATIONS)}"
             )
-    if not names or len(set(names)) < len(names):
+    if not names:
+        raise ValueError(f"no method is named; there are {', '.join(TRANSLATIONS)}")
+    if len(set(names)) < len(names):
         raise ValueError(f"each method is wanted once, got {', '.join(names)!r}")
 
 

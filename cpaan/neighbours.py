@@ -25,18 +25,16 @@ def soft_similarity(novel: Tensor, base: Tensor, perplexity: float) -> Tensor:
         Shape (..., N, C); sums to one over the base classes.
 
     Raises:
-        ValueError: If the perplexity is not between 1 and the number of base classes.
+        ValueError: If no scores can have that perplexity, or all distances are equal.
     """
-    num_base = len(base)
-    if not 1 < perplexity < num_base:
-        raise ValueError(
-            f"perplexity must be above 1 and below the number of base classes, {num_base}, "
-            f"got {perplexity}"
-        )
+    check_perplexity(perplexity, len(base))
     distances = torch.cdist(novel.double(), base.double()).square()
     # Only differences to the nearest matter to a softmax; their mean sets the search's scale.
     distances = distances - distances.amin(dim=-1, keepdim=True)
-    distances = distances / distances.mean(dim=(-2, -1), keepdim=True)
+    scale = distances.mean(dim=(-2, -1), keepdim=True)
+    if not (scale > 0).all():
+        raise ValueError("all base classes are equally far from every novel one: none is related")
+    distances = distances / scale
 
     low = torch.full_like(distances[..., :1, :1], -15.0)  # logarithms of the temperature
     high = torch.full_like(low, 15.0)
@@ -45,6 +43,15 @@ def soft_similarity(novel: Tensor, base: Tensor, perplexity: float) -> Tensor:
         is_too_sharp = _mean_perplexity(distances, middle) < perplexity
         low, high = torch.where(is_too_sharp, middle, low), torch.where(is_too_sharp, high, middle)
     return (-distances / low.exp()).softmax(dim=-1).to(novel.dtype)
+
+
+def check_perplexity(perplexity: float, num_base: int) -> None:
+    """Refuse a perplexity that scores of so many base classes cannot have."""
+    if not 1 < perplexity < num_base:
+        raise ValueError(
+            f"perplexity must be above 1 and below the number of base classes, {num_base}, "
+            f"got {perplexity} (--set perplexity=...)"
+        )
 
 
 def _mean_perplexity(distances: Tensor, log_temperature: Tensor) -> Tensor:

@@ -64,8 +64,17 @@ def record_test_read(fingerprint: str, log: Path = TEST_READS) -> None:
 
 
 def count_test_reads(fingerprint: str, log: Path = TEST_READS) -> int:
-    """Return how often the log says that this table's test-phase rows were read."""
+    """Return how often the log says that this table's test-phase rows were read.
+
+    Raises:
+        ValueError: If a line of the log cannot be understood.
+    """
     if not log.exists():
         return 0
-    lines = log.read_text().splitlines()
-    return sum(json.loads(line)["features"] == fingerprint for line in lines if line.strip())
+    count = 0
+    for number, line in enumerate(log.read_text().splitlines(), start=1):
+        try:
+            count += json.loads(line)["features"] == fingerprint
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"line {number} of {log} is no entry of the log: {line!r}") from None
+    return count

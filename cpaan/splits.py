@@ -114,13 +114,15 @@ def draw_shots(
     Raises:
         ValueError: If a class has fewer train rows than ``max_shots``.
     """
+    for class_name in phase.novel:
+        num_rows = len(table.rows_of(class_name, TRAIN))
+        if num_rows < max_shots:
+            raise ValueError(
+                f"class {class_name} has {num_rows} train rows, but {max_shots} shots are wanted"
+            )
     shots = np.empty((num_draws, len(phase.novel), max_shots), dtype=np.int64)
     for position, class_name in enumerate(phase.novel):
         rows = table.rows_of(class_name, TRAIN)
-        if len(rows) < max_shots:
-            raise ValueError(
-                f"class {class_name} has {len(rows)} train rows, but {max_shots} shots are wanted"
-            )
         entropy = int.from_bytes(hashlib.blake2b(class_name.encode(), digest_size=8).digest())
         for draw in range(num_draws):
             bits = np.random.PCG64([seed, draw, entropy]).random_raw(len(rows))
@@ -158,12 +160,13 @@ def _draws_in(
 ) -> list[tuple[str, dict[str, Any]]]:
     """Return each draw of a file as rows by class, with its name for messages."""
     content = _read_json(path)
-    if isinstance(content, dict) and isinstance(content.get("draws"), list) and content["draws"]:
+    draws = content.get("draws") if isinstance(content, dict) else None
+    if isinstance(draws, list) and draws and all(isinstance(draw, dict) for draw in draws):
         if content.get("phase", phase_name) != phase_name:
             raise ValueError(
                 f"{path} holds draws of the {content['phase']} phase, not of {phase_name}"
             )
-        return [(f"{path}, draw {n}", draw) for n, draw in enumerate(content["draws"])]
+        return [(f"{path}, draw {number}", draw) for number, draw in enumerate(draws)]
     if isinstance(content, list) and content and isinstance(content[0], list):
         if split.label_names is None or len(content) != len(split.label_names):
             raise ValueError(
@@ -173,12 +176,12 @@ def _draws_in(
         train_list = np.concatenate(
             [table.rows_of(name, TRAIN) for name in split.label_names if name in table.class_names]
         )
-        positions = np.asarray(content)
-        if positions.ndim != 2 or positions.dtype.kind not in "iu":
+        positions = _whole_numbers(content)
+        if positions is None or positions.ndim != 2 or positions.size == 0:
             raise ValueError(f"{path} must be a matrix of whole numbers")
         if positions.min() < 0 or positions.max() >= len(train_list):
             raise ValueError(
-                f"{path} goes up to position {positions.max()}, "
+                f"{path} has positions from {positions.min()} to {positions.max()}, "
                 f"but the features have {len(train_list)} train rows"
             )
         return [(str(path), dict(zip(split.label_names, train_list[positions], strict=True)))]
@@ -194,25 +197,59 @@ def _check_draw(
         raise ValueError(f"{where}: no shots for {name_some('class', missing)}")
     shots = np.empty((len(phase.novel), max_shots), dtype=np.int64)
     for position, class_name in enumerate(phase.novel):
-        rows = np.asarray(draw[class_name])
-        if rows.ndim != 1 or rows.dtype.kind not in "iu" or len(rows) < max_shots:
+        rows = _whole_numbers(draw[class_name])
+        if rows is None or rows.ndim != 1 or len(rows) < max_shots:
             raise ValueError(
-                f"{where}: class {class_name} needs {max_shots} row numbers, got {rows.tolist()}"
+                f"{where}: class {class_name} needs {max_shots} row numbers, "
+                f"got {draw[class_name]!r}"
             )
-        rows = rows[:max_shots]
-        foreign = np.setdiff1d(rows, table.rows_of(class_name, TRAIN))
-        if len(foreign) or len(np.unique(rows)) < len(rows):
-            what = f"{name_some('row', foreign.tolist())}" if len(foreign) else "a row named twice"
-            raise ValueError(
-                f"{where}: shots of class {class_name} must be distinct train rows of it, "
-                f"but there is {what}"
-            )
-        shots[position] = rows
+        shots[position] = rows[:max_shots]
+    check_shots(shots[None], table, phase, max_shots, where=f"{where}: ")
     return shots
+
+
+def check_shots(
+    shot_rows: ShotRows, table: FeatureTable, phase: Phase, max_shots: int, where: str = ""
+) -> None:
+    """Refuse shots that are not distinct train rows of their novel class.
+
+    Raises:
+        ValueError: Or if there are too few of them, or classes without.
+    """
+    if shot_rows.ndim != 3 or shot_rows.shape[1] != len(phase.novel) or len(shot_rows) == 0:
+        raise ValueError(
+            f"{where}shots need the shape (draws, {len(phase.novel)} novel classes, shots), "
+            f"got {shot_rows.shape}"
+        )
+    if shot_rows.shape[2] < max_shots:
+        raise ValueError(f"{where}{max_shots} shots are wanted, but {shot_rows.shape[2]} given")
+    for class_name, draws in zip(phase.novel, shot_rows.swapaxes(0, 1), strict=True):
+        foreign = np.setdiff1d(draws, table.rows_of(class_name, TRAIN))
+        if len(foreign):
+            problem = name_some("row", foreign.tolist())
+        elif any(len(np.unique(rows)) < len(rows) for rows in draws):
+            problem = "a row named twice"
+        else:
+            continue
+        raise ValueError(
+            f"{where}shots of class {class_name} must be distinct train rows of it, "
+            f"but there is {problem}"
+        )
+
+
+def _whole_numbers(values: Any) -> NDArray[np.int64] | None:
+    """Return nested lists of whole numbers as an array, or None if they are anything else."""
+    try:
+        array = np.asarray(values)
+    except ValueError:  # lists of different lengths
+        return None
+    return array.astype(np.int64) if array.dtype.kind in "iu" else None
 
 
 def _from_label_index(content: dict[str, Any]) -> Split:
     names = _strings(content["label_names"])
+    if len(set(names)) < len(names):
+        raise ValueError("label_names has a name twice")
 
     def group(key: str) -> tuple[str, ...]:
         labels = content[key]
@@ -238,5 +275,7 @@ def _read_json(path: str | Path) -> Any:
         return json.loads(Path(path).read_text())
     except FileNotFoundError:
         raise FileNotFoundError(f"no such file: {path}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from error

@@ -87,6 +87,12 @@ def check_row(against: str, rows: Iterable[tuple[str, str]]) -> None:
         raise ValueError(f"no row {against!r} to compare with; the rows are {', '.join(names)}")
 
 
+def is_only_row(against: str, scores: pd.DataFrame) -> bool:
+    """Return whether there is nothing to compare the named row with."""
+    rows = scores[ROW].drop_duplicates().itertuples(index=False, name=None)
+    return all(against in (method, f"{method}/{head}") for method, head in rows)
+
+
 def _half_width(values: pd.Series) -> float:
     """Return half the width of the t-interval of a mean."""
     if len(values) < 2:

@@ -28,6 +28,7 @@ def _grid(
     titles = {"novel": "LSL (novel)", "all": "GLSL (all)"}
     shots = sorted(cells["shots"].unique())
     width = 6 if interval is None else 10
+    width = max(width, -(-max(len(titles.get(c, c)) for c in columns) // len(shots)))
     lines = [
         " " * 26 + "  ".join(f"{titles.get(c, c):<{width * len(shots)}}" for c in columns),
         f"{'method':<16}{'head':<10}"

@@ -53,7 +53,8 @@ class BaseSet:
     @cached_property
     def mean_norm(self) -> float:
         """Mean Euclidean norm of an example."""
-        return float(self.features.float().norm(dim=1).mean())
+        total = sum(rows.float().norm(dim=1).sum().double() for rows in self.by_class())
+        return float(total) / len(self.features) or 1.0
 
     def pick(self, classes: Tensor, uniforms: Tensor) -> Tensor:
         """Return one row of each named class, shape (*classes.shape, D), in float32.
@@ -115,7 +116,11 @@ class Method(Protocol):
     """
 
     def fit(self, task: LowShotTask, rng: torch.Generator) -> None:
-        """Learn all problems of a task, from its examples and nothing else."""
+        """Learn all problems of a task, from its examples and nothing else.
+
+        It is called again for further problems with the same base examples and an equal
+        ``rng``: what was learnt from the base examples alone may be kept.
+        """
 
     def predict(self, queries: Tensor) -> Mapping[str, Tensor]:
         """Score query examples for every problem of the task.

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from conftest import shots_of
@@ -74,12 +76,25 @@ def test_examples_of_a_class_are_all_drawn(task):
     assert len(picked.unique(dim=0)) == task.base.counts[0]
 
 
-def test_problems_of_a_draw_share_the_random_numbers(task):
-    """With equal scores for all problems, what differs is the draw alone."""
-    for_problem = synthetic(task, lambda examples, base, novel: examples - examples + novel)
+def test_a_draw_has_the_same_random_numbers_in_any_company(task):
+    """Sources depend on the shots as well, so the same problem is looked at in two tasks."""
+    together = synthetic(task, copy)
+    last = replace(task, problems=task.problems[-1:])
 
-    assert [problem.draw for problem in task.problems] == [0, 1, 0, 1]
-    torch.testing.assert_close(for_problem.mean(dim=2), task.novel_prototypes)
+    assert last.problems[0].draw == 1
+    assert torch.equal(synthetic(last, copy)[0], together[-1])
+    assert not torch.equal(together[0], together[1])
+
+
+def test_numbers_of_shots_share_the_random_numbers_of_their_draw(task):
+    """With prototypes that are all the same, nothing but the random numbers is left."""
+    same_shots = task.shots[:1, :, :1].expand_as(task.shots)
+    alike = replace(task, shots=same_shots)
+
+    first, other_draw, more_shots, _ = synthetic(alike, copy)
+
+    assert torch.equal(first, more_shots)
+    assert not torch.equal(first, other_draw)
 
 
 def test_equal_generators_give_equal_examples(task):

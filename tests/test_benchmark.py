@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 from conftest import shots_of
 
-from cpaan import EvaluationConfig, FeatureTable, evaluate
+from cpaan import EvaluationConfig, FeatureTable, Phase, Split, evaluate
 from cpaan.benchmark import RESULT_COLUMNS, Results
 from cpaan.evaluation import COLUMNS
 from cpaan.methods import TRANSLATIONS, check_methods
@@ -78,6 +78,47 @@ def test_explicit_draws_are_used(gaussians):
     )
 
 
+def test_shots_from_python_are_checked_like_those_of_a_file(gaussians):
+    shot_rows = shots_of(gaussians.table, gaussians.split, max_shots=5)
+    test_row = gaussians.table.rows_of(gaussians.split.validation.novel[0], "test")[0]
+    with_test_row = shot_rows.copy()
+    with_test_row[0, 0, 0] = test_row
+
+    with pytest.raises(ValueError, match="5 shots are wanted, but 2 given"):
+        run(gaussians, shot_rows=shot_rows[..., :2])
+    with pytest.raises(ValueError, match=r"need the shape \(draws, 12 novel classes, shots\)"):
+        run(gaussians, shot_rows=shot_rows[:, :3])
+    with pytest.raises(ValueError, match=f"distinct train rows of it, but there is row {test_row}"):
+        run(gaussians, shot_rows=with_test_row)
+
+
+def test_many_draws_are_run_in_parts_without_a_difference(gaussians):
+    config = QUICK.with_overrides({"num_draws": 7, "heads": ("centroid", "knn")})
+
+    many, few = (
+        run(gaussians, config=config),
+        run(gaussians, config=config.with_overrides({"num_draws": 6})),
+    )
+
+    without_prior = many.scores[(many.scores["column"] != "all_prior")]
+    assert set(without_prior["draw"]) == set(range(7))
+    pd.testing.assert_frame_equal(
+        without_prior[without_prior["draw"] < 6].reset_index(drop=True),
+        few.scores[few.scores["column"] != "all_prior"].reset_index(drop=True),
+    )
+
+
+def test_methods_that_draw_alike_draw_the_same(gaussians, monkeypatch):
+    monkeypatch.setitem(TRANSLATIONS, "copy-again", TRANSLATIONS["copy"])
+
+    results = run(gaussians, methods=["copy", "none", "copy-again"])
+
+    pd.testing.assert_frame_equal(
+        cells(results, method="copy").drop(columns="method"),
+        cells(results, method="copy-again").drop(columns="method"),
+    )
+
+
 def poisoned(gaussians, is_allowed) -> FeatureTable:
     """Replace every row that a run may not read by large nonsense."""
     table = gaussians.table
@@ -121,6 +162,28 @@ def test_priors_of_the_test_phase_are_those_of_the_validation_phase(gaussians):
     pd.testing.assert_frame_equal(on_test.priors, on_validation.priors)
 
 
+def test_what_keeps_priors_from_being_chosen_is_told(gaussians):
+    split = gaussians.split
+    smaller = Split(Phase(split.validation.base, (*split.validation.novel, "yeti")), split.test)
+
+    with pytest.raises(ValueError, match=r"priors are chosen on .* lack class yeti .*--set prior"):
+        evaluate(gaussians.table, smaller, phase="test", config=QUICK)
+    evaluate(gaussians.table, smaller, phase="test", config=QUICK.with_overrides({"prior": 0.5}))
+
+
+def test_priors_are_chosen_even_where_the_backbone_knows_the_validation_classes(gaussians):
+    table = FeatureTable.from_arrays(
+        np.array(gaussians.table.features),
+        [gaussians.table.class_names[label] for label in gaussians.table.labels],
+        np.where(gaussians.table.is_train, "train", "test").tolist(),
+        backbone_classes=gaussians.split.validation.novel,
+    )
+
+    results = evaluate(table, gaussians.split, phase="test", config=QUICK)
+
+    assert len(results.priors) == 4 * 2
+
+
 def test_the_chosen_prior_is_the_best_one(gaussians):
     tuned = run(gaussians, methods=["none"])
     mean_of_tuned = cells(tuned, column="all_prior").groupby(["head", "shots"])["top5"].mean()
@@ -147,5 +210,5 @@ def test_unknown_and_repeated_methods_are_refused():
         check_methods(["meanshift"])
     with pytest.raises(ValueError, match="each method is wanted once"):
         check_methods(["none", "none"])
-    with pytest.raises(ValueError, match="each method is wanted once"):
+    with pytest.raises(ValueError, match="no method is named"):
         check_methods([])

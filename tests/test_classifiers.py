@@ -19,7 +19,7 @@ from cpaan.classifiers import (
 )
 from cpaan.config import HEADS, LINEAR_AS_IN_BENCHMARK, EvaluationConfig
 from cpaan.randomness import new_rng
-from cpaan.tasks import LowShotTask, Queries, read_phase
+from cpaan.tasks import BaseSet, LowShotTask, Queries, read_phase
 
 CONFIG = EvaluationConfig()
 
@@ -172,6 +172,61 @@ def test_centroids_mix_real_and_synthetic_means():
 
     assert scores[0] == pytest.approx(0.0, abs=1e-5)
     assert scores[1] < scores[0]
+
+
+def test_soft_neighbours_take_the_mean_over_a_classs_examples():
+    # Distances² of the query at 0: base class 1 and 9; shots 4; synthetic 16 and 16.
+    task = small_task(base=[[[1.0], [3.0]]], shots=[[[2.0]]])
+    head = SoftNearestNeighbours(
+        CONFIG.with_overrides({"knn_temperature": 2.0, "mixing_weight": 0.75})
+    )
+    head.fit(task, torch.tensor([[[[4.0], [-4.0]]]]), new_rng(0))
+
+    ((scores,),) = head.scores(torch.zeros(1, 1))
+
+    assert task.base.variance == 1.0  # of 1 and 3, so the temperature is 2
+    base = (np.exp(-1 / 2) + np.exp(-9 / 2)) / 2
+    novel = 0.75 * np.exp(-4 / 2) + 0.25 * np.exp(-16 / 2)
+    np.testing.assert_allclose(scores, np.log([base, novel]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["centroid", "cosine", "knn"])
+def test_points_far_from_zero_keep_their_neighbours(data, name):
+    """The square of a sum loses the digits that the distance is made of."""
+    task, queries = data
+    far = 1e4
+    moved = LowShotTask(
+        BaseSet(task.base.features + far, task.base.counts),
+        task.num_base,
+        task.shots + far,
+        task.problems,
+    )
+    here, there = HEAD_CLASSES[name](CONFIG), HEAD_CLASSES[name](CONFIG)
+    here.fit(task, None, new_rng(0))
+    there.fit(moved, None, new_rng(0))
+
+    agree = here.scores(queries.features).argmax(-1) == there.scores(queries.features + far).argmax(
+        -1
+    )
+
+    assert agree.double().mean() > 0.99
+
+
+def test_the_linear_head_does_not_depend_on_the_scale_of_the_features(data):
+    task, queries = data
+    scaled = LowShotTask(
+        BaseSet(1024 * task.base.features, task.base.counts),  # a power of two rounds nothing
+        task.num_base,
+        1024 * task.shots,
+        task.problems,
+    )
+    heads = [LinearClassifier(CONFIG) for _ in range(2)]
+    heads[0].fit(task, None, new_rng(0))
+    heads[1].fit(scaled, None, new_rng(0))
+
+    torch.testing.assert_close(
+        heads[1].scores(1024 * queries.features), heads[0].scores(queries.features)
+    )
 
 
 @pytest.mark.parametrize("name", HEADS)

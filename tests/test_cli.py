@@ -218,11 +218,32 @@ BAD_INPUTS = {
         ["--set", "perplexity=500", "--methods", "copy"],
         "perplexity must be above 1 and below the number of base classes, 24, got 500",
     ),
+    "perplexity where the default is too much": (
+        rewrite(lambda s: [phase.update(base=phase["base"][:4]) for phase in s.values()]),
+        ["--set", "perplexity=10"],
+        r"below the number of base classes, 8, got 10.0 \(--set perplexity=",
+    ),
+    "no such device": (None, ["--device", "abacus"], "device abacus cannot be used"),
+    "more than memory holds": (None, ["--set", "num_draws=1000000000000"], "not enough memory"),
+    "more shots than there are": (None, ["--shots", "1000000000000"], "25 train rows, but 1000"),
+    "a folder for a split": (
+        lambda features, split: (split.unlink(), split.mkdir()),
+        [],
+        r"split\.json cannot be read: Is a directory",
+    ),
+    "a damaged log of test reads": (
+        lambda features, split: (
+            Path("results").mkdir(),
+            TEST_READS.write_text('{"features": "x"}\n[1]\n'),
+        ),
+        ["--phase", "test"],
+        r"line 2 of results/test-reads\.jsonl is no entry of the log: '\[1\]'",
+    ),
     "no such draws": (None, ["--draws-file", "nowhere.json"], r"no such file: nowhere\.json"),
     "an output folder that is a file": (
         lambda features, split: Path("taken").write_text("mine"),
         ["--out", "taken"],
-        "cannot write to taken: File exists",
+        "cannot write to taken: Not a directory",
     ),
 }
 
@@ -244,7 +265,7 @@ def test_bad_input_ends_in_one_clear_line(name, files, capsys):
     assert len(lines) == 1, errors
     assert re.search(message, lines[0]), lines[0]
     assert output == ""
-    assert not list(Path("never").glob("*"))
+    assert not Path("never").exists()
 
 
 def test_a_trained_novel_class_is_evaluated_when_the_user_insists(files, capsys):
@@ -273,7 +294,33 @@ def test_an_interrupted_run_writes_nothing(files, tmp_path, monkeypatch, capsys)
 
     assert evaluate(*files, "--out", "out") == 130
     assert "interrupted" in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
+def test_a_damaged_log_does_not_matter_to_validation(files, capsys):
+    Path("results").mkdir()
+    TEST_READS.write_text("damaged")
+
+    assert evaluate(*files, "--methods", "none") == 0
+
+
+def test_a_failed_write_shows_the_results_all_the_same(files, monkeypatch, capsys):
+    def fail(self, target):
+        raise OSError(28, "No space left on device", str(target))
+
+    monkeypatch.setattr(Path, "replace", fail)
+
+    assert evaluate(*files, "--methods", "none", "--out", "out") == 2
+    output, errors = capsys.readouterr()
+    assert "none            linear" in output
+    assert "results.csv: No space left on device" in errors
     assert not list(Path("out").iterdir())
+
+
+def test_one_method_is_compared_with_nothing(files, capsys):
+    evaluate(*files, "--methods", "none")
+
+    assert "paired by draw" not in capsys.readouterr().out
 
 
 def test_help_teaches_with_examples(capsys):

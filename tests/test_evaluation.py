@@ -55,7 +55,6 @@ def test_each_column_asks_its_own_question():
     assert found["base"] == (50.0, 100.0)
     assert found["novel"] == pytest.approx((100 / 3, 200 / 3))
     assert found["novel_joint"] == pytest.approx((0.0, 100 / 3))
-    # The second query has rank 6 of all: 9, 8, 7, 6 and 5 itself is fifth.
     assert found["all"] == pytest.approx((20.0, 60.0))
 
 
@@ -81,6 +80,25 @@ def test_the_true_share_as_prior_recovers_the_joint_order():
     assert accuracies(joint.log(), labels, priors=(0.05,))["all_prior"] != found["all"]
 
 
+@pytest.mark.parametrize("prior", [0.1, 0.5, 0.9])
+def test_the_prior_weighs_the_groups_as_defined(prior):
+    """Against the plain definition: weigh two softmaxes, sort all classes."""
+    scores, labels = random_scores(300)
+    weighted = torch.cat(
+        [
+            (1 - prior) * scores[:, :NUM_BASE].softmax(dim=-1),
+            prior * scores[:, NUM_BASE:].softmax(dim=-1),
+        ],
+        dim=-1,
+    )
+    hit = weighted.topk(5, dim=-1).indices == torch.tensor(labels).unsqueeze(-1)
+
+    top1, top5 = accuracies(scores, labels, priors=(prior,))["all_prior"]
+
+    assert top1 == pytest.approx(100 * hit[:, 0].double().mean().item())
+    assert top5 == pytest.approx(100 * hit.any(dim=-1).double().mean().item())
+
+
 def test_a_prior_near_one_puts_novel_classes_first():
     # Every novel class scores far below every base class.
     scores = torch.tensor([[9.0, 8.0, 7.0, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]])
@@ -90,9 +108,12 @@ def test_a_prior_near_one_puts_novel_classes_first():
 
 
 def test_the_same_score_for_all_classes_is_never_right():
-    found = accuracies(torch.zeros(3, 9), [0, 4, 8])
+    found = accuracies(torch.zeros(4, 9), [0, 3, 4, 8])
 
-    assert found["all"] == (0.0, 0.0)
+    assert found["all"] == found["novel"] == (0.0, 0.0)
+    assert found["base"] == (0.0, 100.0)  # there are three base classes: all are among the five
+    # Six novel classes and a prior of 2/3 make all nine classes equally likely.
+    assert accuracies(torch.zeros(4, 9), [0, 3, 4, 8], (2 / 3,))["all_prior"] == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])

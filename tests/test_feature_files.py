@@ -149,6 +149,13 @@ def test_a_folder_stands_for_the_pair_in_it(tmp_path):
     assert_same_table(open_features(tmp_path / "ResNet10"), open_features(*pair))
 
 
+def test_a_folder_stands_for_its_only_parquet_file(tmp_path):
+    (tmp_path / "data").mkdir()
+    path = write_parquet(tmp_path / "data" / "f.parquet")
+
+    assert_same_table(open_features(tmp_path / "data"), open_features(path))
+
+
 def test_without_names_hdf5_classes_are_called_by_their_numbers(tmp_path):
     assert open_features(*hdf5_pair(tmp_path)).class_names == ("0", "1", "2")
 
@@ -180,6 +187,25 @@ def test_a_changed_file_is_decoded_again_and_the_old_entry_removed(tmp_path):
     assert len(list(default_cache_folder().iterdir())) == 1
 
 
+def test_a_damaged_entry_is_made_again(tmp_path):
+    path = write_parquet(tmp_path / "f.parquet")
+    before = open_features(path)
+    (entry,) = default_cache_folder().iterdir()
+    for name, content in (("about.json", "{}"), ("features.npy", ""), ("labels.npy", "x")):
+        (entry / name).write_text(content)
+
+        assert_same_table(open_features(path), before)
+
+
+def test_other_names_for_the_same_labels_are_another_table(tmp_path):
+    pair = hdf5_pair(tmp_path)
+
+    tables = [open_features(*pair, label_names=names) for names in ("abc", "xyz")]
+
+    assert [table.class_names for table in tables] == [tuple("abc"), tuple("xyz")]
+    assert len(list(default_cache_folder().iterdir())) == 2
+
+
 def test_processes_that_decode_at_once_agree(tmp_path):
     table = random_table(num_rows=30_000)
     write_features(tmp_path / "f.parquet", table)
@@ -204,7 +230,7 @@ def test_processes_that_decode_at_once_agree(tmp_path):
 def test_a_missing_column_is_named(tmp_path, column):
     path = write_parquet(tmp_path / "f.parquet", **{column: None})
 
-    with pytest.raises(ValueError, match=f"f.parquet: column {column} missing, found"):
+    with pytest.raises(ValueError, match=f"f.parquet: column {column} missing or double in"):
         open_features(path)
 
 
@@ -220,6 +246,7 @@ def test_a_missing_column_is_named(tmp_path, column):
         ({"feature": pa.array([[1.0], [2.0, 3.0], [4.0]])}, "row 1 has 2 dimensions, .* have 1"),
         ({"feature": pa.array([1.0, 2.0, 3.0])}, "must hold lists of numbers, but holds double"),
         ({"feature": pa.array([["x"], ["y"], ["z"]])}, "floating-point numbers"),
+        ({"class": pa.array([["a"], ["b"], ["c"]])}, "column class must hold strings"),
     ],
 )
 def test_a_bad_value_is_named_with_its_row(tmp_path, columns, message):
@@ -310,6 +337,56 @@ def test_the_widths_of_an_hdf5_pair_must_agree(tmp_path):
 
     with pytest.raises(ValueError, match=r"row 4 has 5 dimensions, .* have 2"):
         open_features(train, test)
+
+
+def test_the_precisions_of_an_hdf5_pair_must_agree(tmp_path):
+    train, test = hdf5_pair(tmp_path)
+    write_hdf5(test, np.ones((2, 2), np.float16), [0, 1])
+
+    with pytest.raises(ValueError, match=r"row 4 is float16, .* are float32"):
+        open_features(train, test)
+    assert no_cache_entries()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("all_feats", np.ones(7, np.float32), "but must have two, one and no dimensions"),
+        ("all_feats", np.ones((7, 2), np.int32), "all_feats is no array of the right kind"),
+        ("all_labels", np.ones((7, 1), np.int32), "but must have two, one and no dimensions"),
+        ("all_labels", np.ones(7, np.float32), "all_labels is no array of the right kind"),
+        ("count", np.array([], np.int32), "but must have two, one and no dimensions"),
+        ("count", np.array([2.5]), "count is no array of the right kind"),
+    ],
+)
+def test_an_hdf5_array_of_another_form_is_named(tmp_path, name, value, message):
+    train, test = hdf5_pair(tmp_path)
+    with h5py.File(train, "a") as file:
+        del file[name]
+        file[name] = value
+
+    with pytest.raises(ValueError, match=message):
+        open_features(train, test)
+
+
+def test_train_and_test_are_different_files(tmp_path):
+    train, _ = hdf5_pair(tmp_path)
+
+    with pytest.raises(ValueError, match=r"train\.hdf5 cannot be both"):
+        open_features(train, train)
+    with pytest.raises(ValueError, match="got parquet and hdf5"):
+        open_features(write_parquet(tmp_path / "f.parquet"), train)
+
+
+@pytest.mark.parametrize("classes", ["5", '["a", 1]', "a,b"])
+def test_classes_of_the_backbone_must_be_a_list_of_names(tmp_path, classes):
+    path = write_parquet(tmp_path / "f.parquet")
+    table = pq.read_table(path).replace_schema_metadata({"cpaan.backbone_classes": classes})
+    pq.write_table(table, path)
+
+    with pytest.raises(ValueError, match="backbone_classes must be a JSON list of class names"):
+        open_features(path)
+    assert no_cache_entries()
 
 
 def test_one_hdf5_file_is_half_a_table(tmp_path):

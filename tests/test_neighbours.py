@@ -63,6 +63,11 @@ def test_each_problem_of_a_batch_has_its_own_temperature():
         torch.testing.assert_close(scores, soft_similarity(problem, base, perplexity=4))
 
 
+def test_base_classes_that_are_all_equally_far_are_refused():
+    with pytest.raises(ValueError, match="equally far"):
+        soft_similarity(torch.ones(2, 3), torch.ones(4, 3), perplexity=2)
+
+
 @pytest.mark.parametrize("perplexity", [1.0, 20.0, 50.0])
 def test_a_perplexity_that_no_scores_can_have_is_refused(perplexity):
     with pytest.raises(ValueError, match=f"number of base classes, 20, got {perplexity}"):

@@ -9,7 +9,7 @@ import numpy as np
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_ten_lines_of_the_readme_run(gaussians, capsys):
+def test_the_ten_lines_of_the_readme_run(capsys):
     (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
     rng = np.random.default_rng(0)
     classes = np.repeat([f"class{number:02d}" for number in range(60)], 30)

@@ -105,6 +105,15 @@ def test_a_file_that_is_no_split_is_refused(tmp_path, content, message):
         read_split(tmp_path / "split.json")
 
 
+def test_label_names_must_differ(tmp_path):
+    content = {"label_names": ["a", "b", "c", "d", "a"]}
+    content |= {"base_classes_1": [0], "base_classes_2": [1]}
+    content |= {"novel_classes_1": [2], "novel_classes_2": [3]}
+
+    with pytest.raises(ValueError, match="label_names has a name twice"):
+        read_split(write_json(tmp_path / "label_idx.json", content))
+
+
 def test_shots_are_distinct_train_rows_of_their_class(gaussians):
     shots = shots_of(gaussians.table, gaussians.split, max_shots=20)
 
@@ -167,6 +176,9 @@ def test_explicit_draws_are_taken_as_they_are(tmp_path):
     [
         ({"phase": "test", "draws": [{}]}, "draws of the test phase, not of validation"),
         ({"draws": []}, "holds no draws"),
+        ({"draws": [5]}, "holds no draws"),
+        ({"draws": [{"c": [[0], [1, 2]], "d": [4, 5]}]}, "class c needs 2 row numbers"),
+        ([[0, 1], [2]], "index file of 2 classes"),
         ({"draws": [{"c": [0, 1]}]}, "draw 0: no shots for class d"),
         ({"draws": [{"c": [0], "d": [3, 4]}]}, "class c needs 2 row numbers, got"),
         ({"draws": [{"c": [0, 3], "d": [4, 5]}]}, "distinct train rows of it, .* row 3"),
@@ -204,7 +216,10 @@ def test_index_files_count_train_images_in_the_order_of_the_label_names(tmp_path
     [
         ([[0, 1]], "index file of 1 classes; .* which has 6"),
         ([[0, 2], [1, 3], [4, 5], [6, 7], [8, 9], [10, 11]], "distinct train rows of it"),
-        ([[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 12]], "up to position 12, .* 12 train rows"),
+        (
+            [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 12]],
+            "positions from 0 to 12, .* 12 train rows",
+        ),
     ],
 )
 def test_index_files_that_do_not_fit_the_table_are_refused(tmp_path, content, message):
