@@ -6,8 +6,10 @@ import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
+
+import numpy as np
+import torch
 
 TEST_READS = Path("results") / "test-reads.jsonl"
 
@@ -42,7 +44,8 @@ def describe_run() -> dict[str, str]:
         "commit": commit(),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
-        **{package: version(package) for package in ("cpaan", "numpy", "torch")},
+        "numpy": np.__version__,
+        "torch": torch.__version__,
     }
 
 
