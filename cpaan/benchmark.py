@@ -113,8 +113,7 @@ def evaluate(
     frames = []
     for name in methods:
         for seed in range(config.seed, config.seed + config.num_seeds):
-            progress(f"{name}, seed {seed}: {len(task.problems)} problems")
-            frames.append(_run(name, seed, task, queries, config))
+            frames.append(_run(name, seed, task, queries, config, progress))
     everything = pd.concat(frames, ignore_index=True)
     if fixed_priors is None:
         fixed_priors = _best_priors(everything)
@@ -167,14 +166,20 @@ def _priors_of_validation(
 
 
 def _run(
-    name: str, seed: int, task: LowShotTask, queries: Queries, config: EvaluationConfig
+    name: str,
+    seed: int,
+    task: LowShotTask,
+    queries: Queries,
+    config: EvaluationConfig,
+    progress: Progress,
 ) -> pd.DataFrame:
     """Fit one method with one seed and score it, some draws at a time."""
     method = make_method(name, config)
     priors = PRIORS if config.prior is None else (config.prior,)
     rows = []
     for first in range(0, config.num_draws, _DRAWS_AT_ONCE):
-        draws = range(first, first + _DRAWS_AT_ONCE)
+        draws = range(first, min(first + _DRAWS_AT_ONCE, config.num_draws))
+        progress(f"{name}, seed {seed}: draws {first + 1} to {draws.stop} of {config.num_draws}")
         part = replace(task, problems=tuple(p for p in task.problems if p.draw in draws))
         # Every method gets the same stream: controls that draw alike then draw the same.
         method.fit(part, new_rng(seed))

@@ -260,7 +260,7 @@ def _config_from(options: argparse.Namespace) -> EvaluationConfig:
         config = config.with_overrides(LINEAR_AS_IN_BENCHMARK)
     given = {
         "shots": options.shots,
-        "heads": options.heads,
+        "heads": None if options.heads is None else tuple(options.heads),
         "num_draws": options.draws,
         "num_seeds": options.seeds,
         "seed": options.seed,

@@ -48,7 +48,7 @@ def test_the_table_is_printed_and_written(files, tmp_path, capsys):
     assert "12 base and 12 novel classes, 240 queries, 2 draws" in output
     assert "copy            linear" in output
     assert "Top-5 minus none, same head" in output
-    assert "copy, seed 0: 4 problems" in progress
+    assert "copy, seed 0: draws 1 to 2 of 2" in progress
     scores = pd.read_csv(tmp_path / "out" / "results.csv")
     assert list(scores.columns) == [
         *("method", "head", "phase", "column", "shots", "draw", "seed", "top1", "top5")
