@@ -294,6 +294,8 @@ def _open_data(options: argparse.Namespace) -> tuple[FeatureTable, Split]:
 
 
 def _split_beside(features: Path) -> Path:
+    if not features.exists():
+        raise FileNotFoundError(f"no such file: {features}")
     folder = features if features.is_dir() else features.parent
     for name in ("split.json", "label_idx.json"):
         if (folder / name).exists():

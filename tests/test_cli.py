@@ -123,7 +123,16 @@ def test_the_test_phase_says_how_often_it_was_read(files, capsys):
 
 
 def test_the_split_beside_the_features_is_found(files, capsys):
-    assert main(["evaluate", "--features", str(files[0]), *QUICK, "--methods", "none"]) == 0
+    options = ["evaluate", "--features", str(files[0]), *QUICK, "--methods", "none"]
+    assert main(options) == 0
+
+    files[1].unlink()
+    assert main(options) == 2
+    assert "no split.json or label_idx.json in" in capsys.readouterr().err
+
+    files[0].unlink()
+    assert main(options) == 2
+    assert "no such file" in capsys.readouterr().err
 
 
 def rewrite(change: Callable[[dict], None]) -> Callable[[Path, Path], None]:
