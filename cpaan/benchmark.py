@@ -202,12 +202,18 @@ def _run(
 
 
 def _best_priors(scores: pd.DataFrame) -> pd.DataFrame:
-    """Choose the prior with the best mean top-5 for each method, head and number of shots."""
+    """Choose the prior with the best mean top-5 for each method, head and number of shots.
+
+    Neighbouring priors often tie in top-5 and differ by points in top-1, so top-1 decides then;
+    without rounding, the last bit of a mean would.
+    """
     keys = ["method", "head", "shots"]
     with_prior = scores[scores["column"] == "all_prior"]
-    means = with_prior.groupby([*keys, "prior"], sort=False)["top5"].mean().reset_index()
-    best = means.loc[means.groupby(keys, sort=False)["top5"].idxmax()]
-    return best[[*keys, "prior"]].reset_index(drop=True)
+    means = with_prior.groupby([*keys, "prior"], sort=False)[["top5", "top1"]].mean().round(9)
+    ranked = means.reset_index().sort_values(["top5", "top1"], ascending=False, kind="stable")
+    best = ranked.groupby(keys).first()["prior"]
+    every_key = with_prior[keys].drop_duplicates()
+    return every_key.merge(best.reset_index(), on=keys)
 
 
 def _with_priors(scores: pd.DataFrame, priors: pd.DataFrame) -> pd.DataFrame:

@@ -274,6 +274,7 @@ def _device_from(name: str | None) -> torch.device:
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.empty(1, device=device)
+    # A name torch does not know, a device that is not there, one torch was not built for.
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"device {name} cannot be used: {reason}") from error

@@ -64,11 +64,6 @@ def test_only_the_study_imports_ray():
             assert not any(name.split(".")[0] == "ray" for name in imports_of(path)), path
 
 
-def test_no_baseline_imports_another():
-    for path in PACKAGE.glob("baselines/*.py"):
-        assert "baselines" not in own_imports(path), path
-
-
 def test_nothing_imports_results_or_tests():
     for path in PACKAGE.rglob("*.py"):
         assert not {name.split(".")[0] for name in imports_of(path)} & {"results", "tests"}

@@ -4,7 +4,7 @@ import pytest
 from conftest import shots_of
 
 from cpaan import EvaluationConfig, FeatureTable, Phase, Split, evaluate
-from cpaan.benchmark import RESULT_COLUMNS, Results
+from cpaan.benchmark import RESULT_COLUMNS, Results, _best_priors
 from cpaan.evaluation import COLUMNS
 from cpaan.methods import TRANSLATIONS, check_methods
 from cpaan.provenance import count_test_reads
@@ -192,6 +192,17 @@ def test_the_chosen_prior_is_the_best_one(gaussians):
         fixed = run(gaussians, methods=["none"], config=QUICK.with_overrides({"prior": prior}))
         mean = cells(fixed, column="all_prior").groupby(["head", "shots"])["top5"].mean()
         assert (mean_of_tuned >= mean - 1e-9).all()
+
+
+@pytest.mark.parametrize("noise", [-1e-13, 1e-13])
+def test_priors_that_tie_in_top5_are_decided_by_top1_and_not_by_rounding(noise):
+    def row(prior: float, top5: float, top1: float) -> dict:
+        key = {"method": "none", "head": "knn", "shots": 1, "column": "all_prior"}
+        return {**key, "prior": prior, "top5": top5, "top1": top1}
+
+    scores = pd.DataFrame([row(0.3, 60 + noise, 20), row(0.5, 60, 30), row(0.7, 50, 40)])
+
+    assert _best_priors(scores)["prior"].tolist() == [0.5]
 
 
 def test_related_base_examples_help_at_one_shot_where_families_share_their_covariance(gaussians):

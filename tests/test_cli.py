@@ -1,6 +1,7 @@
 """The command as a person meets it: the table, the files, and one line for every mistake."""
 
 import json
+import pickle
 import re
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from cpaan import FeatureTable, write_features
@@ -169,6 +172,32 @@ def truncate(features: Path, split: Path) -> None:
     features.write_bytes(features.read_bytes()[:-100])
 
 
+def with_columns(**changes) -> Callable[[Path, Path], None]:
+    """Return a change of the file that no table of ours could hold: columns by functions."""
+
+    def apply(features: Path, split: Path) -> None:
+        columns = pq.read_table(features).to_pydict()
+        for name, change in changes.items():
+            columns[name] = change(columns[name])
+        kept = {name: column for name, column in columns.items() if column is not None}
+        features.unlink()
+        pq.write_table(pa.table(kept), features)
+
+    return apply
+
+
+def as_truncated_hdf5(features: Path, split: Path) -> None:
+    """Replace the feature file by a folder with an HDF5 pair, one of them cut short."""
+    features.unlink()
+    features.mkdir()
+    for name in ("train", "val"):
+        with h5py.File(features / f"{name}.hdf5", "w") as file:
+            file["all_feats"] = np.ones((500, 8), np.float32)
+            file["all_labels"], file["count"] = np.zeros(500, np.int32), [500]
+    content = (features / "val.hdf5").read_bytes()
+    (features / "val.hdf5").write_bytes(content[: len(content) // 2])
+
+
 NOVEL = "family00-validation-novel-0"
 
 BAD_INPUTS = {
@@ -179,6 +208,36 @@ BAD_INPUTS = {
     ),
     "no such split": (lambda features, split: split.unlink(), [], r"no such file: .*split\.json"),
     "truncated features": (truncate, [], r"features\.parquet cannot be read, truncated or damaged"),
+    "a truncated HDF5 file": (
+        as_truncated_hdf5,
+        [],
+        r"val\.hdf5 cannot be read, truncated or damaged",
+    ),
+    "a missing column": (
+        with_columns(partition=lambda column: None),
+        [],
+        r"features\.parquet: column partition missing",
+    ),
+    "NaN in a feature": (
+        with_columns(feature=lambda rows: [*rows[:-1], [float("nan")] * 8]),
+        [],
+        r"features\.parquet: NaN or infinity in the features of row 1679",
+    ),
+    "an odd partition": (
+        with_columns(partition=lambda names: ["dev", *names[1:]]),
+        [],
+        "partition of row 0 is 'dev', but it must be 'train' or 'test'",
+    ),
+    "widths that differ": (
+        with_columns(feature=lambda rows: [*rows[:-1], rows[-1][:3]]),
+        [],
+        "row 1679 has 3 dimensions, but the rows before it have 8",
+    ),
+    "a pickle": (
+        lambda features, split: features.write_bytes(pickle.dumps([1.0])),
+        [],
+        r"features\.parquet is refused: pickles",
+    ),
     "a class in two groups": (
         rewrite(lambda s: s["test"]["novel"].append(s["validation"]["base"][0])),
         [],
