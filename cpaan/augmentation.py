@@ -4,11 +4,14 @@ Shapes: P = problems, N = novel classes, S = synthetic examples a class, D = fea
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from cpaan.neighbours import soft_similarity
+from cpaan.config import EvaluationConfig, NeighbourSettings
+from cpaan.episodes import TrainingData
+from cpaan.neighbours import similarity
 from cpaan.randomness import new_rng
 from cpaan.tasks import LowShotTask
 
@@ -36,19 +39,18 @@ def synthesise(
     task: LowShotTask,
     translate: Translation,
     *,
+    neighbours: NeighbourSettings,
     num_synthetic: int,
-    perplexity: float,
     rng: torch.Generator,
 ) -> Tensor:
     """Fill each novel class with translated examples of related base classes.
 
-    Source classes are drawn by their NBS-S score, examples of a class uniformly. Problems of
+    Source classes are drawn by their similarity, examples of a class uniformly. Problems of
     one draw share the random numbers whatever their shots, so that they can be compared.
 
     Returns:
         Synthetic examples, shape (P, N, S, D).
     """
-    alpha = soft_similarity(task.novel_prototypes, task.base.prototypes, perplexity)
     # A stream for each draw, so that a draw's examples do not depend on which others there are.
     word = int(torch.randint(2**62, (), generator=rng))
     uniforms = {
@@ -58,7 +60,8 @@ def synthesise(
         for draw in {problem.draw for problem in task.problems}
     }
     synthetic = []
-    for problem, scores, novel in zip(task.problems, alpha, task.novel_prototypes, strict=True):
+    for problem, novel in zip(task.problems, task.novel_prototypes, strict=True):
+        scores = similarity(novel, task.base.prototypes, neighbours)
         for_class, for_row = uniforms[problem.draw]
         cumulative = scores.double().cumsum(dim=-1)
         # The last entry may fall short of one by rounding.
@@ -66,3 +69,67 @@ def synthesise(
         examples = task.base.pick(classes, for_row)
         synthetic.append(translate(examples, task.base.prototypes[classes], novel.unsqueeze(1)))
     return torch.stack(synthetic)
+
+
+def synthesise_normalised(
+    task: LowShotTask,
+    data: TrainingData,
+    translate: Translation,
+    *,
+    neighbours: NeighbourSettings,
+    num_synthetic: int,
+    rng: torch.Generator,
+) -> Tensor:
+    """Do as `synthesise` does, with a translation that was trained on normalised features.
+
+    Args:
+        task: The problems; their base examples are those that ``data`` was made of.
+        data: The base examples as the translation knows them.
+        translate: Of normalised features.
+        neighbours: As in training.
+        num_synthetic: S.
+        rng: Decides the sources.
+
+    Returns:
+        Synthetic examples on the scale of the task, shape (P, N, S, D).
+    """
+    normalised = replace(task, base=data.base, shots=data.normalise(task.shots))
+    with torch.no_grad():
+        synthetic = synthesise(
+            normalised, translate, neighbours=neighbours, num_synthetic=num_synthetic, rng=rng
+        )
+    return (synthetic * data.scale).to(task.shots.dtype)
+
+
+def num_synthetic_of(task: LowShotTask, config: EvaluationConfig) -> int:
+    """Return S: the configured number, or what fills novel classes to base classes' capacity.
+
+    Raises:
+        ValueError: If base classes have no more examples than there are shots.
+    """
+    if not config.fill_to_capacity:
+        return config.num_synthetic
+    capacity = round(float(task.base.counts.double().mean()))
+    lacking = capacity - task.shots.shape[2]
+    if lacking < 1:
+        raise ValueError(
+            f"base classes have {capacity} examples on average, so that classes with "
+            f"{task.shots.shape[2]} shots cannot be filled up to that (--set num_synthetic=...)"
+        )
+    return lacking
+
+
+def mean_pairwise_distance(examples: Tensor) -> Tensor:
+    """Return the mean Euclidean distance of two different examples, the paper's diversity.
+
+    Args:
+        examples: Shape (..., S, D).
+
+    Returns:
+        Shape (...); NaN where there is only one example.
+    """
+    *batch, num_examples, num_dims = examples.shape
+    classes = examples.reshape(-1, num_examples, num_dims)
+    totals = torch.stack([torch.cdist(rows, rows).sum() for rows in classes])
+    pairs = num_examples * (num_examples - 1)
+    return (totals / (pairs or torch.nan)).view(batch).cpu()

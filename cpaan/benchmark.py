@@ -1,22 +1,25 @@
 """The whole benchmark: methods, draws and seeds in, one table of scores out."""
 
 import json
-import os
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
+from torch import Tensor
 
-from cpaan.config import EvaluationConfig
+from cpaan.augmentation import mean_pairwise_distance
+from cpaan.config import EvaluationConfig, TrainConfig
+from cpaan.episodes import check_training
 from cpaan.evaluation import PRIORS, score
-from cpaan.features import FeatureTable
+from cpaan.features import TRAIN, FeatureTable
 from cpaan.figures import draw_accuracy
-from cpaan.methods import TRANSLATIONS, check_methods, make_method
-from cpaan.neighbours import check_perplexity
+from cpaan.files import write_whole
+from cpaan.methods import CONTROLS, Augmented, Progress, check_methods, make_method
+from cpaan.neighbours import check_neighbours
+from cpaan.objectives import GANS
 from cpaan.provenance import count_test_reads, describe_run
 from cpaan.randomness import new_rng
 from cpaan.splits import TEST_PHASE, VALIDATION_PHASE, ShotRows, Split, check_shots, draw_shots
@@ -24,8 +27,7 @@ from cpaan.summary import summarise
 from cpaan.tasks import LowShotTask, Queries, check_phase, read_phase
 
 RESULT_COLUMNS = ["method", "head", "phase", "column", "shots", "draw", "seed", "top1", "top5"]
-
-Progress = Callable[[str], None]
+DIVERSITY_COLUMNS = ["method", "shots", "draw", "seed", "distance", "ratio"]
 
 _DRAWS_AT_ONCE = 5  # bounds the memory of synthetic examples, however many draws there are
 
@@ -36,22 +38,25 @@ class Results:
 
     scores: pd.DataFrame
     """A row for each method, head, column, number of shots, draw and seed; in percent."""
+    diversity: pd.DataFrame
+    """Mean distance of two synthetic examples of a class, and its ratio to that of real ones, by
+    method, number of shots, draw and seed; without methods that synthesise nothing."""
     priors: pd.DataFrame
     """The share of novel queries in all_prior, by method, head and number of shots."""
     about: dict[str, Any]
 
     def write(self, folder: Path) -> None:
         """Write results.csv, results.json and accuracy.svg, each whole or not at all."""
-        folder.mkdir(parents=True, exist_ok=True)
-        _write_whole(folder / "results.csv", self.scores.to_csv(index=False))
-        _write_whole(folder / "accuracy.svg", draw_accuracy(self.scores))
+        write_whole(folder / "results.csv", self.scores.to_csv(index=False))
+        write_whole(folder / "accuracy.svg", draw_accuracy(self.scores))
         content = {
             **self.about,
+            "diversity": _records(self.diversity),
             "priors": _records(self.priors),
             "summary": _records(summarise(self.scores)),
             "rows": _records(self.scores),
         }
-        _write_whole(folder / "results.json", json.dumps(content, indent=1, allow_nan=False))
+        write_whole(folder / "results.json", json.dumps(content, indent=1, allow_nan=False))
 
 
 def evaluate(
@@ -61,6 +66,8 @@ def evaluate(
     phase: str = VALIDATION_PHASE,
     methods: Sequence[str] = ("none",),
     config: EvaluationConfig | None = None,
+    training: TrainConfig | None = None,
+    checkpoints: Path | None = None,
     shot_rows: ShotRows | None = None,
     device: str | torch.device = "cpu",
     allow_trained_novel: bool = False,
@@ -74,6 +81,8 @@ def evaluate(
         phase: "validation", or "test", which is written down in ``results/test-reads.jsonl``.
         methods: Names from `cpaan.methods`.
         config: Shots, draws, seeds, heads and their settings.
+        training: How GANs are trained.
+        checkpoints: A folder to keep trained GANs in, and to take them up again from.
         shot_rows: Explicit draws, shape (draws, novel classes, shots); otherwise seeded ones.
         device: Where to compute.
         allow_trained_novel: Whether novel classes may be among those of the backbone.
@@ -83,11 +92,11 @@ def evaluate(
         ValueError: If the data cannot serve the phase, or a method is unknown.
     """
     config = config or EvaluationConfig()
+    training = training or TrainConfig()
     run = describe_run()
     check_methods(list(methods))
     check_phase(table, split, phase, allow_trained_novel=allow_trained_novel)
-    if any(TRANSLATIONS[name] is not None for name in methods):
-        check_perplexity(config.perplexity, len(split.base_classes(phase)))
+    _check_settings(table, split.base_classes(phase), methods, config, training)
     if shot_rows is None:
         shot_rows = draw_shots(
             table,
@@ -105,15 +114,21 @@ def evaluate(
         count_test_reads(table.fingerprint)  # a damaged log is found before the work, not after
         if config.prior is None:
             progress("choosing priors on the validation phase")
-            fixed_priors = _priors_of_validation(table, split, methods, config, device, progress)
+            fixed_priors = _priors_of_validation(
+                table, split, methods, config, training, device, progress
+            )
 
     task, queries = read_phase(
         table, split, phase, shot_rows, sorted(config.shots), torch.device(device)
     )
-    frames = []
+    frames, diversities = [], []
     for name in methods:
         for seed in range(config.seed, config.seed + config.num_seeds):
-            frames.append(_run(name, seed, task, queries, config, progress))
+            checkpoint = None if checkpoints is None else checkpoints / f"{name}-seed{seed}.pt"
+            method = make_method(name, config, training, checkpoint=checkpoint, progress=progress)
+            frame, diversity = _run(name, method, seed, task, queries, config, progress)
+            frames.append(frame)
+            diversities.append(diversity)
     everything = pd.concat(frames, ignore_index=True)
     if fixed_priors is None:
         fixed_priors = _best_priors(everything)
@@ -122,6 +137,7 @@ def evaluate(
     about = {
         "run": {**run, "device": str(device)},
         "config": config.to_dict(),
+        "training": training.to_dict() if any(name in GANS for name in methods) else None,
         "phase": phase,
         "methods": list(methods),
         "features": {
@@ -135,7 +151,23 @@ def evaluate(
     }
     if phase == TEST_PHASE:
         about["test_reads"] = count_test_reads(table.fingerprint)
-    return Results(scores[RESULT_COLUMNS], fixed_priors, about)
+    diversity = pd.concat(diversities, ignore_index=True)
+    return Results(scores[RESULT_COLUMNS], diversity, fixed_priors, about)
+
+
+def _check_settings(
+    table: FeatureTable,
+    base_classes: Sequence[str],
+    methods: Sequence[str],
+    config: EvaluationConfig,
+    training: TrainConfig,
+) -> None:
+    """Refuse settings that do not suit the base classes before any work is done."""
+    if any(name in CONTROLS and CONTROLS[name] is not None for name in methods):
+        check_neighbours(config, len(base_classes))
+    if any(name in GANS for name in methods):
+        counts = torch.tensor([len(table.rows_of(name, TRAIN)) for name in base_classes])
+        check_training(training, counts, table.num_dims)
 
 
 def _priors_of_validation(
@@ -143,6 +175,7 @@ def _priors_of_validation(
     split: Split,
     methods: Sequence[str],
     config: EvaluationConfig,
+    training: TrainConfig,
     device: str | torch.device,
     progress: Progress,
 ) -> pd.DataFrame:
@@ -153,6 +186,7 @@ def _priors_of_validation(
             split,
             methods=methods,
             config=config,
+            training=training,
             device=device,
             allow_trained_novel=True,  # nothing is claimed of these scores
             progress=lambda message: progress(f"  {message}"),
@@ -167,14 +201,16 @@ def _priors_of_validation(
 
 def _run(
     name: str,
+    method: Augmented,
     seed: int,
     task: LowShotTask,
     queries: Queries,
     config: EvaluationConfig,
     progress: Progress,
-) -> pd.DataFrame:
-    """Fit one method with one seed and score it, some draws at a time."""
-    method = make_method(name, config)
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Fit one method with one seed; return its scores and diversity, some draws at a time."""
+    real_diversity = _real_diversity(task, queries)
+    diversities = []
     priors = PRIORS if config.prior is None else (config.prior,)
     rows = []
     for first in range(0, config.num_draws, _DRAWS_AT_ONCE):
@@ -183,6 +219,18 @@ def _run(
         part = replace(task, problems=tuple(p for p in task.problems if p.draw in draws))
         # Every method gets the same stream: controls that draw alike then draw the same.
         method.fit(part, new_rng(seed))
+        if method.diversity is not None:
+            diversities += [
+                {
+                    "method": name,
+                    "shots": problem.num_shots,
+                    "draw": problem.draw,
+                    "seed": seed,
+                    "distance": float(distances.mean()),
+                    "ratio": float((distances / real_diversity).mean()),
+                }
+                for problem, distances in zip(part.problems, method.diversity, strict=True)
+            ]
         rows += [
             {
                 "method": name,
@@ -198,7 +246,16 @@ def _run(
             for entry in score(method, part, queries, priors)
         ]
     frame = pd.DataFrame(rows)
-    return frame.sort_values(["head", "column", "prior", "shots", "draw"], key=_in_order)
+    frame = frame.sort_values(["head", "column", "prior", "shots", "draw"], key=_in_order)
+    return frame, pd.DataFrame(diversities, columns=DIVERSITY_COLUMNS)
+
+
+def _real_diversity(task: LowShotTask, queries: Queries) -> Tensor:
+    """Return the mean distance of two queries of each novel class, shape (N,)."""
+    labels = range(task.num_base, task.num_base + task.num_novel)
+    return torch.stack(
+        [mean_pairwise_distance(queries.features[queries.labels == label]) for label in labels]
+    )
 
 
 def _best_priors(scores: pd.DataFrame) -> pd.DataFrame:
@@ -234,15 +291,3 @@ def _in_order(column: "pd.Series[Any]") -> "pd.Series[Any]":
 def _records(frame: pd.DataFrame) -> Any:
     """Return a row each as a dictionary; None for NaN, which JSON lacks."""
     return json.loads(frame.to_json(orient="records", double_precision=12))
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Write a file that is never seen half-written."""
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        Path(partial).chmod(0o644)
-        Path(partial).replace(path)
-    finally:
-        Path(partial).unlink(missing_ok=True)

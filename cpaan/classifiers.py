@@ -1,7 +1,7 @@
 """Classifier heads: what turns real and synthetic examples into scores of classes.
 
 Each head learns all problems of a task at once. Base classes have real examples only; novel
-classes mix the few real ones and the synthetic ones by ``mixing_weight``, the share of the real.
+classes mix the few real ones and the synthetic ones by weights; see `real_shares`.
 
 Shapes: P = problems, B = base classes of the phase, N = novel classes, C = B + N,
 S = synthetic examples a class, Q = queries, D = feature dimension.
@@ -32,13 +32,13 @@ class NearestCentroid:
     """The nearest class centroid in Euclidean distance, as prototypical networks classify."""
 
     def __init__(self, config: EvaluationConfig) -> None:
-        self._mixing_weight = config.mixing_weight
+        self._config = config
 
     def fit(self, task: LowShotTask, synthetic: Tensor | None, rng: torch.Generator) -> None:
         """Compute the centroids."""
         # From their middle, distances of points that are far from zero keep their digits.
         self._centre = task.base.prototypes.mean(dim=0)
-        self._centroids = mixed_centroids(task, synthetic, self._mixing_weight) - self._centre
+        self._centroids = mixed_centroids(task, synthetic, self._config) - self._centre
         self._unit = task.base.variance
 
     def scores(self, queries: Tensor) -> Tensor:
@@ -54,13 +54,13 @@ class CosineCentroid:
     """
 
     def __init__(self, config: EvaluationConfig) -> None:
-        self._mixing_weight = config.mixing_weight
+        self._config = config
         self._scale = config.cosine_scale
 
     def fit(self, task: LowShotTask, synthetic: Tensor | None, rng: torch.Generator) -> None:
         """Compute the directions of the centroids."""
         self._centre = task.base.prototypes.mean(dim=0)
-        centroids = mixed_centroids(task, synthetic, self._mixing_weight)
+        centroids = mixed_centroids(task, synthetic, self._config)
         self._directions = normalize(centroids - self._centre, dim=-1)
 
     def scores(self, queries: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ class SoftNearestNeighbours:
     """
 
     def __init__(self, config: EvaluationConfig) -> None:
-        self._mixing_weight = config.mixing_weight
+        self._config = config
         self._temperature = config.knn_temperature
 
     def fit(self, task: LowShotTask, synthetic: Tensor | None, rng: torch.Generator) -> None:
@@ -95,12 +95,9 @@ class SoftNearestNeighbours:
         for number, problem in enumerate(task.problems):
             novel = self._log_mean(queries, task.support(problem))
             if self._synthetic is not None:
-                weights = torch.tensor(
-                    [self._mixing_weight, 1 - self._mixing_weight], device=queries.device
-                )
+                share = real_shares(task, self._synthetic, self._config)[number]
                 synthetic = self._log_mean(queries, self._synthetic[number])
-                mixed = torch.stack([novel, synthetic], dim=-1) + weights.log()
-                novel = mixed.logsumexp(dim=-1)
+                novel = torch.logaddexp(novel + share.log(), synthetic + (1 - share).log())
             scores.append(torch.cat([*base, novel], dim=1))
         return torch.stack(scores)
 
@@ -150,7 +147,7 @@ class LinearClassifier:
         bias.requires_grad_()
         optimiser = self._optimiser([weight, bias])
 
-        pool = _NovelPool(task, synthetic, config.mixing_weight)
+        pool = _NovelPool(task, synthetic, config)
         every_example = torch.arange(examples_per_class, device=task.device)
         base_classes = torch.arange(num_base, device=task.device)
         base_classes = base_classes.repeat_interleave(examples_per_class)
@@ -201,10 +198,13 @@ class LinearClassifier:
 class _NovelPool:
     """Real and synthetic examples of all problems' novel classes, to draw batches from."""
 
-    def __init__(self, task: LowShotTask, synthetic: Tensor | None, mixing_weight: float) -> None:
+    def __init__(
+        self, task: LowShotTask, synthetic: Tensor | None, config: EvaluationConfig
+    ) -> None:
         _, num_novel, most_shots, _ = task.shots.shape
         self._rows = task.shots.flatten(0, 2)
-        self._real_share = 1.0 if synthetic is None else mixing_weight
+        self._has_synthetic = synthetic is not None and config.mixing_weight != 1
+        self._real_share = real_shares(task, synthetic, config).view(-1, 1, 1)
         device = task.device
         draws = torch.tensor([problem.draw for problem in task.problems], device=device)
         shots = torch.tensor([problem.num_shots for problem in task.problems], device=device)
@@ -228,12 +228,12 @@ class _NovelPool:
         """
         start, rounding = uniforms.split(1, dim=-1)
         order = torch.arange(num_examples, device=uniforms.device)
-        num_real = (self._real_share * num_examples + rounding).floor()
+        num_real = (self._real_share * num_examples + rounding).floor()  # (P, N, 1)
         is_real = order < num_real
         place = (order + start) / num_real.clamp(min=1)
         # The product can round up to the number of examples itself.
         rows = self._first_real + (place * self._num_real).long().minimum(self._num_real - 1)
-        if self._real_share < 1:
+        if self._has_synthetic:
             place = (order - num_real + start) / (num_examples - num_real).clamp(min=1)
             offset = (place * self._num_synthetic).long().clamp(0, self._num_synthetic - 1)
             rows = torch.where(is_real, rows, self._first_synthetic + offset)
@@ -248,15 +248,35 @@ HEAD_CLASSES: dict[str, Callable[[EvaluationConfig], Head]] = {
 }
 
 
-def mixed_centroids(task: LowShotTask, synthetic: Tensor | None, mixing_weight: float) -> Tensor:
+def real_shares(task: LowShotTask, synthetic: Tensor | None, config: EvaluationConfig) -> Tensor:
+    """Return the weight of the real examples of a novel class in each problem, shape (P,).
+
+    The more shots there are, the less is there to be learnt from what was made up; see
+    ``mixing_shots``, unless the weight is fixed.
+    """
+    shots = torch.tensor(
+        [float(problem.num_shots) for problem in task.problems], device=task.device
+    )
+    if synthetic is None:
+        return torch.ones_like(shots)
+    if config.mixing_weight is not None:
+        return torch.full_like(shots, config.mixing_weight)
+    of_synthetic = synthetic.shape[2] if config.mixing_shots is None else config.mixing_shots
+    return shots / (shots + of_synthetic)
+
+
+def mixed_centroids(
+    task: LowShotTask, synthetic: Tensor | None, config: EvaluationConfig
+) -> Tensor:
     """Return every class's centroid, shape (P, C, D).
 
-    A novel class's is ``mixing_weight`` times the mean of its shots, and the rest the mean of
-    its synthetic examples.
+    A novel class's is a mean of the mean of its shots and the mean of its synthetic examples,
+    weighted by `real_shares`.
     """
     novel = task.novel_prototypes
     if synthetic is not None:
-        novel = mixing_weight * novel + (1 - mixing_weight) * synthetic.mean(dim=2)
+        share = real_shares(task, synthetic, config).view(-1, 1, 1)
+        novel = share * novel + (1 - share) * synthetic.mean(dim=2)
     base = task.base.prototypes[: task.num_base].expand(len(novel), -1, -1)
     return torch.cat([base, novel], dim=1)
 

@@ -1,9 +1,10 @@
 """Settings, checked once: every open point of a run is a named field here."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Self
+from types import NoneType, UnionType
+from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 HEADS = ("centroid", "cosine", "knn", "linear")
 
@@ -26,8 +27,62 @@ points of these 10,000 in every column without a prior, top-1 and top-5.
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationConfig:
+class NeighbourSettings:
+    """Which base classes are related to a novel class; shared by training and evaluation."""
+
+    neighbours: Literal["soft", "hard", "none"] = "soft"
+    """NBS-S: by similarity; NBS-H: the nearest few, all alike; none: all base classes alike."""
+    perplexity: float | None = 10.0
+    """NBS-S: how many base classes a novel class draws from, on average. None: the paper's
+    softmax without a temperature, which depends on the scale of the features."""
+    num_neighbours: int = 10
+    """NBS-H: how many of the nearest base classes (the paper's k)."""
+
+    def __post_init__(self) -> None:
+        for name, annotation in get_type_hints(type(self)).items():
+            if get_origin(annotation) is Literal and getattr(self, name) not in get_args(
+                annotation
+            ):
+                choices = ", ".join(get_args(annotation))
+                raise ValueError(f"{name} is one of {choices}; got {getattr(self, name)!r}")
+        self._refuse_unless_positive("num_neighbours")
+        if self.perplexity is not None:
+            self._refuse_unless_positive("perplexity")
+
+    def with_overrides(self, overrides: Mapping[str, Any]) -> Self:
+        """Return a copy with some fields replaced.
+
+        Raises:
+            ValueError: If a key is no field: a misspelt name must not leave the default in
+                place unnoticed.
+        """
+        unknown = sorted(set(overrides) - {field.name for field in fields(self)})
+        if unknown:
+            raise ValueError(f"unknown settings: {', '.join(unknown)}")
+        return replace(self, **overrides)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields, for a results file or a checkpoint."""
+        return asdict(self)
+
+    def _refuse_unless_positive(self, *names: str) -> None:
+        for name in names:
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}")
+
+    def _refuse_negative(self, *names: str) -> None:
+        for name in names:
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(
+                    f"{name} must be finite and not negative, got {getattr(self, name)}"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig(NeighbourSettings):
     """Everything that decides the numbers of an evaluation, apart from data and methods.
+
+    The settings of neighbours are those of the controls; a trained generator keeps its own.
 
     Raises:
         ValueError: If a value makes no sense.
@@ -45,10 +100,15 @@ class EvaluationConfig:
 
     num_synthetic: int = 100
     """Synthetic examples of each novel class."""
-    perplexity: float = 10.0
-    """How many base classes a novel class draws from, on average."""
-    mixing_weight: float = 0.5
-    """Weight of the real examples beside the synthetic ones, in every head."""
+    fill_to_capacity: bool = False
+    """Whether novel classes get, instead, as many synthetic examples as they lack at the most
+    shots to the average number of a base class."""
+    mixing_weight: float | None = None
+    """Weight of a novel class's real examples beside its synthetic ones, in every head, whatever
+    their number; None: as ``mixing_shots`` has it."""
+    mixing_shots: float | None = 2.0
+    """All synthetic examples of a class weigh as much as so many shots: less, the more shots there
+    are. None: every single example weighs the same, real or synthetic."""
 
     prior: float | None = None
     """Share of novel queries in the column all_prior; None: the best one on the validation
@@ -59,7 +119,7 @@ class EvaluationConfig:
     knn_temperature: float = 0.3
     """In units of the mean squared distance of a base example to its class's centroid."""
 
-    linear_optimiser: str = "adam"
+    linear_optimiser: Literal["adam", "sgd"] = "adam"
     linear_num_steps: int = 200
     linear_batch_size: int = 500
     linear_learning_rate: float = 0.05
@@ -71,19 +131,18 @@ class EvaluationConfig:
     decay then means the same for every representation."""
 
     def __post_init__(self) -> None:
-        for name in (
+        super().__post_init__()
+        self._refuse_unless_positive(
             "num_draws",
             "num_seeds",
             "num_synthetic",
-            "perplexity",
             "cosine_scale",
             "knn_temperature",
             "linear_num_steps",
             "linear_batch_size",
             "linear_learning_rate",
-        ):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}")
+        )
+        self._refuse_negative("linear_weight_decay")
         if self.draw_seed < 0 or self.seed < 0:
             raise ValueError(f"seeds must not be negative, got {self.draw_seed} and {self.seed}")
         if not self.shots or min(self.shots) < 1:
@@ -95,62 +154,226 @@ class EvaluationConfig:
             raise ValueError(
                 f"heads are {', '.join(HEADS)}, each once at most, got {', '.join(self.heads)!r}"
             )
-        if not 0 <= self.mixing_weight <= 1:
+        if self.mixing_shots is not None:
+            self._refuse_unless_positive("mixing_shots")
+        if self.mixing_weight is not None and not 0 <= self.mixing_weight <= 1:
             raise ValueError(f"mixing_weight must be from 0 to 1, got {self.mixing_weight}")
         if self.prior is not None and not 0 < self.prior < 1:
             raise ValueError(f"prior must be above 0 and below 1, got {self.prior}")
-        if self.linear_optimiser not in ("adam", "sgd"):
-            raise ValueError(f"linear_optimiser is adam or sgd, got {self.linear_optimiser!r}")
-        if not 0 <= self.linear_weight_decay < math.inf:
-            raise ValueError(f"linear_weight_decay is negative: {self.linear_weight_decay}")
-
-    def with_overrides(self, overrides: Mapping[str, Any]) -> Self:
-        """Return a copy with some fields replaced.
-
-        Raises:
-            ValueError: If a key is no field: a misspelt name must not leave the default in
-                place unnoticed.
-        """
-        unknown = sorted(set(overrides) - {field.name for field in fields(self)})
-        if unknown:
-            raise ValueError(f"unknown settings: {', '.join(unknown)}")
-        return replace(self, **overrides)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all fields, for a results file."""
-        return asdict(self)
 
 
-def parse_settings(assignments: list[str], config: EvaluationConfig) -> dict[str, Any]:
-    """Turn ``["name=value", ...]`` into overrides of a config, by the types of its fields.
+META_TESTING_AS_PRINTED: dict[str, Any] = {"fill_to_capacity": True, "mixing_shots": None}
+"""How the paper uses a trained generator: fill every novel class up to the average capacity of
+the base classes, then train on real and synthetic examples as if all were real."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(NeighbourSettings):
+    """Everything that decides meta-training, apart from data, seed and which of the four GANs.
+
+    The defaults are what we recommend; `as_printed` is the paper. Weights and distances are in
+    units of the normalised features.
+
+    Raises:
+        ValueError: If a value makes no sense.
+    """
+
+    num_episodes: int = 10_000
+    num_ways: int = 20
+    """Meta-novel classes of an episode (N_b); all other base classes are meta-base."""
+    episode_shots: tuple[int, ...] = (1, 2, 5, 10, 20)
+    """Shots of a meta-novel class (K_b); an episode draws one of these numbers."""
+    batch_size: int = 1_000
+    """Examples of an episode (B): the most shots of all ways, the rest from meta-base classes."""
+    sampling: Literal["shared", "per-class", "uniform"] = "shared"
+    """How meta-base examples are drawn. Shared: one batch for all meta-novel classes, by their
+    mean similarity; per-class: a batch for each, by its own; uniform: one batch, all base
+    classes alike (the paper)."""
+    normalised_weights: bool = True
+    """Whether the weights of translated examples sum to one, as those of the real ones do. In
+    the paper's formula they sum to the mean similarity, one over the number of base classes."""
+    real_examples: Literal["shots", "class"] = "class"
+    """What discriminators take for real meta-novel examples: the shots that the generator was
+    shown, or as many examples of the whole class."""
+
+    normalisation: Literal["spread", "unit-norm", "none"] = "spread"
+    """Of features before training. Spread: by one number, so that a base example's mean squared
+    distance to its class mean is one; unit-norm: every example to length one."""
+    hidden_dim: int = 512
+    residual: Literal["none", "identity", "mean-shift"] = "identity"
+    """What a generator's output is added to: nothing, the example, or the example moved by the
+    difference of the prototypes. The sum starts there: the last layer begins with zeros."""
+    output: Literal["match", "linear", "relu"] = "match"
+    """Of generators; match: ReLU where no feature is negative, otherwise linear."""
+    discriminator: Literal["projection", "fixed"] = "projection"
+    """Projection: a class's logit is a product with its prototype; fixed: one output for every
+    base class, of which an episode uses its own."""
+
+    noise: Literal["gaussian", "mixture"] = "gaussian"
+    """Noise of G_b in cCov-GAN; cCyc-GAN has Gaussian noise and cDeLi-GAN a mixture."""
+    noise_dim: int = 100
+    num_components: int = 50
+    """Components of the mixture."""
+    noise_spread: float = 0.2
+    """Standard deviation with which the components' own standard deviations are drawn."""
+    noise_penalty: float = 0.0
+    """Weight of the mean of (1 - standard deviation)² over the mixture, as in DeLiGAN."""
+    cycle_noise: Literal["both", "forward"] = "both"
+    """Which of the cycles G_b has noise in; the backward one can only suffer from it."""
+
+    adversarial_weight: float = 1.0
+    """Zero leaves the discriminators out."""
+    generator_loss: Literal["class-directed", "minimax"] = "class-directed"
+    """What a generator wants: to be taken for its class, or merely not for fake (the paper)."""
+    cycle_weight: float = 5.0
+    covariance_weight: float = 0.5
+    ky_fan_order: int = 10
+    """How many singular values of the covariance gap are penalised."""
+    covariance_classes: Literal["nearest", "all", "sampled", "mixture"] = "nearest"
+    """Base classes whose covariance a meta-novel class is compared with: the most similar ones,
+    all, some drawn by similarity, or the similarity-weighted mean of all (another, smaller
+    loss)."""
+    num_covariance_classes: int = 32
+    """How many of them, where they are the nearest or sampled."""
+    relative_covariance: bool = False
+    """Whether a gap is divided by the base covariance's own norm."""
+    prototype_weight: float = 10.0
+    """Weight of the squared distance from the translated mean to the mean of the whole
+    meta-novel class, which only meta-training knows; not in the paper."""
+
+    generator_learning_rate: float = 1e-4
+    discriminator_learning_rate: float = 1e-4
+    adam_beta1: float = 0.5
+    anneal_factor: float = 0.5
+    anneal_every_episodes: int = 20_000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._refuse_unless_positive(
+            "num_episodes",
+            "num_ways",
+            "batch_size",
+            "hidden_dim",
+            "noise_dim",
+            "num_components",
+            "ky_fan_order",
+            "num_covariance_classes",
+            "generator_learning_rate",
+            "discriminator_learning_rate",
+            "anneal_factor",
+            "anneal_every_episodes",
+        )
+        self._refuse_negative(
+            "noise_spread",
+            "noise_penalty",
+            "adversarial_weight",
+            "cycle_weight",
+            "covariance_weight",
+            "prototype_weight",
+            "adam_beta1",
+        )
+        if not self.episode_shots or min(self.episode_shots) < 1:
+            raise ValueError(
+                f"episode_shots must be positive whole numbers, got {list(self.episode_shots)}"
+            )
+        if self.adam_beta1 >= 1:
+            raise ValueError(f"adam_beta1 must be below 1, got {self.adam_beta1}")
+        if self.num_base_examples < 1:
+            raise ValueError(
+                f"batch_size must be above num_ways times the most episode_shots, "
+                f"{self.num_ways} x {self.max_shots}, got {self.batch_size}"
+            )
+
+    @property
+    def max_shots(self) -> int:
+        """The most shots that a meta-novel class may have."""
+        return max(self.episode_shots)
+
+    @property
+    def num_base_examples(self) -> int:
+        """Meta-base examples of an episode."""
+        return self.batch_size - self.num_ways * self.max_shots
+
+    @classmethod
+    def as_printed(cls) -> Self:
+        """Return the paper's settings to the letter; what it leaves unsaid stays as it is here."""
+        return cls(
+            num_episodes=100_000,
+            perplexity=None,
+            num_ways=20,
+            episode_shots=(10,),
+            batch_size=1_000,
+            sampling="uniform",
+            normalised_weights=False,
+            real_examples="shots",
+            normalisation="none",
+            hidden_dim=512,
+            residual="none",
+            noise_dim=100,
+            num_components=50,
+            noise_spread=0.2,
+            generator_loss="minimax",
+            cycle_weight=5.0,
+            covariance_weight=0.5,
+            ky_fan_order=10,
+            covariance_classes="all",
+            prototype_weight=0.0,
+            generator_learning_rate=1e-4,
+            discriminator_learning_rate=1e-4,
+            adam_beta1=0.9,
+            anneal_factor=0.5,
+            anneal_every_episodes=20_000,
+        )
+
+
+def parse_settings(assignments: Sequence[str], *configs: NeighbourSettings) -> list[dict[str, Any]]:
+    """Turn ``["name=value", ...]`` into overrides of configs, by the types of their fields.
+
+    Returns:
+        The overrides of each config. A name that several have is set in all of them.
 
     Raises:
         ValueError: If an assignment is none, names no field, or its value is of another type.
     """
-    values: dict[str, Any] = config.to_dict()
-    overrides = {}
+    types = [get_type_hints(type(config)) for config in configs]
+    overrides: list[dict[str, Any]] = [{} for _ in configs]
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals:
             raise ValueError(f"settings are given as name=value, got {assignment!r}")
-        if name not in values:
-            raise ValueError(f"unknown setting {name!r}: the names are {', '.join(values)}")
-        try:
-            overrides[name] = _parse_like(text, values[name])
-        except ValueError:
-            wanted = "number" if values[name] is None else type(values[name]).__name__
-            raise ValueError(f"setting {name} needs a value of type {wanted}: {text!r}") from None
+        if not any(name in known for known in types):
+            names = sorted(set().union(*types))
+            raise ValueError(f"unknown setting {name!r}: the names are {', '.join(names)}")
+        for known, changes in zip(types, overrides, strict=True):
+            if name in known:
+                try:
+                    changes[name] = _parse_as(text, known[name])
+                except ValueError:
+                    wanted = _name_type(known[name])
+                    raise ValueError(f"setting {name} needs {wanted}, got {text!r}") from None
     return overrides
 
 
-def _parse_like(text: str, example: Any) -> Any:
-    """Return a text as a value of the same type as an example of it."""
-    if example is None:
-        return None if text == "none" else float(text)
-    if isinstance(example, bool):
+def _parse_as(text: str, annotation: Any) -> Any:
+    """Return a text as a value of a field's type."""
+    if get_origin(annotation) is Literal:
+        return text  # the config itself knows its choices
+    if get_origin(annotation) is UnionType:
+        (wanted,) = set(get_args(annotation)) - {NoneType}
+        return None if text == "none" else _parse_as(text, wanted)
+    if get_origin(annotation) is tuple:
+        return tuple(_parse_as(part.strip(), get_args(annotation)[0]) for part in text.split(","))
+    if annotation is bool:
         if text not in ("true", "false"):
             raise ValueError(text)
         return text == "true"
-    if isinstance(example, tuple):
-        return tuple(_parse_like(part, example[0]) for part in text.split(","))
-    return type(example)(text)
+    return annotation(text)
+
+
+def _name_type(annotation: Any) -> str:
+    if get_origin(annotation) is UnionType:
+        return " or ".join(map(_name_type, get_args(annotation)))
+    if get_origin(annotation) is tuple:
+        return f"{_name_type(get_args(annotation)[0])}s with commas between"
+    names = {int: "a whole number", float: "a number", bool: "true or false", NoneType: "none"}
+    return names.get(annotation, "a name")

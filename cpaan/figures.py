@@ -1,12 +1,17 @@
 """Pictures of results."""
 
 import io
+from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from torch import Tensor
 
+from cpaan.spiral import SpiralOutcome
 from cpaan.summary import summarise
+from cpaan.synthetic import Spiral
 
 # Okabe and Ito's colours, which people with any kind of colour vision can tell apart.
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -38,9 +43,7 @@ def draw_accuracy(scores: pd.DataFrame) -> str:
         axes.set_xlabel("shots a class")
     handles, labels = grid[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-    picture = io.StringIO()
-    figure.savefig(picture, format="svg")
-    return picture.getvalue()
+    return _as_svg(figure)
 
 
 def _draw_panel(axes: Axes, cells: pd.DataFrame) -> None:
@@ -61,3 +64,53 @@ def _draw_panel(axes: Axes, cells: pd.DataFrame) -> None:
     axes.minorticks_off()
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def draw_spiral(points: Spiral, outcomes: Mapping[str, SpiralOutcome]) -> str:
+    """Draw the raw spiral and, a panel each, what GANs make of it.
+
+    Pale: the truth; crosses: the novel points that may be used; strong dots: base points
+    translated into the novel arms; strong rings: these, translated back.
+
+    Returns:
+        The picture as SVG.
+    """
+    figure = Figure(figsize=(3.2 * (1 + len(outcomes)), 3.6), layout="constrained")
+    panels = figure.subplots(1, 1 + len(outcomes), sharex=True, sharey=True)
+    for axes, name in zip(panels, ["raw", *outcomes], strict=True):
+        base_alpha = 0.8 if name == "raw" else 0.15
+        for number in range(len(points.base)):
+            of_base, of_novel = COLOURS[1 + number], COLOURS[3 + number]
+            _scatter(axes, points.base[number], color=of_base, alpha=base_alpha)
+            _scatter(axes, points.novel[number], color=of_novel, alpha=0.15)
+            if name in outcomes:
+                outcome = outcomes[name]
+                _scatter(axes, outcome.translated[number], color=of_novel, alpha=0.9)
+                _scatter(
+                    axes,
+                    outcome.returned[number],
+                    alpha=0.6,
+                    facecolors="none",
+                    edgecolors=of_novel,
+                    linewidths=0.5,
+                )
+            shots = points.shots[number]
+            axes.scatter(shots[:, 0], shots[:, 1], marker="x", s=40, color="black", zorder=3)
+        title = name
+        if name in outcomes:
+            title += f", diversity {outcomes[name].diversity_ratio:.2f}"
+        axes.set_title(title, fontsize=10)
+        axes.set_aspect("equal")
+        axes.set_xticks([])
+        axes.set_yticks([])
+    return _as_svg(figure)
+
+
+def _scatter(axes: Axes, points: Tensor, **style: Any) -> None:
+    axes.scatter(points[:, 0], points[:, 1], s=6, **{"linewidths": 0, **style})
+
+
+def _as_svg(figure: Figure) -> str:
+    picture = io.StringIO()
+    figure.savefig(picture, format="svg")
+    return picture.getvalue()

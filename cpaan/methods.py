@@ -1,52 +1,69 @@
 """Every method by its name in the tables."""
 
 import difflib
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from cpaan.augmentation import Translation, copy, half_mean_shift, mean_shift, synthesise
+from cpaan.augmentation import (
+    Translation,
+    copy,
+    half_mean_shift,
+    mean_pairwise_distance,
+    mean_shift,
+    num_synthetic_of,
+    synthesise,
+    synthesise_normalised,
+)
 from cpaan.classifiers import HEAD_CLASSES
-from cpaan.config import EvaluationConfig
+from cpaan.config import EvaluationConfig, TrainConfig
+from cpaan.episodes import MetaEpisodes, TrainingData
+from cpaan.objectives import GANS, Gan
 from cpaan.randomness import spawn
-from cpaan.tasks import LowShotTask, Method
+from cpaan.tasks import BaseSet, LowShotTask
+from cpaan.training import TrainingRun
 
-TRANSLATIONS: dict[str, Translation | None] = {
+CONTROLS: dict[str, Translation | None] = {
     "none": None,
     "mean-shift": mean_shift,
     "half-mean-shift": half_mean_shift,
     "copy": copy,
 }
-"""The controls: what every trained generator has to beat."""
+"""What every trained generator has to beat."""
+
+METHODS = (*CONTROLS, *GANS)
+
+Progress = Callable[[str], None]
+
+_EPISODES_AT_ONCE = 100  # between looks at the losses
+_SECONDS_BETWEEN_MESSAGES = 10.0
+_SECONDS_BETWEEN_CHECKPOINTS = 60.0
 
 
 class Augmented:
-    """Classifier heads on real examples and on base examples translated into novel classes."""
+    """Classifier heads on real examples and on synthetic ones; subclasses say which."""
 
-    def __init__(self, translation: Translation | None, config: EvaluationConfig) -> None:
-        """Prepare the heads.
+    diversity: Tensor | None = None
+    """Mean distance of two synthetic examples of a class, shape (P, N), of the last fit."""
 
-        Args:
-            translation: How base examples become synthetic ones; None for no augmentation.
-            config: Heads, and how much is synthesised from how many classes.
-        """
-        self._translation = translation
+    def __init__(self, config: EvaluationConfig) -> None:
+        """Prepare the heads."""
         self._config = config
         self._heads = {name: HEAD_CLASSES[name](config) for name in config.heads}
+
+    def synthesise(self, task: LowShotTask, rng: torch.Generator) -> Tensor | None:
+        """Return synthetic examples, shape (P, N, S, D), or None for no augmentation."""
+        raise NotImplementedError
 
     def fit(self, task: LowShotTask, rng: torch.Generator) -> None:
         """Synthesise examples, then fit every head to the same ones."""
         for_synthesis, *for_heads = spawn(rng, 1 + len(HEAD_CLASSES))
-        synthetic = None
-        if self._translation is not None:
-            synthetic = synthesise(
-                task,
-                self._translation,
-                num_synthetic=self._config.num_synthetic,
-                perplexity=self._config.perplexity,
-                rng=for_synthesis,
-            )
+        synthetic = self.synthesise(task, for_synthesis)
+        if synthetic is not None:
+            self.diversity = mean_pairwise_distance(synthetic)
         rng_of_head = dict(zip(HEAD_CLASSES, for_heads, strict=True))
         for name, head in self._heads.items():
             head.fit(task, synthetic, rng_of_head[name])
@@ -56,6 +73,97 @@ class Augmented:
         return {name: head.scores(queries) for name, head in self._heads.items()}
 
 
+class Control(Augmented):
+    """Augmentation by a fixed translation, or none at all."""
+
+    def __init__(self, translation: Translation | None, config: EvaluationConfig) -> None:
+        """Keep the translation; None for no augmentation."""
+        super().__init__(config)
+        self._translation = translation
+
+    def synthesise(self, task: LowShotTask, rng: torch.Generator) -> Tensor | None:
+        """Translate related base examples."""
+        if self._translation is None:
+            return None
+        return synthesise(
+            task,
+            self._translation,
+            neighbours=self._config,
+            num_synthetic=num_synthetic_of(task, self._config),
+            rng=rng,
+        )
+
+
+class Adversarial(Augmented):
+    """Augmentation by one of the four GANs, meta-trained on the base examples of the task."""
+
+    def __init__(
+        self,
+        gan: Gan,
+        config: EvaluationConfig,
+        training: TrainConfig,
+        checkpoint: Path | None,
+        progress: Progress,
+    ) -> None:
+        """Keep the settings.
+
+        Args:
+            gan: Which of the four.
+            config: Heads, and how much is synthesised.
+            training: How the GAN is trained, and from which base classes it translates.
+            checkpoint: Where its training is kept, and taken up again; None: nowhere.
+            progress: Called with a line now and then while it trains.
+        """
+        super().__init__(config)
+        self._gan = gan
+        self._training = training
+        self._checkpoint = checkpoint
+        self._progress = progress
+        self._trained_on: BaseSet | None = None
+
+    def synthesise(self, task: LowShotTask, rng: torch.Generator) -> Tensor | None:
+        """Meta-train at the first call for these base examples; translate at every call."""
+        for_training, for_sources = spawn(rng, 2)
+        if self._trained_on is not task.base:
+            self._run = self._train(task.base, for_training)
+            self._trained_on = task.base
+        return synthesise_normalised(
+            task,
+            self._run.episodes.data,
+            self._run.networks.base_to_novel,
+            neighbours=self._training,
+            num_synthetic=num_synthetic_of(task, self._config),
+            rng=for_sources,
+        )
+
+    def _train(self, base: BaseSet, rng: torch.Generator) -> TrainingRun:
+        config = self._training
+        data = TrainingData.prepare(base, config, with_covariances=self._gan.has_covariance)
+        run = TrainingRun(self._gan, MetaEpisodes(data, config), config, rng)
+        if self._checkpoint is not None and self._checkpoint.exists():
+            run.load(self._checkpoint)
+            self._progress(f"{self._gan.name}: going on from episode {run.episode}")
+        started, first = time.monotonic(), run.episode
+        said = saved = started
+        while run.episode < config.num_episodes:
+            terms = run.advance(min(_EPISODES_AT_ONCE, config.num_episodes - run.episode))
+            now, is_last = time.monotonic(), run.episode == config.num_episodes
+            if is_last or now - said > _SECONDS_BETWEEN_MESSAGES:
+                said = now
+                rate = (run.episode - first) / (now - started)
+                losses = ", ".join(f"{name} {value:.3g}" for name, value in terms.items() if value)
+                self._progress(
+                    f"{self._gan.name}: episode {run.episode} of {config.num_episodes}, "
+                    f"{(config.num_episodes - run.episode) / rate:.0f} s left; {losses}"
+                )
+            if self._checkpoint is not None and (
+                is_last or now - saved > _SECONDS_BETWEEN_CHECKPOINTS
+            ):
+                run.save(self._checkpoint)
+                saved = now
+        return run
+
+
 def check_methods(names: list[str]) -> None:
     """Refuse names that are no method, or that stand twice.
 
@@ -63,18 +171,25 @@ def check_methods(names: list[str]) -> None:
         ValueError: With the nearest name that exists.
     """
     for name in names:
-        if name not in TRANSLATIONS:
-            close = difflib.get_close_matches(name, TRANSLATIONS, n=1)
+        if name not in METHODS:
+            close = difflib.get_close_matches(name, METHODS, n=1)
             hint = f", did you mean {close[0]}?" if close else ""
-            raise ValueError(
-                f"unknown method {name!r}{hint} The methods are {', '.join(TRANSLATIONS)}"
-            )
+            raise ValueError(f"unknown method {name!r}{hint} The methods are {', '.join(METHODS)}")
     if not names:
-        raise ValueError(f"no method is named; there are {', '.join(TRANSLATIONS)}")
+        raise ValueError(f"no method is named; there are {', '.join(METHODS)}")
     if len(set(names)) < len(names):
         raise ValueError(f"each method is wanted once, got {', '.join(names)!r}")
 
 
-def make_method(name: str, config: EvaluationConfig) -> Method:
-    """Return a new, unfitted method."""
-    return Augmented(TRANSLATIONS[name], config)
+def make_method(
+    name: str,
+    config: EvaluationConfig,
+    training: TrainConfig,
+    *,
+    checkpoint: Path | None = None,
+    progress: Progress = lambda message: None,
+) -> Augmented:
+    """Return a new, unfitted method; see `Adversarial` for what only GANs use."""
+    if name in CONTROLS:
+        return Control(CONTROLS[name], config)
+    return Adversarial(GANS[name], config, training, checkpoint, progress)

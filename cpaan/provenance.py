@@ -45,7 +45,7 @@ def describe_run() -> dict[str, str]:
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),  # a plain text, which a checkpoint may hold
     }
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import torch
 
 
-def new_rng(*words: int) -> torch.Generator:
-    """Return a generator on the CPU, decided by whole numbers: equal words, equal streams."""
+def new_rng(*words: int, device: torch.device | str = "cpu") -> torch.Generator:
+    """Return a generator decided by whole numbers: equal words, equal streams on that device."""
     (state,) = np.random.SeedSequence(words).generate_state(1, np.uint64)
-    return torch.Generator().manual_seed(int(state) % 2**63)
+    return torch.Generator(device).manual_seed(int(state) % 2**63)
 
 
 def spawn(rng: torch.Generator, count: int) -> list[torch.Generator]:

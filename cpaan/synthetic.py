@@ -1,4 +1,4 @@
-"""Gaussian classes with a known hierarchy and known, shared covariances."""
+"""Data with a known truth: Gaussian classes that share covariances, and the spiral."""
 
 from dataclasses import dataclass
 
@@ -84,3 +84,35 @@ def gaussian_classes(
         means=means,
         covariances=covariances,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Spiral:
+    """Four arms of a spiral in the plane; of the novel ones, a few points may be used."""
+
+    base: Tensor  # (2, examples, 2): top and bottom
+    novel: Tensor  # (2, examples, 2): left and right, the truth
+    shots: Tensor  # (2, shots, 2): some of the novel points
+
+
+def spiral(rng: torch.Generator, *, num_examples: int = 300, num_shots: int = 4) -> Spiral:
+    """Draw the paper's toy data set.
+
+    Its geometry is not printed. Here the bottom arm is the mirror image of the top one, so that
+    the two have different covariances. The left arm is much like the top one and nearer to it,
+    the right arm like the bottom one: both a little larger, so that related arms have nearly,
+    but not just, the same covariance.
+    """
+
+    def arm(mirror: float, size: float, centre: tuple[float, float]) -> Tensor:
+        along = torch.rand(num_examples, generator=rng, dtype=torch.float64)
+        angle = 1.25 * torch.pi * along  # its longest axis then lies across both coordinates
+        radius = size * (0.4 + 1.6 * along)
+        points = torch.stack([mirror * radius * angle.cos(), radius * angle.sin()], dim=1)
+        noise = torch.randn(num_examples, 2, generator=rng, dtype=torch.float64)
+        return points + 0.08 * noise + torch.tensor(centre, dtype=torch.float64)
+
+    base = torch.stack([arm(1, 1.0, (0.0, 3.5)), arm(-1, 1.0, (0.0, -3.5))])
+    novel = torch.stack([arm(1, 1.05, (-3.5, 1.0)), arm(-1, 1.05, (3.5, -1.0))])
+    # The points of an arm are in random order already.
+    return Spiral(base=base, novel=novel, shots=novel[:, :num_shots])

@@ -21,6 +21,18 @@ def difference_table(scores: pd.DataFrame, against: str) -> str:
     return f"Top-5 minus {row}, paired by draw, ± 95 % interval\n{grid}"
 
 
+def diversity_table(diversity: pd.DataFrame) -> str:
+    """Return how far apart synthetic examples of a class are, beside real ones."""
+    ratios = diversity.groupby(["method", "shots"], sort=False)["ratio"].mean().unstack("shots")
+    distances = diversity.groupby("method", sort=False)["distance"].mean().to_dict()
+    lines = [f"{'method':<16}{'distance':<10}" + "".join(f"{f'K={k}':<6}" for k in ratios.columns)]
+    for method, row in ratios.iterrows():
+        cells = "".join(f"{ratio:<6.2f}" for ratio in row)
+        lines.append(f"{method:<16}{distances[method]:<10.3g}{cells}")
+    title = "Diversity: mean distance of two synthetic examples of a class, and ratio to real ones"
+    return "\n".join([title, *(line.rstrip() for line in lines)])
+
+
 def _grid(
     cells: pd.DataFrame, columns: list[str], value: str, interval: str | None, sign: str = ""
 ) -> str:

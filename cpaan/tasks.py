@@ -37,7 +37,9 @@ class BaseSet:
         self.features = features
         self.counts = counts
         self.first_row = counts.cumsum(0) - counts
-        self.prototypes = torch.stack([rows.float().mean(dim=0) for rows in self.by_class()])
+        self.prototypes = torch.stack(
+            [_at_least_float32(rows).mean(dim=0) for rows in self.by_class()]
+        )
 
     def by_class(self) -> tuple[Tensor, ...]:
         """Return views of each class's rows."""
@@ -47,24 +49,30 @@ class BaseSet:
     def variance(self) -> float:
         """Mean squared distance of an example to its class's centroid: the unit of distances."""
         pairs = zip(self.by_class(), self.prototypes, strict=True)
-        squared = sum((rows.float() - mean).square().sum().double() for rows, mean in pairs)
+        squared = sum(
+            (_at_least_float32(rows) - mean).square().sum().double() for rows, mean in pairs
+        )
         return float(squared) / len(self.features) or 1.0  # one example a class: no unit at all
 
     @cached_property
     def mean_norm(self) -> float:
         """Mean Euclidean norm of an example."""
-        total = sum(rows.float().norm(dim=1).sum().double() for rows in self.by_class())
+        total = sum(_at_least_float32(rows).norm(dim=1).sum().double() for rows in self.by_class())
         return float(total) / len(self.features) or 1.0
 
     def pick(self, classes: Tensor, uniforms: Tensor) -> Tensor:
-        """Return one row of each named class, shape (*classes.shape, D), in float32.
+        """Return one row of each named class, shape (*classes.shape, D), in float32 or better.
 
         Args:
             classes: Positions of base classes, any shape.
             uniforms: Which of the class's rows, as numbers from 0 to 1; same shape.
         """
         offset = (uniforms * self.counts[classes]).long().minimum(self.counts[classes] - 1)
-        return self.features[self.first_row[classes] + offset].float()
+        return _at_least_float32(self.features[self.first_row[classes] + offset])
+
+
+def _at_least_float32(rows: Tensor) -> Tensor:
+    return rows if rows.dtype == torch.float64 else rows.float()
 
 
 @dataclass(frozen=True, eq=False)

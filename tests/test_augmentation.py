@@ -2,14 +2,25 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import shots_of
+from conftest import shots_of, small_task
 
-from cpaan.augmentation import copy, half_mean_shift, mean_shift, synthesise
+from cpaan.augmentation import (
+    copy,
+    half_mean_shift,
+    mean_pairwise_distance,
+    mean_shift,
+    num_synthetic_of,
+    synthesise,
+    synthesise_normalised,
+)
+from cpaan.config import EvaluationConfig, NeighbourSettings, TrainConfig
+from cpaan.episodes import TrainingData
 from cpaan.neighbours import soft_similarity
 from cpaan.randomness import new_rng
-from cpaan.tasks import LowShotTask, read_phase
+from cpaan.tasks import BaseSet, LowShotTask, read_phase
 
 SHOTS = (1, 5)
+NEIGHBOURS = NeighbourSettings(perplexity=4)
 
 
 @pytest.fixture
@@ -26,7 +37,9 @@ def one_class(task: LowShotTask) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
 
 
 def synthetic(task: LowShotTask, translate, num_synthetic: int = 50) -> torch.Tensor:
-    return synthesise(task, translate, num_synthetic=num_synthetic, perplexity=4, rng=new_rng(0))
+    return synthesise(
+        task, translate, neighbours=NEIGHBOURS, num_synthetic=num_synthetic, rng=new_rng(0)
+    )
 
 
 def test_the_mean_shift_leaves_its_source_covariance_unchanged(task):
@@ -99,3 +112,106 @@ def test_numbers_of_shots_share_the_random_numbers_of_their_draw(task):
 
 def test_equal_generators_give_equal_examples(task):
     assert torch.equal(synthetic(task, mean_shift), synthetic(task, mean_shift))
+
+
+def test_hard_neighbours_are_drawn_from_the_nearest_classes_alone():
+    task = small_task(base=[[[0.0]], [[10.0]], [[20.0]], [[30.0]]], shots=[[[12.0]], [[29.0]]])
+    hard = NeighbourSettings(neighbours="hard", num_neighbours=2)
+
+    (synthetic,) = synthesise(task, copy, neighbours=hard, num_synthetic=200, rng=new_rng(0))
+
+    assert [set(rows.flatten().tolist()) for rows in synthetic] == [{10.0, 20.0}, {20.0, 30.0}]
+
+
+def test_without_neighbours_all_base_classes_are_drawn():
+    task = small_task(base=[[[0.0]], [[10.0]], [[20.0]], [[30.0]]], shots=[[[12.0]]])
+    none = NeighbourSettings(neighbours="none")
+
+    (synthetic,) = synthesise(task, copy, neighbours=none, num_synthetic=200, rng=new_rng(0))
+
+    assert set(synthetic.flatten().tolist()) == {0.0, 10.0, 20.0, 30.0}
+
+
+def normalised_synthetic(task: LowShotTask, translate, normalisation: str) -> torch.Tensor:
+    config = TrainConfig(normalisation=normalisation)
+    data = TrainingData.prepare(task.base, config, with_covariances=False)
+    return synthesise_normalised(
+        task, data, translate, neighbours=NEIGHBOURS, num_synthetic=50, rng=new_rng(0)
+    )
+
+
+@pytest.mark.parametrize("normalisation", ["spread", "none"])
+@pytest.mark.parametrize("translate", [copy, mean_shift])
+def test_a_translation_of_normalised_features_is_on_the_scale_of_the_task(
+    task, translate, normalisation
+):
+    """These translations do not care about the scale, and soft scores do not either."""
+    larger = replace(
+        task, base=BaseSet(100 * task.base.features, task.base.counts), shots=100 * task.shots
+    )
+
+    synthetic_examples = normalised_synthetic(larger, translate, normalisation)
+
+    torch.testing.assert_close(
+        synthetic_examples, synthetic(larger, translate), rtol=1e-4, atol=1e-2
+    )
+
+
+def test_a_translation_trained_on_unit_norm_gives_examples_of_the_mean_norm(task):
+    copies = normalised_synthetic(task, copy, "unit-norm")
+
+    norms = copies.norm(dim=-1)
+    torch.testing.assert_close(norms, torch.full_like(norms, task.base.mean_norm))
+    directions = torch.nn.functional.normalize(task.base.features, dim=1)
+    cosines = copies.flatten(0, 2) @ directions.T / task.base.mean_norm
+    assert cosines.max(dim=1).values.min() > 1 - 1e-5
+
+
+def test_a_translation_sees_normalised_features(task):
+    seen = []
+
+    def remember(examples: torch.Tensor, base: torch.Tensor, novel: torch.Tensor) -> torch.Tensor:
+        seen.append((examples, base, novel))
+        return examples
+
+    normalised_synthetic(task, remember, "spread")
+
+    examples, base, novel = seen[0]
+    scale = task.base.variance**0.5
+    torch.testing.assert_close(novel[:, 0] * scale, task.novel_prototypes[0])
+    for vectors, rows in ((examples, task.base.features), (base, task.base.prototypes)):
+        nearest, _ = torch.cdist(vectors.flatten(0, 1) * scale, rows).min(dim=1)
+        assert nearest.max() < 1e-2
+
+
+def test_the_number_of_synthetic_examples_is_the_configured_one():
+    task = small_task(base=[[[0.0]] * 3, [[1.0]] * 6], shots=[[[2.0]]])
+
+    assert num_synthetic_of(task, EvaluationConfig(num_synthetic=7)) == 7
+
+
+def test_novel_classes_are_filled_up_to_the_average_number_of_a_base_class():
+    task = small_task(base=[[[0.0]] * 3, [[1.0]] * 7], shots=[[[2.0], [3.0]]])
+
+    assert num_synthetic_of(task, EvaluationConfig(fill_to_capacity=True)) == 5 - 2
+
+
+def test_classes_with_as_many_shots_as_base_classes_have_examples_cannot_be_filled_up():
+    task = small_task(base=[[[0.0]] * 2, [[1.0]] * 4], shots=[[[2.0], [3.0], [4.0]]])
+
+    with pytest.raises(ValueError, match=r"base classes have 3 examples .* with 3 shots"):
+        num_synthetic_of(task, EvaluationConfig(fill_to_capacity=True))
+
+
+def test_diversity_is_the_mean_distance_of_two_different_examples():
+    on_a_line = torch.tensor([[0.0], [3.0], [4.0]])
+    collapsed = torch.full((3, 1), 5.0)
+
+    distances = mean_pairwise_distance(torch.stack([on_a_line, collapsed]).unsqueeze(0))
+
+    assert distances.shape == (1, 2)
+    assert distances.flatten().tolist() == pytest.approx([(3 + 4 + 1) / 3, 0])
+
+
+def test_one_example_has_no_diversity():
+    assert mean_pairwise_distance(torch.zeros(2, 1, 3)).isnan().all()

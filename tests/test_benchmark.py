@@ -3,10 +3,10 @@ import pandas as pd
 import pytest
 from conftest import shots_of
 
-from cpaan import EvaluationConfig, FeatureTable, Phase, Split, evaluate
+from cpaan import EvaluationConfig, FeatureTable, Phase, Split, evaluate, methods
 from cpaan.benchmark import RESULT_COLUMNS, Results, _best_priors
 from cpaan.evaluation import COLUMNS
-from cpaan.methods import TRANSLATIONS, check_methods
+from cpaan.methods import CONTROLS, check_methods
 from cpaan.provenance import count_test_reads
 
 QUICK = EvaluationConfig(
@@ -109,7 +109,8 @@ def test_many_draws_are_run_in_parts_without_a_difference(gaussians):
 
 
 def test_methods_that_draw_alike_draw_the_same(gaussians, monkeypatch):
-    monkeypatch.setitem(TRANSLATIONS, "copy-again", TRANSLATIONS["copy"])
+    monkeypatch.setitem(CONTROLS, "copy-again", CONTROLS["copy"])
+    monkeypatch.setattr(methods, "METHODS", (*CONTROLS,))
 
     results = run(gaussians, methods=["copy", "none", "copy-again"])
 
@@ -141,9 +142,9 @@ def test_the_validation_phase_reads_nothing_of_the_test_phase(gaussians):
             name in split.test.base and is_train
         )
 
-    clean = evaluate(gaussians.table, split, methods=list(TRANSLATIONS), config=QUICK)
+    clean = evaluate(gaussians.table, split, methods=list(CONTROLS), config=QUICK)
     table = poisoned(gaussians, is_allowed)
-    scores = evaluate(table, split, methods=list(TRANSLATIONS), config=QUICK).scores
+    scores = evaluate(table, split, methods=list(CONTROLS), config=QUICK).scores
 
     assert table.fingerprint != gaussians.table.fingerprint
     pd.testing.assert_frame_equal(scores, clean.scores)

@@ -16,8 +16,14 @@ from cpaan.classifiers import (
     NearestCentroid,
     SoftNearestNeighbours,
     _NovelPool,
+    real_shares,
 )
-from cpaan.config import HEADS, LINEAR_AS_IN_BENCHMARK, EvaluationConfig
+from cpaan.config import (
+    HEADS,
+    LINEAR_AS_IN_BENCHMARK,
+    EvaluationConfig,
+    NeighbourSettings,
+)
 from cpaan.randomness import new_rng
 from cpaan.tasks import BaseSet, LowShotTask, Queries, read_phase
 
@@ -96,9 +102,20 @@ def test_all_problems_at_once_are_trained_as_the_benchmark_trains_one(data):
     """Against a plain loop with `torch.nn.Linear` over the batches of one problem."""
     task, queries = data
     config = CONFIG.with_overrides(
-        {**LINEAR_AS_IN_BENCHMARK, "linear_num_steps": 60, "linear_batch_size": 24 * 2}
+        {
+            **LINEAR_AS_IN_BENCHMARK,
+            "linear_num_steps": 60,
+            "linear_batch_size": 24 * 2,
+            "mixing_weight": 0.5,
+        }
     )
-    synthetic = synthesise(task, mean_shift, num_synthetic=7, perplexity=4, rng=new_rng(1))
+    synthetic = synthesise(
+        task,
+        mean_shift,
+        neighbours=NeighbourSettings(perplexity=4),
+        num_synthetic=7,
+        rng=new_rng(1),
+    )
     head = LinearClassifier(config)
     head.fit(task, synthetic, new_rng(0))
 
@@ -137,7 +154,7 @@ def test_a_batch_takes_rows_at_even_distances():
     """Over many random starts every row is taken equally often, real and synthetic by weight."""
     task = small_task(base=[[[0.0]]], shots=[[[0.0], [1.0], [2.0]]])
     synthetic = torch.arange(10.0, 15.0).view(1, 1, 5, 1)
-    pool = _NovelPool(task, synthetic, mixing_weight=0.3)
+    pool = _NovelPool(task, synthetic, CONFIG.with_overrides({"mixing_weight": 0.3}))
     starts = torch.rand(4000, 1, 2, generator=new_rng(0), dtype=torch.float64)
 
     taken = torch.cat([pool.pick(start, num_examples=4).flatten() for start in starts])
@@ -159,6 +176,23 @@ def test_cosines_are_measured_from_the_mean_of_the_base_prototypes():
     ((scores,),) = head.scores(torch.tensor([[2.0, 1.5]]))
 
     torch.testing.assert_close(scores, torch.tensor([0.0, 0.0, 1.0]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "share"),
+    [
+        ({"mixing_weight": 0.3}, 0.3),
+        ({"mixing_shots": 2.0}, 4 / 6),  # all synthetic examples weigh as much as two shots
+        ({"mixing_shots": None}, 4 / 104),  # every example weighs the same
+    ],
+)
+def test_the_weight_of_the_real_examples(settings, share):
+    task = small_task(base=[[[0.0]]], shots=[[[1.0]] * 4])
+    synthetic = torch.zeros(1, 1, 100, 1)
+
+    shares = real_shares(task, synthetic, CONFIG.with_overrides(settings))
+
+    assert shares.tolist() == [pytest.approx(share)]
 
 
 def test_centroids_mix_real_and_synthetic_means():

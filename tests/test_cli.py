@@ -24,6 +24,22 @@ from cpaan.synthetic import GaussianClasses
 QUICK = ["--shots", "1,5", "--set", "perplexity=4", "--set", "linear_num_steps=5"]
 QUICK += ["--set", "num_draws=2"]
 
+SMALL_GAN = {
+    "num_ways": "4",
+    "episode_shots": "1,2",
+    "batch_size": "20",
+    "hidden_dim": "8",
+    "noise_dim": "2",
+    "ky_fan_order": "3",
+}
+
+
+def gan(name: str = "cCov-GAN", **settings: str) -> list[str]:
+    """Return options that train a GAN within a second."""
+    values = {**SMALL_GAN, **settings}
+    sets = [part for pair in values.items() for part in ("--set", "=".join(pair))]
+    return ["--methods", name, "--episodes", "3", *sets]
+
 
 @pytest.fixture
 def files(gaussians: GaussianClasses, tmp_path: Path) -> tuple[Path, Path]:
@@ -291,6 +307,60 @@ BAD_INPUTS = {
         ["--set", "perplexity=10"],
         r"below the number of base classes, 8, got 10.0 \(--set perplexity=",
     ),
+    "a Ky Fan order above the width": (
+        None,
+        gan(ky_fan_order="9"),
+        "ky_fan_order is 9, but features have 8 dimensions",
+    ),
+    "more neighbours than base classes": (
+        None,
+        gan(neighbours="hard", num_neighbours="21"),
+        "num_neighbours is 21, but there are 20 base classes",
+    ),
+    "more neighbours than base classes, for a control": (
+        None,
+        ["--methods", "copy", "--set", "neighbours=hard", "--set", "num_neighbours=25"],
+        "num_neighbours is 25, but there are 24 base classes",
+    ),
+    "more shots in an episode than classes hold": (
+        None,
+        gan(episode_shots="26", batch_size="200"),
+        "episode_shots go up to 26, but the smallest base class has 25 examples",
+    ),
+    "too many ways": (
+        None,
+        gan(num_ways="23", batch_size="200"),
+        "num_ways is 23, but of 24 base classes at least 2 must be left",
+    ),
+    "a batch that shots fill": (
+        None,
+        gan(batch_size="8"),
+        "batch_size must be above num_ways times the most episode_shots, 4 x 2, got 8",
+    ),
+    "a negative weight": (
+        None,
+        gan(covariance_weight="-1"),
+        "covariance_weight must be finite and not negative, got -1.0",
+    ),
+    "an unknown kind of neighbours": (
+        None,
+        gan(neighbours="close"),
+        "neighbours is one of soft, hard, none; got 'close'",
+    ),
+    "no episodes": (None, ["--episodes", "0"], "'0' is not a positive whole number"),
+    "training that diverges": (
+        None,
+        gan(generator_learning_rate="1e30"),
+        "cCov-GAN diverged: at episode 1 the term",
+    ),
+    "a checkpoint that is none": (
+        lambda features, split: (
+            Path("kept").mkdir(),
+            Path("kept", "cCov-GAN-seed0.pt").write_text("nonsense"),
+        ),
+        [*gan(), "--checkpoints", "kept"],
+        r"cannot go on from kept/cCov-GAN-seed0\.pt",
+    ),
     "no such device": (None, ["--device", "abacus"], "device abacus cannot be used"),
     "more than memory holds": (None, ["--set", "num_draws=1000000000000"], "not enough memory"),
     "more shots than there are": (None, ["--shots", "1000000000000"], "25 train rows, but 1000"),
@@ -358,7 +428,7 @@ def test_an_interrupted_run_writes_nothing(files, tmp_path, monkeypatch, capsys)
     def interrupt(*arguments, **settings):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cpaan.cli.evaluate", interrupt)
+    monkeypatch.setattr("cpaan.cli.evaluate.evaluate", interrupt)
 
     assert evaluate(*files, "--out", "out") == 130
     assert "interrupted" in capsys.readouterr().err
@@ -399,3 +469,66 @@ def test_help_teaches_with_examples(capsys):
     text = capsys.readouterr().out
     assert "examples:" in text
     assert "novel queries among the novel classes (LSL)" in text
+
+
+def test_gans_are_trained_beside_controls_and_their_settings_kept(files, tmp_path, capsys):
+    status = evaluate(*files, *gan("none,copy,c-GAN,cDeLi-GAN"), "--out", "out")
+
+    output, progress = capsys.readouterr()
+    assert status == 0
+    assert "cDeLi-GAN       linear" in output
+    assert "Diversity: mean distance of two synthetic examples" in output
+    assert "cDeLi-GAN: episode 3 of 3, 0 s left" in progress
+    content = json.loads(Path("out", "results.json").read_text())
+    assert content["training"]["num_episodes"] == 3
+    assert content["training"]["hidden_dim"] == 8
+    assert content["training"]["perplexity"] == content["config"]["perplexity"] == 4
+    diversity = pd.DataFrame(content["diversity"])
+    assert set(diversity["method"]) == {"copy", "c-GAN", "cDeLi-GAN"}
+    assert (diversity["ratio"] > 0).all()
+
+
+def test_a_kept_gan_is_not_trained_again(files, capsys):
+    options = [*gan(), "--checkpoints", "kept", "--out"]
+    assert evaluate(*files, *options, "first") == 0
+    assert evaluate(*files, *options, "second") == 0
+
+    first, second = (Path(name, "results.csv").read_text() for name in ("first", "second"))
+    assert first == second
+    assert "cCov-GAN: going on from episode 3" in capsys.readouterr().err
+    assert [path.name for path in Path("kept").iterdir()] == ["cCov-GAN-seed0.pt"]
+
+
+def test_a_kept_gan_of_other_settings_is_refused(files, capsys):
+    evaluate(*files, *gan(), "--checkpoints", "kept")
+
+    assert evaluate(*files, *gan(cycle_weight="1"), "--checkpoints", "kept") == 2
+    assert "trained with cycle_weight = 5.0 and not 1.0" in capsys.readouterr().err
+
+
+def test_the_seed_decides_a_gan(files):
+    for seed, out in (("0", "a"), ("0", "b"), ("1", "c")):
+        evaluate(*files, *gan(), "--heads", "centroid", "--seed", seed, "--out", out)
+
+    same, again, other = (
+        pd.read_csv(Path(out, "results.csv")).drop(columns="seed") for out in ("a", "b", "c")
+    )
+    pd.testing.assert_frame_equal(same, again)
+    assert not same["top5"].equals(other["top5"])
+
+
+def test_as_printed_trains_and_fills_as_the_paper_does(files, tmp_path):
+    small = {**SMALL_GAN, "episode_shots": "2"}
+    sets = [part for pair in small.items() for part in ("--set", "=".join(pair))]
+    options = ["--methods", "cCov-GAN", "--as-printed", "--episodes", "2", *sets]
+
+    status = main(
+        ["evaluate", "--features", str(files[0]), "--shots", "1,5", "--out", "out", *options]
+    )
+
+    content = json.loads(Path("out", "results.json").read_text())
+    assert status == 0
+    assert content["training"]["generator_loss"] == "minimax"
+    assert content["training"]["perplexity"] is None
+    assert content["config"]["fill_to_capacity"]
+    assert content["config"]["mixing_shots"] is None

@@ -1,11 +1,22 @@
 import pytest
 
-from cpaan.config import EvaluationConfig, parse_settings
+from cpaan.config import META_TESTING_AS_PRINTED, EvaluationConfig, TrainConfig, parse_settings
 
 
 def test_a_misspelt_setting_is_refused():
     with pytest.raises(ValueError, match="unknown settings: mixing_wieght"):
         EvaluationConfig().with_overrides({"mixing_wieght": 0.5})
+
+
+def test_overrides_replace_what_they_name_and_nothing_else():
+    config = TrainConfig().with_overrides({"cycle_weight": 2.0})
+
+    assert config.to_dict() == {**TrainConfig().to_dict(), "cycle_weight": 2.0}
+
+
+def test_overrides_are_checked_as_well():
+    with pytest.raises(ValueError, match="cycle_weight must be finite and not negative, got -2"):
+        TrainConfig().with_overrides({"cycle_weight": -2.0})
 
 
 @pytest.mark.parametrize(
@@ -22,8 +33,10 @@ def test_a_misspelt_setting_is_refused():
         ({"mixing_weight": 1.1}, "mixing_weight must be from 0 to 1, got 1.1"),
         ({"prior": 1.0}, "prior must be above 0 and below 1"),
         ({"seed": -1}, "seeds must not be negative"),
-        ({"linear_optimiser": "lbfgs"}, "linear_optimiser is adam or sgd"),
-        ({"linear_weight_decay": -1.0}, "linear_weight_decay is negative"),
+        ({"num_neighbours": 0}, "num_neighbours must be positive and finite, got 0"),
+        ({"neighbours": "some"}, "neighbours is one of soft, hard, none; got 'some'"),
+        ({"linear_optimiser": "lbfgs"}, "linear_optimiser is one of adam, sgd; got 'lbfgs'"),
+        ({"linear_weight_decay": -1.0}, "linear_weight_decay must be finite and not negative"),
     ],
 )
 def test_values_that_make_no_sense_are_refused(settings, message):
@@ -31,8 +44,139 @@ def test_values_that_make_no_sense_are_refused(settings, message):
         EvaluationConfig(**settings)
 
 
+COUNTS = (
+    "num_neighbours",
+    "num_episodes",
+    "num_ways",
+    "batch_size",
+    "hidden_dim",
+    "noise_dim",
+    "num_components",
+    "ky_fan_order",
+    "num_covariance_classes",
+    "anneal_every_episodes",
+)
+POSITIVE = (
+    "perplexity",
+    "generator_learning_rate",
+    "discriminator_learning_rate",
+    "anneal_factor",
+)
+NOT_NEGATIVE = (
+    "noise_spread",
+    "noise_penalty",
+    "adversarial_weight",
+    "cycle_weight",
+    "covariance_weight",
+    "prototype_weight",
+    "adam_beta1",
+)
+CHOICES = (
+    "neighbours",
+    "sampling",
+    "real_examples",
+    "normalisation",
+    "residual",
+    "output",
+    "discriminator",
+    "noise",
+    "cycle_noise",
+    "generator_loss",
+    "covariance_classes",
+)
+
+
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", [*COUNTS, *POSITIVE])
+def test_training_refuses_what_is_not_positive(name, value):
+    with pytest.raises(ValueError, match=f"{name} must be positive and finite, got {value}"):
+        TrainConfig(**{name: value})
+
+
+@pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", NOT_NEGATIVE)
+def test_training_refuses_what_is_negative(name, value):
+    with pytest.raises(ValueError, match=f"{name} must be finite and not negative, got {value}"):
+        TrainConfig(**{name: value})
+
+
+@pytest.mark.parametrize("name", NOT_NEGATIVE)
+def test_a_term_may_have_no_weight(name):
+    assert getattr(TrainConfig(**{name: 0.0}), name) == 0
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_training_refuses_unknown_choices(name):
+    with pytest.raises(ValueError, match=f"{name} is one of .*; got 'other'"):
+        TrainConfig(**{name: "other"})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"episode_shots": ()}, "episode_shots must be positive whole numbers"),
+        ({"episode_shots": (1, 0)}, r"episode_shots must be positive .* got \[1, 0\]"),
+        ({"adam_beta1": 1.0}, "adam_beta1 must be below 1, got 1.0"),
+        (
+            {"num_ways": 4, "episode_shots": (1, 5), "batch_size": 20},
+            "batch_size must be above num_ways times the most episode_shots, 4 x 5, got 20",
+        ),
+    ],
+)
+def test_training_refuses_values_that_make_no_sense(settings, message):
+    with pytest.raises(ValueError, match=message):
+        TrainConfig(**settings)
+
+
+def test_a_batch_is_filled_up_with_meta_base_examples():
+    config = TrainConfig(num_ways=4, episode_shots=(1, 5), batch_size=21)
+
+    assert config.max_shots == 5
+    assert config.num_base_examples == 1
+
+
+def test_training_as_printed_has_the_numbers_of_the_paper():
+    config = TrainConfig.as_printed()
+
+    printed = {
+        "num_episodes": 100_000,
+        "generator_learning_rate": 1e-4,
+        "discriminator_learning_rate": 1e-4,
+        "anneal_factor": 0.5,
+        "anneal_every_episodes": 20_000,
+        "ky_fan_order": 10,
+        "cycle_weight": 5.0,
+        "covariance_weight": 0.5,
+        "noise_dim": 100,
+        "num_components": 50,
+        "noise_spread": 0.2,
+        "batch_size": 1_000,
+        "num_ways": 20,
+        "episode_shots": (10,),
+        "hidden_dim": 512,
+        "neighbours": "soft",
+        "perplexity": None,
+        "generator_loss": "minimax",
+        "sampling": "uniform",
+        "normalised_weights": False,
+        "normalisation": "none",
+        "residual": "none",
+        "covariance_classes": "all",
+        "prototype_weight": 0.0,
+    }
+    assert {name: getattr(config, name) for name in printed} == printed
+    assert config.num_base_examples == 1_000 - 20 * 10
+
+
+def test_meta_testing_as_printed_fills_classes_up_and_takes_all_examples_for_real():
+    config = EvaluationConfig().with_overrides(META_TESTING_AS_PRINTED)
+
+    assert config.fill_to_capacity
+    assert config.mixing_weight is None
+
+
 def test_settings_take_the_type_of_their_field():
-    overrides = parse_settings(
+    (overrides,) = parse_settings(
         ["mixing_weight=1", "shots=1,5", "linear_decays=false", "heads=knn", "prior=0.8", "seed=3"],
         EvaluationConfig(),
     )
@@ -51,12 +195,51 @@ def test_settings_take_the_type_of_their_field():
     ("assignment", "message"),
     [
         ("perplexity", "given as name=value, got 'perplexity'"),
-        ("perplexty=3", "unknown setting 'perplexty': the names are shots"),
-        ("seed=1.5", "setting seed needs a value of type int: '1.5'"),
-        ("linear_decays=maybe", "needs a value of type bool"),
-        ("prior=high", "setting prior needs a value of type number"),
+        ("perplexty=3", "unknown setting 'perplexty': the names are .*mixing_weight.*perplexity"),
+        ("seed=1.5", "setting seed needs a whole number, got '1.5'"),
+        ("seed=none", "setting seed needs a whole number, got 'none'"),
+        ("linear_decays=maybe", "setting linear_decays needs true or false, got 'maybe'"),
+        ("prior=high", "setting prior needs a number or none, got 'high'"),
+        ("shots=1,,5", "setting shots needs .* with commas between, got '1,,5'"),
     ],
 )
 def test_what_is_no_setting_is_refused(assignment, message):
     with pytest.raises(ValueError, match=message):
         parse_settings([assignment], EvaluationConfig())
+
+
+def test_a_name_that_two_configs_have_is_set_in_both():
+    assignments = ["perplexity=3", "num_draws=2", "episode_shots=1, 5"]
+
+    evaluation, training = parse_settings(assignments, EvaluationConfig(), TrainConfig())
+
+    assert evaluation == {"perplexity": 3.0, "num_draws": 2}
+    assert training == {"perplexity": 3.0, "episode_shots": (1, 5)}
+
+
+def test_a_setting_that_need_not_be_a_number_may_be_none():
+    evaluation, training = parse_settings(
+        ["perplexity=none", "mixing_weight=none"], EvaluationConfig(), TrainConfig()
+    )
+
+    assert evaluation == {"perplexity": None, "mixing_weight": None}
+    assert training == {"perplexity": None}
+
+
+def test_a_choice_that_is_called_none_is_a_name():
+    (overrides,) = parse_settings(["normalisation=none"], TrainConfig())
+
+    assert overrides == {"normalisation": "none"}
+    assert TrainConfig(**overrides).normalisation == "none"
+
+
+def test_an_unknown_choice_is_left_to_the_config():
+    (overrides,) = parse_settings(["sampling=other"], TrainConfig())
+
+    with pytest.raises(ValueError, match="sampling is one of shared, per-class, uniform"):
+        TrainConfig().with_overrides(overrides)
+
+
+def test_an_unknown_name_is_refused_with_the_names_of_all_configs():
+    with pytest.raises(ValueError, match=r"'cicle_weight'.* cycle_weight.* heads"):
+        parse_settings(["cicle_weight=1"], EvaluationConfig(), TrainConfig())

@@ -1,7 +1,17 @@
+import math
+
 import pytest
 import torch
 
-from cpaan.neighbours import soft_similarity
+from cpaan.config import NeighbourSettings
+from cpaan.neighbours import (
+    check_neighbours,
+    hard_similarity,
+    printed_similarity,
+    similarity,
+    soft_similarity,
+    uniform_similarity,
+)
 
 
 def prototypes(count: int, seed: int, num_dims: int = 6) -> torch.Tensor:
@@ -63,12 +73,96 @@ def test_each_problem_of_a_batch_has_its_own_temperature():
         torch.testing.assert_close(scores, soft_similarity(problem, base, perplexity=4))
 
 
-def test_base_classes_that_are_all_equally_far_are_refused():
-    with pytest.raises(ValueError, match="equally far"):
-        soft_similarity(torch.ones(2, 3), torch.ones(4, 3), perplexity=2)
+def test_base_classes_that_are_all_equally_far_score_the_same():
+    scores = soft_similarity(torch.ones(2, 3), torch.ones(4, 3), perplexity=2)
+
+    torch.testing.assert_close(scores, torch.full((2, 4), 0.25))
 
 
 @pytest.mark.parametrize("perplexity", [1.0, 20.0, 50.0])
 def test_a_perplexity_that_no_scores_can_have_is_refused(perplexity):
     with pytest.raises(ValueError, match=f"number of base classes, 20, got {perplexity}"):
         soft_similarity(prototypes(5, seed=0), prototypes(20, seed=1), perplexity)
+
+
+def test_hard_scores_are_shared_by_the_nearest_classes():
+    base = torch.tensor([[0.0], [1.0], [3.0], [7.0]])
+
+    scores = hard_similarity(torch.tensor([[2.5], [0.1]]), base, num_neighbours=2)
+
+    assert scores.tolist() == [[0, 0.5, 0.5, 0], [0.5, 0.5, 0, 0]]
+
+
+def test_hard_scores_of_all_base_classes_are_uniform():
+    novel, base = prototypes(5, seed=0), prototypes(20, seed=1)
+
+    scores = hard_similarity(novel, base, num_neighbours=20)
+
+    torch.testing.assert_close(scores, uniform_similarity(novel, base))
+    torch.testing.assert_close(scores, torch.full((5, 20), 1 / 20, dtype=torch.float64))
+
+
+def test_printed_scores_are_a_softmax_over_negative_squared_distances():
+    base = torch.tensor([[0.0], [1.0], [3.0]])
+
+    (scores,) = printed_similarity(torch.tensor([[1.0]]), base)
+
+    total = math.exp(-1) + 1 + math.exp(-4)
+    assert scores.tolist() == pytest.approx([math.exp(-1) / total, 1 / total, math.exp(-4) / total])
+
+
+def test_printed_scores_depend_on_the_scale_of_the_features():
+    novel, base = prototypes(5, seed=0), prototypes(20, seed=1)
+
+    small = perplexities(printed_similarity(0.01 * novel, 0.01 * base))
+    large = perplexities(printed_similarity(100 * novel, 100 * base))
+
+    assert small.min() > 19.9
+    assert large.max() < 1.1
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"neighbours": "none"}, uniform_similarity),
+        ({"neighbours": "hard", "num_neighbours": 3}, lambda n, b: hard_similarity(n, b, 3)),
+        ({"neighbours": "soft", "perplexity": 4.0}, lambda n, b: soft_similarity(n, b, 4.0)),
+        ({"neighbours": "soft", "perplexity": None}, printed_similarity),
+    ],
+)
+@pytest.mark.parametrize("shape", [(5, 6), (2, 5, 6)])
+def test_settings_decide_which_scores_there_are(settings, expected, shape):
+    novel, base = prototypes(10, seed=0).flatten()[: math.prod(shape)], prototypes(20, seed=1)
+    novel = novel.view(shape)
+
+    scores = similarity(novel, base, NeighbourSettings(**settings))
+
+    assert scores.shape == (*shape[:-1], 20)
+    torch.testing.assert_close(scores.sum(dim=-1), torch.ones_like(scores[..., 0]))
+    torch.testing.assert_close(scores, expected(novel, base))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"neighbours": "hard", "num_neighbours": 9}, "num_neighbours is 9, but there are 8 base"),
+        ({"neighbours": "soft", "perplexity": 8.0}, "number of base classes, 8, got 8.0"),
+        ({"neighbours": "soft", "perplexity": 1.0}, "number of base classes, 8, got 1.0"),
+    ],
+)
+def test_settings_that_base_classes_cannot_serve_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        check_neighbours(NeighbourSettings(**settings), num_base=8)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"neighbours": "hard", "num_neighbours": 8, "perplexity": 100.0},
+        {"neighbours": "soft", "num_neighbours": 9, "perplexity": 7.9},
+        {"neighbours": "soft", "num_neighbours": 9, "perplexity": None},
+        {"neighbours": "none", "num_neighbours": 9, "perplexity": 100.0},
+    ],
+)
+def test_settings_that_are_not_used_are_not_refused(settings):
+    check_neighbours(NeighbourSettings(**settings), num_base=8)

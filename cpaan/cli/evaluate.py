@@ -1,34 +1,38 @@
-"""The command line."""
+"""``evaluate``: score low-shot methods on a feature table."""
 
 import argparse
-import os
-import sys
-import tempfile
-import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
-
-import torch
+from typing import Any
 
 from cpaan.benchmark import Results, evaluate
-from cpaan.config import LINEAR_AS_IN_BENCHMARK, EvaluationConfig, parse_settings
+from cpaan.cli.options import (
+    add_common,
+    check_writable,
+    choose_device,
+    names,
+    new_progress,
+    positive_number,
+    positive_numbers,
+)
+from cpaan.config import (
+    LINEAR_AS_IN_BENCHMARK,
+    META_TESTING_AS_PRINTED,
+    EvaluationConfig,
+    TrainConfig,
+    parse_settings,
+)
 from cpaan.evaluation import COLUMNS
 from cpaan.feature_cache import open_features
 from cpaan.features import FeatureTable
-from cpaan.methods import TRANSLATIONS, check_methods
+from cpaan.methods import CONTROLS, METHODS, check_methods
 from cpaan.provenance import TEST_READS
 from cpaan.splits import TEST_PHASE, VALIDATION_PHASE, Split, read_draws, read_split
 from cpaan.summary import check_row, is_only_row
 from cpaan.synthetic import gaussian_classes
-from cpaan.tables import accuracy_table, difference_table
+from cpaan.tables import accuracy_table, difference_table, diversity_table
 from cpaan.tasks import check_phase
 
-BAD_INPUT = 2
-INTERRUPTED = 130
-CLOSED_PIPE = 141
-
-_EVALUATE_HELP = """\
+_HELP = """\
 Score low-shot methods on novel classes, and print the table.
 
 Without --features this runs on a synthetic set of Gaussian classes, to see how it works.
@@ -43,7 +47,7 @@ The table's columns, each as top-1 and top-5 accuracy in percent, for every numb
 Choose everything on the validation phase. Each read of the test phase is noted in {log}.
 """
 
-_EVALUATE_EXAMPLES = """\
+_EXAMPLES = """\
 examples:
   every control, all five numbers of shots, five draws:
     python -m cpaan evaluate --features F.parquet --split split.json --out results/mine
@@ -55,61 +59,20 @@ examples:
       splitfile_4.json splitfile_5.json
   less weight for the real shots:
     python -m cpaan evaluate ... --set mixing_weight=0.2
+  a GAN beside the controls, kept so that a stopped run goes on, and one setting changed:
+    python -m cpaan evaluate ... --methods none,copy,cCov-GAN --episodes 10000 \\
+      --checkpoints results/mine --set covariance_weight=1
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(BAD_INPUT, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit status, 0 if all was done."""
-    parser = _Parser(prog="python -m cpaan", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add_evaluate(commands)
-    options = parser.parse_args(arguments)
-    try:
-        status = int(options.run(options))
-        sys.stdout.flush()
-        return status
-    except BrokenPipeError:  # the reader of our output went away, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return CLOSED_PIPE
-    except (ValueError, OSError, MemoryError, RuntimeError) as error:
-        if options.traceback or (isinstance(error, RuntimeError) and not _is_memory(error)):
-            raise
-        print(f"python -m cpaan {options.command}: error: {_one_line(error)}", file=sys.stderr)
-        return BAD_INPUT
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
-
-
-def _is_memory(error: Exception) -> bool:
-    """Return whether memory ran out; on the CPU, torch has no type of its own for that."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    )
-
-
-def _one_line(error: Exception) -> str:
-    if _is_memory(error):
-        return f"not enough memory: {' '.join(str(error).split())}"
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split())
-
-
-def _add_evaluate(commands: Any) -> None:
+def add_command(commands: Any) -> None:
+    """Add the command and its options."""
     columns = "\n".join(f"  {name:12} {meaning}" for name, meaning in COLUMNS.items())
     parser = commands.add_parser(
         "evaluate",
         help="score low-shot methods on a feature table",
-        description=_EVALUATE_HELP.format(columns=columns, log=TEST_READS),
-        epilog=_EVALUATE_EXAMPLES,
+        description=_HELP.format(columns=columns, log=TEST_READS),
+        epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=_evaluate)
@@ -140,24 +103,24 @@ def _add_evaluate(commands: Any) -> None:
     what = parser.add_argument_group("what to run")
     what.add_argument(
         "--methods",
-        type=_names,
-        default=list(TRANSLATIONS),
+        type=names,
+        default=list(CONTROLS),
         metavar="M,M,...",
-        help=f"of {', '.join(TRANSLATIONS)} (default: all)",
+        help=f"of {', '.join(METHODS)} (default: the first {len(CONTROLS)}, which learn nothing)",
     )
     what.add_argument(
-        "--heads", type=_names, metavar="H,H,...", help=f"of {', '.join(defaults.heads)}"
+        "--heads", type=names, metavar="H,H,...", help=f"of {', '.join(defaults.heads)}"
     )
     what.add_argument(
         "--shots",
-        type=_positive_numbers,
+        type=positive_numbers,
         metavar="K,K,...",
         help=f"default: {','.join(map(str, defaults.shots))}",
     )
     draws = what.add_mutually_exclusive_group()
     draws.add_argument(
         "--draws",
-        type=_positive_number,
+        type=positive_number,
         metavar="N",
         help=f"how many seeded draws of the shots (default: {defaults.num_draws})",
     )
@@ -168,10 +131,28 @@ def _add_evaluate(commands: Any) -> None:
         help="draws as JSON: rows by class, or the benchmark's index files",
     )
     what.add_argument(
-        "--seeds", type=_positive_number, metavar="N", help="how many training seeds (default: 1)"
+        "--seeds", type=positive_number, metavar="N", help="how many training seeds (default: 1)"
     )
     what.add_argument("--seed", type=int, metavar="N", help="the first training seed (default: 0)")
     what.add_argument("--draw-seed", type=int, metavar="N", help="seed of the draws (default: 0)")
+    what.add_argument(
+        "--episodes",
+        type=positive_number,
+        metavar="N",
+        help=f"of meta-training, for GANs (default: {TrainConfig().num_episodes})",
+    )
+    what.add_argument(
+        "--as-printed",
+        action="store_true",
+        help="train and use GANs as the paper has it to the letter, not as we recommend",
+    )
+    what.add_argument(
+        "--checkpoints",
+        type=Path,
+        metavar="DIR",
+        help="keep trained GANs here; what is already there is used, and trained further if "
+        "it has fewer episodes",
+    )
     what.add_argument(
         "--linear",
         choices=["quick", "benchmark"],
@@ -183,7 +164,10 @@ def _add_evaluate(commands: Any) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="any other setting: " + ", ".join(defaults.to_dict()),
+        help="any other setting; of the evaluation: "
+        + ", ".join(defaults.to_dict())
+        + "; of meta-training: "
+        + ", ".join(TrainConfig().to_dict()),
     )
     show = parser.add_argument_group("what to show")
     show.add_argument(
@@ -194,13 +178,12 @@ def _add_evaluate(commands: Any) -> None:
     show.add_argument(
         "--out", type=Path, metavar="DIR", help="write results.csv, results.json and accuracy.svg"
     )
-    parser.add_argument("--device", help="default: cuda where there is one, otherwise cpu")
-    parser.add_argument("--traceback", action="store_true", help="show where an error came from")
+    add_common(parser)
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    config = _config_from(options)
-    device = _device_from(options.device)
+    config, training = _configs_from(options)
+    device = choose_device(options.device)
     check_methods(options.methods)
     table, split = _open_data(options)
     check_phase(table, split, options.phase, allow_trained_novel=options.allow_trained_novel)
@@ -212,20 +195,19 @@ def _evaluate(options: argparse.Namespace) -> int:
     against = options.against or ("none" if "none" in options.methods else None)
     if against:
         check_row(against, [(method, head) for method in options.methods for head in config.heads])
-    if options.out:
-        _check_writable(options.out)
+    for folder in (options.out, options.checkpoints):
+        if folder:
+            check_writable(folder)
 
-    started = time.monotonic()
-
-    def progress(message: str) -> None:
-        print(f"[{time.monotonic() - started:6.1f} s] {message}", file=sys.stderr, flush=True)
-
+    progress = new_progress()
     results = evaluate(
         table,
         split,
         phase=options.phase,
         methods=options.methods,
         config=config,
+        training=training,
+        checkpoints=options.checkpoints,
         shot_rows=shot_rows,
         device=device,
         allow_trained_novel=options.allow_trained_novel,
@@ -247,6 +229,8 @@ def _evaluate(options: argparse.Namespace) -> int:
 def _print_results(results: Results, against: str | None) -> None:
     print(_describe(results))
     print(f"\n{accuracy_table(results.scores)}")
+    if not results.diversity.empty:
+        print(f"\n{diversity_table(results.diversity)}")
     if against and not is_only_row(against, results.scores):
         print(f"\n{difference_table(results.scores, against)}")
     if results.about["phase"] == TEST_PHASE:
@@ -254,8 +238,13 @@ def _print_results(results: Results, against: str | None) -> None:
         print(f"\nThe test phase of these features was read {reads} times so far ({TEST_READS}).")
 
 
-def _config_from(options: argparse.Namespace) -> EvaluationConfig:
-    config = EvaluationConfig()
+def _configs_from(options: argparse.Namespace) -> tuple[EvaluationConfig, TrainConfig]:
+    config, training = EvaluationConfig(), TrainConfig()
+    if options.as_printed:
+        config = config.with_overrides(META_TESTING_AS_PRINTED)
+        training = TrainConfig.as_printed()
+    if options.episodes is not None:
+        training = training.with_overrides({"num_episodes": options.episodes})
     if options.linear == "benchmark":
         config = config.with_overrides(LINEAR_AS_IN_BENCHMARK)
     given = {
@@ -267,20 +256,11 @@ def _config_from(options: argparse.Namespace) -> EvaluationConfig:
         "draw_seed": options.draw_seed,
     }
     overrides = {name: value for name, value in given.items() if value is not None}
-    return config.with_overrides({**overrides, **parse_settings(options.set, config)})
-
-
-def _device_from(name: str | None) -> torch.device:
-    try:
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.empty(1, device=device)
-    # A name torch does not know, a device that is not there, one torch was not built for.
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"device {name} cannot be used: {reason}") from error
-    if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"device is cpu or cuda, got {name}")
-    return device
+    of_config, of_training = parse_settings(options.set, config, training)
+    return (
+        config.with_overrides({**overrides, **of_config}),
+        training.with_overrides(of_training),
+    )
 
 
 def _open_data(options: argparse.Namespace) -> tuple[FeatureTable, Split]:
@@ -304,18 +284,6 @@ def _split_beside(features: Path) -> Path:
     raise ValueError(f"no split.json or label_idx.json in {folder}: give one with --split")
 
 
-def _check_writable(folder: Path) -> None:
-    """Find out before the work whether its results can be written, and leave nothing behind."""
-    existing = folder
-    while not existing.exists() and existing != existing.parent:
-        existing = existing.parent
-    try:
-        with tempfile.TemporaryFile(dir=existing):
-            pass
-    except OSError as error:
-        raise ValueError(f"cannot write to {folder}: {error.strerror}") from error
-
-
 def _describe(results: Results) -> str:
     about = results.about
     draws = results.scores["draw"].nunique()
@@ -324,17 +292,3 @@ def _describe(results: Results) -> str:
         f"{about['classes']['novel']} novel classes, {about['queries']} queries, {draws} draws, "
         f"{results.scores['seed'].nunique()} training seeds."
     )
-
-
-def _names(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def _positive_number(text: str) -> int:
-    if not text.strip().isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
-    return int(text)
-
-
-def _positive_numbers(text: str) -> tuple[int, ...]:
-    return tuple(_positive_number(part) for part in text.split(","))

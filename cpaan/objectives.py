@@ -1,0 +1,205 @@
+"""The terms of the paper's objectives, and the four GANs as sums of them.
+
+Each term is a function of tensors. Shapes: N = meta-novel classes, M = meta-base examples,
+D = feature dimension; (N, M) are pairs of a class and an example translated into it.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from cpaan.config import TrainConfig
+from cpaan.episodes import Episode, TrainingData
+from cpaan.linalg import Spectra, covariance_distances, covariances, spectra
+from cpaan.networks import Discriminator, Generator
+from cpaan.noise import make_noise
+
+FAKE = -1  # the last of a discriminator's answers
+
+
+@dataclass(frozen=True)
+class Gan:
+    """One of the paper's four: which terms its objective has, and the noise of G_b."""
+
+    name: str
+    has_cycle: bool = False
+    """Whether there is a way back, G_b against D_b, and the cycle term with it."""
+    noise: str | None = None
+    """"gaussian" or "mixture"; None: as configured."""
+    has_covariance: bool = False
+
+
+GANS = {
+    gan.name: gan
+    for gan in (
+        Gan("c-GAN"),
+        Gan("cCyc-GAN", has_cycle=True, noise="gaussian"),
+        Gan("cDeLi-GAN", has_cycle=True, noise="mixture"),
+        Gan("cCov-GAN", has_cycle=True, has_covariance=True),
+    )
+}
+
+
+class Networks(nn.Module):
+    """All networks of one GAN."""
+
+    def __init__(
+        self,
+        gan: Gan,
+        data: TrainingData,
+        config: TrainConfig,
+        rng: torch.Generator,
+        *,
+        has_way_back: bool,
+    ) -> None:
+        """Draw their weights; ``rng`` is on the CPU."""
+        super().__init__()
+        num_base, num_dims = data.base.prototypes.shape
+        is_positive = data.is_positive
+        self.base_to_novel = Generator(num_dims, 0, config, is_positive, rng)  # G_n
+        self.novel_discriminator = Discriminator(num_dims, num_base, config, rng)  # D_n
+        self.has_way_back = has_way_back
+        if has_way_back:
+            self.noise = make_noise(gan.noise or config.noise, config, rng)
+            self.novel_to_base = Generator(num_dims, config.noise_dim, config, is_positive, rng)
+            self.base_discriminator = Discriminator(num_dims, num_base, config, rng)  # D_b
+        self.to(device=data.base.features.device, dtype=data.base.features.dtype)
+
+    def of_generators(self) -> list[nn.Parameter]:
+        """Return what the generators' optimiser trains; the mixture is a part of G_b."""
+        parts: list[nn.Module] = [self.base_to_novel]
+        if self.has_way_back:
+            parts += [self.novel_to_base, self.noise]
+        return [parameter for part in parts for parameter in part.parameters()]
+
+    def of_discriminators(self) -> list[nn.Parameter]:
+        """Return what the discriminators' optimiser trains."""
+        parts = [self.novel_discriminator]
+        if self.has_way_back:
+            parts.append(self.base_discriminator)
+        return [parameter for part in parts for parameter in part.parameters()]
+
+
+def discriminator_loss(
+    real: Tensor, real_weights: Tensor, translated: Tensor, translated_weights: Tensor
+) -> Tensor:
+    """Return the cross-entropy of telling real classes and "fake" apart: -L_adv of the paper.
+
+    Args:
+        real: log D(its class | x) of real examples, any shape.
+        real_weights: Sum to one; of a shape that broadcasts.
+        translated: log D(fake | x) of translated examples, any shape.
+        translated_weights: Likewise.
+    """
+    return -(real_weights * real).sum() - (translated_weights * translated).sum()
+
+
+def generator_loss(
+    log_probabilities: Tensor, targets: Tensor, weights: Tensor, kind: str
+) -> Tensor:
+    """Return what a generator wants of a discriminator.
+
+    The paper prints minimax: not to be called fake. That is the same whichever real class an
+    example is then taken for, so nothing points to its own. Its text says "classifying the
+    generated example as y_n": the class-directed loss does.
+
+    Args:
+        log_probabilities: Of translated examples, shape (N, M, classes + 1), fake last.
+        targets: The class that each should be taken for, shape broadcasting to (N, M).
+        weights: Shape (N, M).
+        kind: "class-directed" or "minimax".
+    """
+    if kind == "minimax":
+        return (weights * log_probabilities[..., FAKE]).sum()
+    targets = targets.expand(weights.shape).unsqueeze(-1)
+    return -(weights * log_probabilities.gather(-1, targets).squeeze(-1)).sum()
+
+
+def cycle_loss(restored: Tensor, originals: Tensor, weights: Tensor) -> Tensor:
+    """Return the weighted squared distance of examples to what a cycle made of them.
+
+    The formula in print lacks the originals, and would pull all translations to zero; the text
+    has them.
+
+    Args:
+        restored: Shape (N, M, D).
+        originals: Of a shape that broadcasts to it.
+        weights: Shape (N, M).
+    """
+    return (weights * (restored - originals).square().sum(dim=-1)).sum()
+
+
+def covariance_loss(
+    translated: Tensor,
+    sample_weights: Tensor,
+    base: Spectra,
+    classes: Tensor,
+    scores: Tensor,
+    config: TrainConfig,
+) -> Tensor:
+    """Return how far translated classes are from the covariances of related base classes.
+
+    It is blind to the classes' means, which is the point: the adversary places a class, this
+    term keeps its spread.
+
+    Args:
+        translated: Shape (N, M, D).
+        sample_weights: Shape (N, M), summing to one for every class.
+        base: Covariances of base classes.
+        classes: The base classes that each novel class is compared with, shape (N, L).
+        scores: How much each comparison counts, shape (N, L).
+        config: Ky Fan order, and whether distances are relative.
+    """
+    of_translated = covariances(translated, sample_weights)
+    distances = covariance_distances(base, classes, of_translated, config.ky_fan_order)
+    if config.relative_covariance:
+        distances = distances / base.norms[classes]
+    return (scores * distances).sum(dim=1).mean()
+
+
+def prototype_loss(translated: Tensor, sample_weights: Tensor, class_means: Tensor) -> Tensor:
+    """Return the squared distance of translated classes' means to those of the whole classes.
+
+    Not in the paper. Its losses reproduce the mean of the few shots, noise included; but
+    meta-training knows where the class really is, and this term asks for that place. Shapes:
+    (N, M, D), (N, M), (N, D).
+    """
+    means = torch.einsum("nmd,nm->nd", translated, sample_weights)
+    return (means - class_means).square().sum(dim=1).mean()
+
+
+def choose_covariance_classes(
+    episode: Episode, base: Spectra, config: TrainConfig, rng: torch.Generator
+) -> tuple[Spectra, Tensor, Tensor, Tensor]:
+    """Choose the base classes that every meta-novel class is compared with.
+
+    Returns:
+        Their covariances, the classes (N, L) and scores (N, L), and the mean similarity of the
+        classes that were left out.
+    """
+    alpha, kind = episode.alpha, config.covariance_classes
+    count = min(config.num_covariance_classes, alpha.shape[1])
+    nothing = alpha.new_zeros(())
+    if kind == "mixture":
+        mixed = torch.einsum("nb,bij->nij", alpha, base.matrices[episode.base_classes])
+        own = torch.arange(len(alpha), device=alpha.device).unsqueeze(1)
+        return spectra(mixed, config.ky_fan_order), own, torch.ones_like(alpha[:, :1]), nothing
+    if kind == "sampled":
+        chosen = torch.multinomial(alpha, count, replacement=True, generator=rng)
+        return (
+            base,
+            episode.base_classes[chosen],
+            torch.full_like(alpha[:, :count], 1 / count),
+            nothing,
+        )
+    # Sorted, also where all are taken: comparisons start from the nearest class.
+    count = alpha.shape[1] if kind == "all" else count
+    scores, chosen = alpha.topk(count, dim=1)
+    left_out = 1 - scores.sum(dim=1)
+    if config.normalised_weights:
+        scores = scores / scores.sum(dim=1, keepdim=True)
+    else:  # the formula to the letter: a mean over related classes of α times the distance
+        num_related = config.num_neighbours if config.neighbours == "hard" else alpha.shape[1]
+        scores = scores / num_related
+    return base, episode.base_classes[chosen], scores, left_out.mean()

@@ -1,0 +1,85 @@
+"""The toy experiment: its geometry, and what the covariance term does to it."""
+
+import json
+import math
+import statistics
+from pathlib import Path
+
+import pytest
+import torch
+
+from cpaan.cli import main
+from cpaan.linalg import covariances
+from cpaan.neighbours import similarity
+from cpaan.spiral import SPIRAL_CONFIG, draw_points, run_spiral
+
+
+def relative_distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one - other).norm() / one.norm())
+
+
+def test_related_arms_have_nearly_the_same_covariance_and_others_do_not():
+    points = draw_points(seed=0)
+    (top, bottom), (left, right) = covariances(points.base), covariances(points.novel)
+
+    assert relative_distance(top, left) < 0.3
+    assert relative_distance(bottom, right) < 0.3
+    assert relative_distance(top, right) > 0.5
+    assert relative_distance(top, bottom) > 0.5
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_four_shots_are_enough_to_find_the_related_arm(seed):
+    points = draw_points(seed)
+
+    scores = similarity(points.shots.mean(dim=1), points.base.mean(dim=1), SPIRAL_CONFIG)
+
+    assert points.shots.shape == (2, 4, 2)
+    assert scores.argmax(dim=1).tolist() == [0, 1]
+
+
+@pytest.mark.slow
+def test_the_covariance_term_keeps_the_diversity_that_a_plain_gan_loses():
+    config = SPIRAL_CONFIG.with_overrides({"num_episodes": 200})
+    errors: dict[str, list[float]] = {"c-GAN": [], "cCov-GAN": []}
+    for seed in range(5):
+        for name, found in errors.items():
+            outcome = run_spiral(name, draw_points(seed), config, seed)
+            found.append(abs(math.log(outcome.diversity_ratio)))
+
+    assert statistics.median(errors["cCov-GAN"]) < statistics.median(errors["c-GAN"])
+
+
+def test_the_command_draws_one_picture_and_says_how_it_was_made(capsys):
+    status = main(["spiral", "--out", "out", "--episodes", "2", "--set", "hidden_dim=4"])
+
+    assert status == 0
+    picture = Path("out", "spiral.svg").read_text()
+    assert all(name in picture for name in ("raw", "c-GAN", "cCyc-GAN", "cDeLi-GAN", "cCov-GAN"))
+    content = json.loads(Path("out", "spiral.json").read_text())
+    assert content["config"]["num_episodes"] == 2
+    assert [row["method"] for row in content["rows"]][-1] == "cCov-GAN"
+    assert "Written: out/spiral.svg" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--episodes", "x"], "'x' is not a positive whole number"),
+        (["--set", "speed=9"], "unknown setting 'speed'"),
+        (["--set", "ky_fan_order=3"], "ky_fan_order is 3, but the plane has 2 dimensions"),
+        (["--set", "perplexity=2"], "below the number of base classes, 2, got 2.0"),
+        (["--set", "cycle_weight=-1"], "cycle_weight must be finite and not negative"),
+    ],
+)
+def test_bad_input_ends_in_one_clear_line(options, message, capsys):
+    try:
+        status = main(["spiral", "--out", "never", *options])
+    except SystemExit as stop:  # argparse's own way
+        status = stop.code
+
+    lines = capsys.readouterr().err.splitlines()
+    assert status == 2
+    assert len(lines) == 1
+    assert message in lines[0]
+    assert not Path("never").exists()
