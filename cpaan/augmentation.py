@@ -64,8 +64,8 @@ def synthesise(
         scores = similarity(novel, task.base.prototypes, neighbours)
         for_class, for_row = uniforms[problem.draw]
         cumulative = scores.double().cumsum(dim=-1)
-        # The last entry may fall short of one by rounding.
-        classes = torch.searchsorted(cumulative, for_class).clamp(max=scores.shape[-1] - 1)
+        cumulative = cumulative / cumulative[..., -1:]  # which differs from one by rounding
+        classes = torch.searchsorted(cumulative, for_class, right=True)
         examples = task.base.pick(classes, for_row)
         synthetic.append(translate(examples, task.base.prototypes[classes], novel.unsqueeze(1)))
     return torch.stack(synthetic)
@@ -129,7 +129,8 @@ def mean_pairwise_distance(examples: Tensor) -> Tensor:
         Shape (...); NaN where there is only one example.
     """
     *batch, num_examples, num_dims = examples.shape
-    classes = examples.reshape(-1, num_examples, num_dims)
+    # From the middle of a class: products of coordinates that lie far out lose the digits.
+    classes = (examples - examples.mean(dim=-2, keepdim=True)).view(-1, num_examples, num_dims)
     totals = torch.stack([torch.cdist(rows, rows).sum() for rows in classes])
     pairs = num_examples * (num_examples - 1)
     return (totals / (pairs or torch.nan)).view(batch).cpu()

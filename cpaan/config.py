@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from numbers import Integral
 from types import NoneType, UnionType
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
@@ -40,6 +41,11 @@ class NeighbourSettings:
 
     def __post_init__(self) -> None:
         for name, annotation in get_type_hints(type(self)).items():
+            value = getattr(self, name)
+            if annotation is int and not isinstance(value, Integral):
+                raise ValueError(f"{name} must be a whole number, got {value!r}")
+            if get_origin(annotation) is tuple:  # JSON has lists
+                object.__setattr__(self, name, tuple(value))
             if get_origin(annotation) is Literal and getattr(self, name) not in get_args(
                 annotation
             ):
@@ -276,6 +282,11 @@ class TrainConfig(NeighbourSettings):
             raise ValueError(
                 f"episode_shots must be positive whole numbers, got {list(self.episode_shots)}"
             )
+        if not self.normalised_weights and self.sampling != "uniform":
+            raise ValueError(
+                "normalised_weights=false needs sampling=uniform: otherwise similarity would count "
+                f"twice, in the draw and in the weight; got sampling={self.sampling}"
+            )
         if self.adam_beta1 >= 1:
             raise ValueError(f"adam_beta1 must be below 1, got {self.adam_beta1}")
         if self.num_base_examples < 1:
@@ -374,6 +385,6 @@ def _name_type(annotation: Any) -> str:
     if get_origin(annotation) is UnionType:
         return " or ".join(map(_name_type, get_args(annotation)))
     if get_origin(annotation) is tuple:
-        return f"{_name_type(get_args(annotation)[0])}s with commas between"
+        return f"{_name_type(get_args(annotation)[0])}, or several with commas between"
     names = {int: "a whole number", float: "a number", bool: "true or false", NoneType: "none"}
     return names.get(annotation, "a name")

@@ -227,14 +227,15 @@ def make_episode(
         # A class may find none of its relatives in a shared batch; any examples serve it then.
         weights = weights + torch.finfo(weights.dtype).tiny
         weights = sample_weights = weights / weights.sum(dim=1, keepdim=True)
-        back = pair_alpha + torch.finfo(weights.dtype).tiny
-        back = back / back.sum(dim=0, keepdim=True)
+        # The other way, a base class's similarities are those to its novel classes.
+        back = pair_alpha / alpha.sum(dim=0)[sources].clamp(min=torch.finfo(weights.dtype).tiny)
         back_weights = back / back.sum()
     else:
         # The formula to the letter: a plain mean over examples of related classes, each loss
         # multiplied by α; and a plain mean and covariance of all that was translated.
-        pairs = is_related.gather(1, sources.expand(num_novel, -1)).to(alpha.dtype)
-        sample_weights = pairs / pairs.sum(dim=1, keepdim=True).clamp(min=1)
+        pairs = is_related.gather(1, sources.expand(num_novel, -1))
+        pairs = (pairs | ~pairs.any(dim=1, keepdim=True)).to(alpha.dtype)
+        sample_weights = pairs / pairs.sum(dim=1, keepdim=True)
         weights = pair_alpha * sample_weights
         back_weights = pair_alpha / pair_alpha.numel()
 

@@ -4,6 +4,7 @@ Shapes: N = novel classes, C = base classes, L = base classes that a novel class
 S = examples of a class, D = feature dimension, m = Ky Fan order.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +25,8 @@ class _KyFanNorm(torch.autograd.Function):
         # A power of two, so that nothing is rounded: squares of entries, which factorisations
         # form on their way, would otherwise overflow or vanish at extreme scales.
         largest = matrices.abs().amax(dim=(-2, -1), keepdim=True)
-        scale = torch.where(largest > 0, largest.log2().round(), 0).exp2()
+        exponent = torch.frexp(largest).exponent - 1
+        scale = exponent.to(largest.dtype).exp2().clamp(min=torch.finfo(largest.dtype).tiny)
         u, sigma, vh = torch.linalg.svd(matrices / scale, full_matrices=False)
         u, sigma, vh = u[..., :m], sigma[..., :m], vh[..., :m, :]
 
@@ -116,7 +118,8 @@ def covariance_distances(base: Spectra, classes: Tensor, other: Tensor, m: int) 
     eigenvalues. Differences share their parts, so none is formed. What X does not nearly vanish
     on is close to the leading eigenvectors of the one covariance and of the other; two
     multiplications of these by X and a small eigenproblem give the norm with a relative error
-    of about 1e-4. Where so many vectors would fill the space, the eigenproblem is the whole one.
+    of about 1e-4 on covariances of real features. Where so many vectors would fill the space,
+    the eigenproblem is the whole one.
 
     The gradient is the subgradient with respect to ``other``; it is summed over the pairs of a
     novel class before it is multiplied by anything large.
@@ -161,18 +164,33 @@ def _leading_eigenpairs(other: Tensor, base: Spectra, classes: Tensor) -> tuple[
         values, vectors = torch.linalg.eigh(base.matrices[classes] - other.unsqueeze(1))
         return vectors, values
 
-    # The other covariances' leading eigenvectors, from those of the nearest base class.
-    start = base.leading[classes[:, 0]]
-    for _ in range(_NUM_ITERATIONS):
-        start = other @ _orthonormal(start)
-    block = torch.cat(
-        [base.leading[classes], start.unsqueeze(1).expand(-1, classes.shape[1], -1, -1)], dim=-1
-    )
+    # The other covariances' leading eigenvectors, from those of the nearest base class, and from
+    # the columns of their own largest variances: they may have what no base class has.
+    largest = other.diagonal(dim1=-2, dim2=-1).topk(num_directions, dim=-1).indices
+    own = other.gather(-1, largest.unsqueeze(-2).expand(-1, num_dims, -1))
+    start = torch.cat([other @ base.leading[classes[:, 0]], own], dim=-1)
+    vectors, _ = _eigenpairs_near(start, lambda block: other @ block)
+    of_other = vectors[..., -num_directions:].unsqueeze(1).expand(-1, classes.shape[1], -1, -1)
+
     matrices = base.matrices[classes]
+    return _eigenpairs_near(
+        torch.cat([base.leading[classes], of_other], dim=-1),
+        lambda block: _times_difference(matrices, other, block),
+    )
+
+
+def _eigenpairs_near(start: Tensor, times: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """Return eigenvectors and ascending eigenvalues of a symmetric matrix on a subspace.
+
+    Args:
+        start: Columns whose span is close to the wanted eigenvectors, shape (..., D, columns).
+        times: Multiplies such a block by the matrix.
+    """
+    block = start
     for _ in range(_NUM_ITERATIONS):
-        block = _times_difference(matrices, other, _orthonormal(block))
+        block = times(_orthonormal(block))
     block = _orthonormal(block)
-    small = block.transpose(-2, -1) @ _times_difference(matrices, other, block)
+    small = block.transpose(-2, -1) @ times(block)
     values, rotation = torch.linalg.eigh((small + small.transpose(-2, -1)) / 2)
     return block @ rotation, values
 
@@ -192,6 +210,8 @@ def _orthonormal(block: Tensor) -> Tensor:
     factorisation for many narrow blocks. Columns that depend on others become zero.
     """
     tiny = torch.finfo(block.dtype).tiny
+    # By the largest entry first: squares of large or small entries leave the range of numbers.
+    block = block / block.abs().amax(dim=-2, keepdim=True).clamp(min=tiny)
     block = block / block.norm(dim=-2, keepdim=True).clamp(min=tiny)
     values, vectors = torch.linalg.eigh(block.transpose(-2, -1) @ block)
     limit = values[..., -1:] * block.shape[-2] * torch.finfo(block.dtype).eps

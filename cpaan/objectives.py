@@ -154,7 +154,9 @@ def covariance_loss(
     of_translated = covariances(translated, sample_weights)
     distances = covariance_distances(base, classes, of_translated, config.ky_fan_order)
     if config.relative_covariance:
-        distances = distances / base.norms[classes]
+        # A class of equal examples has no covariance; against the largest norm it is nothing.
+        least = torch.finfo(base.norms.dtype).eps * base.norms.max()
+        distances = distances / base.norms[classes].clamp(min=least)
     return (scores * distances).sum(dim=1).mean()
 
 
@@ -179,27 +181,28 @@ def choose_covariance_classes(
         classes that were left out.
     """
     alpha, kind = episode.alpha, config.covariance_classes
-    count = min(config.num_covariance_classes, alpha.shape[1])
-    nothing = alpha.new_zeros(())
+    num_classes = alpha.shape[1]
+    left_out = alpha.new_zeros(())
     if kind == "mixture":
         mixed = torch.einsum("nb,bij->nij", alpha, base.matrices[episode.base_classes])
-        own = torch.arange(len(alpha), device=alpha.device).unsqueeze(1)
-        return spectra(mixed, config.ky_fan_order), own, torch.ones_like(alpha[:, :1]), nothing
-    if kind == "sampled":
+        base = spectra(mixed, config.ky_fan_order)
+        classes = torch.arange(len(alpha), device=alpha.device).unsqueeze(1)
+        scores = torch.ones_like(classes, dtype=alpha.dtype)
+    elif kind == "sampled":
+        count = min(config.num_covariance_classes, num_classes)
         chosen = torch.multinomial(alpha, count, replacement=True, generator=rng)
-        return (
-            base,
-            episode.base_classes[chosen],
-            torch.full_like(alpha[:, :count], 1 / count),
-            nothing,
-        )
-    # Sorted, also where all are taken: comparisons start from the nearest class.
-    count = alpha.shape[1] if kind == "all" else count
-    scores, chosen = alpha.topk(count, dim=1)
-    left_out = 1 - scores.sum(dim=1)
-    if config.normalised_weights:
-        scores = scores / scores.sum(dim=1, keepdim=True)
-    else:  # the formula to the letter: a mean over related classes of α times the distance
-        num_related = config.num_neighbours if config.neighbours == "hard" else alpha.shape[1]
+        classes = episode.base_classes[chosen]
+        scores = torch.full_like(chosen, 1 / count, dtype=alpha.dtype)
+    else:
+        # Sorted, also where all are taken: comparisons start from the nearest class.
+        count = num_classes if kind == "all" else min(config.num_covariance_classes, num_classes)
+        scores, chosen = alpha.topk(count, dim=1)
+        classes = episode.base_classes[chosen]
+        left_out = (1 - scores.sum(dim=1)).mean()
+        if config.normalised_weights:
+            scores = scores / scores.sum(dim=1, keepdim=True)
+    if not config.normalised_weights:
+        # The formula to the letter: a mean over related classes of similarity times distance.
+        num_related = config.num_neighbours if config.neighbours == "hard" else num_classes
         scores = scores / num_related
-    return base, episode.base_classes[chosen], scores, left_out.mean()
+    return base, classes, scores, left_out

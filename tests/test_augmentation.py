@@ -215,3 +215,12 @@ def test_diversity_is_the_mean_distance_of_two_different_examples():
 
 def test_one_example_has_no_diversity():
     assert mean_pairwise_distance(torch.zeros(2, 1, 3)).isnan().all()
+
+
+def test_a_narrow_class_far_from_zero_keeps_its_diversity():
+    rng = torch.Generator().manual_seed(0)
+    examples = torch.randn(40, 512, generator=rng) * 0.01 + 30
+
+    expected = torch.nn.functional.pdist(examples.double()).mean()
+
+    assert mean_pairwise_distance(examples).item() == pytest.approx(expected.item(), rel=1e-3)

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from cpaan.config import META_TESTING_AS_PRINTED, EvaluationConfig, TrainConfig, parse_settings
@@ -89,8 +91,26 @@ CHOICES = (
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
 @pytest.mark.parametrize("name", [*COUNTS, *POSITIVE])
 def test_training_refuses_what_is_not_positive(name, value):
-    with pytest.raises(ValueError, match=f"{name} must be positive and finite, got {value}"):
+    complaint = "(positive and finite|a whole number)"
+    with pytest.raises(ValueError, match=f"{name} must be {complaint}, got {value}"):
         TrainConfig(**{name: value})
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_counts_are_whole_numbers(name):
+    with pytest.raises(ValueError, match=f"{name} must be a whole number, got 2.5"):
+        TrainConfig(**{name: 2.5})
+
+
+def test_a_config_survives_json():
+    config = TrainConfig(episode_shots=(1, 5))
+
+    assert TrainConfig(**json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_weights_that_are_not_normalised_need_uniform_sampling():
+    with pytest.raises(ValueError, match=r"needs sampling=uniform.*got sampling=shared"):
+        TrainConfig(normalised_weights=False)
 
 
 @pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])

@@ -346,8 +346,10 @@ def test_hard_weights_to_the_letter_are_over_the_examples_of_related_classes():
     torch.testing.assert_close(episode.weights, 0.5 * episode.sample_weights)
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("normalised_weights", [True, False])
+@pytest.mark.parametrize(
+    ("sampling", "normalised_weights"),
+    [("shared", True), ("per-class", True), ("uniform", True), ("uniform", False)],
+)
 def test_hard_neighbours_are_the_only_classes_to_be_drawn(sampling, normalised_weights):
     episode, _ = draw(
         sampling=sampling,
@@ -439,3 +441,12 @@ def test_settings_that_just_suit_the_base_classes_are_accepted(settings):
 
     episode = MetaEpisodes(data_of(config, with_covariances=True), config).draw(new_rng(0))
     assert math.isfinite(episode.weights.sum())
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_back_to_a_base_class_novel_classes_count_by_their_similarity_to_it(sampling):
+    episode, _ = draw(sampling=sampling)
+
+    share = episode.alpha / episode.alpha.sum(dim=0)  # of every novel class, for a base class
+    pairs = share.gather(1, episode.sources.expand_as(episode.weights))
+    torch.testing.assert_close(episode.back_weights, pairs / pairs.sum())

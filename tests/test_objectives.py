@@ -313,13 +313,16 @@ def test_all_classes_count_by_their_similarity(settings):
     assert left_out.item() == pytest.approx(0)
 
 
+TO_THE_LETTER = {"normalised_weights": False, "sampling": "uniform"}
+
+
 def test_scores_to_the_letter_are_a_mean_over_related_classes():
-    _, _, soft, _ = chosen_classes(covariance_classes="all", normalised_weights=False)
+    _, _, soft, _ = chosen_classes(covariance_classes="all", **TO_THE_LETTER)
     hard_alpha = torch.tensor([[0.5, 0.0, 0.0, 0.5], [0.0, 0.5, 0.5, 0.0]], dtype=torch.float64)
     _, _, hard, _ = chosen_classes(
         hard_alpha,
         covariance_classes="all",
-        normalised_weights=False,
+        **TO_THE_LETTER,
         neighbours="hard",
         num_neighbours=2,
     )
@@ -449,3 +452,20 @@ def test_networks_have_the_type_of_the_data():
     networks = networks_of("cDeLi-GAN")
 
     assert {parameter.dtype for parameter in networks.parameters()} == {torch.float64}
+
+
+def test_a_relative_distance_to_a_class_without_covariance_is_a_number():
+    matrices = torch.stack([torch.eye(3), torch.zeros(3, 3)]).double()
+    translated = torch.zeros(1, 4, 3, dtype=torch.float64)
+
+    loss = covariance_loss(
+        translated,
+        torch.full((1, 4), 0.25, dtype=torch.float64),
+        spectra(matrices, 2),
+        torch.tensor([[0, 1]]),
+        torch.tensor([[0.5, 0.5]], dtype=torch.float64),
+        TrainConfig(ky_fan_order=2, relative_covariance=True),
+    )
+
+    # The identity's own norm, relative to itself; nothing is as far from nothing as it is from it.
+    assert loss.item() == pytest.approx(0.5)
