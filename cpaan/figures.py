@@ -107,10 +107,12 @@ def draw_spiral(points: Spiral, outcomes: Mapping[str, SpiralOutcome]) -> str:
 
 
 def _scatter(axes: Axes, points: Tensor, **style: Any) -> None:
-    axes.scatter(points[:, 0], points[:, 1], s=6, **{"linewidths": 0, **style})
+    # As pixels: thousands of points drawn as curves make a file of megabytes.
+    style = {"linewidths": 0, "rasterized": True, **style}
+    axes.scatter(points[:, 0], points[:, 1], s=6, **style)
 
 
 def _as_svg(figure: Figure) -> str:
     picture = io.StringIO()
-    figure.savefig(picture, format="svg")
+    figure.savefig(picture, format="svg", dpi=200)
     return picture.getvalue()

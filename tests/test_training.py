@@ -1,6 +1,7 @@
 """Runs that repeat, stop and go on to the last bit; what training teaches; how it fails."""
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -33,7 +34,8 @@ SMALL = TrainConfig(
     generator_learning_rate=1e-3,
     discriminator_learning_rate=1e-3,
 )
-GOLDEN = Path(__file__).parent / "golden_curve.json"
+HERE = Path(__file__).parent
+GOLDEN = HERE / "golden_curve.json"
 
 
 def small_base(seed: int = 0) -> BaseSet:
@@ -101,7 +103,7 @@ def test_a_run_that_goes_on_in_a_new_process_equals_one_that_never_stopped(name,
     subprocess.run(
         [sys.executable, "-c", program, name, tmp_path / "run.pt", tmp_path / "end.pt"],
         check=True,
-        env={"PYTHONPATH": str(Path(__file__).parent)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [HERE, HERE.parent, *sys.path]))},
     )
 
     resumed = new_run(name, dtype=torch.float32)
