@@ -17,9 +17,9 @@ from cpaan.evaluation import PRIORS, score
 from cpaan.features import TRAIN, FeatureTable
 from cpaan.figures import draw_accuracy
 from cpaan.files import write_whole
+from cpaan.gans import GANS
 from cpaan.methods import CONTROLS, Augmented, Progress, check_methods, make_method
 from cpaan.neighbours import check_neighbours
-from cpaan.objectives import GANS
 from cpaan.provenance import count_test_reads, describe_run
 from cpaan.randomness import new_rng
 from cpaan.splits import TEST_PHASE, VALIDATION_PHASE, ShotRows, Split, check_shots, draw_shots

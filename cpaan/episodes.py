@@ -31,6 +31,7 @@ class Episode(NamedTuple):
     real: Tensor  # (N, K, D) what D_n takes for real
     real_weights: Tensor  # (K,) sums to one
     base_classes: Tensor  # (C - N,) positions of the meta-base classes
+    base_prototypes: Tensor  # (C - N, D) of the whole classes
     alpha: Tensor  # (N, C - N) similarity
     sources: Tensor  # (1 or N, M) which meta-base class an example is of
     base_examples: Tensor  # (1 or N, M, D)
@@ -202,7 +203,8 @@ def make_episode(
     every class. (The other kinds of ``sampling`` are described in `cpaan.config`.)
     """
     prototypes = torch.einsum("nkd,k->nd", shots, shot_weights)
-    alpha = similarity(prototypes, data.base.prototypes[base_classes], config)
+    base_prototypes = data.base.prototypes[base_classes]
+    alpha = similarity(prototypes, base_prototypes, config)
     # The printed scores fall to 1e-40 and beyond. Such weights change no loss, but their products
     # leave the range of normal numbers, where a processor is ten times slower.
     alpha = alpha.masked_fill(alpha < _LEAST_SIMILARITY, 0)
@@ -252,6 +254,7 @@ def make_episode(
         real=real,
         real_weights=real_weights,
         base_classes=base_classes,
+        base_prototypes=base_prototypes,
         alpha=alpha,
         sources=sources,
         base_examples=base_examples,

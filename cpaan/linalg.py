@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]  # exported, but not declared so
 
 _EXTRA_DIRECTIONS = 6
 """Beyond m, for a start of subspace iteration: what is just below the m-th value must not be
@@ -131,7 +132,7 @@ def covariance_distances(base: Spectra, classes: Tensor, other: Tensor, m: int) 
         m: Ky Fan order.
 
     Returns:
-        Shape (N, L).
+        Shape (N, L); NaN where a covariance is not finite.
     """
     result: Tensor = _CovarianceDistances.apply(other, base, classes, m)
     return result
@@ -140,7 +141,13 @@ def covariance_distances(base: Spectra, classes: Tensor, other: Tensor, m: int) 
 class _CovarianceDistances(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, other: Tensor, base: Spectra, classes: Tensor, m: int) -> Tensor:
-        vectors, values = _leading_eigenpairs(other, base, classes)
+        try:
+            vectors, values = _leading_eigenpairs(other, base, classes)
+        except LinAlgError:  # of NaN, there are no eigenvalues
+            values = torch.full((*classes.shape, m), torch.nan, dtype=other.dtype).to(other.device)
+            vectors = (
+                torch.zeros_like(other[:, :, :m]).unsqueeze(1).expand(-1, values.shape[1], -1, -1)
+            )
         order = values.abs().argsort(dim=-1, descending=True)[..., :m]
         values = values.gather(-1, order)
         vectors = vectors.gather(-1, order.unsqueeze(-2).expand(*vectors.shape[:-1], -1))

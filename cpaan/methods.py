@@ -21,7 +21,7 @@ from cpaan.augmentation import (
 from cpaan.classifiers import HEAD_CLASSES
 from cpaan.config import EvaluationConfig, TrainConfig
 from cpaan.episodes import MetaEpisodes, TrainingData
-from cpaan.objectives import GANS, Gan
+from cpaan.gans import GANS, Gan
 from cpaan.randomness import spawn
 from cpaan.tasks import BaseSet, LowShotTask
 from cpaan.training import TrainingRun

@@ -1,84 +1,17 @@
-"""The terms of the paper's objectives, and the four GANs as sums of them.
+"""The terms of the paper's objectives, each a function of tensors.
 
-Each term is a function of tensors. Shapes: N = meta-novel classes, M = meta-base examples,
-D = feature dimension; (N, M) are pairs of a class and an example translated into it.
+Shapes: N = meta-novel classes, M = meta-base examples, D = feature dimension; (N, M) are pairs of a
+class and an example translated into it.
 """
 
-from dataclasses import dataclass
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cpaan.config import TrainConfig
-from cpaan.episodes import Episode, TrainingData
+from cpaan.episodes import Episode
 from cpaan.linalg import Spectra, covariance_distances, covariances, spectra
-from cpaan.networks import Discriminator, Generator
-from cpaan.noise import make_noise
 
 FAKE = -1  # the last of a discriminator's answers
-
-
-@dataclass(frozen=True)
-class Gan:
-    """One of the paper's four: which terms its objective has, and the noise of G_b."""
-
-    name: str
-    has_cycle: bool = False
-    """Whether there is a way back, G_b against D_b, and the cycle term with it."""
-    noise: str | None = None
-    """"gaussian" or "mixture"; None: as configured."""
-    has_covariance: bool = False
-
-
-GANS = {
-    gan.name: gan
-    for gan in (
-        Gan("c-GAN"),
-        Gan("cCyc-GAN", has_cycle=True, noise="gaussian"),
-        Gan("cDeLi-GAN", has_cycle=True, noise="mixture"),
-        Gan("cCov-GAN", has_cycle=True, has_covariance=True),
-    )
-}
-
-
-class Networks(nn.Module):
-    """All networks of one GAN."""
-
-    def __init__(
-        self,
-        gan: Gan,
-        data: TrainingData,
-        config: TrainConfig,
-        rng: torch.Generator,
-        *,
-        has_way_back: bool,
-    ) -> None:
-        """Draw their weights; ``rng`` is on the CPU."""
-        super().__init__()
-        num_base, num_dims = data.base.prototypes.shape
-        is_positive = data.is_positive
-        self.base_to_novel = Generator(num_dims, 0, config, is_positive, rng)  # G_n
-        self.novel_discriminator = Discriminator(num_dims, num_base, config, rng)  # D_n
-        self.has_way_back = has_way_back
-        if has_way_back:
-            self.noise = make_noise(gan.noise or config.noise, config, rng)
-            self.novel_to_base = Generator(num_dims, config.noise_dim, config, is_positive, rng)
-            self.base_discriminator = Discriminator(num_dims, num_base, config, rng)  # D_b
-        self.to(device=data.base.features.device, dtype=data.base.features.dtype)
-
-    def of_generators(self) -> list[nn.Parameter]:
-        """Return what the generators' optimiser trains; the mixture is a part of G_b."""
-        parts: list[nn.Module] = [self.base_to_novel]
-        if self.has_way_back:
-            parts += [self.novel_to_base, self.noise]
-        return [parameter for part in parts for parameter in part.parameters()]
-
-    def of_discriminators(self) -> list[nn.Parameter]:
-        """Return what the discriminators' optimiser trains."""
-        parts = [self.novel_discriminator]
-        if self.has_way_back:
-            parts.append(self.base_discriminator)
-        return [parameter for part in parts for parameter in part.parameters()]
 
 
 def discriminator_loss(

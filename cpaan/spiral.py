@@ -12,9 +12,9 @@ from torch import Tensor
 from cpaan.augmentation import mean_pairwise_distance
 from cpaan.config import TrainConfig
 from cpaan.episodes import Episode, TrainingData, make_episode
+from cpaan.gans import GANS
 from cpaan.linalg import covariances, ky_fan_norm
 from cpaan.neighbours import check_neighbours, similarity
-from cpaan.objectives import GANS
 from cpaan.randomness import new_rng
 from cpaan.synthetic import Spiral, spiral
 from cpaan.tasks import BaseSet

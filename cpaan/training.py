@@ -11,39 +11,36 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.linalg import LinAlgError  # type: ignore[attr-defined]  # exported, but not declared so
 
 from cpaan.config import TrainConfig
-from cpaan.episodes import Episode, Episodes
+from cpaan.episodes import Episodes
 from cpaan.files import replacing
-from cpaan.objectives import (
-    FAKE,
+from cpaan.gans import (
     Gan,
     Networks,
-    choose_covariance_classes,
-    covariance_loss,
-    cycle_loss,
-    discriminator_loss,
-    generator_loss,
-    prototype_loss,
+    discriminator_objective,
+    discriminator_terms,
+    generator_objective,
+    generator_terms,
 )
 from cpaan.provenance import describe_run
 from cpaan.randomness import new_rng
 
 TERMS = (
+    "effective_examples",
     "novel_discriminator",
     "base_discriminator",
     "novel_adversarial",
     "base_adversarial",
     "cycle",
     "covariance",
-    "prototype",
-    "effective_examples",
     "similarity_left_out",
+    "prototype",
+    "noise_penalty",
 )
-"""What the history has of every episode, in the order of computation: losses without their weights,
-zero where a GAN has no such term; the mean over classes of the effective number of translated
-examples, 1 / Σ weight²; and the share of similarity that the covariance term does not look at."""
+"""What the history has of every episode, in the order of computation: the mean over classes of the
+effective number of translated examples, 1 / Σ weight²; losses without their weights, zero where a
+GAN has no such term; and the share of similarity that the covariance term does not look at."""
 
 
 class TrainingDivergedError(ValueError):
@@ -107,10 +104,7 @@ class TrainingRun:
         with _quick_products(self._rng.device):
             for _ in range(num_episodes):
                 terms = dict.fromkeys(TERMS, torch.zeros((), device=self._rng.device))
-                try:
-                    self._train_one_episode(terms)
-                except LinAlgError:  # of NaN, there are no eigenvalues
-                    terms["covariance"] = terms["covariance"] + torch.nan
+                self._train_one_episode(terms)
                 rows.append(torch.stack([term.detach().double() for term in terms.values()]))
                 self.episode += 1
         chunk = torch.stack(rows).cpu()
@@ -126,111 +120,22 @@ class TrainingRun:
         return dict(zip(TERMS, chunk.mean(dim=0).tolist(), strict=True))
 
     def _train_one_episode(self, terms: dict[str, Tensor]) -> None:
-        """Draw an episode, update the discriminators, update the generators; fill in the terms."""
-        config, networks, data = self.config, self.networks, self.episodes.data
+        """Draw an episode, update the discriminators, then the generators; fill in the terms."""
+        config, networks = self.config, self.networks
         episode = self.episodes.draw(self._rng)
-        novel = episode.novel_prototypes.unsqueeze(1)  # (N, 1, D)
-        base = data.base.prototypes[episode.base_classes[episode.sources]]  # (1 or N, M, D)
-        shape = tuple(episode.weights.shape)
-        weights = episode.weights / len(episode.weights)  # a mean over novel classes
-
-        # Translate every base example to every novel class, and a shot of each the other way.
-        translated = networks.base_to_novel(episode.base_examples, base, novel)
-        if networks.has_way_back:
-            noise = networks.noise(shape, self._rng, translated)
-            returned = networks.novel_to_base(episode.partners, novel, base, noise)
-
-        # Discriminators, on translations as they are.
-        novel_labels = torch.arange(shape[0], device=translated.device).unsqueeze(1)
-        base_labels = episode.sources
-        if config.adversarial_weight:
-            log_real = self._novel_answers(episode, episode.real)
-            log_fake = self._novel_answers(episode, translated.detach())
-            terms["novel_discriminator"] = discriminator_loss(
-                _answer(log_real, novel_labels),
-                episode.real_weights / shape[0],
-                log_fake[..., FAKE],
-                weights,
-            )
-            if networks.has_way_back:
-                log_real = self._base_answers(episode, episode.base_examples)
-                log_fake = self._base_answers(episode, returned.detach())
-                terms["base_discriminator"] = discriminator_loss(
-                    _answer(log_real, base_labels),
-                    torch.full_like(base_labels, 1 / base_labels.numel(), dtype=weights.dtype),
-                    log_fake[..., FAKE],
-                    episode.back_weights,
-                )
-            self._update(
-                self._discriminators,
-                config.discriminator_learning_rate,
-                terms["novel_discriminator"] + terms["base_discriminator"],
-            )
-
-        # Generators: c-GAN is the first adversarial term; cCyc-GAN and cDeLi-GAN add the second
-        # one and the cycle; cCov-GAN adds the covariance. The prototype term is ours.
-        if config.adversarial_weight:
-            terms["novel_adversarial"] = generator_loss(
-                self._novel_answers(episode, translated),
-                novel_labels,
-                weights,
-                config.generator_loss,
-            )
-            if networks.has_way_back:
-                terms["base_adversarial"] = generator_loss(
-                    self._base_answers(episode, returned),
-                    base_labels,
-                    episode.back_weights,
-                    config.generator_loss,
-                )
-        if self.gan.has_cycle and config.cycle_weight:
-            noise = networks.noise(shape, self._rng, translated)
-            if config.cycle_noise == "forward":
-                noise = torch.zeros_like(noise)
-            forward = networks.base_to_novel(returned, base, novel)
-            backward = networks.novel_to_base(translated, novel, base, noise)
-            terms["cycle"] = cycle_loss(forward, episode.partners, weights) + cycle_loss(
-                backward, episode.base_examples, weights
-            )
-        if self.gan.has_covariance and config.covariance_weight:
-            assert data.spectra is not None
-            spectra, classes, scores, left_out = choose_covariance_classes(
-                episode, data.spectra, config, self._rng
-            )
-            terms["covariance"] = covariance_loss(
-                translated, episode.sample_weights, spectra, classes, scores, config
-            )
-            terms["similarity_left_out"] = left_out
-        if config.prototype_weight:
-            terms["prototype"] = prototype_loss(
-                translated, episode.sample_weights, episode.class_means
-            )
-        loss = (
-            config.adversarial_weight * (terms["novel_adversarial"] + terms["base_adversarial"])
-            + config.cycle_weight * terms["cycle"]
-            + config.covariance_weight * terms["covariance"]
-            + config.prototype_weight * terms["prototype"]
-        )
-        if networks.has_way_back and config.noise_penalty:
-            loss = loss + config.noise_penalty * networks.noise.penalty()
-        self._update(self._generators, config.generator_learning_rate, loss)
-
         terms["effective_examples"] = (1 / episode.sample_weights.square().sum(dim=1)).mean()
+        moved = networks.translate(episode, self._rng)
 
-    def _novel_answers(self, episode: Episode, examples: Tensor) -> Tensor:
-        """Return what D_n says of examples, shape (..., N + 1)."""
-        return self.networks.novel_discriminator(
-            examples, episode.novel_classes, episode.novel_prototypes
-        )
+        if config.adversarial_weight:
+            terms |= discriminator_terms(networks, episode, moved)
+            loss = discriminator_objective(terms)
+            self._update(self._discriminators, config.discriminator_learning_rate, loss)
 
-    def _base_answers(self, episode: Episode, examples: Tensor) -> Tensor:
-        """Return what D_b says of examples: only base classes of the episode's batch can be it."""
-        classes = episode.base_classes
-        is_present = torch.zeros_like(classes, dtype=torch.bool)
-        is_present = is_present.index_fill(0, episode.sources.flatten(), True)
-        return self.networks.base_discriminator(
-            examples, classes, self.episodes.data.base.prototypes[classes], is_present
+        terms |= generator_terms(
+            self.gan, networks, episode, moved, self.episodes.data, config, self._rng
         )
+        loss = generator_objective(terms, config)
+        self._update(self._generators, config.generator_learning_rate, loss)
 
     def _update(self, optimiser: torch.optim.Adam, learning_rate: float, loss: Tensor) -> None:
         """Take one step of one side; the other side's gradients are not even computed."""
@@ -316,9 +221,3 @@ def _quick_products(device: torch.device) -> Iterator[None]:
 def _adam(parameters: list[nn.Parameter], beta1: float) -> torch.optim.Adam:
     # The learning rate is set before every step.
     return torch.optim.Adam(parameters, lr=0.0, betas=(beta1, 0.999))
-
-
-def _answer(log_probabilities: Tensor, labels: Tensor) -> Tensor:
-    """Return the log-probability of each example's class, shape (...)."""
-    labels = labels.expand(log_probabilities.shape[:-1]).unsqueeze(-1)
-    return log_probabilities.gather(-1, labels).squeeze(-1)

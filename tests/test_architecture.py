@@ -16,6 +16,7 @@ LAYERS = [
     {"tasks", "synthetic", "neighbours"},
     {"episodes", "networks", "noise"},
     {"objectives"},
+    {"gans"},
     {"training"},
     {"augmentation", "classifiers"},
     {"evaluation", "summary", "spiral"},
@@ -24,9 +25,7 @@ LAYERS = [
     {"cli"},
 ]
 # The evaluation knows methods by fit and predict alone, so it cannot favour one.
-BLIND = {
-    "evaluation": {"augmentation", "classifiers", "methods", "neighbours", "objectives", "training"}
-}
+BLIND = {"evaluation": {"augmentation", "classifiers", "methods", "neighbours", "gans", "training"}}
 
 
 def imports_of(path: Path) -> set[str]:

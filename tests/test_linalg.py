@@ -322,3 +322,16 @@ def test_the_largest_number_has_a_norm():
     matrix = torch.full((1, 1), torch.finfo(torch.float32).max)
 
     assert ky_fan_norm(matrix, 1) == matrix
+
+
+@pytest.mark.parametrize("num_dims", [8, 60])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_the_distance_to_what_is_not_finite_is_no_number(num_dims, value):
+    base = decaying_covariances(1, num_dims, seed=0)
+    other = torch.full((num_dims, num_dims), value, dtype=torch.float64)
+
+    distances = covariance_distances(
+        spectra(base, 3), torch.zeros(1, 1, dtype=torch.long), other.unsqueeze(0), 3
+    )
+
+    assert distances.isnan().all()

@@ -7,11 +7,8 @@ from torch import Tensor
 from cpaan.config import TrainConfig
 from cpaan.episodes import Episode, MetaEpisodes, TrainingData
 from cpaan.linalg import Spectra, covariances, spectra
-from cpaan.noise import GaussianNoise, MixtureNoise
 from cpaan.objectives import (
     FAKE,
-    GANS,
-    Networks,
     choose_covariance_classes,
     covariance_loss,
     cycle_loss,
@@ -384,74 +381,6 @@ def test_the_distance_to_a_mixture_is_at_most_the_mean_distance(seed, spread):
 
     assert 0 < losses["mixture"] <= losses["all"] + 1e-12
     assert spread == 0 or losses["mixture"] < 0.999 * losses["all"]
-
-
-def test_the_four_gans_differ_as_in_the_paper():
-    terms = {gan.name: (gan.has_cycle, gan.has_covariance) for gan in GANS.values()}
-    noises = {gan.name: gan.noise for gan in GANS.values() if gan.has_cycle}
-
-    assert list(GANS) == ["c-GAN", "cCyc-GAN", "cDeLi-GAN", "cCov-GAN"]
-    assert terms == {
-        "c-GAN": (False, False),
-        "cCyc-GAN": (True, False),
-        "cDeLi-GAN": (True, False),
-        "cCov-GAN": (True, True),
-    }
-    assert noises == {"cCyc-GAN": "gaussian", "cDeLi-GAN": "mixture", "cCov-GAN": None}
-
-
-def networks_of(name: str, **settings) -> Networks:
-    config = config_of(**settings)
-    gan = GANS[name]
-    return Networks(gan, data_of(config), config, new_rng(0), has_way_back=gan.has_cycle)
-
-
-def test_a_gan_without_a_cycle_has_no_way_back():
-    networks = networks_of("c-GAN")
-
-    assert {name for name, _ in networks.named_children()} == {
-        "base_to_novel",
-        "novel_discriminator",
-    }
-
-
-@pytest.mark.parametrize(
-    ("name", "configured", "kind"),
-    [
-        ("cCyc-GAN", "mixture", GaussianNoise),
-        ("cDeLi-GAN", "gaussian", MixtureNoise),
-        ("cCov-GAN", "gaussian", GaussianNoise),
-        ("cCov-GAN", "mixture", MixtureNoise),
-    ],
-)
-def test_only_the_covariance_preserving_gan_has_its_noise_configured(name, configured, kind):
-    assert isinstance(networks_of(name, noise=configured).noise, kind)
-
-
-@pytest.mark.parametrize("name", GANS)
-def test_every_weight_is_trained_by_one_of_two_sides(name):
-    networks = networks_of(name)
-
-    generators, discriminators = networks.of_generators(), networks.of_discriminators()
-
-    sides = [set(map(id, side)) for side in (generators, discriminators)]
-    assert not sides[0] & sides[1]
-    assert sides[0] | sides[1] == set(map(id, networks.parameters()))
-    of_networks = (networks.base_to_novel, networks.novel_discriminator)
-    for network, side in zip(of_networks, sides, strict=True):
-        assert set(map(id, network.parameters())) <= side
-
-
-def test_the_mixture_is_trained_with_the_generators():
-    networks = networks_of("cDeLi-GAN")
-
-    assert any(each is networks.noise.means for each in networks.of_generators())
-
-
-def test_networks_have_the_type_of_the_data():
-    networks = networks_of("cDeLi-GAN")
-
-    assert {parameter.dtype for parameter in networks.parameters()} == {torch.float64}
 
 
 def test_a_relative_distance_to_a_class_without_covariance_is_a_number():

@@ -11,7 +11,7 @@ from cpaan.cli.options import add_common, check_writable, new_progress, positive
 from cpaan.config import parse_settings
 from cpaan.figures import draw_spiral
 from cpaan.files import write_whole
-from cpaan.objectives import GANS
+from cpaan.gans import GANS
 from cpaan.provenance import describe_run
 from cpaan.spiral import SPIRAL_CONFIG, SpiralOutcome, check_spiral, draw_points, run_spiral
 
