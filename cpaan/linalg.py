@@ -144,10 +144,8 @@ class _CovarianceDistances(torch.autograd.Function):
         try:
             vectors, values = _leading_eigenpairs(other, base, classes)
         except LinAlgError:  # of NaN, there are no eigenvalues
-            values = torch.full((*classes.shape, m), torch.nan, dtype=other.dtype).to(other.device)
-            vectors = (
-                torch.zeros_like(other[:, :, :m]).unsqueeze(1).expand(-1, values.shape[1], -1, -1)
-            )
+            values = other.new_full((*classes.shape, m), torch.nan)
+            vectors = other.new_zeros(*classes.shape, other.shape[-1], m)
         order = values.abs().argsort(dim=-1, descending=True)[..., :m]
         values = values.gather(-1, order)
         vectors = vectors.gather(-1, order.unsqueeze(-2).expand(*vectors.shape[:-1], -1))
