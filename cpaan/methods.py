@@ -38,7 +38,8 @@ METHODS = (*CONTROLS, *GANS)
 
 Progress = Callable[[str], None]
 
-_EPISODES_AT_ONCE = 100  # between looks at the losses
+_MOST_EPISODES_AT_ONCE = 100  # between looks at the losses
+_SECONDS_AT_ONCE = 2.0
 _SECONDS_BETWEEN_MESSAGES = 10.0
 _SECONDS_BETWEEN_CHECKPOINTS = 60.0
 
@@ -144,10 +145,15 @@ class Adversarial(Augmented):
             run.load(self._checkpoint)
             self._progress(f"{self._gan.name}: going on from episode {run.episode}")
         started, first = time.monotonic(), run.episode
-        said = saved = started
+        said = saved = looked = started
+        count = 1
         while run.episode < config.num_episodes:
-            terms = run.advance(min(_EPISODES_AT_ONCE, config.num_episodes - run.episode))
+            terms = run.advance(min(count, config.num_episodes - run.episode))
             now, is_last = time.monotonic(), run.episode == config.num_episodes
+            # Slow episodes are looked at one by one, so that nobody waits long for a sign of life.
+            is_quick = now - looked < _SECONDS_AT_ONCE
+            count = min(2 * count, _MOST_EPISODES_AT_ONCE) if is_quick else max(1, count // 2)
+            looked = now
             if is_last or now - said > _SECONDS_BETWEEN_MESSAGES:
                 said = now
                 rate = (run.episode - first) / (now - started)
