@@ -1,7 +1,7 @@
 """Low-shot learning by feature augmentation: methods, and the benchmark that judges them."""
 
 from cpaan.benchmark import Results, evaluate
-from cpaan.config import EvaluationConfig
+from cpaan.config import EvaluationConfig, TrainConfig
 from cpaan.feature_cache import open_features
 from cpaan.feature_files import write_features
 from cpaan.features import FeatureTable
@@ -14,6 +14,7 @@ __all__ = [
     "Phase",
     "Results",
     "Split",
+    "TrainConfig",
     "accuracy_table",
     "difference_table",
     "evaluate",

@@ -101,22 +101,26 @@ def synthesise_normalised(
     return (synthetic * data.scale).to(task.shots.dtype)
 
 
-def num_synthetic_of(task: LowShotTask, config: EvaluationConfig) -> int:
+def num_synthetic_of(counts: Tensor, max_shots: int, config: EvaluationConfig) -> int:
     """Return S: the configured number, or what fills novel classes to base classes' capacity.
+
+    Args:
+        counts: Examples of each base class, shape (classes,).
+        max_shots: The most shots of a novel class; the others get as many synthetic examples.
+        config: The settings.
 
     Raises:
         ValueError: If base classes have no more examples than there are shots.
     """
     if not config.fill_to_capacity:
         return config.num_synthetic
-    capacity = round(float(task.base.counts.double().mean()))
-    lacking = capacity - task.shots.shape[2]
-    if lacking < 1:
+    capacity = round(float(counts.double().mean()))
+    if capacity <= max_shots:
         raise ValueError(
-            f"base classes have {capacity} examples on average, so that classes with "
-            f"{task.shots.shape[2]} shots cannot be filled up to that (--set num_synthetic=...)"
+            f"base classes have {capacity} examples on average: novel classes with {max_shots} "
+            "shots cannot be filled up to that (--set fill_to_capacity=false)"
         )
-    return lacking
+    return capacity - max_shots
 
 
 def mean_pairwise_distance(examples: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """The whole benchmark: methods, draws and seeds in, one table of scores out."""
 
 import json
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,14 +11,14 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from cpaan.augmentation import mean_pairwise_distance
+from cpaan.augmentation import mean_pairwise_distance, num_synthetic_of
 from cpaan.config import EvaluationConfig, TrainConfig
 from cpaan.episodes import check_training
 from cpaan.evaluation import PRIORS, score
 from cpaan.features import TRAIN, FeatureTable
 from cpaan.figures import draw_accuracy
 from cpaan.files import write_whole
-from cpaan.gans import GANS
+from cpaan.gans import GANS, check_objective
 from cpaan.methods import CONTROLS, Augmented, Progress, check_methods, make_method
 from cpaan.neighbours import check_neighbours
 from cpaan.provenance import count_test_reads, describe_run
@@ -91,6 +92,22 @@ def evaluate(
     Raises:
         ValueError: If the data cannot serve the phase, or a method is unknown.
     """
+    if phase == TEST_PHASE and checkpoints is None:
+        # A GAN is trained once for both phases: the validation phase chooses its priors.
+        with tempfile.TemporaryDirectory() as folder:
+            return evaluate(
+                table,
+                split,
+                phase=phase,
+                methods=methods,
+                config=config,
+                training=training,
+                checkpoints=Path(folder),
+                shot_rows=shot_rows,
+                device=device,
+                allow_trained_novel=allow_trained_novel,
+                progress=progress,
+            )
     config = config or EvaluationConfig()
     training = training or TrainConfig()
     run = describe_run()
@@ -115,18 +132,21 @@ def evaluate(
         if config.prior is None:
             progress("choosing priors on the validation phase")
             fixed_priors = _priors_of_validation(
-                table, split, methods, config, training, device, progress
+                table, split, methods, config, training, checkpoints, device, progress
             )
 
     task, queries = read_phase(
         table, split, phase, shot_rows, sorted(config.shots), torch.device(device)
     )
     frames, diversities = [], []
+    origins: dict[str, Any] = {}
     for name in methods:
         for seed in range(config.seed, config.seed + config.num_seeds):
             checkpoint = None if checkpoints is None else checkpoints / f"{name}-seed{seed}.pt"
             method = make_method(name, config, training, checkpoint=checkpoint, progress=progress)
             frame, diversity = _run(name, method, seed, task, queries, config, progress)
+            if method.origin is not None:
+                origins[f"{name}, seed {seed}"] = method.origin
             frames.append(frame)
             diversities.append(diversity)
     everything = pd.concat(frames, ignore_index=True)
@@ -138,6 +158,7 @@ def evaluate(
         "run": {**run, "device": str(device)},
         "config": config.to_dict(),
         "training": training.to_dict() if any(name in GANS for name in methods) else None,
+        "went_on_from": origins,
         "phase": phase,
         "methods": list(methods),
         "features": {
@@ -163,11 +184,16 @@ def _check_settings(
     training: TrainConfig,
 ) -> None:
     """Refuse settings that do not suit the base classes before any work is done."""
-    if any(name in CONTROLS and CONTROLS[name] is not None for name in methods):
+    counts = torch.tensor([len(table.rows_of(name, TRAIN)) for name in base_classes])
+    gans = [GANS[name] for name in methods if name in GANS]
+    for gan in gans:
+        check_training(training, counts, table.num_dims, with_covariances=gan.has_covariance)
+        check_objective(gan, training)
+    translations = [CONTROLS[name] for name in methods if name in CONTROLS]
+    if any(translations):
         check_neighbours(config, len(base_classes))
-    if any(name in GANS for name in methods):
-        counts = torch.tensor([len(table.rows_of(name, TRAIN)) for name in base_classes])
-        check_training(training, counts, table.num_dims)
+    if gans or any(translations):
+        num_synthetic_of(counts, max(config.shots), config)
 
 
 def _priors_of_validation(
@@ -176,6 +202,7 @@ def _priors_of_validation(
     methods: Sequence[str],
     config: EvaluationConfig,
     training: TrainConfig,
+    checkpoints: Path | None,
     device: str | torch.device,
     progress: Progress,
 ) -> pd.DataFrame:
@@ -187,6 +214,7 @@ def _priors_of_validation(
             methods=methods,
             config=config,
             training=training,
+            checkpoints=checkpoints,
             device=device,
             allow_trained_novel=True,  # nothing is claimed of these scores
             progress=lambda message: progress(f"  {message}"),

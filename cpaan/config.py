@@ -1,9 +1,8 @@
 """Settings, checked once: every open point of a run is a named field here."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from numbers import Integral
+from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
@@ -27,33 +26,25 @@ points of these 10,000 in every column without a prior, top-1 and top-5.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class NeighbourSettings:
-    """Which base classes are related to a novel class; shared by training and evaluation."""
+_LARGEST = 3e38  # as float32, in which most of the work is done
+_LARGEST_COUNT = 10**9
 
-    neighbours: Literal["soft", "hard", "none"] = "soft"
-    """NBS-S: by similarity; NBS-H: the nearest few, all alike; none: all base classes alike."""
-    perplexity: float | None = 10.0
-    """NBS-S: how many base classes a novel class draws from, on average. None: the paper's
-    softmax without a temperature, which depends on the scale of the features."""
-    num_neighbours: int = 10
-    """NBS-H: how many of the nearest base classes (the paper's k)."""
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Named values that are checked once, when they are put together.
+
+    Raises:
+        ValueError: If a value is not of its field's type.
+    """
 
     def __post_init__(self) -> None:
         for name, annotation in get_type_hints(type(self)).items():
             value = getattr(self, name)
-            if annotation is int and not isinstance(value, Integral):
-                raise ValueError(f"{name} must be a whole number, got {value!r}")
-            if get_origin(annotation) is tuple:  # JSON has lists
-                object.__setattr__(self, name, tuple(value))
-            if get_origin(annotation) is Literal and getattr(self, name) not in get_args(
-                annotation
-            ):
-                choices = ", ".join(get_args(annotation))
-                raise ValueError(f"{name} is one of {choices}; got {getattr(self, name)!r}")
-        self._refuse_unless_positive("num_neighbours")
-        if self.perplexity is not None:
-            self._refuse_unless_positive("perplexity")
+            if get_origin(annotation) is tuple and isinstance(value, list):  # as JSON has it
+                object.__setattr__(self, name, value := tuple(value))
+            if not _is_of_type(value, annotation):
+                raise ValueError(f"{name} must be {_name_type(annotation)}, got {value!r}")
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Self:
         """Return a copy with some fields replaced.
@@ -73,15 +64,34 @@ class NeighbourSettings:
 
     def _refuse_unless_positive(self, *names: str) -> None:
         for name in names:
-            if not 0 < getattr(self, name) < math.inf:
+            if not 0 < getattr(self, name) < _LARGEST:
                 raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}")
 
     def _refuse_negative(self, *names: str) -> None:
         for name in names:
-            if not 0 <= getattr(self, name) < math.inf:
+            if not 0 <= getattr(self, name) < _LARGEST:
                 raise ValueError(
                     f"{name} must be finite and not negative, got {getattr(self, name)}"
                 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeighbourSettings(Settings):
+    """Which base classes are related to a novel class; shared by training and evaluation."""
+
+    neighbours: Literal["soft", "hard", "none"] = "soft"
+    """NBS-S: by similarity; NBS-H: the nearest few, all alike; none: all base classes alike."""
+    perplexity: float | None = 10.0
+    """NBS-S: how many base classes a novel class draws from, on average. None: the paper's
+    softmax without a temperature, which depends on the scale of the features."""
+    num_neighbours: int = 10
+    """NBS-H: how many of the nearest base classes (the paper's k)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._refuse_unless_positive("num_neighbours")
+        if self.perplexity is not None:
+            self._refuse_unless_positive("perplexity")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,8 +297,14 @@ class TrainConfig(NeighbourSettings):
                 "normalised_weights=false needs sampling=uniform: otherwise similarity would count "
                 f"twice, in the draw and in the weight; got sampling={self.sampling}"
             )
-        if self.adam_beta1 >= 1:
-            raise ValueError(f"adam_beta1 must be below 1, got {self.adam_beta1}")
+        if self.adam_beta1 >= 1 or self.anneal_factor > 1:
+            raise ValueError(
+                "adam_beta1 must be below 1 and anneal_factor not above it, "
+                f"got {self.adam_beta1} and {self.anneal_factor}"
+            )
+        for name, annotation in get_type_hints(type(self)).items():
+            if annotation is int and getattr(self, name) > _LARGEST_COUNT:
+                raise ValueError(f"{name} is too large: {getattr(self, name)}")
         if self.num_base_examples < 1:
             raise ValueError(
                 f"batch_size must be above num_ways times the most episode_shots, "
@@ -337,7 +353,7 @@ class TrainConfig(NeighbourSettings):
         )
 
 
-def parse_settings(assignments: Sequence[str], *configs: NeighbourSettings) -> list[dict[str, Any]]:
+def parse_settings(assignments: Sequence[str], *configs: Settings) -> list[dict[str, Any]]:
     """Turn ``["name=value", ...]`` into overrides of configs, by the types of their fields.
 
     Returns:
@@ -381,7 +397,24 @@ def _parse_as(text: str, annotation: Any) -> Any:
     return annotation(text)
 
 
+def _is_of_type(value: Any, annotation: Any) -> bool:
+    """Return whether a value may stand in a field; a whole number may stand for any number."""
+    if get_origin(annotation) is Literal:
+        return value in get_args(annotation)
+    if get_origin(annotation) is UnionType:
+        return any(_is_of_type(value, choice) for choice in get_args(annotation))
+    if get_origin(annotation) is tuple:
+        of_element = get_args(annotation)[0]
+        return isinstance(value, tuple) and all(_is_of_type(part, of_element) for part in value)
+    if annotation in (int, float):
+        kind = Integral if annotation is int else Real
+        return isinstance(value, kind) and not isinstance(value, bool)
+    return isinstance(value, annotation)
+
+
 def _name_type(annotation: Any) -> str:
+    if get_origin(annotation) is Literal:
+        return f"one of {', '.join(get_args(annotation))}"
     if get_origin(annotation) is UnionType:
         return " or ".join(map(_name_type, get_args(annotation)))
     if get_origin(annotation) is tuple:

@@ -5,6 +5,7 @@ classes, M = meta-base examples, K = shots, D = feature dimension. Pairs of a me
 meta-base example have shape (N, M); what all meta-novel classes share has shape (1, M).
 """
 
+import hashlib
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self
 
@@ -60,6 +61,8 @@ class TrainingData:
     unit_norm: bool
     spectra: Spectra | None
     """None where no covariance is asked for."""
+    fingerprint: str
+    """Of the examples before they were normalised."""
 
     @classmethod
     def prepare(
@@ -70,21 +73,36 @@ class TrainingData:
         with_covariances: bool,
         dtype: torch.dtype = torch.float32,
     ) -> Self:
-        """Normalise base examples and compute their covariances."""
-        features = base.features.to(dtype)
+        """Normalise base examples and compute their covariances.
+
+        Classes are put in the order of their names: the phases put their own classes first, but
+        they share all base classes, and so should they share what was trained on them.
+        """
+        by_class = base.by_class()
+        order = sorted(range(len(base.names)), key=lambda number: base.names[number])
+        raw = torch.cat([by_class[number] for number in order])
         unit_norm = config.normalisation == "unit-norm"
         if unit_norm:
             scale = base.mean_norm
-            features = normalize(features, dim=-1)
+            features = normalize(raw.to(dtype), dim=-1)
         else:
             scale = base.variance**0.5 if config.normalisation == "spread" else 1.0
-            features = features / scale
-        normalised = BaseSet(features, base.counts)
+            features = raw.to(dtype) / scale
+        counts = base.counts[torch.tensor(order, device=base.counts.device)]
+        normalised = BaseSet(features, counts, [base.names[number] for number in order])
         every = None
         if with_covariances:
             matrices = torch.stack([covariances(rows) for rows in normalised.by_class()])
             every = spectra(matrices, config.ky_fan_order)
-        return cls(base=normalised, scale=scale, unit_norm=unit_norm, spectra=every)
+        digest = hashlib.sha256(counts.cpu().numpy().tobytes())
+        digest.update(raw.cpu().numpy().tobytes())
+        return cls(
+            base=normalised,
+            scale=scale,
+            unit_norm=unit_norm,
+            spectra=every,
+            fingerprint=digest.hexdigest()[:16],
+        )
 
     def normalise(self, features: Tensor) -> Tensor:
         """Return features, shape (..., D), as the networks want them."""
@@ -97,13 +115,16 @@ class TrainingData:
         return bool((self.base.features >= 0).all())
 
 
-def check_training(config: TrainConfig, counts: Tensor, num_dims: int) -> None:
+def check_training(
+    config: TrainConfig, counts: Tensor, num_dims: int, *, with_covariances: bool = True
+) -> None:
     """Refuse settings that do not suit the base classes.
 
     Args:
         config: The settings.
         counts: Examples of each base class, shape (C,).
         num_dims: D.
+        with_covariances: Whether covariances will be compared.
 
     Raises:
         ValueError: With the setting and both numbers.
@@ -120,7 +141,7 @@ def check_training(config: TrainConfig, counts: Tensor, num_dims: int) -> None:
             f"episode_shots go up to {config.max_shots}, but the smallest base class has "
             f"{smallest} examples (--set episode_shots=...)"
         )
-    if config.ky_fan_order > num_dims:
+    if with_covariances and config.ky_fan_order > num_dims:
         raise ValueError(
             f"ky_fan_order is {config.ky_fan_order}, but features have {num_dims} dimensions "
             "(--set ky_fan_order=...)"
@@ -211,13 +232,7 @@ def make_episode(
     # Soft scores pair a novel class with all base classes, also where they underflow to zero.
     is_related = alpha > 0 if config.neighbours == "hard" else torch.ones_like(alpha).bool()
     num_novel, num_examples = len(alpha), config.num_base_examples
-    if config.sampling == "shared":
-        share = alpha.mean(dim=0, keepdim=True)
-    elif config.sampling == "per-class":
-        share = alpha
-    else:
-        share = is_related.any(dim=0, keepdim=True).to(alpha.dtype)
-        share = share / share.sum()
+    share = draw_shares(alpha, is_related, config.sampling)
     sources = torch.multinomial(share, num_examples, replacement=True, generator=rng)
     places = _uniforms(sources.shape, rng, sources.device)
     base_examples = data.base.pick(base_classes[sources], places)
@@ -225,12 +240,15 @@ def make_episode(
     pair_alpha = alpha.gather(1, sources.expand(num_novel, -1))  # (N, M)
     pair_share = share.expand(num_novel, -1).gather(1, sources.expand(num_novel, -1))
     if config.normalised_weights:
-        weights = pair_alpha / pair_share
+        weights = importance(pair_alpha, pair_share)
         # A class may find none of its relatives in a shared batch; any examples serve it then.
-        weights = weights + torch.finfo(weights.dtype).tiny
+        weights = weights.masked_fill((weights == 0).all(dim=1, keepdim=True), 1)
         weights = sample_weights = weights / weights.sum(dim=1, keepdim=True)
-        # The other way, a base class's similarities are those to its novel classes.
-        back = pair_alpha / alpha.sum(dim=0)[sources].clamp(min=torch.finfo(weights.dtype).tiny)
+        # The other way, a base class's novel classes count by their similarity to it; where each
+        # has drawn its own examples, they already come in that proportion.
+        back = torch.ones_like(pair_alpha)
+        if config.sampling != "per-class":
+            back = importance(pair_alpha, alpha.sum(dim=0)[sources])
         back_weights = back / back.sum()
     else:
         # The formula to the letter: a plain mean over examples of related classes, each loss
@@ -263,6 +281,27 @@ def make_episode(
         sample_weights=sample_weights,
         back_weights=back_weights,
     )
+
+
+def draw_shares(alpha: Tensor, is_related: Tensor, sampling: str) -> Tensor:
+    """Return the probabilities by which base classes are drawn, shape (1 or N, base classes).
+
+    Args:
+        alpha: Similarity, shape (N, base classes).
+        is_related: Which base classes a novel class is paired with; same shape.
+        sampling: "shared", "per-class" or "uniform"; see `cpaan.config`.
+    """
+    if sampling == "shared":
+        return alpha.mean(dim=0, keepdim=True)
+    if sampling == "per-class":
+        return alpha
+    share = is_related.any(dim=0, keepdim=True).to(alpha.dtype)
+    return share / share.sum()
+
+
+def importance(alpha: Tensor, share: Tensor) -> Tensor:
+    """Return the weight of an example that was drawn by ``share`` and should be by ``alpha``."""
+    return alpha / share.clamp(min=torch.finfo(share.dtype).tiny)
 
 
 def _uniforms(shape: tuple[int, ...], rng: torch.Generator, device: torch.device) -> Tensor:

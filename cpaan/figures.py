@@ -15,6 +15,7 @@ from cpaan.synthetic import Spiral
 
 # Okabe and Ito's colours, which people with any kind of colour vision can tell apart.
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+DASHES = ("-", "--", ":")  # for lines beyond these colours
 PANELS = {"novel": "LSL", "all": "GLSL"}
 
 
@@ -49,7 +50,10 @@ def draw_accuracy(scores: pd.DataFrame) -> str:
 def _draw_panel(axes: Axes, cells: pd.DataFrame) -> None:
     for number, (method, line) in enumerate(cells.groupby("method", sort=False)):
         colour = COLOURS[number % len(COLOURS)]
-        axes.plot(line["shots"], line["top5_mean"], "o-", color=colour, ms=3, lw=1.2, label=method)
+        dashes = DASHES[number // len(COLOURS) % len(DASHES)]
+        axes.plot(
+            line["shots"], line["top5_mean"], f"o{dashes}", color=colour, ms=3, lw=1.2, label=method
+        )
         axes.fill_between(
             line["shots"],
             line["top5_mean"] - line["top5_interval"],

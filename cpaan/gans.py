@@ -65,6 +65,18 @@ def generator_objective(terms: Terms, config: TrainConfig) -> Tensor:
     )
 
 
+def check_objective(gan: Gan, config: TrainConfig) -> None:
+    """Refuse weights that leave the generators nothing to learn.
+
+    Raises:
+        ValueError: With the weights that are zero.
+    """
+    weights = ["adversarial_weight", "prototype_weight"]
+    weights += ["cycle_weight"] * gan.has_cycle + ["covariance_weight"] * gan.has_covariance
+    if not any(getattr(config, name) for name in weights):
+        raise ValueError(f"{gan.name} has nothing to learn: {', '.join(weights)} are all zero")
+
+
 def discriminator_objective(terms: Terms) -> Tensor:
     """Return what the discriminators minimise."""
     return terms["novel_discriminator"] + terms["base_discriminator"]
@@ -170,7 +182,7 @@ def generator_terms(
     networks: Networks,
     episode: Episode,
     moved: Translations,
-    base: TrainingData,
+    data: TrainingData,
     config: TrainConfig,
     rng: torch.Generator,
 ) -> Terms:
@@ -205,9 +217,9 @@ def generator_terms(
             base_again, episode.base_examples, weights
         )
     if gan.has_covariance and config.covariance_weight:
-        assert base.spectra is not None
+        assert data.spectra is not None
         spectra, classes, scores, left_out = choose_covariance_classes(
-            episode, base.spectra, config, rng
+            episode, data.spectra, config, rng
         )
         terms["covariance"] = covariance_loss(
             translated, episode.sample_weights, spectra, classes, scores, config

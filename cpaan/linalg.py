@@ -116,11 +116,10 @@ def covariance_distances(base: Spectra, classes: Tensor, other: Tensor, m: int) 
     """Return Ky Fan m-norms of base covariances minus others, for many pairs that share them.
 
     Each difference X is symmetric and indefinite: its singular values are the sizes of its
-    eigenvalues. Differences share their parts, so none is formed. What X does not nearly vanish
-    on is close to the leading eigenvectors of the one covariance and of the other; two
-    multiplications of these by X and a small eigenproblem give the norm with a relative error
-    of about 1e-4 on covariances of real features. Where so many vectors would fill the space,
-    the eigenproblem is the whole one.
+    eigenvalues. What X does not nearly vanish on is close to the leading eigenvectors of the one
+    covariance and of the other; two multiplications of these by X and a small eigenproblem give
+    the norm with a relative error of about 1e-4 on covariances of real features. Where so many
+    vectors would fill the space, the eigenproblem is the whole one.
 
     The gradient is the subgradient with respect to ``other``; it is summed over the pairs of a
     novel class before it is multiplied by anything large.
@@ -149,8 +148,12 @@ class _CovarianceDistances(torch.autograd.Function):
         order = values.abs().argsort(dim=-1, descending=True)[..., :m]
         values = values.gather(-1, order)
         vectors = vectors.gather(-1, order.unsqueeze(-2).expand(*vectors.shape[:-1], -1))
-        ctx.save_for_backward(vectors, values.sign())
-        return values.abs().sum(dim=-1)
+        # As in the norm itself: where there is nothing, the subgradient of least norm.
+        sizes = values.abs()
+        rank_tolerance = other.shape[-1] * torch.finfo(other.dtype).eps
+        is_nonzero = sizes > rank_tolerance * sizes[..., :1]
+        ctx.save_for_backward(vectors, values.sign() * is_nonzero)
+        return sizes.sum(dim=-1)
 
     @staticmethod
     @once_differentiable

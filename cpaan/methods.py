@@ -1,9 +1,9 @@
 """Every method by its name in the tables."""
 
 import difflib
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from cpaan.augmentation import (
     synthesise,
     synthesise_normalised,
 )
+from cpaan.checkpoints import load_checkpoint, train_to_end
 from cpaan.classifiers import HEAD_CLASSES
 from cpaan.config import EvaluationConfig, TrainConfig
 from cpaan.episodes import MetaEpisodes, TrainingData
@@ -38,17 +39,14 @@ METHODS = (*CONTROLS, *GANS)
 
 Progress = Callable[[str], None]
 
-_MOST_EPISODES_AT_ONCE = 100  # between looks at the losses
-_SECONDS_AT_ONCE = 2.0
-_SECONDS_BETWEEN_MESSAGES = 10.0
-_SECONDS_BETWEEN_CHECKPOINTS = 60.0
-
 
 class Augmented:
     """Classifier heads on real examples and on synthetic ones; subclasses say which."""
 
     diversity: Tensor | None = None
     """Mean distance of two synthetic examples of a class, shape (P, N), of the last fit."""
+    origin: dict[str, Any] | None = None
+    """Where it went on from, if it did: the command, commit and episode of a checkpoint."""
 
     def __init__(self, config: EvaluationConfig) -> None:
         """Prepare the heads."""
@@ -68,6 +66,9 @@ class Augmented:
         rng_of_head = dict(zip(HEAD_CLASSES, for_heads, strict=True))
         for name, head in self._heads.items():
             head.fit(task, synthetic, rng_of_head[name])
+
+    def _num_synthetic(self, task: LowShotTask) -> int:
+        return num_synthetic_of(task.base.counts, task.shots.shape[2], self._config)
 
     def predict(self, queries: Tensor) -> Mapping[str, Tensor]:
         """Return each head's scores."""
@@ -90,7 +91,7 @@ class Control(Augmented):
             task,
             self._translation,
             neighbours=self._config,
-            num_synthetic=num_synthetic_of(task, self._config),
+            num_synthetic=self._num_synthetic(task),
             rng=rng,
         )
 
@@ -133,7 +134,7 @@ class Adversarial(Augmented):
             self._run.episodes.data,
             self._run.networks.base_to_novel,
             neighbours=self._training,
-            num_synthetic=num_synthetic_of(task, self._config),
+            num_synthetic=self._num_synthetic(task),
             rng=for_sources,
         )
 
@@ -142,31 +143,10 @@ class Adversarial(Augmented):
         data = TrainingData.prepare(base, config, with_covariances=self._gan.has_covariance)
         run = TrainingRun(self._gan, MetaEpisodes(data, config), config, rng)
         if self._checkpoint is not None and self._checkpoint.exists():
-            run.load(self._checkpoint)
+            origin = load_checkpoint(run, self._checkpoint)
+            self.origin = {**origin, "episode": run.episode}
             self._progress(f"{self._gan.name}: going on from episode {run.episode}")
-        started, first = time.monotonic(), run.episode
-        said = saved = looked = started
-        count = 1
-        while run.episode < config.num_episodes:
-            terms = run.advance(min(count, config.num_episodes - run.episode))
-            now, is_last = time.monotonic(), run.episode == config.num_episodes
-            # Slow episodes are looked at one by one, so that nobody waits long for a sign of life.
-            is_quick = now - looked < _SECONDS_AT_ONCE
-            count = min(2 * count, _MOST_EPISODES_AT_ONCE) if is_quick else max(1, count // 2)
-            looked = now
-            if is_last or now - said > _SECONDS_BETWEEN_MESSAGES:
-                said = now
-                rate = (run.episode - first) / (now - started)
-                losses = ", ".join(f"{name} {value:.3g}" for name, value in terms.items() if value)
-                self._progress(
-                    f"{self._gan.name}: episode {run.episode} of {config.num_episodes}, "
-                    f"{(config.num_episodes - run.episode) / rate:.0f} s left; {losses}"
-                )
-            if self._checkpoint is not None and (
-                is_last or now - saved > _SECONDS_BETWEEN_CHECKPOINTS
-            ):
-                run.save(self._checkpoint)
-                saved = now
+        train_to_end(run, checkpoint=self._checkpoint, progress=self._progress)
         return run
 
 

@@ -4,15 +4,17 @@ Two base classes leave none to play novel ones, so there is no meta-training her
 trained directly to translate the base arms into the novel ones, of which it sees four points each.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from cpaan.augmentation import mean_pairwise_distance
+from cpaan.checkpoints import train_to_end
 from cpaan.config import TrainConfig
 from cpaan.episodes import Episode, TrainingData, make_episode
-from cpaan.gans import GANS
+from cpaan.gans import GANS, check_objective
 from cpaan.linalg import covariances, ky_fan_norm
 from cpaan.neighbours import check_neighbours, similarity
 from cpaan.randomness import new_rng
@@ -79,7 +81,13 @@ class SpiralEpisodes:
         )
 
 
-def run_spiral(name: str, points: Spiral, config: TrainConfig, seed: int) -> SpiralOutcome:
+def run_spiral(
+    name: str,
+    points: Spiral,
+    config: TrainConfig,
+    seed: int,
+    progress: Callable[[str], None] = lambda message: None,
+) -> SpiralOutcome:
     """Train one of the four GANs on a spiral, and translate all base points with it.
 
     c-GAN has no way back. As in the paper, a second c-GAN is trained for it: its generator and
@@ -92,7 +100,7 @@ def run_spiral(name: str, points: Spiral, config: TrainConfig, seed: int) -> Spi
     data = TrainingData.prepare(base, config, with_covariances=gan.has_covariance)
     episodes = SpiralEpisodes(data, data.normalise(points.shots), config)
     run = TrainingRun(gan, episodes, config, for_training, has_way_back=True)
-    run.advance(config.num_episodes)
+    train_to_end(run, progress=progress)
 
     # Every arm is filled from the base arms by their similarity, as in meta-testing.
     novel = data.normalise(points.shots).mean(dim=1)
@@ -123,6 +131,8 @@ def check_spiral(config: TrainConfig) -> None:
     if config.ky_fan_order > 2:
         raise ValueError(f"ky_fan_order is {config.ky_fan_order}, but the plane has 2 dimensions")
     check_neighbours(config, num_base=2)
+    for gan in GANS.values():
+        check_objective(gan, config)
 
 
 def draw_points(seed: int) -> Spiral:

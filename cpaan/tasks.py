@@ -27,15 +27,19 @@ class Problem(NamedTuple):
 class BaseSet:
     """Train rows of the base classes, grouped by class."""
 
-    def __init__(self, features: Tensor, counts: Tensor) -> None:
+    def __init__(
+        self, features: Tensor, counts: Tensor, names: Sequence[str] | None = None
+    ) -> None:
         """Index the rows and compute each class's centroid.
 
         Args:
             features: Rows of the first class, then of the second, and so on, shape (R, D).
             counts: Rows of each class, shape (C,).
+            names: Of the classes; by default their numbers.
         """
         self.features = features
         self.counts = counts
+        self.names = tuple(names or (f"{number:09d}" for number in range(len(counts))))
         self.first_row = counts.cumsum(0) - counts
         self.prototypes = torch.stack(
             [_at_least_float32(rows).mean(dim=0) for rows in self.by_class()]
@@ -173,6 +177,7 @@ def read_phase(
         base=BaseSet(
             table.gather(np.concatenate(base_rows)).to(device),
             torch.tensor([len(rows) for rows in base_rows], device=device),
+            base_classes,
         ),
         num_base=len(phase.base),
         shots=table.gather(shot_rows).float().to(device),

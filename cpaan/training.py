@@ -1,20 +1,17 @@
-"""Meta-training: the loop, and a run that can stop and go on.
+"""Meta-training: the loop, and the state of a run that can stop and go on.
 
 Shapes: N = meta-novel classes, M = meta-base examples, D = feature dimension.
 """
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from cpaan.config import TrainConfig
 from cpaan.episodes import Episodes
-from cpaan.files import replacing
 from cpaan.gans import (
     Gan,
     Networks,
@@ -23,24 +20,26 @@ from cpaan.gans import (
     generator_objective,
     generator_terms,
 )
-from cpaan.provenance import describe_run
 from cpaan.randomness import new_rng
 
-TERMS = (
-    "effective_examples",
+LOSSES = (
     "novel_discriminator",
     "base_discriminator",
+    "discriminator_objective",
     "novel_adversarial",
     "base_adversarial",
     "cycle",
     "covariance",
-    "similarity_left_out",
     "prototype",
     "noise_penalty",
+    "generator_objective",
 )
-"""What the history has of every episode, in the order of computation: the mean over classes of the
-effective number of translated examples, 1 / Σ weight²; losses without their weights, zero where a
-GAN has no such term; and the share of similarity that the covariance term does not look at."""
+TERMS = ("effective_examples", "least_effective_examples", *LOSSES, "similarity_left_out")
+"""What the history has of every episode, in the order of computation.
+
+The effective number of translated examples of a class is 1 / Σ weight²: mean and minimum over
+classes. Losses are without their weights, zero where a GAN has no such term; the two objectives are
+the weighted sums. At the end, the share of similarity that the covariance term does not look at."""
 
 
 class TrainingDivergedError(ValueError):
@@ -84,6 +83,7 @@ class TrainingRun:
         self._generators = _adam(self.networks.of_generators(), config.adam_beta1)
         self._discriminators = _adam(self.networks.of_discriminators(), config.adam_beta1)
         self._history: list[Tensor] = []  # (episodes, terms) each
+        self._has_diverged = False
 
     @property
     def history(self) -> Tensor:
@@ -97,8 +97,9 @@ class TrainingRun:
             Means of all terms over these episodes.
 
         Raises:
-            TrainingDivergedError: If a term was not finite; it names the first one. Losses are
-                looked at here once, not in every episode, so that a GPU never waits for it.
+            TrainingDivergedError: If a term or, at the end, a weight is not finite; it names the
+                first one. They are looked at once, not in every episode, so that a GPU never
+                waits for it.
         """
         rows: list[Tensor] = []
         with _quick_products(self._rng.device):
@@ -108,40 +109,50 @@ class TrainingRun:
                 rows.append(torch.stack([term.detach().double() for term in terms.values()]))
                 self.episode += 1
         chunk = torch.stack(rows).cpu()
-        is_bad = ~chunk.isfinite()
-        if is_bad.any():
-            row, term = is_bad.nonzero()[0].tolist()
-            first = self.episode - len(chunk)
-            raise TrainingDivergedError(
-                f"{self.gan.name} diverged: at episode {first + row} the term {TERMS[term]} "
-                f"became {float(chunk[row, term])}"
+        is_finite = torch.stack([each.isfinite().all() for each in self.networks.parameters()])
+        if not chunk.isfinite().all():
+            row, term = (~chunk.isfinite()).nonzero()[0].tolist()
+            self._raise_divergence(
+                self.episode - len(chunk) + row, f"{TERMS[term]} became {float(chunk[row, term])}"
             )
+        if not is_finite.all():
+            self._raise_divergence(self.episode - 1, "weights became infinite or NaN in the update")
         self._history.append(chunk)
         return dict(zip(TERMS, chunk.mean(dim=0).tolist(), strict=True))
+
+    def _raise_divergence(self, episode: int, what: str) -> NoReturn:
+        self._has_diverged = True
+        raise TrainingDivergedError(f"{self.gan.name} diverged: at episode {episode}, {what}")
 
     def _train_one_episode(self, terms: dict[str, Tensor]) -> None:
         """Draw an episode, update the discriminators, then the generators; fill in the terms."""
         config, networks = self.config, self.networks
         episode = self.episodes.draw(self._rng)
-        terms["effective_examples"] = (1 / episode.sample_weights.square().sum(dim=1)).mean()
+        effective = 1 / episode.sample_weights.square().sum(dim=1)
+        terms["effective_examples"] = effective.mean()
+        terms["least_effective_examples"] = effective.amin()
         moved = networks.translate(episode, self._rng)
 
         if config.adversarial_weight:
             terms |= discriminator_terms(networks, episode, moved)
-            loss = discriminator_objective(terms)
-            self._update(self._discriminators, config.discriminator_learning_rate, loss)
+            terms["discriminator_objective"] = discriminator_objective(terms)
+            self._update(
+                self._discriminators,
+                config.discriminator_learning_rate,
+                terms["discriminator_objective"],
+            )
 
         terms |= generator_terms(
             self.gan, networks, episode, moved, self.episodes.data, config, self._rng
         )
-        loss = generator_objective(terms, config)
-        self._update(self._generators, config.generator_learning_rate, loss)
+        terms["generator_objective"] = generator_objective(terms, config)
+        self._update(self._generators, config.generator_learning_rate, terms["generator_objective"])
 
     def _update(self, optimiser: torch.optim.Adam, learning_rate: float, loss: Tensor) -> None:
         """Take one step of one side; the other side's gradients are not even computed."""
         (group,) = optimiser.param_groups
-        halvings = self.episode // self.config.anneal_every_episodes
-        group["lr"] = learning_rate * self.config.anneal_factor**halvings
+        num_anneals = self.episode // self.config.anneal_every_episodes
+        group["lr"] = learning_rate * self.config.anneal_factor**num_anneals
         parameters: Sequence[nn.Parameter] = group["params"]
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -149,7 +160,13 @@ class TrainingRun:
         optimiser.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that decides how the run goes on."""
+        """Return all that decides how the run goes on.
+
+        Raises:
+            TrainingDivergedError: If it cannot go on.
+        """
+        if self._has_diverged:
+            raise TrainingDivergedError(f"{self.gan.name} has diverged: there is nothing to keep")
         return {
             **self._identity(),
             "config": self.config.to_dict(),
@@ -157,6 +174,7 @@ class TrainingRun:
             "networks": self.networks.state_dict(),
             "generators": self._generators.state_dict(),
             "discriminators": self._discriminators.state_dict(),
+            "device": self._rng.device.type,
             "rng": self._rng.get_state(),
             "history": self.history,
         }
@@ -165,45 +183,37 @@ class TrainingRun:
         """Go on from where another run of the same kind was.
 
         Raises:
-            ValueError: If that run had another GAN, other data, another seed or other settings;
-                the number of episodes alone may differ.
+            ValueError: If that run had another GAN, other data, another seed or other settings,
+                or is past the end of this one; or if it must go on, but on another kind of
+                device, which has other random numbers.
         """
         for name, value in self._identity().items():
             if state[name] != value:
                 raise ValueError(f"it has another {name}: {state[name]} and not {value}")
+        before = type(self.config)(**{**self.config.to_dict(), **state["config"]}).to_dict()
         for name, value in self.config.to_dict().items():
-            if name != "num_episodes" and state["config"].get(name) != value:
-                before = state["config"].get(name)
-                raise ValueError(f"it was trained with {name} = {before} and not {value}")
+            if name != "num_episodes" and before[name] != value:
+                raise ValueError(f"it was trained with {name} = {before[name]} and not {value}")
+        if state["episode"] > self.config.num_episodes:
+            raise ValueError(
+                f"it has {state['episode']} episodes, and {self.config.num_episodes} are wanted"
+            )
+        if state["device"] == self._rng.device.type:
+            self._rng.set_state(state["rng"])
+        elif state["episode"] < self.config.num_episodes:
+            raise ValueError(
+                f"it was trained on {state['device']} and can go on only there, not on "
+                f"{self._rng.device.type}"
+            )
         self.networks.load_state_dict(state["networks"])
         self._generators.load_state_dict(state["generators"])
         self._discriminators.load_state_dict(state["discriminators"])
-        self._rng.set_state(state["rng"])
         self._history = [state["history"]]
         self.episode = state["episode"]
 
     def _identity(self) -> dict[str, Any]:
-        base = self.episodes.data.base
-        digest = hashlib.sha256(base.counts.cpu().numpy().tobytes())
-        digest.update(base.features[base.first_row].cpu().numpy().tobytes())
-        return {"GAN": self.gan.name, "data": digest.hexdigest()[:16], "seed": self._seed_word}
-
-    def save(self, path: Path) -> None:
-        """Write a checkpoint, whole or not at all: the old one survives a full disk."""
-        with replacing(path) as file:
-            torch.save({**self.state_dict(), "run": describe_run()}, file)
-
-    def load(self, path: Path) -> None:
-        """Go on from a checkpoint.
-
-        Raises:
-            ValueError: If it is none, or one of another run; see `load_state_dict`.
-        """
-        try:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-            self.load_state_dict(state)
-        except Exception as error:
-            raise ValueError(f"cannot go on from {path}: {error}") from error
+        fingerprint = self.episodes.data.fingerprint
+        return {"GAN": self.gan.name, "data": fingerprint, "seed": self._seed_word}
 
 
 @contextmanager

@@ -18,7 +18,7 @@ LAYERS = [
     {"objectives"},
     {"gans"},
     {"training"},
-    {"augmentation", "classifiers"},
+    {"augmentation", "checkpoints", "classifiers"},
     {"evaluation", "summary", "spiral"},
     {"methods"},
     {"benchmark", "figures", "tables"},

@@ -185,22 +185,18 @@ def test_a_translation_sees_normalised_features(task):
 
 
 def test_the_number_of_synthetic_examples_is_the_configured_one():
-    task = small_task(base=[[[0.0]] * 3, [[1.0]] * 6], shots=[[[2.0]]])
-
-    assert num_synthetic_of(task, EvaluationConfig(num_synthetic=7)) == 7
+    assert num_synthetic_of(torch.tensor([3, 6]), 1, EvaluationConfig(num_synthetic=7)) == 7
 
 
 def test_novel_classes_are_filled_up_to_the_average_number_of_a_base_class():
-    task = small_task(base=[[[0.0]] * 3, [[1.0]] * 7], shots=[[[2.0], [3.0]]])
+    counts = torch.tensor([3, 7])
 
-    assert num_synthetic_of(task, EvaluationConfig(fill_to_capacity=True)) == 5 - 2
+    assert num_synthetic_of(counts, 2, EvaluationConfig(fill_to_capacity=True)) == 5 - 2
 
 
 def test_classes_with_as_many_shots_as_base_classes_have_examples_cannot_be_filled_up():
-    task = small_task(base=[[[0.0]] * 2, [[1.0]] * 4], shots=[[[2.0], [3.0], [4.0]]])
-
     with pytest.raises(ValueError, match=r"base classes have 3 examples .* with 3 shots"):
-        num_synthetic_of(task, EvaluationConfig(fill_to_capacity=True))
+        num_synthetic_of(torch.tensor([2, 4]), 3, EvaluationConfig(fill_to_capacity=True))
 
 
 def test_diversity_is_the_mean_distance_of_two_different_examples():

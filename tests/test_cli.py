@@ -345,13 +345,29 @@ BAD_INPUTS = {
     "an unknown kind of neighbours": (
         None,
         gan(neighbours="close"),
-        "neighbours is one of soft, hard, none; got 'close'",
+        "neighbours must be one of soft, hard, none, got 'close'",
+    ),
+    "a GAN without any term": (
+        None,
+        gan("c-GAN", adversarial_weight="0", prototype_weight="0"),
+        "c-GAN has nothing to learn: adversarial_weight, prototype_weight are all zero",
+    ),
+    "a learning rate beyond all numbers": (
+        None,
+        gan(generator_learning_rate="1e300"),
+        "generator_learning_rate must be positive and finite, got 1e\\+300",
+    ),
+    "a width beyond all machines": (None, gan(hidden_dim="9" * 23), "hidden_dim is too large"),
+    "more shots than capacity": (
+        None,
+        [*gan(), "--shots", "25", "--set", "fill_to_capacity=true"],
+        "base classes have 25 examples on average: novel classes with 25 shots cannot be filled",
     ),
     "no episodes": (None, ["--episodes", "0"], "'0' is not a positive whole number"),
     "training that diverges": (
         None,
         gan(generator_learning_rate="1e30"),
-        "cCov-GAN diverged: at episode 1 the term",
+        "cCov-GAN diverged: at episode 1, ",
     ),
     "a checkpoint that is none": (
         lambda features, split: (
@@ -532,3 +548,22 @@ def test_as_printed_trains_and_fills_as_the_paper_does(files, tmp_path):
     assert content["training"]["perplexity"] is None
     assert content["config"]["fill_to_capacity"]
     assert content["config"]["mixing_shots"] is None
+
+
+def test_a_gan_is_trained_once_for_both_phases(files, capsys):
+    """The validation phase chooses the priors of the test phase, with the same generator."""
+    assert evaluate(*files, *gan(), "--phase", "test", "--out", "out") == 0
+
+    progress = capsys.readouterr().err
+    assert progress.count("cCov-GAN: episode 3 of 3") == 1
+    assert "cCov-GAN: going on from episode 3" in progress
+
+
+def test_a_gan_kept_from_validation_serves_the_test_phase(files, capsys):
+    evaluate(*files, *gan(), "--checkpoints", "kept")
+
+    assert evaluate(*files, *gan(), "--checkpoints", "kept", "--phase", "test", "--out", "out") == 0
+    content = json.loads(Path("out", "results.json").read_text())
+    origin = content["went_on_from"]["cCov-GAN, seed 0"]
+    assert origin["episode"] == 3
+    assert "commit" in origin

@@ -36,8 +36,8 @@ def test_overrides_are_checked_as_well():
         ({"prior": 1.0}, "prior must be above 0 and below 1"),
         ({"seed": -1}, "seeds must not be negative"),
         ({"num_neighbours": 0}, "num_neighbours must be positive and finite, got 0"),
-        ({"neighbours": "some"}, "neighbours is one of soft, hard, none; got 'some'"),
-        ({"linear_optimiser": "lbfgs"}, "linear_optimiser is one of adam, sgd; got 'lbfgs'"),
+        ({"neighbours": "some"}, "neighbours must be one of soft, hard, none, got 'some'"),
+        ({"linear_optimiser": "lbfgs"}, "linear_optimiser must be one of adam, sgd, got 'lbfgs'"),
         ({"linear_weight_decay": -1.0}, "linear_weight_decay must be finite and not negative"),
     ],
 )
@@ -127,7 +127,7 @@ def test_a_term_may_have_no_weight(name):
 
 @pytest.mark.parametrize("name", CHOICES)
 def test_training_refuses_unknown_choices(name):
-    with pytest.raises(ValueError, match=f"{name} is one of .*; got 'other'"):
+    with pytest.raises(ValueError, match=f"{name} must be one of .*, got 'other'"):
         TrainConfig(**{name: "other"})
 
 
@@ -136,7 +136,7 @@ def test_training_refuses_unknown_choices(name):
     [
         ({"episode_shots": ()}, "episode_shots must be positive whole numbers"),
         ({"episode_shots": (1, 0)}, r"episode_shots must be positive .* got \[1, 0\]"),
-        ({"adam_beta1": 1.0}, "adam_beta1 must be below 1, got 1.0"),
+        ({"adam_beta1": 1.0}, "adam_beta1 must be below 1 and anneal_factor not above it, got 1.0"),
         (
             {"num_ways": 4, "episode_shots": (1, 5), "batch_size": 20},
             "batch_size must be above num_ways times the most episode_shots, 4 x 5, got 20",
@@ -256,10 +256,28 @@ def test_a_choice_that_is_called_none_is_a_name():
 def test_an_unknown_choice_is_left_to_the_config():
     (overrides,) = parse_settings(["sampling=other"], TrainConfig())
 
-    with pytest.raises(ValueError, match="sampling is one of shared, per-class, uniform"):
+    with pytest.raises(ValueError, match="sampling must be one of shared, per-class, uniform"):
         TrainConfig().with_overrides(overrides)
 
 
 def test_an_unknown_name_is_refused_with_the_names_of_all_configs():
     with pytest.raises(ValueError, match=r"'cicle_weight'.* cycle_weight.* heads"):
         parse_settings(["cicle_weight=1"], EvaluationConfig(), TrainConfig())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"episode_shots": (1.5, 2)},
+        {"episode_shots": 5},
+        {"num_ways": True},
+        {"normalised_weights": "false"},
+        {"cycle_weight": "5"},
+        {"perplexity": "3"},
+        {"perplexity": True},
+    ],
+)
+def test_values_of_another_type_are_refused(settings):
+    (name,) = settings
+    with pytest.raises(ValueError, match=f"{name} must be .*, got"):
+        TrainConfig(**settings)

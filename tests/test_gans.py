@@ -8,6 +8,7 @@ from cpaan.episodes import MetaEpisodes, TrainingData
 from cpaan.gans import (
     GANS,
     Networks,
+    check_objective,
     discriminator_terms,
     generator_objective,
     generator_terms,
@@ -155,3 +156,90 @@ def test_each_term_teaches_the_generators_it_is_about(term, reached):
         gradients = [parameter.grad for parameter in getattr(networks, name).parameters()]
         has_gradient = any(g is not None and g.abs().sum() > 0 for g in gradients)
         assert has_gradient == (name in reached), name
+
+
+def play(name: str = "cCov-GAN", **settings):
+    """Draw one episode and translate it; return all that terms are made of."""
+    config = config_of(**settings)
+    data, gan, rng = data_of(config), GANS[name], new_rng(1)
+    networks = Networks(gan, data, config, new_rng(0), has_way_back=gan.has_cycle)
+    episode = MetaEpisodes(data, config).draw(rng)
+    moved = networks.translate(episode, rng)
+    terms = generator_terms(gan, networks, episode, moved, data, config, rng)
+    return networks, episode, moved, terms
+
+
+def test_translations_go_from_their_own_class_to_the_other():
+    """Generators that start as the mean shift show which prototype is which."""
+    _, episode, moved, _ = play(residual="mean-shift")
+
+    for novel in range(2):
+        for example, source in enumerate(episode.sources[0]):
+            to_novel = episode.novel_prototypes[novel] - episode.base_prototypes[source]
+            torch.testing.assert_close(
+                moved.translated[novel, example], episode.base_examples[0, example] + to_novel
+            )
+            torch.testing.assert_close(
+                moved.returned[novel, example], episode.partners[novel, example] - to_novel
+            )
+
+
+@pytest.mark.parametrize("residual", ["identity", "mean-shift"])
+def test_generators_that_undo_each_other_have_no_cycle_loss(residual):
+    *_, terms = play(residual=residual)
+
+    assert terms["cycle"].item() == pytest.approx(0, abs=1e-20)
+
+
+def test_every_translation_is_aimed_at_its_own_class():
+    networks, episode, moved, terms = play(residual="none")
+    to_novel = networks.novel_answers(episode, moved.translated)
+    to_base = networks.base_answers(episode, moved.returned)
+
+    novel_loss = base_loss = 0.0
+    for novel in range(2):
+        for example, source in enumerate(episode.sources[0]):
+            weight = episode.weights[novel, example] / 2
+            novel_loss -= weight * to_novel[novel, example, novel]
+            base_loss -= episode.back_weights[novel, example] * to_base[novel, example, source]
+
+    torch.testing.assert_close(terms["novel_adversarial"], novel_loss)
+    torch.testing.assert_close(terms["base_adversarial"], base_loss)
+
+
+def test_discriminators_learn_classes_of_real_examples_and_fake_of_translated_ones():
+    networks, episode, moved, _ = play(residual="none")
+    terms = discriminator_terms(networks, episode, moved)
+    novel_real = networks.novel_answers(episode, episode.real)
+    base_real = networks.base_answers(episode, episode.base_examples)
+    novel_fake = networks.novel_answers(episode, moved.translated)[..., -1]
+    base_fake = networks.base_answers(episode, moved.returned)[..., -1]
+
+    novel_loss = -(episode.weights * novel_fake).sum() / 2
+    base_loss = -(episode.back_weights * base_fake).sum()
+    for novel in range(2):
+        novel_loss -= (episode.real_weights * novel_real[novel, :, novel]).sum() / 2
+    for example, source in enumerate(episode.sources[0]):
+        base_loss -= base_real[0, example, source] / episode.sources.shape[1]
+
+    torch.testing.assert_close(terms["novel_discriminator"], novel_loss)
+    torch.testing.assert_close(terms["base_discriminator"], base_loss)
+
+
+def test_only_base_classes_of_the_batch_can_be_the_answer():
+    networks, episode, moved, _ = play(perplexity=1.01, batch_size=5)  # one base example
+
+    answers = networks.base_answers(episode, moved.returned).exp()
+
+    present = episode.sources.unique().tolist()
+    assert len(present) < len(episode.base_classes)
+    for base in range(len(episode.base_classes)):
+        assert (answers[..., base] > 0).all() == (base in present)
+
+
+def test_weights_that_leave_nothing_to_learn_are_refused():
+    nothing = TrainConfig(adversarial_weight=0.0, prototype_weight=0.0)
+
+    with pytest.raises(ValueError, match="c-GAN has nothing to learn: adversarial_weight"):
+        check_objective(GANS["c-GAN"], nothing)
+    check_objective(GANS["cCyc-GAN"], nothing)

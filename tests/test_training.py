@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from cpaan.augmentation import synthesise_normalised
+from cpaan.checkpoints import load_checkpoint, save_checkpoint, train_to_end
 from cpaan.config import TrainConfig
 from cpaan.episodes import MetaEpisodes, TrainingData
 from cpaan.gans import GANS
@@ -19,7 +20,7 @@ from cpaan.randomness import new_rng
 from cpaan.splits import draw_shots
 from cpaan.synthetic import GaussianClasses, gaussian_classes
 from cpaan.tasks import BaseSet, LowShotTask, read_phase
-from cpaan.training import TERMS, TrainingDivergedError, TrainingRun
+from cpaan.training import LOSSES, TrainingDivergedError, TrainingRun
 
 SMALL = TrainConfig(
     num_ways=3,
@@ -39,10 +40,10 @@ GOLDEN = HERE / "golden_curve.json"
 
 
 def small_base(seed: int = 0) -> BaseSet:
-    """Eight classes of five rows in six dimensions."""
-    means = 3 * torch.randn(8, 1, 6, generator=new_rng(seed), dtype=torch.float64)
-    rows = means + torch.randn(8, 5, 6, generator=new_rng(seed, 1), dtype=torch.float64)
-    return BaseSet(rows.flatten(0, 1), torch.full((8,), 5))
+    """Eight classes of twelve rows; wide enough for what training does in wide spaces."""
+    means = 3 * torch.randn(8, 1, 24, generator=new_rng(seed), dtype=torch.float64)
+    rows = means + torch.randn(8, 12, 24, generator=new_rng(seed, 1), dtype=torch.float64)
+    return BaseSet(rows.flatten(0, 1), torch.full((8,), 12))
 
 
 def new_run(
@@ -91,14 +92,14 @@ def test_a_run_that_goes_on_in_a_new_process_equals_one_that_never_stopped(name,
     unbroken, stopped = new_run(name, dtype=torch.float32), new_run(name, dtype=torch.float32)
     unbroken.advance(6)
     stopped.advance(stop)
-    stopped.save(tmp_path / "run.pt")
+    save_checkpoint(stopped, tmp_path / "run.pt")
 
     program = (
         "import sys; from pathlib import Path; import torch; import test_training as here\n"
         "run = here.new_run(sys.argv[1], dtype=torch.float32)\n"
-        "run.load(Path(sys.argv[2]))\n"
+        "here.load_checkpoint(run, Path(sys.argv[2]))\n"
         "run.advance(6 - run.episode)\n"
-        "run.save(Path(sys.argv[3]))\n"
+        "here.save_checkpoint(run, Path(sys.argv[3]))\n"
     )
     subprocess.run(
         [sys.executable, "-c", program, name, tmp_path / "run.pt", tmp_path / "end.pt"],
@@ -107,7 +108,7 @@ def test_a_run_that_goes_on_in_a_new_process_equals_one_that_never_stopped(name,
     )
 
     resumed = new_run(name, dtype=torch.float32)
-    resumed.load(tmp_path / "end.pt")
+    load_checkpoint(resumed, tmp_path / "end.pt")
     assert torch.equal(resumed.history, unbroken.history)
     assert torch.equal(flat(resumed), flat(unbroken))
     for run in (resumed, unbroken):  # optimisers and random states too
@@ -117,7 +118,7 @@ def test_a_run_that_goes_on_in_a_new_process_equals_one_that_never_stopped(name,
 
 def test_a_checkpoint_holds_the_whole_config(tmp_path):
     run = new_run()
-    run.save(tmp_path / "run.pt")
+    save_checkpoint(run, tmp_path / "run.pt")
 
     state = torch.load(tmp_path / "run.pt", weights_only=True)
 
@@ -128,10 +129,10 @@ def test_a_checkpoint_holds_the_whole_config(tmp_path):
 def test_a_longer_run_may_go_on_from_a_shorter_one(tmp_path):
     short = new_run(num_episodes=2)
     short.advance(2)
-    short.save(tmp_path / "run.pt")
+    save_checkpoint(short, tmp_path / "run.pt")
 
     longer = new_run(num_episodes=5)
-    longer.load(tmp_path / "run.pt")
+    load_checkpoint(longer, tmp_path / "run.pt")
 
     assert longer.episode == 2
 
@@ -146,22 +147,83 @@ def test_a_longer_run_may_go_on_from_a_shorter_one(tmp_path):
     ],
 )
 def test_a_checkpoint_of_another_run_is_refused(other, message, tmp_path):
-    new_run().save(tmp_path / "run.pt")
+    save_checkpoint(new_run(), tmp_path / "run.pt")
 
     with pytest.raises(ValueError, match=f"cannot go on from .*run.pt: it .*{message}"):
-        new_run(**other).load(tmp_path / "run.pt")
+        load_checkpoint(new_run(**other), tmp_path / "run.pt")
+
+
+def test_a_checkpoint_past_the_wanted_end_is_refused(tmp_path):
+    longer = new_run(num_episodes=5)
+    longer.advance(5)
+    save_checkpoint(longer, tmp_path / "run.pt")
+
+    with pytest.raises(ValueError, match="it has 5 episodes, and 2 are wanted"):
+        load_checkpoint(new_run(num_episodes=2), tmp_path / "run.pt")
+
+
+@pytest.mark.parametrize(("done", "is_usable"), [(2, True), (1, False)])
+def test_a_checkpoint_of_another_device_is_for_use_and_not_for_going_on(done, is_usable, tmp_path):
+    run = new_run(num_episodes=2)
+    run.advance(done)
+    state = {**run.state_dict(), "device": "cuda", "rng": torch.zeros(16, dtype=torch.uint8)}
+    torch.save({**state, "run": {}}, tmp_path / "run.pt")
+    other = new_run(num_episodes=2)
+
+    if is_usable:
+        load_checkpoint(other, tmp_path / "run.pt")
+        assert torch.equal(flat(other), flat(run))
+    else:
+        with pytest.raises(ValueError, match="on cuda and can go on only there, not on cpu"):
+            load_checkpoint(other, tmp_path / "run.pt")
+
+
+def test_the_order_of_classes_does_not_matter_to_training():
+    """The phases put their own base classes first."""
+    base = small_base()
+    rows = base.by_class()
+    order = [3, 0, 7, 1, 2, 6, 5, 4]
+    shuffled = BaseSet(
+        torch.cat([rows[number] for number in order]),
+        base.counts,
+        [base.names[number] for number in order],
+    )
+
+    first, second = new_run(base=base), new_run(base=shuffled)
+    for run in (first, second):
+        run.advance(2)
+
+    assert torch.equal(flat(first), flat(second))
+
+
+def test_a_run_is_driven_to_its_end_and_kept(tmp_path):
+    driven, plain = new_run(num_episodes=7), new_run(num_episodes=7)
+    said: list[str] = []
+
+    train_to_end(driven, checkpoint=tmp_path / "run.pt", progress=said.append)
+    plain.advance(7)
+
+    assert torch.equal(flat(driven), flat(plain))
+    assert said[-1].startswith("cCov-GAN: episode 7 of 7, 0 s left; novel_discriminator")
+    kept = new_run(num_episodes=7)
+    load_checkpoint(kept, tmp_path / "run.pt")
+    assert torch.equal(flat(kept), flat(plain))
 
 
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
     (tmp_path / "run.pt").write_bytes(b"PK but nothing more")
 
     with pytest.raises(ValueError, match=r"cannot go on from .*run\.pt"):
-        new_run().load(tmp_path / "run.pt")
+        load_checkpoint(new_run(), tmp_path / "run.pt")
+
+    torch.save({"weights": torch.zeros(1)}, tmp_path / "run.pt")
+    with pytest.raises(ValueError, match="it is no checkpoint of a GAN"):
+        load_checkpoint(new_run(), tmp_path / "run.pt")
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
     run = new_run()
-    run.save(tmp_path / "run.pt")
+    save_checkpoint(run, tmp_path / "run.pt")
     before = (tmp_path / "run.pt").read_bytes()
 
     def full_disk(content: object, file: object) -> None:
@@ -169,7 +231,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(tmp_path, monkey
 
     monkeypatch.setattr(torch, "save", full_disk)
     with pytest.raises(OSError, match="No space"):
-        run.save(tmp_path / "run.pt")
+        save_checkpoint(run, tmp_path / "run.pt")
 
     assert (tmp_path / "run.pt").read_bytes() == before
     assert [path.name for path in tmp_path.glob("*run.pt*")] == ["run.pt"]
@@ -192,10 +254,10 @@ def test_terms_that_a_gan_lacks_are_zero():
     means = {name: new_run(name, prototype_weight=0.0).advance(2) for name in GANS}
 
     def terms_of(name: str) -> set[str]:
-        losses = set(TERMS) - {"effective_examples", "similarity_left_out", "noise_penalty"}
-        return {term for term in losses if means[name][term]}
+        return {term for term in LOSSES if means[name][term]} - {"noise_penalty"}
 
-    adversarial = {"novel_discriminator", "novel_adversarial"}
+    adversarial = {"novel_discriminator", "discriminator_objective"}
+    adversarial |= {"novel_adversarial", "generator_objective"}
     cycle = adversarial | {"base_discriminator", "base_adversarial", "cycle"}
     assert terms_of("c-GAN") == adversarial
     assert terms_of("cCyc-GAN") == terms_of("cDeLi-GAN") == cycle
@@ -226,19 +288,36 @@ def test_without_adversarial_weight_the_discriminators_stay_as_they_are():
     ("settings", "message"),
     [
         # The first update of a side spoils the next thing that is computed with it.
-        ({"discriminator_learning_rate": 1e300}, "episode 0 the term novel_adversarial became"),
-        ({"generator_learning_rate": 1e300}, "episode 1 the term cycle became inf"),
+        ({"discriminator_learning_rate": 1e38}, "episode 0, novel_adversarial became"),
+        ({"generator_learning_rate": 1e38}, "episode 1, novel_discriminator became nan"),
         (
-            {"generator_learning_rate": 1e300, "adversarial_weight": 0.0, "cycle_weight": 0.0},
-            "episode 1 the term covariance",
+            {"generator_learning_rate": 1e38, "adversarial_weight": 0.0, "cycle_weight": 0.0},
+            "episode 1, covariance became nan",
         ),
+        # Every term is a number still, but not their weighted sum.
+        ({"adversarial_weight": 2e38}, "episode 0, generator_objective became inf"),
     ],
 )
 def test_divergence_is_reported_where_it_began(settings, message):
-    run = new_run(**settings)
+    run = new_run(dtype=torch.float32, **settings)
 
     with pytest.raises(TrainingDivergedError, match=f"cCov-GAN diverged: at {message}"):
         run.advance(5)
+
+
+def test_weights_that_the_last_update_spoilt_are_seen_and_not_kept(tmp_path):
+    """No loss has been computed with them yet."""
+    run = new_run(noise="mixture", noise_penalty=1.0)
+    with torch.no_grad():
+        run.networks.novel_to_base.last.bias[0] = torch.nan
+    run.config = run.config.with_overrides({"cycle_weight": 0.0, "adversarial_weight": 0.0})
+
+    with pytest.raises(TrainingDivergedError, match="episode 1, weights became infinite or NaN"):
+        run.advance(2)
+
+    with pytest.raises(TrainingDivergedError, match="nothing to keep"):
+        save_checkpoint(run, tmp_path / "run.pt")
+    assert not (tmp_path / "run.pt").exists()
 
 
 @pytest.mark.parametrize("sampling", ["shared", "per-class", "uniform"])
@@ -252,7 +331,10 @@ def test_every_sampling_goes_with_every_kind_of_neighbours(sampling, neighbours)
             normalised_weights=is_normalised,
         )
 
-        assert run.advance(2)["effective_examples"] >= 1
+        terms = run.advance(2)
+
+        # Between all weight on one example and the same weight on each of 14.
+        assert 1 <= terms["least_effective_examples"] <= terms["effective_examples"] <= 14 + 1e-9
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from typing import Any
 
 from cpaan.benchmark import Results, evaluate
 from cpaan.cli.options import (
-    add_common,
+    add_device,
+    add_traceback,
     check_writable,
     choose_device,
     names,
@@ -139,19 +140,21 @@ def add_command(commands: Any) -> None:
         "--episodes",
         type=positive_number,
         metavar="N",
-        help=f"of meta-training, for GANs (default: {TrainConfig().num_episodes})",
+        help=f"of meta-training, for GANs (default: {TrainConfig().num_episodes}; "
+        f"as printed {TrainConfig.as_printed().num_episodes})",
     )
     what.add_argument(
         "--as-printed",
         action="store_true",
-        help="train and use GANs as the paper has it to the letter, not as we recommend",
+        help="settings of the paper to the letter, not those we recommend: how GANs are trained, "
+        "and how synthetic examples are used, also those of controls",
     )
     what.add_argument(
         "--checkpoints",
         type=Path,
         metavar="DIR",
-        help="keep trained GANs here; what is already there is used, and trained further if "
-        "it has fewer episodes",
+        help="keep GANs here every half minute; what is already there is used, and trained "
+        "further if it has fewer episodes",
     )
     what.add_argument(
         "--linear",
@@ -164,7 +167,7 @@ def add_command(commands: Any) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="any other setting; of the evaluation: "
+        help="any other setting (cpaan/config.py says what each means); of the evaluation: "
         + ", ".join(defaults.to_dict())
         + "; of meta-training: "
         + ", ".join(TrainConfig().to_dict()),
@@ -178,7 +181,8 @@ def add_command(commands: Any) -> None:
     show.add_argument(
         "--out", type=Path, metavar="DIR", help="write results.csv, results.json and accuracy.svg"
     )
-    add_common(parser)
+    add_device(parser)
+    add_traceback(parser)
 
 
 def _evaluate(options: argparse.Namespace) -> int:

@@ -21,9 +21,13 @@ class Parser(argparse.ArgumentParser):
         self.exit(BAD_INPUT, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 
-def add_common(parser: argparse.ArgumentParser) -> None:
-    """Add the options that every command has."""
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add the choice of a device."""
     parser.add_argument("--device", help="default: cuda where there is one, otherwise cpu")
+
+
+def add_traceback(parser: argparse.ArgumentParser) -> None:
+    """Add what every command has."""
     parser.add_argument("--traceback", action="store_true", help="show where an error came from")
 
 

@@ -7,7 +7,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from cpaan.cli.options import add_common, check_writable, new_progress, positive_number
+from cpaan.cli.options import add_traceback, check_writable, new_progress, positive_number
 from cpaan.config import parse_settings
 from cpaan.figures import draw_spiral
 from cpaan.files import write_whole
@@ -55,13 +55,16 @@ def add_command(commands: Any) -> None:
         metavar="NAME=VALUE",
         help="any setting of training: " + ", ".join(SPIRAL_CONFIG.to_dict()),
     )
-    add_common(parser)
+    add_traceback(parser)
 
 
 def _spiral(options: argparse.Namespace) -> int:
     (overrides,) = parse_settings(options.set, SPIRAL_CONFIG)
     if options.episodes is not None:
         overrides = {"num_episodes": options.episodes, **overrides}
+    unused = sorted(set(overrides) & {"num_ways", "episode_shots", "real_examples"})
+    if unused:
+        raise ValueError(f"the spiral has no episodes of classes, and no {', '.join(unused)}")
     config = SPIRAL_CONFIG.with_overrides(overrides)
     check_spiral(config)
     check_writable(options.out)
@@ -70,8 +73,8 @@ def _spiral(options: argparse.Namespace) -> int:
     outcomes: dict[str, list[SpiralOutcome]] = {name: [] for name in GANS}
     for seed in range(options.seeds):
         for name, found in outcomes.items():
-            progress(f"{name}, seed {seed}: {config.num_episodes} episodes")
-            found.append(run_spiral(name, draw_points(seed), config, seed))
+            progress(f"{name}, seed {seed}")
+            found.append(run_spiral(name, draw_points(seed), config, seed, progress))
     progress("done")
 
     picture = draw_spiral(draw_points(0), {name: found[0] for name, found in outcomes.items()})
@@ -97,7 +100,9 @@ def _summary(name: str, outcomes: list[SpiralOutcome]) -> dict[str, Any]:
     return {
         "method": name,
         "diversity_ratio": statistics.median(ratios),
-        "log_diversity_ratio": statistics.median(abs(math.log(ratio)) for ratio in ratios),
+        "log_diversity_ratio": statistics.median(
+            abs(math.log(ratio)) if ratio else math.inf for ratio in ratios
+        ),
         "covariance_gap": statistics.median(gaps),
         "diversity_ratios": ratios,
         "covariance_gaps": gaps,
