@@ -107,12 +107,15 @@ class EvaluationConfig(NeighbourSettings):
     shots: tuple[int, ...] = (1, 2, 5, 10, 20)
     """Examples of each novel class; a problem for each of them and each draw."""
     num_draws: int = 5
+    """How often the shots are drawn."""
     draw_seed: int = 0
     """Decides the draws, apart from ``seed``: other networks should meet the same shots."""
     num_seeds: int = 1
+    """How often a method is trained."""
     seed: int = 0
     """The first training seed; the others follow it."""
     heads: tuple[str, ...] = HEADS
+    """Classifiers that are fitted to the same examples."""
 
     num_synthetic: int = 100
     """Synthetic examples of each novel class."""
@@ -195,6 +198,7 @@ class TrainConfig(NeighbourSettings):
     """
 
     num_episodes: int = 10_000
+    """Episodes of meta-training."""
     num_ways: int = 20
     """Meta-novel classes of an episode (N_b); all other base classes are meta-base."""
     episode_shots: tuple[int, ...] = (1, 2, 5, 10, 20)
@@ -216,6 +220,7 @@ class TrainConfig(NeighbourSettings):
     """Of features before training. Spread: by one number, so that a base example's mean squared
     distance to its class mean is one; unit-norm: every example to length one."""
     hidden_dim: int = 512
+    """Width of the hidden layers of all networks."""
     residual: Literal["none", "identity", "mean-shift"] = "identity"
     """What a generator's output is added to: nothing, the example, or the example moved by the
     difference of the prototypes. The sum starts there: the last layer begins with zeros."""
@@ -228,8 +233,9 @@ class TrainConfig(NeighbourSettings):
     noise: Literal["gaussian", "mixture"] = "gaussian"
     """Noise of G_b in cCov-GAN; cCyc-GAN has Gaussian noise and cDeLi-GAN a mixture."""
     noise_dim: int = 100
+    """Numbers of a noise vector (Z)."""
     num_components: int = 50
-    """Components of the mixture."""
+    """Components of the mixture (C)."""
     noise_spread: float = 0.2
     """Standard deviation with which the components' own standard deviations are drawn."""
     noise_penalty: float = 0.0
@@ -242,9 +248,11 @@ class TrainConfig(NeighbourSettings):
     generator_loss: Literal["class-directed", "minimax"] = "class-directed"
     """What a generator wants: to be taken for its class, or merely not for fake (the paper)."""
     cycle_weight: float = 5.0
+    """Weight of the cycle term (λ_cyc)."""
     covariance_weight: float = 0.5
+    """Weight of the covariance term (λ_cov)."""
     ky_fan_order: int = 10
-    """How many singular values of the covariance gap are penalised."""
+    """How many singular values of the covariance gap are penalised (m)."""
     covariance_classes: Literal["nearest", "all", "sampled", "mixture"] = "nearest"
     """Base classes whose covariance a meta-novel class is compared with: the most similar ones,
     all, some drawn by similarity, or the similarity-weighted mean of all (another, smaller
@@ -260,8 +268,11 @@ class TrainConfig(NeighbourSettings):
     generator_learning_rate: float = 1e-4
     discriminator_learning_rate: float = 1e-4
     adam_beta1: float = 0.5
+    """How much of its last step Adam keeps; the paper says no more than Adam."""
     anneal_factor: float = 0.5
+    """What both learning rates are multiplied by now and then."""
     anneal_every_episodes: int = 20_000
+    """How often that is."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,6 +6,7 @@ meta-base example have shape (N, M); what all meta-novel classes share has shape
 """
 
 import hashlib
+import math
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self
 
@@ -88,6 +89,8 @@ class TrainingData:
         else:
             scale = base.variance**0.5 if config.normalisation == "spread" else 1.0
             features = raw.to(dtype) / scale
+        if not math.isfinite(scale):
+            raise ValueError("the features are too large: their squares are beyond all numbers")
         counts = base.counts[torch.tensor(order, device=base.counts.device)]
         normalised = BaseSet(features, counts, [base.names[number] for number in order])
         every = None

@@ -17,6 +17,7 @@ import pytest
 
 from cpaan import FeatureTable, write_features
 from cpaan.cli import main
+from cpaan.config import EvaluationConfig, TrainConfig, parse_settings
 from cpaan.features import TRAIN
 from cpaan.provenance import TEST_READS
 from cpaan.synthetic import GaussianClasses
@@ -567,3 +568,26 @@ def test_a_gan_kept_from_validation_serves_the_test_phase(files, capsys):
     origin = content["went_on_from"]["cCov-GAN, seed 0"]
     assert origin["episode"] == 3
     assert "commit" in origin
+
+
+def test_settings_are_listed_with_values_and_meanings(capsys):
+    assert main(["settings"]) == 0
+
+    text = capsys.readouterr().out
+    assert "  cycle_weight=5.0\n" in text
+    assert "  residual=identity    (as printed: none)\n      What a generator's output is" in text
+    assert "  perplexity=10.0    (as printed: none)\n      NBS-S: how many base classes" in text
+    assert "  episode_shots=1,2,5,10,20    (as printed: 10)\n" in text
+    names = {*EvaluationConfig().to_dict(), *TrainConfig().to_dict()}
+    assert all(f"  {name}=" in text for name in names)
+
+
+def test_every_listed_value_can_be_set(capsys):
+    main(["settings"])
+    lines = capsys.readouterr().out.splitlines()
+    assignments = [x.split()[0] for x in lines if re.match(r"  \w+=", x)]
+
+    evaluation, training = parse_settings(assignments, EvaluationConfig(), TrainConfig())
+
+    assert EvaluationConfig(**evaluation) == EvaluationConfig()
+    assert TrainConfig(**training) == TrainConfig()

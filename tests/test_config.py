@@ -192,7 +192,7 @@ def test_meta_testing_as_printed_fills_classes_up_and_takes_all_examples_for_rea
     config = EvaluationConfig().with_overrides(META_TESTING_AS_PRINTED)
 
     assert config.fill_to_capacity
-    assert config.mixing_weight is None
+    assert config.mixing_shots is None  # unlike the default: every example weighs the same
 
 
 def test_settings_take_the_type_of_their_field():

@@ -167,10 +167,8 @@ def add_command(commands: Any) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="any other setting (cpaan/config.py says what each means); of the evaluation: "
-        + ", ".join(defaults.to_dict())
-        + "; of meta-training: "
-        + ", ".join(TrainConfig().to_dict()),
+        help="any other setting of evaluation or meta-training, as often as needed; "
+        "`python -m cpaan settings` lists them all with their meanings",
     )
     show = parser.add_argument_group("what to show")
     show.add_argument(

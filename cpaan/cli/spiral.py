@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cpaan.cli.options import add_traceback, check_writable, new_progress, positive_number
-from cpaan.config import parse_settings
+from cpaan.config import TrainConfig, parse_settings
 from cpaan.figures import draw_spiral
 from cpaan.files import write_whole
 from cpaan.gans import GANS
@@ -53,7 +53,12 @@ def add_command(commands: Any) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="any setting of training: " + ", ".join(SPIRAL_CONFIG.to_dict()),
+        help="any setting of meta-training (see `python -m cpaan settings`); here others apply: "
+        + ", ".join(
+            f"{name}={value}"
+            for name, value in SPIRAL_CONFIG.to_dict().items()
+            if value != TrainConfig().to_dict()[name]
+        ),
     )
     add_traceback(parser)
 

@@ -1,0 +1,78 @@
+"""``settings``: everything that ``--set`` can set, with its value and its meaning."""
+
+import argparse
+import ast
+import inspect
+import itertools
+import textwrap
+from typing import Any
+
+from cpaan.cli.options import add_traceback
+from cpaan.config import META_TESTING_AS_PRINTED, EvaluationConfig, Settings, TrainConfig
+
+_HELP = """\
+List all settings of evaluation and of meta-training: name, value, the paper's value where it is
+another, and what it means. Any of them is changed by --set NAME=VALUE.
+"""
+
+
+def add_command(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "settings",
+        help="list what --set can set, with values and meanings",
+        description=_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=_settings)
+    add_traceback(parser)
+
+
+def _settings(options: argparse.Namespace) -> int:
+    evaluation = EvaluationConfig()
+    printed = evaluation.with_overrides(META_TESTING_AS_PRINTED)
+    print("Evaluation\n" + _describe(evaluation, printed))
+    print("\nMeta-training\n" + _describe(TrainConfig(), TrainConfig.as_printed()))
+    return 0
+
+
+def _describe(config: Settings, printed: Settings) -> str:
+    meanings = _meanings(type(config))
+    of_paper = printed.to_dict()
+    lines = []
+    for name, value in config.to_dict().items():
+        head = f"  {name}={_as_text(value)}"
+        if of_paper[name] != value:
+            head += f"    (as printed: {_as_text(of_paper[name])})"
+        lines.append(head)
+        indent = " " * 6
+        lines += textwrap.wrap(
+            meanings.get(name, ""), 92, initial_indent=indent, subsequent_indent=indent
+        )
+    return "\n".join(lines)
+
+
+def _as_text(value: Any) -> str:
+    """Return a value as ``--set`` takes it."""
+    if isinstance(value, tuple):
+        return ",".join(map(_as_text, value))
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def _meanings(kind: type[Settings]) -> dict[str, str]:
+    """Return the text below each field of a config: it is written once, and there."""
+    found = {}
+    for parent in kind.__mro__[:-1]:
+        (body,) = (
+            node.body
+            for node in ast.parse(inspect.getsource(parent)).body
+            if isinstance(node, ast.ClassDef)
+        )
+        for field, text in itertools.pairwise(body):
+            match field, text:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(meaning))),
+                ):
+                    found[name] = " ".join(meaning.split())
+    return found
