@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from cpaan.config import EvaluationConfig, NeighbourSettings
-from cpaan.episodes import TrainingData
 from cpaan.neighbours import similarity
 from cpaan.randomness import new_rng
 from cpaan.tasks import LowShotTask
+from cpaan.training_data import TrainingData
 
 Translation = Callable[[Tensor, Tensor, Tensor], Tensor]
 """From base examples, their classes' prototypes and the novel classes' prototypes, all of a

@@ -1,8 +1,7 @@
 """The whole benchmark: methods, draws and seeds in, one table of scores out."""
 
 import json
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from cpaan.augmentation import mean_pairwise_distance, num_synthetic_of
 from cpaan.config import EvaluationConfig, TrainConfig
-from cpaan.episodes import check_training
 from cpaan.evaluation import PRIORS, score
 from cpaan.features import TRAIN, FeatureTable
 from cpaan.figures import draw_accuracy
@@ -21,11 +19,13 @@ from cpaan.files import write_whole
 from cpaan.gans import GANS, check_objective
 from cpaan.methods import CONTROLS, Augmented, Progress, check_methods, make_method
 from cpaan.neighbours import check_neighbours
+from cpaan.priors import best_priors, in_order, with_priors
 from cpaan.provenance import count_test_reads, describe_run
 from cpaan.randomness import new_rng
 from cpaan.splits import TEST_PHASE, VALIDATION_PHASE, ShotRows, Split, check_shots, draw_shots
 from cpaan.summary import summarise
 from cpaan.tasks import LowShotTask, Queries, check_phase, read_phase
+from cpaan.training_data import check_training
 
 RESULT_COLUMNS = ["method", "head", "phase", "column", "shots", "draw", "seed", "top1", "top5"]
 DIVERSITY_COLUMNS = ["method", "shots", "draw", "seed", "distance", "ratio"]
@@ -92,22 +92,6 @@ def evaluate(
     Raises:
         ValueError: If the data cannot serve the phase, or a method is unknown.
     """
-    if phase == TEST_PHASE and checkpoints is None:
-        # A GAN is trained once for both phases: the validation phase chooses its priors.
-        with tempfile.TemporaryDirectory() as folder:
-            return evaluate(
-                table,
-                split,
-                phase=phase,
-                methods=methods,
-                config=config,
-                training=training,
-                checkpoints=Path(folder),
-                shot_rows=shot_rows,
-                device=device,
-                allow_trained_novel=allow_trained_novel,
-                progress=progress,
-            )
     config = config or EvaluationConfig()
     training = training or TrainConfig()
     run = describe_run()
@@ -115,50 +99,33 @@ def evaluate(
     check_phase(table, split, phase, allow_trained_novel=allow_trained_novel)
     _check_settings(table, split.base_classes(phase), methods, config, training)
     if shot_rows is None:
-        shot_rows = draw_shots(
-            table,
-            split.phase(phase),
-            num_draws=config.num_draws,
-            max_shots=max(config.shots),
-            seed=config.draw_seed,
-        )
+        shot_rows = _draw(table, split, phase, config)
     else:
         check_shots(shot_rows, table, split.phase(phase), max(config.shots))
         config = config.with_overrides({"num_draws": len(shot_rows)})
+    runs = _make_methods(methods, config, training, checkpoints, progress)
 
     fixed_priors = None
     if phase == TEST_PHASE:
         count_test_reads(table.fingerprint)  # a damaged log is found before the work, not after
         if config.prior is None:
             progress("choosing priors on the validation phase")
-            fixed_priors = _priors_of_validation(
-                table, split, methods, config, training, checkpoints, device, progress
-            )
+            fixed_priors = _priors_of_validation(table, split, runs, config, device, progress)
 
     task, queries = read_phase(
         table, split, phase, shot_rows, sorted(config.shots), torch.device(device)
     )
-    frames, diversities = [], []
-    origins: dict[str, Any] = {}
-    for name in methods:
-        for seed in range(config.seed, config.seed + config.num_seeds):
-            checkpoint = None if checkpoints is None else checkpoints / f"{name}-seed{seed}.pt"
-            method = make_method(name, config, training, checkpoint=checkpoint, progress=progress)
-            frame, diversity = _run(name, method, seed, task, queries, config, progress)
-            if method.origin is not None:
-                origins[f"{name}, seed {seed}"] = method.origin
-            frames.append(frame)
-            diversities.append(diversity)
-    everything = pd.concat(frames, ignore_index=True)
+    everything, diversity = _run_all(runs, task, queries, config, progress)
     if fixed_priors is None:
-        fixed_priors = _best_priors(everything)
-    scores = _with_priors(everything, fixed_priors)
+        fixed_priors = best_priors(everything)
+    scores = with_priors(everything, fixed_priors)
     scores.insert(2, "phase", phase)
+    origins = {f"{name}, seed {seed}": method.origin for (name, seed), method in runs.items()}
     about = {
         "run": {**run, "device": str(device)},
         "config": config.to_dict(),
         "training": training.to_dict() if any(name in GANS for name in methods) else None,
-        "went_on_from": origins,
+        "went_on_from": {run: origin for run, origin in origins.items() if origin is not None},
         "phase": phase,
         "methods": list(methods),
         "features": {
@@ -172,7 +139,6 @@ def evaluate(
     }
     if phase == TEST_PHASE:
         about["test_reads"] = count_test_reads(table.fingerprint)
-    diversity = pd.concat(diversities, ignore_index=True)
     return Results(scores[RESULT_COLUMNS], diversity, fixed_priors, about)
 
 
@@ -196,35 +162,78 @@ def _check_settings(
         num_synthetic_of(counts, max(config.shots), config)
 
 
-def _priors_of_validation(
-    table: FeatureTable,
-    split: Split,
-    methods: Sequence[str],
+def _make_methods(
+    names: Sequence[str],
     config: EvaluationConfig,
     training: TrainConfig,
     checkpoints: Path | None,
+    progress: Progress,
+) -> dict[tuple[str, int], Augmented]:
+    """Return a method for each name and seed."""
+    seeds = range(config.seed, config.seed + config.num_seeds)
+    return {
+        (name, seed): make_method(
+            name,
+            config,
+            training,
+            checkpoint=None if checkpoints is None else checkpoints / f"{name}-seed{seed}.pt",
+            progress=progress,
+        )
+        for name in names
+        for seed in seeds
+    }
+
+
+def _draw(table: FeatureTable, split: Split, phase: str, config: EvaluationConfig) -> ShotRows:
+    """Draw the shots of a phase by the configured seed."""
+    return draw_shots(
+        table,
+        split.phase(phase),
+        num_draws=config.num_draws,
+        max_shots=max(config.shots),
+        seed=config.draw_seed,
+    )
+
+
+def _priors_of_validation(
+    table: FeatureTable,
+    split: Split,
+    runs: Mapping[tuple[str, int], Augmented],
+    config: EvaluationConfig,
     device: str | torch.device,
     progress: Progress,
 ) -> pd.DataFrame:
     """Run the same methods on the validation phase, for the priors alone."""
     try:
-        results = evaluate(
-            table,
-            split,
-            methods=methods,
-            config=config,
-            training=training,
-            checkpoints=checkpoints,
-            device=device,
-            allow_trained_novel=True,  # nothing is claimed of these scores
-            progress=lambda message: progress(f"  {message}"),
-        )
+        # Nothing is claimed of these scores, so the backbone may know the classes.
+        check_phase(table, split, VALIDATION_PHASE, allow_trained_novel=True)
+        shot_rows = _draw(table, split, VALIDATION_PHASE, config)
     except ValueError as error:
         raise ValueError(
             f"priors are chosen on the validation phase, but {error} "
             "(--set prior=0.8 does without that phase)"
         ) from error
-    return results.priors
+    task, queries = read_phase(
+        table, split, VALIDATION_PHASE, shot_rows, sorted(config.shots), torch.device(device)
+    )
+    everything, _ = _run_all(runs, task, queries, config, lambda message: progress(f"  {message}"))
+    return best_priors(everything)
+
+
+def _run_all(
+    runs: Mapping[tuple[str, int], Augmented],
+    task: LowShotTask,
+    queries: Queries,
+    config: EvaluationConfig,
+    progress: Progress,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Fit and score every method; return scores with all priors, and diversities."""
+    parts = [
+        _run(name, method, seed, task, queries, config, progress)
+        for (name, seed), method in runs.items()
+    ]
+    scores, diversities = zip(*parts, strict=True)
+    return pd.concat(scores, ignore_index=True), pd.concat(diversities, ignore_index=True)
 
 
 def _run(
@@ -274,7 +283,7 @@ def _run(
             for entry in score(method, part, queries, priors)
         ]
     frame = pd.DataFrame(rows)
-    frame = frame.sort_values(["head", "column", "prior", "shots", "draw"], key=_in_order)
+    frame = frame.sort_values(["head", "column", "prior", "shots", "draw"], key=in_order)
     return frame, pd.DataFrame(diversities, columns=DIVERSITY_COLUMNS)
 
 
@@ -284,36 +293,6 @@ def _real_diversity(task: LowShotTask, queries: Queries) -> Tensor:
     return torch.stack(
         [mean_pairwise_distance(queries.features[queries.labels == label]) for label in labels]
     )
-
-
-def _best_priors(scores: pd.DataFrame) -> pd.DataFrame:
-    """Choose the prior with the best mean top-5 for each method, head and number of shots.
-
-    Neighbouring priors often tie in top-5 and differ by points in top-1, so top-1 decides then;
-    without rounding, the last bit of a mean would.
-    """
-    keys = ["method", "head", "shots"]
-    with_prior = scores[scores["column"] == "all_prior"]
-    means = with_prior.groupby([*keys, "prior"], sort=False)[["top5", "top1"]].mean().round(9)
-    ranked = means.reset_index().sort_values(["top5", "top1"], ascending=False, kind="stable")
-    best = ranked.groupby(keys).first()["prior"]
-    every_key = with_prior[keys].drop_duplicates()
-    return every_key.merge(best.reset_index(), on=keys)
-
-
-def _with_priors(scores: pd.DataFrame, priors: pd.DataFrame) -> pd.DataFrame:
-    """Keep, of all_prior, the rows with the chosen priors."""
-    is_plain = scores["column"] != "all_prior"
-    chosen = scores[~is_plain].merge(priors, on=["method", "head", "shots", "prior"])
-    together = pd.concat([scores[is_plain], chosen], ignore_index=True)
-    return together.sort_values("method", key=_in_order, kind="stable", ignore_index=True)
-
-
-def _in_order(column: "pd.Series[Any]") -> "pd.Series[Any]":
-    """Return a sort key that keeps names as they first appear, and numbers as they are."""
-    if pd.api.types.is_numeric_dtype(column):
-        return column
-    return column.map({name: number for number, name in enumerate(column.unique())})
 
 
 def _records(frame: pd.DataFrame) -> Any:

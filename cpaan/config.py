@@ -1,12 +1,13 @@
-"""Settings, checked once: every open point of a run is a named field here."""
+"""The settings there are: every open point of a run is a named field here."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from numbers import Integral, Real
-from types import NoneType, UnionType
-from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+from dataclasses import dataclass
+from typing import Any, Literal, Self, get_type_hints
+
+from cpaan.settings import Settings
 
 HEADS = ("centroid", "cosine", "knn", "linear")
+
+_LARGEST_COUNT = 10**9
 
 LINEAR_AS_IN_BENCHMARK: dict[str, Any] = {
     "linear_optimiser": "sgd",
@@ -24,55 +25,6 @@ Its loss is strictly convex, so where training ends depends on the loss and not 
 ResNet-10 features, and with the same weight decay, the default's 200 steps scored within 0.7
 points of these 10,000 in every column without a prior, top-1 and top-5.
 """
-
-
-_LARGEST = 3e38  # as float32, in which most of the work is done
-_LARGEST_COUNT = 10**9
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Named values that are checked once, when they are put together.
-
-    Raises:
-        ValueError: If a value is not of its field's type.
-    """
-
-    def __post_init__(self) -> None:
-        for name, annotation in get_type_hints(type(self)).items():
-            value = getattr(self, name)
-            if get_origin(annotation) is tuple and isinstance(value, list):  # as JSON has it
-                object.__setattr__(self, name, value := tuple(value))
-            if not _is_of_type(value, annotation):
-                raise ValueError(f"{name} must be {_name_type(annotation)}, got {value!r}")
-
-    def with_overrides(self, overrides: Mapping[str, Any]) -> Self:
-        """Return a copy with some fields replaced.
-
-        Raises:
-            ValueError: If a key is no field: a misspelt name must not leave the default in
-                place unnoticed.
-        """
-        unknown = sorted(set(overrides) - {field.name for field in fields(self)})
-        if unknown:
-            raise ValueError(f"unknown settings: {', '.join(unknown)}")
-        return replace(self, **overrides)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all fields, for a results file or a checkpoint."""
-        return asdict(self)
-
-    def _refuse_unless_positive(self, *names: str) -> None:
-        for name in names:
-            if not 0 < getattr(self, name) < _LARGEST:
-                raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}")
-
-    def _refuse_negative(self, *names: str) -> None:
-        for name in names:
-            if not 0 <= getattr(self, name) < _LARGEST:
-                raise ValueError(
-                    f"{name} must be finite and not negative, got {getattr(self, name)}"
-                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -362,73 +314,3 @@ class TrainConfig(NeighbourSettings):
             anneal_factor=0.5,
             anneal_every_episodes=20_000,
         )
-
-
-def parse_settings(assignments: Sequence[str], *configs: Settings) -> list[dict[str, Any]]:
-    """Turn ``["name=value", ...]`` into overrides of configs, by the types of their fields.
-
-    Returns:
-        The overrides of each config. A name that several have is set in all of them.
-
-    Raises:
-        ValueError: If an assignment is none, names no field, or its value is of another type.
-    """
-    types = [get_type_hints(type(config)) for config in configs]
-    overrides: list[dict[str, Any]] = [{} for _ in configs]
-    for assignment in assignments:
-        name, equals, text = assignment.partition("=")
-        if not equals:
-            raise ValueError(f"settings are given as name=value, got {assignment!r}")
-        if not any(name in known for known in types):
-            names = sorted(set().union(*types))
-            raise ValueError(f"unknown setting {name!r}: the names are {', '.join(names)}")
-        for known, changes in zip(types, overrides, strict=True):
-            if name in known:
-                try:
-                    changes[name] = _parse_as(text, known[name])
-                except ValueError:
-                    wanted = _name_type(known[name])
-                    raise ValueError(f"setting {name} needs {wanted}, got {text!r}") from None
-    return overrides
-
-
-def _parse_as(text: str, annotation: Any) -> Any:
-    """Return a text as a value of a field's type."""
-    if get_origin(annotation) is Literal:
-        return text  # the config itself knows its choices
-    if get_origin(annotation) is UnionType:
-        (wanted,) = set(get_args(annotation)) - {NoneType}
-        return None if text == "none" else _parse_as(text, wanted)
-    if get_origin(annotation) is tuple:
-        return tuple(_parse_as(part.strip(), get_args(annotation)[0]) for part in text.split(","))
-    if annotation is bool:
-        if text not in ("true", "false"):
-            raise ValueError(text)
-        return text == "true"
-    return annotation(text)
-
-
-def _is_of_type(value: Any, annotation: Any) -> bool:
-    """Return whether a value may stand in a field; a whole number may stand for any number."""
-    if get_origin(annotation) is Literal:
-        return value in get_args(annotation)
-    if get_origin(annotation) is UnionType:
-        return any(_is_of_type(value, choice) for choice in get_args(annotation))
-    if get_origin(annotation) is tuple:
-        of_element = get_args(annotation)[0]
-        return isinstance(value, tuple) and all(_is_of_type(part, of_element) for part in value)
-    if annotation in (int, float):
-        kind = Integral if annotation is int else Real
-        return isinstance(value, kind) and not isinstance(value, bool)
-    return isinstance(value, annotation)
-
-
-def _name_type(annotation: Any) -> str:
-    if get_origin(annotation) is Literal:
-        return f"one of {', '.join(get_args(annotation))}"
-    if get_origin(annotation) is UnionType:
-        return " or ".join(map(_name_type, get_args(annotation)))
-    if get_origin(annotation) is tuple:
-        return f"{_name_type(get_args(annotation)[0])}, or several with commas between"
-    names = {int: "a whole number", float: "a number", bool: "true or false", NoneType: "none"}
-    return names.get(annotation, "a name")

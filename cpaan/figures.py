@@ -79,7 +79,7 @@ def draw_spiral(points: Spiral, outcomes: Mapping[str, SpiralOutcome]) -> str:
     Returns:
         The picture as SVG.
     """
-    figure = Figure(figsize=(3.2 * (1 + len(outcomes)), 3.6), layout="constrained")
+    figure = Figure(figsize=(3.2 * (1 + len(outcomes)), 2.9), layout="constrained")
     panels = figure.subplots(1, 1 + len(outcomes), sharex=True, sharey=True)
     for axes, name in zip(panels, ["raw", *outcomes], strict=True):
         base_alpha = 0.8 if name == "raw" else 0.15

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cpaan.config import TrainConfig
-from cpaan.episodes import Episode, TrainingData
+from cpaan.episodes import Episode
 from cpaan.networks import Discriminator, Generator
 from cpaan.noise import make_noise
 from cpaan.objectives import (
@@ -23,6 +23,7 @@ from cpaan.objectives import (
     generator_loss,
     prototype_loss,
 )
+from cpaan.training_data import TrainingData
 
 Terms = dict[str, Tensor]
 

@@ -1,6 +1,7 @@
 """Every method by its name in the tables."""
 
 import difflib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,12 @@ from cpaan.augmentation import (
 from cpaan.checkpoints import load_checkpoint, train_to_end
 from cpaan.classifiers import HEAD_CLASSES
 from cpaan.config import EvaluationConfig, TrainConfig
-from cpaan.episodes import MetaEpisodes, TrainingData
+from cpaan.episodes import MetaEpisodes
 from cpaan.gans import GANS, Gan
 from cpaan.randomness import spawn
 from cpaan.tasks import BaseSet, LowShotTask
 from cpaan.training import TrainingRun
+from cpaan.training_data import TrainingData
 
 CONTROLS: dict[str, Translation | None] = {
     "none": None,
@@ -40,7 +42,7 @@ METHODS = (*CONTROLS, *GANS)
 Progress = Callable[[str], None]
 
 
-class Augmented:
+class Augmented(ABC):
     """Classifier heads on real examples and on synthetic ones; subclasses say which."""
 
     diversity: Tensor | None = None
@@ -53,9 +55,9 @@ class Augmented:
         self._config = config
         self._heads = {name: HEAD_CLASSES[name](config) for name in config.heads}
 
+    @abstractmethod
     def synthesise(self, task: LowShotTask, rng: torch.Generator) -> Tensor | None:
         """Return synthetic examples, shape (P, N, S, D), or None for no augmentation."""
-        raise NotImplementedError
 
     def fit(self, task: LowShotTask, rng: torch.Generator) -> None:
         """Synthesise examples, then fit every head to the same ones."""
@@ -121,14 +123,13 @@ class Adversarial(Augmented):
         self._training = training
         self._checkpoint = checkpoint
         self._progress = progress
-        self._trained_on: BaseSet | None = None
+        self._run: TrainingRun | None = None
 
     def synthesise(self, task: LowShotTask, rng: torch.Generator) -> Tensor | None:
-        """Meta-train at the first call for these base examples; translate at every call."""
+        """Meta-train once for these base examples, whatever the phase; translate at every call."""
         for_training, for_sources = spawn(rng, 2)
-        if self._trained_on is not task.base:
+        if self._run is None or self._run.episodes.data.fingerprint != task.base.fingerprint:
             self._run = self._train(task.base, for_training)
-            self._trained_on = task.base
         return synthesise_normalised(
             task,
             self._run.episodes.data,

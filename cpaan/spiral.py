@@ -10,17 +10,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cpaan.augmentation import mean_pairwise_distance
+from cpaan.augmentation import mean_pairwise_distance, synthesise_normalised
 from cpaan.checkpoints import train_to_end
 from cpaan.config import TrainConfig
-from cpaan.episodes import Episode, TrainingData, make_episode
+from cpaan.episodes import Episode, make_episode
 from cpaan.gans import GANS, check_objective
 from cpaan.linalg import covariances, ky_fan_norm
-from cpaan.neighbours import check_neighbours, similarity
+from cpaan.neighbours import check_neighbours
 from cpaan.randomness import new_rng
 from cpaan.synthetic import Spiral, spiral
-from cpaan.tasks import BaseSet
+from cpaan.tasks import BaseSet, LowShotTask, Problem
 from cpaan.training import TrainingRun
+from cpaan.training_data import TrainingData
 
 SPIRAL_CONFIG = TrainConfig(
     num_episodes=1_000,
@@ -93,7 +94,7 @@ def run_spiral(
     c-GAN has no way back. As in the paper, a second c-GAN is trained for it: its generator and
     its discriminator share nothing with those of the first.
     """
-    for_training, for_points = new_rng(seed, 0), new_rng(seed, 1)
+    for_training, for_sources, for_noise = (new_rng(seed, part) for part in range(3))
     num_arms, num_examples, num_dims = points.base.shape
     base = BaseSet(points.base.reshape(-1, num_dims).float(), torch.full((num_arms,), num_examples))
     gan = GANS[name]
@@ -102,20 +103,27 @@ def run_spiral(
     run = TrainingRun(gan, episodes, config, for_training, has_way_back=True)
     train_to_end(run, progress=progress)
 
-    # Every arm is filled from the base arms by their similarity, as in meta-testing.
-    novel = data.normalise(points.shots).mean(dim=1)
-    scores = similarity(novel, data.base.prototypes, config)
-    sources = torch.multinomial(scores, num_examples, replacement=True, generator=for_points)
-    places = torch.rand(sources.shape, generator=for_points, dtype=torch.float64)
-    examples = data.base.pick(sources, places)
-    prototypes = data.base.prototypes[sources]
-    networks, targets = run.networks, novel.unsqueeze(1)
-    with torch.no_grad():
-        translated = networks.base_to_novel(examples, prototypes, targets)
-        noise = networks.noise(tuple(sources.shape), for_points, translated)
-        returned = networks.novel_to_base(translated, targets, prototypes, noise)
-    translated, returned = translated.double() * data.scale, returned.double() * data.scale
+    def there_and_back(examples: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        translated = run.networks.base_to_novel(examples, source, target)
+        noise = run.networks.noise(tuple(translated.shape[:-1]), for_noise, translated)
+        returned = run.networks.novel_to_base(translated, target, source, noise)
+        return torch.cat([translated, returned], dim=-1)
 
+    task = LowShotTask(
+        base=base,
+        num_base=num_arms,
+        shots=points.shots.float().unsqueeze(0),
+        problems=(Problem(num_shots=points.shots.shape[1], draw=0),),
+    )
+    (both,) = synthesise_normalised(
+        task,
+        data,
+        there_and_back,
+        neighbours=config,
+        num_synthetic=num_examples,
+        rng=for_sources,
+    )
+    translated, returned = both.double().split(num_dims, dim=-1)
     truth = covariances(points.novel)
     gap = ky_fan_norm(covariances(translated) - truth, num_dims) / ky_fan_norm(truth, num_dims)
     ratio = mean_pairwise_distance(translated) / mean_pairwise_distance(points.novel)
@@ -137,4 +145,4 @@ def check_spiral(config: TrainConfig) -> None:
 
 def draw_points(seed: int) -> Spiral:
     """Return the spiral of a seed."""
-    return spiral(new_rng(seed, 2))
+    return spiral(new_rng(seed, 3))

@@ -3,6 +3,7 @@
 Shapes: P = problems, B = base classes of the phase, N = novel classes, D = feature dimension.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,6 +45,23 @@ class BaseSet:
         self.prototypes = torch.stack(
             [_at_least_float32(rows).mean(dim=0) for rows in self.by_class()]
         )
+
+    @cached_property
+    def order(self) -> list[int]:
+        """Positions of the classes in the order of their names.
+
+        Phases put their own base classes first; in this order, both have the same.
+        """
+        return sorted(range(len(self.names)), key=lambda number: self.names[number])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of all examples, the same for classes in another order."""
+        rows = self.by_class()
+        digest = hashlib.sha256(str([len(rows[number]) for number in self.order]).encode())
+        for number in self.order:
+            digest.update(rows[number].contiguous().cpu().numpy().tobytes())
+        return digest.hexdigest()[:16]
 
     def by_class(self) -> tuple[Tensor, ...]:
         """Return views of each class's rows."""

@@ -10,16 +10,17 @@ PACKAGE = ROOT / "cpaan"
 
 # A module may import those of earlier lines and of its own line.
 LAYERS = [
-    {"config", "files", "linalg", "randomness", "provenance"},
+    {"settings", "config", "files", "linalg", "randomness", "provenance"},
     {"features"},
     {"feature_files", "feature_cache", "splits"},
     {"tasks", "synthetic", "neighbours"},
-    {"episodes", "networks", "noise"},
+    {"training_data", "networks", "noise"},
+    {"episodes"},
     {"objectives"},
     {"gans"},
     {"training"},
     {"augmentation", "checkpoints", "classifiers"},
-    {"evaluation", "summary", "spiral"},
+    {"evaluation", "priors", "summary", "spiral"},
     {"methods"},
     {"benchmark", "figures", "tables"},
     {"cli"},

@@ -14,10 +14,10 @@ from cpaan.augmentation import (
     synthesise_normalised,
 )
 from cpaan.config import EvaluationConfig, NeighbourSettings, TrainConfig
-from cpaan.episodes import TrainingData
 from cpaan.neighbours import soft_similarity
 from cpaan.randomness import new_rng
 from cpaan.tasks import BaseSet, LowShotTask, read_phase
+from cpaan.training_data import TrainingData
 
 SHOTS = (1, 5)
 NEIGHBOURS = NeighbourSettings(perplexity=4)

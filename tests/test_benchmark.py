@@ -4,9 +4,10 @@ import pytest
 from conftest import shots_of
 
 from cpaan import EvaluationConfig, FeatureTable, Phase, Split, evaluate, methods
-from cpaan.benchmark import RESULT_COLUMNS, Results, _best_priors
+from cpaan.benchmark import RESULT_COLUMNS, Results
 from cpaan.evaluation import COLUMNS
 from cpaan.methods import CONTROLS, check_methods
+from cpaan.priors import best_priors
 from cpaan.provenance import count_test_reads
 
 QUICK = EvaluationConfig(
@@ -203,7 +204,7 @@ def test_priors_that_tie_in_top5_are_decided_by_top1_and_not_by_rounding(noise):
 
     scores = pd.DataFrame([row(0.3, 60 + noise, 20), row(0.5, 60, 30), row(0.7, 50, 40)])
 
-    assert _best_priors(scores)["prior"].tolist() == [0.5]
+    assert best_priors(scores)["prior"].tolist() == [0.5]
 
 
 def test_related_base_examples_help_at_one_shot_where_families_share_their_covariance(gaussians):

@@ -18,12 +18,7 @@ from cpaan.classifiers import (
     _NovelPool,
     real_shares,
 )
-from cpaan.config import (
-    HEADS,
-    LINEAR_AS_IN_BENCHMARK,
-    EvaluationConfig,
-    NeighbourSettings,
-)
+from cpaan.config import HEADS, LINEAR_AS_IN_BENCHMARK, EvaluationConfig, NeighbourSettings
 from cpaan.randomness import new_rng
 from cpaan.tasks import BaseSet, LowShotTask, Queries, read_phase
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from cpaan.config import META_TESTING_AS_PRINTED, EvaluationConfig, TrainConfig, parse_settings
+from cpaan.config import META_TESTING_AS_PRINTED, EvaluationConfig, TrainConfig
 
 
 def test_a_misspelt_setting_is_refused():
@@ -193,91 +193,3 @@ def test_meta_testing_as_printed_fills_classes_up_and_takes_all_examples_for_rea
 
     assert config.fill_to_capacity
     assert config.mixing_shots is None  # unlike the default: every example weighs the same
-
-
-def test_settings_take_the_type_of_their_field():
-    (overrides,) = parse_settings(
-        ["mixing_weight=1", "shots=1,5", "linear_decays=false", "heads=knn", "prior=0.8", "seed=3"],
-        EvaluationConfig(),
-    )
-
-    assert overrides == {
-        "mixing_weight": 1.0,
-        "shots": (1, 5),
-        "linear_decays": False,
-        "heads": ("knn",),
-        "prior": 0.8,
-        "seed": 3,
-    }
-
-
-@pytest.mark.parametrize(
-    ("assignment", "message"),
-    [
-        ("perplexity", "given as name=value, got 'perplexity'"),
-        ("perplexty=3", "unknown setting 'perplexty': the names are .*mixing_weight.*perplexity"),
-        ("seed=1.5", "setting seed needs a whole number, got '1.5'"),
-        ("seed=none", "setting seed needs a whole number, got 'none'"),
-        ("linear_decays=maybe", "setting linear_decays needs true or false, got 'maybe'"),
-        ("prior=high", "setting prior needs a number or none, got 'high'"),
-        ("shots=1,,5", "setting shots needs .* with commas between, got '1,,5'"),
-    ],
-)
-def test_what_is_no_setting_is_refused(assignment, message):
-    with pytest.raises(ValueError, match=message):
-        parse_settings([assignment], EvaluationConfig())
-
-
-def test_a_name_that_two_configs_have_is_set_in_both():
-    assignments = ["perplexity=3", "num_draws=2", "episode_shots=1, 5"]
-
-    evaluation, training = parse_settings(assignments, EvaluationConfig(), TrainConfig())
-
-    assert evaluation == {"perplexity": 3.0, "num_draws": 2}
-    assert training == {"perplexity": 3.0, "episode_shots": (1, 5)}
-
-
-def test_a_setting_that_need_not_be_a_number_may_be_none():
-    evaluation, training = parse_settings(
-        ["perplexity=none", "mixing_weight=none"], EvaluationConfig(), TrainConfig()
-    )
-
-    assert evaluation == {"perplexity": None, "mixing_weight": None}
-    assert training == {"perplexity": None}
-
-
-def test_a_choice_that_is_called_none_is_a_name():
-    (overrides,) = parse_settings(["normalisation=none"], TrainConfig())
-
-    assert overrides == {"normalisation": "none"}
-    assert TrainConfig(**overrides).normalisation == "none"
-
-
-def test_an_unknown_choice_is_left_to_the_config():
-    (overrides,) = parse_settings(["sampling=other"], TrainConfig())
-
-    with pytest.raises(ValueError, match="sampling must be one of shared, per-class, uniform"):
-        TrainConfig().with_overrides(overrides)
-
-
-def test_an_unknown_name_is_refused_with_the_names_of_all_configs():
-    with pytest.raises(ValueError, match=r"'cicle_weight'.* cycle_weight.* heads"):
-        parse_settings(["cicle_weight=1"], EvaluationConfig(), TrainConfig())
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"episode_shots": (1.5, 2)},
-        {"episode_shots": 5},
-        {"num_ways": True},
-        {"normalised_weights": "false"},
-        {"cycle_weight": "5"},
-        {"perplexity": "3"},
-        {"perplexity": True},
-    ],
-)
-def test_values_of_another_type_are_refused(settings):
-    (name,) = settings
-    with pytest.raises(ValueError, match=f"{name} must be .*, got"):
-        TrainConfig(**settings)

@@ -5,17 +5,11 @@ import torch
 from torch import Tensor
 
 from cpaan.config import TrainConfig
-from cpaan.episodes import (
-    Episode,
-    MetaEpisodes,
-    TrainingData,
-    check_training,
-    draw_shares,
-    importance,
-)
+from cpaan.episodes import Episode, MetaEpisodes, draw_shares, importance
 from cpaan.neighbours import hard_similarity, printed_similarity, soft_similarity
 from cpaan.randomness import new_rng
 from cpaan.tasks import BaseSet
+from cpaan.training_data import TrainingData, check_training
 
 COUNTS = [4, 6, 5, 7, 4, 5]  # examples of the base classes
 NUM_DIMS = 3

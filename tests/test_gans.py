@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cpaan.config import TrainConfig
-from cpaan.episodes import MetaEpisodes, TrainingData
+from cpaan.episodes import MetaEpisodes
 from cpaan.gans import (
     GANS,
     Networks,
@@ -16,6 +16,7 @@ from cpaan.gans import (
 from cpaan.noise import GaussianNoise, MixtureNoise
 from cpaan.randomness import new_rng
 from cpaan.tasks import BaseSet
+from cpaan.training_data import TrainingData
 
 
 def config_of(**settings) -> TrainConfig:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from cpaan.config import TrainConfig
-from cpaan.episodes import Episode, MetaEpisodes, TrainingData
+from cpaan.episodes import Episode, MetaEpisodes
 from cpaan.linalg import Spectra, covariances, spectra
 from cpaan.objectives import (
     FAKE,
@@ -18,6 +18,7 @@ from cpaan.objectives import (
 )
 from cpaan.randomness import new_rng
 from cpaan.tasks import BaseSet
+from cpaan.training_data import TrainingData
 
 NUM_DIMS = 4
 FIRST_CLASS = torch.zeros(1, 1, dtype=torch.long)

@@ -13,7 +13,7 @@ import torch
 from cpaan.augmentation import synthesise_normalised
 from cpaan.checkpoints import load_checkpoint, save_checkpoint, train_to_end
 from cpaan.config import TrainConfig
-from cpaan.episodes import MetaEpisodes, TrainingData
+from cpaan.episodes import MetaEpisodes
 from cpaan.gans import GANS
 from cpaan.linalg import covariances, ky_fan_norm
 from cpaan.randomness import new_rng
@@ -21,6 +21,7 @@ from cpaan.splits import draw_shots
 from cpaan.synthetic import GaussianClasses, gaussian_classes
 from cpaan.tasks import BaseSet, LowShotTask, read_phase
 from cpaan.training import LOSSES, TrainingDivergedError, TrainingRun
+from cpaan.training_data import TrainingData
 
 SMALL = TrainConfig(
     num_ways=3,

@@ -20,13 +20,13 @@ from cpaan.config import (
     META_TESTING_AS_PRINTED,
     EvaluationConfig,
     TrainConfig,
-    parse_settings,
 )
 from cpaan.evaluation import COLUMNS
 from cpaan.feature_cache import open_features
 from cpaan.features import FeatureTable
 from cpaan.methods import CONTROLS, METHODS, check_methods
 from cpaan.provenance import TEST_READS
+from cpaan.settings import parse_settings
 from cpaan.splits import TEST_PHASE, VALIDATION_PHASE, Split, read_draws, read_split
 from cpaan.summary import check_row, is_only_row
 from cpaan.synthetic import gaussian_classes

@@ -8,7 +8,8 @@ import textwrap
 from typing import Any
 
 from cpaan.cli.options import add_traceback
-from cpaan.config import META_TESTING_AS_PRINTED, EvaluationConfig, Settings, TrainConfig
+from cpaan.config import META_TESTING_AS_PRINTED, EvaluationConfig, TrainConfig
+from cpaan.settings import Settings
 
 _HELP = """\
 List all settings of evaluation and of meta-training: name, value, the paper's value where it is

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from cpaan.cli.options import add_traceback, check_writable, new_progress, positive_number
-from cpaan.config import TrainConfig, parse_settings
+from cpaan.config import TrainConfig
 from cpaan.figures import draw_spiral
 from cpaan.files import write_whole
 from cpaan.gans import GANS
 from cpaan.provenance import describe_run
+from cpaan.settings import parse_settings
 from cpaan.spiral import SPIRAL_CONFIG, SpiralOutcome, check_spiral, draw_points, run_spiral
 
 _HELP = """\
