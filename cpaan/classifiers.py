@@ -203,7 +203,7 @@ class _NovelPool:
     ) -> None:
         _, num_novel, most_shots, _ = task.shots.shape
         self._rows = task.shots.flatten(0, 2)
-        self._has_synthetic = synthetic is not None and config.mixing_weight != 1
+        self._has_synthetic = synthetic is not None
         self._real_share = real_shares(task, synthetic, config).view(-1, 1, 1)
         device = task.device
         draws = torch.tensor([problem.draw for problem in task.problems], device=device)

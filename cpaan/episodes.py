@@ -146,7 +146,7 @@ def make_episode(
         # has drawn its own examples, they already come in that proportion.
         back = torch.ones_like(pair_alpha)
         if config.sampling != "per-class":
-            back = importance(pair_alpha, alpha.sum(dim=0)[sources])
+            back = pair_alpha / alpha.sum(dim=0)[sources].clamp(min=torch.finfo(alpha.dtype).tiny)
         back_weights = back / back.sum()
     else:
         # The formula to the letter: a plain mean over examples of related classes, each loss
