@@ -43,7 +43,7 @@ class Results:
     """Mean distance of two synthetic examples of a class, and its ratio to that of real ones, by
     method, number of shots, draw and seed; without methods that synthesise nothing."""
     priors: pd.DataFrame
-    """The share of novel queries in all_prior, by method, head and number of shots."""
+    """The share of novel queries in all_prior, by method, head, number of shots and metric."""
     about: dict[str, Any]
 
     def write(self, folder: Path) -> None:

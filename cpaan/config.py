@@ -83,7 +83,7 @@ class EvaluationConfig(NeighbourSettings):
 
     prior: float | None = None
     """Share of novel queries in the column all_prior; None: the best one on the validation
-    phase, for each method, head and number of shots."""
+    phase, for each method, head, number of shots and for top-1 and top-5."""
 
     cosine_scale: float = 10.0
     """What cosines are multiplied by; it matters to the column all_prior alone."""

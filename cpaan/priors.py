@@ -4,27 +4,39 @@ from typing import Any
 
 import pandas as pd
 
+_KEYS = ["method", "head", "shots"]
+_METRICS = ("top1", "top5")
+
 
 def best_priors(scores: pd.DataFrame) -> pd.DataFrame:
-    """Choose the prior with the best mean top-5 for each method, head and number of shots.
+    """Choose the prior with the best mean, for each method, head, number of shots and metric.
 
-    Neighbouring priors often tie in top-5 and differ by points in top-1, so top-1 decides then;
-    without rounding, the last bit of a mean would.
+    Top-1 and top-5 have a prior each. Many priors are as good as each other in one of them and
+    points apart in the other, so that one prior for both would leave one to chance.
+
+    Returns:
+        Columns method, head, shots, prior_top1 and prior_top5.
     """
-    keys = ["method", "head", "shots"]
     with_prior = scores[scores["column"] == "all_prior"]
-    means = with_prior.groupby([*keys, "prior"], sort=False)[["top5", "top1"]].mean().round(9)
-    ranked = means.reset_index().sort_values(["top5", "top1"], ascending=False, kind="stable")
-    best = ranked.groupby(keys).first()["prior"]
-    every_key = with_prior[keys].drop_duplicates()
-    return every_key.merge(best.reset_index(), on=keys)
+    chosen = with_prior[_KEYS].drop_duplicates()
+    for metric in _METRICS:
+        means = with_prior.groupby([*_KEYS, "prior"])[metric].mean()
+        # Rounded, or the last bit of a mean would decide between equal ones.
+        best = means.unstack("prior").round(9).idxmax(axis="columns").rename(f"prior_{metric}")
+        chosen = chosen.merge(best.reset_index(), on=_KEYS)
+    return chosen
 
 
 def with_priors(scores: pd.DataFrame, priors: pd.DataFrame) -> pd.DataFrame:
-    """Keep, of all_prior, the rows with the chosen priors."""
+    """Keep, of all_prior, what the chosen priors give."""
     is_plain = scores["column"] != "all_prior"
-    chosen = scores[~is_plain].merge(priors, on=["method", "head", "shots", "prior"])
-    together = pd.concat([scores[is_plain], chosen], ignore_index=True)
+    parts = []
+    for metric in _METRICS:
+        wanted = priors[[*_KEYS, f"prior_{metric}"]].set_axis([*_KEYS, "prior"], axis="columns")
+        rows = scores[~is_plain].merge(wanted, on=[*_KEYS, "prior"])
+        parts.append(rows.set_index([*_KEYS, "column", "draw", "seed"])[metric])
+    chosen = pd.concat(parts, axis="columns").reset_index()
+    together = pd.concat([scores[is_plain], chosen], ignore_index=True).drop(columns="prior")
     return together.sort_values("method", key=in_order, kind="stable", ignore_index=True)
 
 

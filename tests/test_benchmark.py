@@ -7,7 +7,7 @@ from cpaan import EvaluationConfig, FeatureTable, Phase, Split, evaluate, method
 from cpaan.benchmark import RESULT_COLUMNS, Results
 from cpaan.evaluation import COLUMNS
 from cpaan.methods import CONTROLS, check_methods
-from cpaan.priors import best_priors
+from cpaan.priors import best_priors, with_priors
 from cpaan.provenance import count_test_reads
 
 QUICK = EvaluationConfig(
@@ -186,25 +186,30 @@ def test_priors_are_chosen_even_where_the_backbone_knows_the_validation_classes(
     assert len(results.priors) == 4 * 2
 
 
-def test_the_chosen_prior_is_the_best_one(gaussians):
+@pytest.mark.parametrize("metric", ["top1", "top5"])
+def test_the_chosen_prior_is_the_best_one(gaussians, metric):
     tuned = run(gaussians, methods=["none"])
-    mean_of_tuned = cells(tuned, column="all_prior").groupby(["head", "shots"])["top5"].mean()
+    mean_of_tuned = cells(tuned, column="all_prior").groupby(["head", "shots"])[metric].mean()
 
     for prior in (0.2, 0.5, 0.8):
         fixed = run(gaussians, methods=["none"], config=QUICK.with_overrides({"prior": prior}))
-        mean = cells(fixed, column="all_prior").groupby(["head", "shots"])["top5"].mean()
+        mean = cells(fixed, column="all_prior").groupby(["head", "shots"])[metric].mean()
         assert (mean_of_tuned >= mean - 1e-9).all()
 
 
 @pytest.mark.parametrize("noise", [-1e-13, 1e-13])
-def test_priors_that_tie_in_top5_are_decided_by_top1_and_not_by_rounding(noise):
+def test_top1_and_top5_have_a_prior_each_and_rounding_decides_neither(noise):
     def row(prior: float, top5: float, top1: float) -> dict:
         key = {"method": "none", "head": "knn", "shots": 1, "column": "all_prior"}
-        return {**key, "prior": prior, "top5": top5, "top1": top1}
+        return {**key, "prior": prior, "top5": top5, "top1": top1, "draw": 0, "seed": 0}
 
     scores = pd.DataFrame([row(0.3, 60 + noise, 20), row(0.5, 60, 30), row(0.7, 50, 40)])
 
-    assert best_priors(scores)["prior"].tolist() == [0.5]
+    priors = best_priors(scores)
+
+    assert priors[["prior_top1", "prior_top5"]].to_numpy().tolist() == [[0.7, 0.3]]
+    (kept,) = with_priors(scores, priors).to_dict("records")
+    assert (kept["top1"], round(kept["top5"], 9)) == (40, 60)
 
 
 def test_related_base_examples_help_at_one_shot_where_families_share_their_covariance(gaussians):
