@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cpaan.feature_files import Source, expand_paths, open_source
+from cpaan.feature_files import expand_paths, open_source
+from cpaan.feature_source import Source
 from cpaan.features import FeatureTable, finish_fingerprint
 
 _FORMAT = 1  # of the cache's own files; another number makes all entries outdated

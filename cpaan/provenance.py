@@ -1,6 +1,7 @@
 """Where a number comes from: the command, the commit, the versions; and the test phase's log."""
 
 import json
+import os
 import platform
 import shlex
 import subprocess
@@ -20,7 +21,10 @@ def command() -> str:
 
 
 def commit() -> str:
-    """Return the project's commit, with "-dirty" if files differ from it; "unknown" outside git."""
+    """Return the project's commit, with "-dirty" if files differ from it.
+
+    Where the project is a copy without git, it is what ``CPAAN_COMMIT`` says, or "unknown".
+    """
     root = Path(__file__).resolve().parent
     try:
         head, changes = (
@@ -33,7 +37,7 @@ def commit() -> str:
             )
         )
     except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+        return os.environ.get("CPAAN_COMMIT", "unknown")
     return f"{head}-dirty" if changes else head
 
 

@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpaan.features import TRAIN, FeatureTable, name_some
+from cpaan.files import write_whole
 
 VALIDATION_PHASE, TEST_PHASE = "validation", "test"
+_SPLIT_NAMES = ("split.json", "label_idx.json")  # the project's and the benchmark's
 
 ShotRows = NDArray[np.int64]
 """Row numbers of the shots, shape (draws, novel classes, shots); the first K are the K shots."""
@@ -100,6 +102,28 @@ def read_split(path: str | Path) -> Split:
         f"{path} is no split: it needs 'validation' and 'test' with 'base' and 'novel' each, "
         "or the benchmark's 'base_classes_1', 'novel_classes_1' and so on"
     )
+
+
+def find_split(data: Path) -> Path:
+    """Return the split that lies beside a file, or in a folder.
+
+    Raises:
+        ValueError: If there is none.
+        FileNotFoundError: If there is no such file or folder.
+    """
+    if not data.exists():
+        raise FileNotFoundError(f"no such file: {data}")
+    folder = data if data.is_dir() else data.parent
+    for name in _SPLIT_NAMES:
+        if (folder / name).exists():
+            return folder / name
+    raise ValueError(f"no {' or '.join(_SPLIT_NAMES)} in {folder}: give one with --split")
+
+
+def copy_split(path: Path, folder: Path) -> None:
+    """Put a split file where `find_split` finds it."""
+    is_of_benchmark = read_split(path).label_names is not None
+    write_whole(folder / _SPLIT_NAMES[is_of_benchmark], path.read_text())
 
 
 def draw_shots(

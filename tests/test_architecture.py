@@ -10,10 +10,12 @@ PACKAGE = ROOT / "cpaan"
 
 # A module may import those of earlier lines and of its own line.
 LAYERS = [
-    {"settings", "config", "files", "linalg", "randomness", "provenance"},
+    {"settings", "config", "files", "linalg", "randomness", "provenance", "workers"},
     {"features"},
+    {"compact", "feature_source", "feature_parquet", "feature_hdf5"},
     {"feature_files", "feature_cache", "splits"},
     {"tasks", "synthetic", "neighbours"},
+    {"representation"},
     {"training_data", "networks", "noise"},
     {"episodes"},
     {"objectives"},
@@ -23,6 +25,7 @@ LAYERS = [
     {"evaluation", "priors", "summary", "spiral"},
     {"methods"},
     {"benchmark", "figures", "tables"},
+    {"study"},
     {"cli"},
 ]
 # The evaluation knows methods by fit and predict alone, so it cannot favour one.

@@ -16,7 +16,7 @@ import torch
 from conftest import random_table
 
 from cpaan.feature_cache import default_cache_folder, open_features
-from cpaan.feature_files import write_features
+from cpaan.feature_parquet import read_about, write_features
 from cpaan.features import FeatureTable
 
 LABEL_NAMES = ["n03", "n01", "n02"]  # not sorted, as in the benchmark
@@ -91,6 +91,38 @@ def test_the_maker_of_the_features_travels_with_them(tmp_path):
     read = open_features(tmp_path / "f.parquet")
     assert read.backbone == "ResNet-10"
     assert read.backbone_classes == {"b", "c"}
+
+
+def test_where_features_come_from_travels_with_them(tmp_path):
+    about = {"command": "python -m cpaan represent", "seed": 0, "classes": ["ä", "b"]}
+
+    write_features(tmp_path / "with.parquet", random_table(), about)
+    write_features(tmp_path / "without.parquet", random_table())
+
+    assert read_about(tmp_path / "with.parquet") == about
+    assert read_about(tmp_path / "without.parquet") is None
+    assert_same_table(open_features(tmp_path / "with.parquet"), random_table())
+
+
+def test_only_parquet_says_where_features_come_from(tmp_path):
+    (tmp_path / "f.csv").write_text("class,partition,feature\n")
+    path = write_parquet(tmp_path / "f.parquet")
+    pq.write_table(pq.read_table(path).replace_schema_metadata({"cpaan.about": "[1]"}), path)
+
+    with pytest.raises(ValueError, match=r"f\.csv cannot be read as Parquet"):
+        read_about(tmp_path / "f.csv")
+    with pytest.raises(ValueError, match=r"f\.parquet: cpaan.about must be a JSON object"):
+        read_about(path)
+
+
+def test_a_table_that_cannot_be_written_leaves_the_old_file(tmp_path):
+    write_features(tmp_path / "f.parquet", random_table())
+
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        write_features(tmp_path / "f.parquet", random_table(num_rows=5), {"path": tmp_path})
+
+    assert_same_table(open_features(tmp_path / "f.parquet"), random_table())
+    assert [path.name for path in tmp_path.glob("*f.parquet*")] == ["f.parquet"]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from cpaan.cli import evaluate, settings, spiral
+from cpaan.cli import evaluate, represent, settings, spiral
 from cpaan.cli.options import BAD_INPUT, Parser
 
 INTERRUPTED = 130
@@ -20,6 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     evaluate.add_command(commands)
+    represent.add_command(commands)
     spiral.add_command(commands)
     settings.add_command(commands)
     options = parser.parse_args(arguments)

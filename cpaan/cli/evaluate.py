@@ -27,7 +27,14 @@ from cpaan.features import FeatureTable
 from cpaan.methods import CONTROLS, METHODS, check_methods
 from cpaan.provenance import TEST_READS
 from cpaan.settings import parse_settings
-from cpaan.splits import TEST_PHASE, VALIDATION_PHASE, Split, read_draws, read_split
+from cpaan.splits import (
+    TEST_PHASE,
+    VALIDATION_PHASE,
+    Split,
+    find_split,
+    read_draws,
+    read_split,
+)
 from cpaan.summary import check_row, is_only_row
 from cpaan.synthetic import gaussian_classes
 from cpaan.tables import accuracy_table, difference_table, diversity_table
@@ -271,19 +278,9 @@ def _open_data(options: argparse.Namespace) -> tuple[FeatureTable, Split]:
             raise ValueError("--split needs --features")
         made = gaussian_classes()
         return made.table, made.split
-    split = read_split(options.split or _split_beside(Path(options.features[0])))
+    split = read_split(options.split or find_split(Path(options.features[0])))
     table = open_features(*options.features, label_names=split.label_names)
     return table, split
-
-
-def _split_beside(features: Path) -> Path:
-    if not features.exists():
-        raise FileNotFoundError(f"no such file: {features}")
-    folder = features if features.is_dir() else features.parent
-    for name in ("split.json", "label_idx.json"):
-        if (folder / name).exists():
-            return folder / name
-    raise ValueError(f"no split.json or label_idx.json in {folder}: give one with --split")
 
 
 def _describe(results: Results) -> str:

@@ -1,0 +1,267 @@
+"""``represent``: from images to features."""
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cpaan.cli.options import (
+    add_device,
+    add_traceback,
+    check_writable,
+    choose_device,
+    new_progress,
+    positive_number,
+)
+from cpaan.feature_cache import open_features
+from cpaan.feature_parquet import write_compact_features
+from cpaan.features import name_some
+from cpaan.representation.backbone_training import CHECKPOINT, train_alone
+from cpaan.representation.config import BackboneConfig
+from cpaan.representation.decoding import find_size
+from cpaan.representation.images import open_images
+from cpaan.representation.pipeline import ABOUT, FEATURES, Job, Train, represent
+from cpaan.representation.quality import CentroidQuality, centroid_quality
+from cpaan.settings import parse_settings
+from cpaan.splits import VALIDATION_PHASE, Split, copy_split, find_split, read_split
+
+_HELP = """\
+Train a ResNet-10 on the base classes of a split, and make features of all its classes.
+
+  python -m cpaan represent --images tiny-imagenet/ --split split.json --out results/mine
+  python -m cpaan evaluate --features results/mine
+
+Images are Parquet files with the columns wnid, partition (train, test) and jpeg; or ImageNet's
+folders train/<wnid>/*.JPEG and val/, by wnid or with a list of classes. Images that cannot be
+decoded are named and skipped.
+
+The backbone is not fitted to a share of each base class's train images (--holdout). Only these
+become train rows of the feature table, as a backbone puts images it was fitted to much closer
+together than any others. The command says how far train rows and test rows are apart.
+
+A run that was killed goes on when the same command is given again.
+"""
+
+_EXAMPLES = """\
+examples:
+  ImageNet as in the benchmark, on four GPUs:
+    python -m cpaan represent --images /data/imagenet --split label_idx.json --as-in-benchmark \\
+      --workers 4 --out results/imagenet
+  features with both signs for a cosine classifier:
+    python -m cpaan represent ... --loss cosine
+  a prototypical embedding on top, as a second table in results/mine/pn:
+    python -m cpaan represent ... --embed pn --out results/mine
+  a prototypical embedding of features that are there already:
+    python -m cpaan represent --features features.parquet --embed pn --out results/mine
+"""
+
+LARGEST_IMAGE = 256
+LARGE_GAP = 10.0
+
+
+def add_command(commands: Any) -> None:
+    """Add the command and its options."""
+    parser = commands.add_parser(
+        "represent",
+        help="train a backbone on images, and make features",
+        description=_HELP,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=_represent)
+    defaults = BackboneConfig()
+    data = parser.add_argument_group("data")
+    source = data.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "--images", nargs="+", metavar="I", help="Parquet files, a folder of them, or ImageNet's"
+    )
+    source.add_argument(
+        "--features", nargs="+", metavar="F", help="features that are there, to work on"
+    )
+    data.add_argument(
+        "--split",
+        type=Path,
+        metavar="S",
+        help="split.json or the benchmark's label_idx.json; by default the one beside the data",
+    )
+    data.add_argument(
+        "--val-labels",
+        metavar="L",
+        help="classes of the images in a val folder without subfolders: lines of name and wnid, or "
+        "of name and number, Kaggle's LOC_val_solution.csv, or the devkit's ground truth with "
+        "meta.mat beside it; a list of a usual name is found",
+    )
+    data.add_argument(
+        "--max-bad",
+        type=float,
+        default=0.001,
+        metavar="SHARE",
+        help="fail if more of the images cannot be decoded (default: %(default)s)",
+    )
+    data.add_argument("--out", type=Path, required=True, metavar="DIR", help="where it is left")
+    data.add_argument(
+        "--compact",
+        action="store_true",
+        help="write the table once more in DIR/compact, rounded to about half a byte a value",
+    )
+    what = parser.add_argument_group("what to train")
+    what.add_argument(
+        "--loss",
+        choices=["ce", "sgm", "l2", "cosine"],
+        help="cross-entropy (default); with the squared gradient magnitude or the features' norm, "
+        "as in the benchmark; or of a cosine classifier, without the last ReLU",
+    )
+    what.add_argument(
+        "--embed", choices=["pn"], help="train an embedding on top: prototypical networks"
+    )
+    what.add_argument(
+        "--holdout",
+        type=float,
+        default=0.3,
+        metavar="SHARE",
+        help="train images of a base class that are not fitted (default: %(default)s)",
+    )
+    what.add_argument(
+        "--size",
+        type=positive_number,
+        metavar="N",
+        help=f"pixels to which images are brought (default: their own, {LARGEST_IMAGE} at most)",
+    )
+    what.add_argument(
+        "--epochs",
+        type=positive_number,
+        metavar="N",
+        help=f"default: {defaults.num_epochs}; as in the benchmark "
+        f"{BackboneConfig.as_in_benchmark().num_epochs}",
+    )
+    what.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
+    what.add_argument(
+        "--as-in-benchmark",
+        action="store_true",
+        help="the recipe of Hariharan & Girshick, and not the one we recommend",
+    )
+    what.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="any other setting, as often as needed; `python -m cpaan settings` lists them all",
+    )
+    add_device(parser)
+    parser.add_argument(
+        "--workers",
+        type=positive_number,
+        default=1,
+        metavar="N",
+        help="train on so many CPUs or GPUs with Ray (default: in this process)",
+    )
+    add_traceback(parser)
+
+
+def _represent(options: argparse.Namespace) -> int:
+    if options.features and not (options.embed or options.compact):
+        raise ValueError("--features are there already: what is wanted, --embed or --compact?")
+    device = choose_device(options.device)
+    split_path = options.split or find_split(Path((options.images or options.features)[0]))
+    split = read_split(split_path)
+    check_writable(options.out)
+    progress = new_progress()
+    about: dict[str, Any] | None = None
+    if options.features:
+        table = open_features(*options.features, label_names=split.label_names)
+        _print_centroid(centroid_quality(table, sorted(split.base_classes(VALIDATION_PHASE))))
+    else:
+        table, about = represent(
+            _job_from(options, split),
+            options.out,
+            _trainer_from(options, device, progress),
+            max_bad=options.max_bad,
+            device=device,
+            progress=progress,
+        )
+        copy_split(split_path, options.out)
+        _print_representation(about)
+        print(f"Written: {options.out}/{FEATURES}, {ABOUT}, {CHECKPOINT}")
+    if options.compact:
+        folder = options.out / "compact"
+        folder.mkdir(parents=True, exist_ok=True)
+        write_compact_features(folder / FEATURES, table, about)
+        copy_split(split_path, folder)
+        size = (folder / FEATURES).stat().st_size
+        print(f"Written: {folder / FEATURES}, {size / 1e6:.1f} MB")
+    print(f"Next: python -m cpaan evaluate --features {options.out}")
+    return 0
+
+
+def _job_from(options: argparse.Namespace, split: Split) -> Job:
+    images = open_images(
+        options.images,
+        [name for phase in (split.validation, split.test) for name in phase.base + phase.novel],
+        val_labels=options.val_labels,
+    )
+    config = BackboneConfig()
+    if options.as_in_benchmark:
+        config = BackboneConfig.as_in_benchmark()
+    elif options.size is None:
+        size = min(find_size(images), LARGEST_IMAGE)
+        config = config.with_overrides({"image_size": size})
+    given = {"loss": options.loss, "image_size": options.size, "num_epochs": options.epochs}
+    (further,) = parse_settings(options.set, config)
+    overrides = {name: value for name, value in given.items() if value is not None}
+    return Job(
+        images=images,
+        split=split,
+        config=config.with_overrides({**overrides, **further}),
+        seed=options.seed,
+        holdout=options.holdout,
+    )
+
+
+def _trainer_from(
+    options: argparse.Namespace, device: torch.device, progress: Callable[[str], None]
+) -> Train:
+    if options.workers == 1:
+        return partial(train_alone, device=device, progress=progress)
+    # Ray takes seconds to import, which nobody else should wait for.
+    from cpaan.study.backbone import train_with_ray
+
+    return partial(
+        train_with_ray,
+        num_workers=options.workers,
+        use_gpu=device.type == "cuda",
+        progress=progress,
+    )
+
+
+def _print_representation(about: dict[str, Any]) -> None:
+    bad = about["bad_images"]
+    if bad:
+        images = [f"{name} ({reason})" for name, reason in bad.items()]
+        print(f"{len(bad)} images could not be decoded: {name_some('image', images)}")
+    print(
+        f"{about['backbone']}: fitted to {about['fitted_images']} images of "
+        f"{len(about['classes'])} base classes in {about['training_seconds']:.0f} s "
+        f"({about['training_device']}, workers: {about['training_workers']})"
+    )
+    for group, accuracies in about["classifier"].items():
+        print(
+            f"Its own classifier on {group.replace('_', ' ')} rows: top-1 "
+            f"{accuracies['top1']:.1f} %, top-5 {accuracies['top5']:.1f} %"
+        )
+    centroid = about["centroid"]
+    _print_centroid(CentroidQuality(centroid["base_train"], centroid["base_test"]))
+
+
+def _print_centroid(quality: CentroidQuality) -> None:
+    print(
+        f"Nearest centroid, top-1: base train rows {quality.base_train:.1f} %, base test rows "
+        f"{quality.base_test:.1f} %, a gap of {quality.gap:.1f} points"
+    )
+    if quality.gap > LARGE_GAP:
+        print(
+            "The gap is large: base rows that the representation was fitted to look far tighter "
+            "than novel ones. A larger --holdout helps."
+        )

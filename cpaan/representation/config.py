@@ -1,0 +1,130 @@
+"""The settings of the representation stage."""
+
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from cpaan.settings import Settings
+
+LARGEST_SMALL_IMAGE = 64
+"""Up to this size (Tiny-ImageNet's) every pixel counts: the network's stem keeps them all."""
+
+_AUXILIARY_WEIGHTS = {"sgm": 0.02, "l2": 0.03}  # the benchmark's, for ResNet-10
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackboneConfig(Settings):
+    """Everything that decides the training of a backbone, apart from images and seed.
+
+    The defaults were chosen on held-out train images of Tiny-ImageNet's base classes.
+
+    Raises:
+        ValueError: If a value makes no sense.
+    """
+
+    loss: Literal["ce", "sgm", "l2", "cosine"] = "ce"
+    """Cross-entropy; with the squared gradient magnitude; with the features' squared norm; or of a
+    cosine classifier, on features without the last ReLU."""
+    auxiliary_weight: float | None = None
+    """Weight of what SGM and L2 add; None: the benchmark's, 0.02 and 0.03."""
+    image_size: int = 64
+    """Height and width to which images are brought before anything else."""
+    view_size: int | None = None
+    """Height and width of what the network sees: the centre of an image, or all of it enlarged.
+    None: seven eighths of it, as the benchmark's 224 of 256; of small images nine eighths, for a
+    larger map before the mean over positions."""
+    first_view: float = 0.55
+    """Size of the views when training starts, as a share of the last size: this is quicker."""
+    grown_after: float = 0.8
+    """Share of training after which views have their last size."""
+
+    num_epochs: int = 80
+    batch_size: int = 512
+    """Images of a step, over all workers."""
+    learning_rate: float = 0.4
+    """The largest one."""
+    schedule: Literal["cosine", "steps"] = "cosine"
+    """How the learning rate falls: along a half-cosine to zero, or to a tenth after each third of
+    training (the benchmark)."""
+    warmup: float = 0.02
+    """Share of training in which the learning rate rises to its largest."""
+    momentum: float = 0.9
+    nesterov: bool = True
+    weight_decay: float = 2e-3
+    """Of the weights of convolutions and classifier; normalisation has none."""
+    label_smoothing: float = 0.1
+    """Share of a target that all classes have alike."""
+    smallest_crop: float = 0.35
+    """The smallest share of an image's area that a random view shows."""
+    colour_jitter: float = 0.4
+    """How far brightness, contrast and saturation go from one."""
+    cut_and_paste: float = 0.7
+    """Share of views into which a rectangle of another view is pasted (CutMix)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._refuse_unless_positive(
+            "image_size",
+            "num_epochs",
+            "batch_size",
+            "learning_rate",
+            "smallest_crop",
+            "grown_after",
+        )
+        self._refuse_negative("weight_decay")
+        for name in ("momentum", "label_smoothing", "warmup"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be from 0 to below 1, got {getattr(self, name)}")
+        for name in (
+            "first_view",
+            "grown_after",
+            "smallest_crop",
+            "colour_jitter",
+            "cut_and_paste",
+        ):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be from 0 to 1, got {getattr(self, name)}")
+        if self.auxiliary_weight is not None:
+            self._refuse_negative("auxiliary_weight")
+        if self.view_size is not None:
+            self._refuse_unless_positive("view_size")
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov=true needs a momentum")
+
+    @property
+    def is_small(self) -> bool:
+        """Whether images are so small that the network's stem keeps every pixel."""
+        return self.image_size <= LARGEST_SMALL_IMAGE
+
+    @property
+    def last_view_size(self) -> int:
+        """Size of the views at the end of training, and of those that features are made of."""
+        if self.view_size is not None:
+            return self.view_size
+        return self.image_size * (9 if self.is_small else 7) // 8
+
+    @property
+    def loss_weight(self) -> float:
+        """Weight of what the loss adds to the cross-entropy."""
+        if self.auxiliary_weight is not None:
+            return self.auxiliary_weight
+        return _AUXILIARY_WEIGHTS.get(self.loss, 0.0)
+
+    @classmethod
+    def as_in_benchmark(cls) -> Self:
+        """Return Hariharan & Girshick's recipe."""
+        return cls(
+            image_size=256,
+            first_view=1.0,
+            num_epochs=90,
+            batch_size=256,
+            learning_rate=0.1,
+            schedule="steps",
+            warmup=0.0,
+            momentum=0.9,
+            nesterov=False,
+            weight_decay=1e-4,
+            label_smoothing=0.0,
+            smallest_crop=0.08,
+            colour_jitter=0.4,
+            cut_and_paste=0.0,
+        )

@@ -1,0 +1,109 @@
+"""Training of a backbone by several workers, on Ray Train."""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+import ray
+from ray import train as ray_train
+from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer, get_device
+from ray.util.queue import Queue
+
+from cpaan.representation.backbone_training import EpochReporter, train_backbone
+from cpaan.representation.config import BackboneConfig
+from cpaan.workers import Workers
+
+_MOST_FAILURES = 3  # of workers, after each of which all go on from the checkpoint
+_SECONDS_BETWEEN_LOOKS = 0.5
+
+
+def train_with_ray(
+    folder: Path,
+    config: BackboneConfig,
+    seed: int,
+    *,
+    num_workers: int,
+    use_gpu: bool,
+    progress: Callable[[str], None],
+) -> None:
+    """Train on the images that a folder holds, each worker on its share of every step.
+
+    Ray is started here, unless it runs already or ``RAY_ADDRESS`` names a cluster, all of whose
+    nodes must then see the folder.
+
+    Args:
+        folder: As `train_backbone` wants it.
+        config: All settings.
+        seed: Decides the run, together with the number of workers.
+        num_workers: One CPU each, or one GPU.
+        use_gpu: Which of the two.
+        progress: Called with a line now and then.
+
+    Raises:
+        ValueError: If there are fewer CPUs or GPUs than workers, or training diverges.
+        RuntimeError: If workers died more often than is forgiven.
+    """
+    starts_ray = not ray.is_initialized()
+    if starts_ray:
+        progress("starting Ray")
+        ray.init(log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        kind = "GPU" if use_gpu else "CPU"
+        available = int(ray.cluster_resources().get(kind, 0))
+        if available < num_workers:
+            raise ValueError(f"{num_workers} workers need a {kind} each, but there are {available}")
+        news: Queue = Queue()
+        trainer = TorchTrainer(
+            _work,
+            train_loop_config={
+                "folder": folder.resolve(),
+                "config": config.to_dict(),
+                "seed": seed,
+                "news": news,
+            },
+            scaling_config=ScalingConfig(num_workers=num_workers, use_gpu=use_gpu),
+            run_config=RunConfig(
+                name="backbone",
+                storage_path=str(folder.resolve() / "ray"),
+                failure_config=FailureConfig(max_failures=_MOST_FAILURES),
+            ),
+        )
+        with ThreadPoolExecutor(1) as thread:
+            training = thread.submit(trainer.fit)
+            reporter = EpochReporter(config, progress)
+            while not training.done() or not news.empty():
+                try:
+                    entry = news.get(timeout=_SECONDS_BETWEEN_LOOKS)
+                except Empty:
+                    continue
+                if isinstance(entry, str):
+                    raise ValueError(entry)
+                reporter.add(entry)
+            training.result()
+    finally:
+        if starts_ray:
+            ray.shutdown()
+
+
+def _work(arguments: dict[str, Any]) -> None:
+    """Train as one of the workers."""
+    context = ray_train.get_context()
+    workers = Workers(context.get_world_rank(), context.get_world_size())
+    news: Queue = arguments["news"]
+    config = BackboneConfig(**arguments["config"])
+    try:
+        for entry in train_backbone(
+            arguments["folder"], config, arguments["seed"], get_device(), workers
+        ):
+            if workers.rank == 0:
+                news.put(entry)
+            if entry.is_milestone(config):  # more often would hold quick epochs up
+                ray_train.report({"epoch": entry.epoch, "loss": entry.loss})
+    # Said, not raised: to try again would end the same way.
+    except ValueError as error:
+        if workers.rank == 0:
+            news.put(str(error))

@@ -1,0 +1,36 @@
+"""Processes that train one model together: each on its own share, all with the same weights."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Which of how many processes this is.
+
+    More than one need an initialised ``torch.distributed``; who starts them does that.
+    """
+
+    rank: int = 0
+    count: int = 1
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        """Replace tensors by their means over all workers, in place.
+
+        All workers must call it at the same point, with tensors of the same shapes.
+        """
+        if self.count == 1:
+            return
+        # One message for all: most tensors are small, and every message costs a round trip.
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        torch.distributed.all_reduce(flat)
+        flat /= self.count
+        parts = flat.split([tensor.numel() for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+
+ALONE = Workers()

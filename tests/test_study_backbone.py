@@ -1,0 +1,91 @@
+"""Several workers on Ray train one backbone, and what goes wrong is one line."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray
+import torch
+from test_backbone import small_config, striped_images
+
+from cpaan.representation.backbone_run import BackboneRun
+from cpaan.representation.backbone_training import load_state
+from cpaan.study.backbone import train_with_ray
+from cpaan.workers import Workers
+
+
+@dataclass(frozen=True)
+class Threads(Workers):
+    """Workers that are threads of this process, and meet at a barrier."""
+
+    barrier: threading.Barrier | None = None
+    shared: tuple[list, ...] = ()
+
+    def average(self, tensors):
+        self.shared[self.rank][:] = [tensor.clone() for tensor in tensors]
+        self.barrier.wait()
+        for number, tensor in enumerate(tensors):
+            tensor.copy_(torch.stack([of_worker[number] for of_worker in self.shared]).mean(dim=0))
+        self.barrier.wait()
+
+
+@pytest.fixture(scope="module")
+def ray_on_two_cpus():
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    images, labels = striped_images()
+    np.save(tmp_path / "images.npy", images)
+    np.save(tmp_path / "labels.npy", labels)
+    return tmp_path
+
+
+def train(folder: Path, config, said: list[str], num_workers: int = 2) -> None:
+    train_with_ray(folder, config, 0, num_workers=num_workers, use_gpu=False, progress=said.append)
+
+
+@pytest.mark.slow
+def test_two_workers_average_the_gradients_of_their_halves(ray_on_two_cpus, folder):
+    # One step: every further one multiplies the last digits' differences by ten.
+    config, said = small_config(num_epochs=1, batch_size=48), []
+
+    train(folder, config, said)
+
+    images, labels = striped_images()
+    barrier, shared = threading.Barrier(2), ([], [])
+    runs = [
+        BackboneRun(
+            images, labels, config, 0, torch.device("cpu"), Threads(rank, 2, barrier, shared)
+        )
+        for rank in range(2)
+    ]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda run: run.advance(run.num_steps), runs))
+    state = load_state(folder / "backbone.pt")
+    assert state["workers"] == 2
+    assert len(said) == 1
+    for name, value in runs[0].model.state_dict().items():
+        torch.testing.assert_close(
+            state["training"]["model"][name], value, rtol=1e-4, atol=1e-5
+        )
+
+
+@pytest.mark.slow
+def test_diverged_training_on_ray_is_one_line(ray_on_two_cpus, folder):
+    config = small_config(num_epochs=1, learning_rate=1e30, warmup=0.0)
+
+    with pytest.raises(ValueError, match=r"diverged before step 3.*learning_rate is 1e\+30"):
+        train(folder, config, [])
+
+
+@pytest.mark.slow
+def test_more_workers_than_cpus_are_refused_at_once(ray_on_two_cpus, folder):
+    with pytest.raises(ValueError, match="5 workers need a CPU each, but there are 2"):
+        train(folder, small_config(), [], num_workers=5)
