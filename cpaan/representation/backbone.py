@@ -26,9 +26,9 @@ class Backbone(nn.Module):
     def forward(self, views: Tensor) -> tuple[Tensor, Tensor]:
         """Return features, shape (B, D), and scores, shape (B, C), both float32.
 
-        On a GPU, the convolutions run in bfloat16.
+        While a GPU trains, the convolutions run in bfloat16.
         """
-        with torch.autocast("cuda", torch.bfloat16, enabled=views.is_cuda):
+        with torch.autocast("cuda", torch.bfloat16, enabled=views.is_cuda and self.training):
             features = self.network(views.contiguous(memory_format=torch.channels_last)).float()
         return features, self.classifier(features)
 

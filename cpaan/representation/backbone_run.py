@@ -4,6 +4,8 @@ Shapes: I = stored images, S = their size, B = images of a step, C = classes.
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -106,8 +108,7 @@ class BackboneRun:
         """
         total = torch.zeros((), device=self._device)
         self.model.train()
-        # Convolutions of a few sizes for a long time: finding the quickest kernels pays.
-        with torch.backends.cudnn.flags(benchmark=True):
+        with _quickest_kernels():
             for _ in range(num_steps):
                 total += self._train_one_step()
                 self.step += 1
@@ -205,6 +206,17 @@ class BackboneRun:
         self.model.load_state_dict(state["model"])
         self._optimiser.load_state_dict(state["optimiser"])
         self.step = state["step"]
+
+
+@contextmanager
+def _quickest_kernels() -> Iterator[None]:
+    """Let a GPU try which kernels are quickest: convolutions of few sizes last for long."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def _on_device(images: NDArray[np.uint8], device: torch.device) -> Tensor | None:
