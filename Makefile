@@ -11,7 +11,7 @@ help: ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 study: setup ## set up, then run the main job
-	$(RUN) -m cpaan evaluate --out results/synthetic
+	$(RUN) -m cpaan evaluate --out results/study
 
 test: setup lint ## set up, then lint, type check and run the quick tests
 	$(RUN) -m pytest -m "not slow"

@@ -70,19 +70,19 @@ def write_compact_features(
     table: FeatureTable,
     about: Mapping[str, Any] | None = None,
     *,
-    relative_error: float = 6e-4,
+    relative_error: float = 8.5e-4,
 ) -> None:
     """Write a table in about half a byte a value; the file appears only when complete.
 
-    It reads as float16, with a small error that is the same for all classes. Non-negative
-    features stay so. On one machine, equal tables give equal files.
+    It is read as float16, with a small error. Non-negative features stay so. On one machine,
+    equal tables give equal files.
 
     Args:
         path: Where to; what is there is replaced.
         table: What to write, of one row at least.
         about: As in `write_features`.
-        relative_error: The mean squared error that is allowed, as a share of the features'
-            variance. Half of it takes another half a bit for each value.
+        relative_error: The mean squared error to aim at, as a share of the features' variance.
+            Half of it takes another half a bit for each value.
 
     Raises:
         ValueError: If the error cannot be reached (see `cpaan.compact.fit_compact_code`).

@@ -21,10 +21,12 @@ def command() -> str:
 
 
 def commit() -> str:
-    """Return the project's commit, with "-dirty" if files differ from it.
+    """Return the project's commit, with "-dirty" if files differ from it; "unknown" outside git.
 
-    Where the project is a copy without git, it is what ``CPAAN_COMMIT`` says, or "unknown".
+    A copy of the project on another machine may know it from ``CPAAN_COMMIT`` alone.
     """
+    if named := os.environ.get("CPAAN_COMMIT"):
+        return named
     root = Path(__file__).resolve().parent
     try:
         head, changes = (
@@ -37,7 +39,7 @@ def commit() -> str:
             )
         )
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("CPAAN_COMMIT", "unknown")
+        return "unknown"
     return f"{head}-dirty" if changes else head
 
 

@@ -1,6 +1,10 @@
 """Small data for all tests, and a folder of its own for each."""
 
+import os
 from pathlib import Path
+
+# Tests are small: with several threads each would mostly wait for the others. Before torch starts.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pytest

@@ -13,7 +13,7 @@ LAYERS = [
     {"settings", "config", "files", "linalg", "randomness", "provenance", "workers"},
     {"features"},
     {"compact", "feature_source", "feature_parquet", "feature_hdf5"},
-    {"feature_files", "feature_cache", "splits"},
+    {"feature_files", "feature_cache", "splits", "builtin"},
     {"tasks", "synthetic", "neighbours"},
     {"representation"},
     {"training_data", "networks", "noise"},

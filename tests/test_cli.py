@@ -20,6 +20,8 @@ from cpaan.cli import main
 from cpaan.config import EvaluationConfig, TrainConfig
 from cpaan.features import TRAIN
 from cpaan.provenance import TEST_READS
+from cpaan.representation.config import BackboneConfig
+from cpaan.representation.embedding import EmbeddingConfig
 from cpaan.settings import parse_settings
 from cpaan.synthetic import GaussianClasses
 
@@ -583,12 +585,22 @@ def test_settings_are_listed_with_values_and_meanings(capsys):
     assert all(f"  {name}=" in text for name in names)
 
 
-def test_every_listed_value_can_be_set(capsys):
+@pytest.mark.parametrize(
+    ("title", "config"),
+    [
+        ("Evaluation", EvaluationConfig()),
+        ("Meta-training", TrainConfig()),
+        ("Backbone", BackboneConfig()),
+        ("Embedding", EmbeddingConfig()),
+    ],
+)
+def test_every_listed_value_can_be_set(title, config, capsys):
     main(["settings"])
-    lines = capsys.readouterr().out.splitlines()
-    assignments = [x.split()[0] for x in lines if re.match(r"  \w+=", x)]
+    sections = capsys.readouterr().out.split("\n\n")
+    (section,) = [each for each in sections if each.startswith(title)]
+    assignments = [x.split()[0] for x in section.splitlines() if re.match(r"  \w+=", x)]
 
-    evaluation, training = parse_settings(assignments, EvaluationConfig(), TrainConfig())
+    (settings,) = parse_settings(assignments, config)
 
-    assert EvaluationConfig(**evaluation) == EvaluationConfig()
-    assert TrainConfig(**training) == TrainConfig()
+    assert set(settings) == set(config.to_dict())
+    assert type(config)(**settings) == config

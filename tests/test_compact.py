@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -53,11 +52,12 @@ def write_codes(path: Path, code: CompactCode | str | None, column: pa.Array) ->
 
 
 def hand_made_code() -> CompactCode:
-    """Two dimensions, of which the second takes half-steps along both."""
+    """Codes that go along the first feature by 1, and along both together by 1/2."""
     return CompactCode(
         mean=np.array([10, 20], np.float32),
-        directions=np.array([[2, 0], [1, 1]], np.int8),
-        scale=0.5,
+        steps=np.array([4, 1], np.uint16),
+        directions=np.array([[1, 0], [2, 2]], np.int8),
+        scale=0.25,
         is_non_negative=False,
         largest_code=300,
     )
@@ -113,10 +113,19 @@ def test_directions_that_vary_most_lose_least():
 
     errors = (read_back(features, 0.0001) - features) @ vectors[:, ::-1]
 
-    # Variances of 1, 1/4 and 1/9 are above their average of 1.6 / 24: half the step for these.
-    variances = errors.var(axis=0)
-    np.testing.assert_allclose(variances[:3] / variances[6], 1 / 4, rtol=0.15)
-    np.testing.assert_allclose(variances[4:9] / variances[6], 1, rtol=0.15)
+    # Deviations are 1, 1/2, 1/3, ..., and the errors' variances in proportion to 1, 2, 3, ...
+    np.testing.assert_allclose(errors.var(axis=0) / errors[:, 0].var(), range(1, 25), rtol=0.15)
+
+
+def test_what_varies_less_than_the_error_costs_nothing():
+    features = np.zeros((1000, 5), np.float32)
+    features[:, 0] = np.random.default_rng(0).normal(size=1000)
+    features[:, 1:] = correlated(1000, 4) / 1000
+
+    codes = fit_compact_code(features, 0.0001).codes_of(features)
+
+    assert len(np.unique(codes[:, 0])) > 50
+    assert not codes[:, 1:].any()
 
 
 def test_features_that_move_together_share_one_code():
@@ -159,7 +168,7 @@ def test_decoding_is_exact_where_floating_point_sums_are_not():
     code = fit_compact_code(correlated(), 0.0001)
     codes = code.codes_of(correlated())
 
-    whole = codes.astype(np.int64) @ code.directions.astype(np.int64)
+    whole = codes.astype(np.int64) * code.steps @ code.directions.astype(np.int64)
     expected = (whole * code.scale + code.mean).astype(np.float16)
 
     np.testing.assert_array_equal(code.features_of(codes), expected)
@@ -172,18 +181,20 @@ def test_an_error_must_be_a_share(relative_error):
 
 
 @pytest.mark.parametrize(
-    ("features", "message"),
+    ("features", "relative_error", "message"),
     [
-        (np.ones((0, 2), np.float32), "the table has no rows"),
-        (np.array([[1], [70000]], np.float32), "as large as 70000, but float16, .* ends at 65504"),
-        (np.array([[-1e6], [1]], np.float32), r"as large as 1e\+06, but float16"),
-        (1000 + correlated(), r"error is 0\.\d+ of the variance, but 1e-08 is allowed"),
-        (np.eye(5000, 1, dtype=np.float32), "lies 204083 steps from the mean, .* end at 32767"),
+        (np.ones((0, 2), np.float32), 0.1, "the table has no rows"),
+        (np.array([[1], [70000]], np.float32), 0.1, "as large as 70000, but .* ends at 65504"),
+        (np.array([[-1e6], [1]], np.float32), 0.1, r"as large as 1e\+06, but .* ends at 65504"),
+        # Between 512 and 1024 float16 has steps of a half.
+        (1000 + correlated(), 1e-4, r"error is 0\.\d+ of the variance, but 0.0001 was asked"),
+        # sqrt(4999 / 12e-8): far from the mean of many rows, and a small error
+        (np.eye(5000, 1, dtype=np.float32), 1e-8, "a row lies 20410. steps .* end at 32767"),
     ],
 )
-def test_what_the_form_cannot_hold_is_refused(features, message):
+def test_what_the_form_cannot_hold_is_refused(features, relative_error, message):
     with pytest.raises(ValueError, match=message):
-        fit_compact_code(features, relative_error=1e-8)
+        fit_compact_code(features, relative_error)
 
 
 def test_the_largest_float16_survives_rounding():
@@ -218,17 +229,17 @@ def test_equal_tables_give_equal_bytes(tmp_path):
 
 
 def test_half_a_byte_holds_a_value(tmp_path):
-    """Steps of 0.37 and, for the half of directions above average, 0.18 standard deviations.
+    """In whole steps, a Gaussian has an entropy of log2(sqrt(2 π e) / step).
 
-    In whole steps, a Gaussian has an entropy of log2(sqrt(2 π e) / step): 3.5 and 4.5 bits.
+    That is 4 bits for a step of 0.258 standard deviations, whose error is step² / 12 = 0.00556.
     """
     features = np.random.default_rng(0).normal(size=(8192, 64)).astype(np.float16)
 
-    write_compact_features(tmp_path / "f", table_of(features), relative_error=0.007)
+    write_compact_features(tmp_path / "f", table_of(features), relative_error=0.00556)
 
-    size_of_code = len(fit_compact_code(features, 0.007).to_json())
-    num_bytes = (tmp_path / "f").stat().st_size - size_of_code
-    assert 0.48 < num_bytes / features.size < 0.54
+    num_bytes_to_decode = len(fit_compact_code(features, 0.00556).to_json())
+    num_bytes = (tmp_path / "f").stat().st_size - num_bytes_to_decode
+    assert 0.49 < num_bytes / features.size < 0.53
 
 
 def test_a_table_written_plainly_from_a_compact_one_is_the_same_table(tmp_path):
@@ -246,8 +257,9 @@ def test_what_decodes_travels_as_text():
     read = CompactCode.from_json(code.to_json())
 
     np.testing.assert_array_equal(read.mean, code.mean)
+    np.testing.assert_array_equal(read.steps, code.steps)
     np.testing.assert_array_equal(read.directions, code.directions)
-    assert replace(read, mean=code.mean, directions=code.directions).to_json() == code.to_json()
+    assert read.to_json() == code.to_json()
 
 
 @pytest.mark.parametrize(
@@ -256,9 +268,10 @@ def test_what_decodes_travels_as_text():
         ({"mean": None}, "TypeError"),
         ({"mean": "AAA"}, "Incorrect padding"),
         ({"mean": "AAAA"}, "buffer size must be a multiple"),
-        ({"mean": ""}, "0 numbers in the mean, but 4 in the directions"),
+        ({"mean": ""}, "0 numbers in the mean, 2 in the steps and 4 in the directions"),
         ({"mean": "AADAf///f38="}, "mean and scale must be finite"),
-        ({"directions": "AAAA"}, "2 numbers in the mean, but 3 in the directions"),
+        ({"steps": "AAA="}, "2 numbers in the mean, 1 in the steps and 4 in the directions"),
+        ({"directions": "AAAA"}, "2 numbers in the mean, 2 in the steps and 3 in the directions"),
         ({"scale": -1}, r"scale positive, got -1\.0"),
         ({"scale": math.inf}, "must be finite"),
         ({"largest_code": math.inf}, "OverflowError"),
@@ -280,7 +293,7 @@ def test_damaged_metadata_is_refused(tmp_path, damage, message):
         (None, pa.array([bytes(4)], pa.binary(4)), "column code needs cpaan.compact"),
         ("{}", pa.array([bytes(4)], pa.binary(4)), "is damaged: KeyError: 'mean'"),
         ("[", pa.array([bytes(4)], pa.binary(4)), "is damaged: JSONDecodeError"),
-        (hand_made_code(), pa.array([bytes(5)], pa.binary(5)), r"must have 4 bytes .* \[5\]"),
+        (hand_made_code(), pa.array([bytes(5)], pa.binary(5)), r"must have 4 bytes .*binary\[5\]"),
         (hand_made_code(), pa.array([bytes(4)]), "must have 4 bytes .* but holds binary"),
         (hand_made_code(), pa.array([bytes(4), None], pa.binary(4)), "code of row 1 is empty"),
         (

@@ -16,7 +16,7 @@ import torch
 from conftest import random_table
 
 from cpaan.feature_cache import default_cache_folder, open_features
-from cpaan.feature_parquet import read_about, write_features
+from cpaan.feature_parquet import read_about, write_compact_features, write_features
 from cpaan.features import FeatureTable
 
 LABEL_NAMES = ["n03", "n01", "n02"]  # not sorted, as in the benchmark
@@ -450,7 +450,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["parquet", "hdf5"])
+@pytest.mark.parametrize("form", ["parquet", "compact", "hdf5"])
 def test_a_large_table_is_never_whole_in_memory(tmp_path, form):
     """256 MiB of features; the process that opens them may grow by a fraction of that."""
     num_rows, num_dims = 262_144, 512
@@ -473,6 +473,17 @@ def test_a_large_table_is_never_whole_in_memory(tmp_path, form):
             partitions = pa.array(["train"] * num_rows)
             writer.write_table(
                 pa.table([names, partitions, lists], schema=schema), row_group_size=num_rows
+            )
+        paths = [tmp_path / "f.parquet"]
+    elif form == "compact":
+        table = FeatureTable.from_arrays(block, ["a"] * 4096, ["train"] * 4096)
+        write_compact_features(tmp_path / "small.parquet", table)
+        small = pq.ParquetFile(tmp_path / "small.parquet")
+        with pq.ParquetWriter(tmp_path / "f.parquet", small.schema_arrow) as writer:
+            rows = pa.concat_tables([small.read()] * (num_rows // 4096))
+            writer.write_table(rows, row_group_size=num_rows)
+            writer.add_key_value_metadata(
+                {"cpaan.compact": small.metadata.metadata[b"cpaan.compact"]}
             )
         paths = [tmp_path / "f.parquet"]
     else:

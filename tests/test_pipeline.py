@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from cpaan.feature_parquet import read_about
 from test_images import encoded
 
 from cpaan.feature_cache import open_features
+from cpaan.feature_parquet import read_about
 from cpaan.features import TEST, TRAIN, FeatureTable
 from cpaan.representation.backbone_training import train_alone
 from cpaan.representation.config import BackboneConfig

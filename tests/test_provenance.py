@@ -26,3 +26,6 @@ def test_a_commit_says_whether_files_differ_from_it(tmp_path, monkeypatch):
 
     (package / "provenance.py").write_text("two")
     assert commit() == f"{head}-dirty"
+
+    monkeypatch.setenv("CPAAN_COMMIT", "abc123")
+    assert commit() == "abc123"

@@ -12,7 +12,7 @@ import torch
 from test_backbone import small_config, striped_images
 
 from cpaan.representation.backbone_run import BackboneRun
-from cpaan.representation.backbone_training import load_state
+from cpaan.representation.layout import load_state
 from cpaan.study.backbone import train_with_ray
 from cpaan.workers import Workers
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from cpaan.benchmark import Results, evaluate
+from cpaan.builtin import builtin_features
 from cpaan.cli.options import (
     add_device,
     add_traceback,
@@ -36,15 +37,14 @@ from cpaan.splits import (
     read_split,
 )
 from cpaan.summary import check_row, is_only_row
-from cpaan.synthetic import gaussian_classes
 from cpaan.tables import accuracy_table, difference_table, diversity_table
 from cpaan.tasks import check_phase
 
 _HELP = """\
 Score low-shot methods on novel classes, and print the table.
 
-Without --features this runs on a synthetic set of Gaussian classes, to see how it works.
-On your own features:
+Without --features this runs on the data set inside the project: ResNet-10 features of
+Tiny-ImageNet's 200 classes. On your own features:
 
   python -m cpaan evaluate --features features.parquet --split split.json
 
@@ -276,8 +276,7 @@ def _open_data(options: argparse.Namespace) -> tuple[FeatureTable, Split]:
     if options.features is None:
         if options.split is not None:
             raise ValueError("--split needs --features")
-        made = gaussian_classes()
-        return made.table, made.split
+        return builtin_features()
     split = read_split(options.split or find_split(Path(options.features[0])))
     table = open_features(*options.features, label_names=split.label_names)
     return table, split

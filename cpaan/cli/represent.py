@@ -17,16 +17,22 @@ from cpaan.cli.options import (
     positive_number,
 )
 from cpaan.feature_cache import open_features
-from cpaan.feature_parquet import write_compact_features
+from cpaan.feature_files import expand_paths
+from cpaan.feature_parquet import read_about, write_compact_features
 from cpaan.features import name_some
-from cpaan.representation.backbone_training import CHECKPOINT, train_alone
+from cpaan.provenance import describe_run
+from cpaan.representation.backbone_training import CHECKPOINT as BACKBONE
+from cpaan.representation.backbone_training import train_alone
 from cpaan.representation.config import BackboneConfig
 from cpaan.representation.decoding import find_size
+from cpaan.representation.embedding import EmbeddingConfig
+from cpaan.representation.embedding_training import CHECKPOINT as EMBEDDING
+from cpaan.representation.embedding_training import embed
 from cpaan.representation.images import open_images
-from cpaan.representation.pipeline import ABOUT, FEATURES, Job, Train, represent
-from cpaan.representation.quality import CentroidQuality, centroid_quality
+from cpaan.representation.layout import ABOUT, FEATURES
+from cpaan.representation.pipeline import Job, Train, represent
 from cpaan.settings import parse_settings
-from cpaan.splits import VALIDATION_PHASE, Split, copy_split, find_split, read_split
+from cpaan.splits import Split, copy_split, find_split, read_split
 
 _HELP = """\
 Train a ResNet-10 on the base classes of a split, and make features of all its classes.
@@ -148,7 +154,15 @@ def add_command(commands: Any) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="any other setting, as often as needed; `python -m cpaan settings` lists them all",
+        help="any other setting of the backbone, as often as needed; `python -m cpaan settings` "
+        "lists them all",
+    )
+    what.add_argument(
+        "--embed-set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="the same, of the embedding",
     )
     add_device(parser)
     parser.add_argument(
@@ -167,15 +181,14 @@ def _represent(options: argparse.Namespace) -> int:
     device = choose_device(options.device)
     split_path = options.split or find_split(Path((options.images or options.features)[0]))
     split = read_split(split_path)
+    (of_backbone,) = parse_settings(options.set, BackboneConfig())
+    (of_embedding,) = parse_settings(options.embed_set, EmbeddingConfig())
+    embedding = EmbeddingConfig().with_overrides(of_embedding)
     check_writable(options.out)
     progress = new_progress()
-    about: dict[str, Any] | None = None
-    if options.features:
-        table = open_features(*options.features, label_names=split.label_names)
-        _print_centroid(centroid_quality(table, sorted(split.base_classes(VALIDATION_PHASE))))
-    else:
+    if options.images:
         table, about = represent(
-            _job_from(options, split),
+            _job_from(options, split, of_backbone),
             options.out,
             _trainer_from(options, device, progress),
             max_bad=options.max_bad,
@@ -183,20 +196,41 @@ def _represent(options: argparse.Namespace) -> int:
             progress=progress,
         )
         copy_split(split_path, options.out)
-        _print_representation(about)
-        print(f"Written: {options.out}/{FEATURES}, {ABOUT}, {CHECKPOINT}")
+        _print_backbone(about)
+        print(f"Written: {options.out}/{FEATURES}, {ABOUT}, {BACKBONE}")
+    else:
+        table = open_features(*options.features, label_names=split.label_names)
+        (file, *others) = expand_paths([Path(path) for path in options.features])
+        made = None if others else read_about(file)
+        about = {"run": describe_run(), "features": table.fingerprint, "made_from": made}
+    newest = options.out
+    if options.embed:
+        newest = options.out / options.embed
+        table, about = embed(
+            table,
+            split,
+            embedding,
+            options.seed,
+            newest,
+            origin={name: value for name, value in about.items() if name != "log"},
+            device=device,
+            progress=progress,
+        )
+        copy_split(split_path, newest)
+        _print_centroid(about)
+        print(f"Written: {newest}/{FEATURES}, {ABOUT}, {EMBEDDING}")
     if options.compact:
-        folder = options.out / "compact"
-        folder.mkdir(parents=True, exist_ok=True)
-        write_compact_features(folder / FEATURES, table, about)
-        copy_split(split_path, folder)
-        size = (folder / FEATURES).stat().st_size
-        print(f"Written: {folder / FEATURES}, {size / 1e6:.1f} MB")
-    print(f"Next: python -m cpaan evaluate --features {options.out}")
+        newest = newest / "compact"
+        newest.mkdir(parents=True, exist_ok=True)
+        write_compact_features(newest / FEATURES, table, about)
+        copy_split(split_path, newest)
+        size = (newest / FEATURES).stat().st_size
+        print(f"Written: {newest}/{FEATURES}, {size / 1e6:.1f} MB")
+    print(f"Next: python -m cpaan evaluate --features {newest}")
     return 0
 
 
-def _job_from(options: argparse.Namespace, split: Split) -> Job:
+def _job_from(options: argparse.Namespace, split: Split, further: dict[str, Any]) -> Job:
     images = open_images(
         options.images,
         [name for phase in (split.validation, split.test) for name in phase.base + phase.novel],
@@ -206,10 +240,8 @@ def _job_from(options: argparse.Namespace, split: Split) -> Job:
     if options.as_in_benchmark:
         config = BackboneConfig.as_in_benchmark()
     elif options.size is None:
-        size = min(find_size(images), LARGEST_IMAGE)
-        config = config.with_overrides({"image_size": size})
+        config = config.with_overrides({"image_size": min(find_size(images), LARGEST_IMAGE)})
     given = {"loss": options.loss, "image_size": options.size, "num_epochs": options.epochs}
-    (further,) = parse_settings(options.set, config)
     overrides = {name: value for name, value in given.items() if value is not None}
     return Job(
         images=images,
@@ -236,11 +268,11 @@ def _trainer_from(
     )
 
 
-def _print_representation(about: dict[str, Any]) -> None:
+def _print_backbone(about: dict[str, Any]) -> None:
     bad = about["bad_images"]
     if bad:
         images = [f"{name} ({reason})" for name, reason in bad.items()]
-        print(f"{len(bad)} images could not be decoded: {name_some('image', images)}")
+        print(f"{len(bad)} not decoded: {name_some('image', images)}")
     print(
         f"{about['backbone']}: fitted to {about['fitted_images']} images of "
         f"{len(about['classes'])} base classes in {about['training_seconds']:.0f} s "
@@ -251,16 +283,16 @@ def _print_representation(about: dict[str, Any]) -> None:
             f"Its own classifier on {group.replace('_', ' ')} rows: top-1 "
             f"{accuracies['top1']:.1f} %, top-5 {accuracies['top5']:.1f} %"
         )
+    _print_centroid(about)
+
+
+def _print_centroid(about: dict[str, Any]) -> None:
     centroid = about["centroid"]
-    _print_centroid(CentroidQuality(centroid["base_train"], centroid["base_test"]))
-
-
-def _print_centroid(quality: CentroidQuality) -> None:
     print(
-        f"Nearest centroid, top-1: base train rows {quality.base_train:.1f} %, base test rows "
-        f"{quality.base_test:.1f} %, a gap of {quality.gap:.1f} points"
+        f"Nearest centroid, top-1: base train rows {centroid['base_train']:.1f} %, base test rows "
+        f"{centroid['base_test']:.1f} %, a gap of {centroid['gap']:.1f} points"
     )
-    if quality.gap > LARGE_GAP:
+    if centroid["gap"] > LARGE_GAP:
         print(
             "The gap is large: base rows that the representation was fitted to look far tighter "
             "than novel ones. A larger --holdout helps."

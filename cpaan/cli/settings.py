@@ -9,11 +9,15 @@ from typing import Any
 
 from cpaan.cli.options import add_traceback
 from cpaan.config import META_TESTING_AS_PRINTED, EvaluationConfig, TrainConfig
+from cpaan.representation.config import BackboneConfig
+from cpaan.representation.embedding import EmbeddingConfig
 from cpaan.settings import Settings
 
 _HELP = """\
-List all settings of evaluation and of meta-training: name, value, the paper's value where it is
-another, and what it means. Any of them is changed by --set NAME=VALUE.
+List all settings: name, value, the paper's or the benchmark's value where it is another, and what
+it means. Those of evaluation and of meta-training are changed by `evaluate --set NAME=VALUE`, those
+of the backbone by `represent --set NAME=VALUE`, those of the embedding by `represent --embed-set
+NAME=VALUE`.
 """
 
 
@@ -32,19 +36,24 @@ def add_command(commands: Any) -> None:
 def _settings(options: argparse.Namespace) -> int:
     evaluation = EvaluationConfig()
     printed = evaluation.with_overrides(META_TESTING_AS_PRINTED)
-    print("Evaluation\n" + _describe(evaluation, printed))
-    print("\nMeta-training\n" + _describe(TrainConfig(), TrainConfig.as_printed()))
+    print("Evaluation\n" + _describe(evaluation, printed, "as printed"))
+    as_printed = TrainConfig.as_printed()
+    print("\nMeta-training\n" + _describe(TrainConfig(), as_printed, "as printed"))
+    in_benchmark = BackboneConfig.as_in_benchmark()
+    print("\nBackbone\n" + _describe(BackboneConfig(), in_benchmark, "in the benchmark"))
+    published = EmbeddingConfig.plain()
+    print("\nEmbedding\n" + _describe(EmbeddingConfig(), published, "as published"))
     return 0
 
 
-def _describe(config: Settings, printed: Settings) -> str:
+def _describe(config: Settings, other: Settings, where: str) -> str:
     meanings = _meanings(type(config))
-    of_paper = printed.to_dict()
+    of_other = other.to_dict()
     lines = []
     for name, value in config.to_dict().items():
         head = f"  {name}={_as_text(value)}"
-        if of_paper[name] != value:
-            head += f"    (as printed: {_as_text(of_paper[name])})"
+        if of_other[name] != value:
+            head += f"    ({where}: {_as_text(of_other[name])})"
         lines.append(head)
         indent = " " * 6
         lines += textwrap.wrap(

@@ -14,6 +14,7 @@ from cpaan.provenance import describe_run
 from cpaan.representation.backbone import Backbone
 from cpaan.representation.backbone_run import BackboneRun
 from cpaan.representation.config import BackboneConfig
+from cpaan.representation.layout import load_state
 from cpaan.workers import ALONE, Workers
 
 IMAGES, LABELS, CHECKPOINT = "images.npy", "labels.npy", "backbone.pt"
@@ -64,7 +65,7 @@ def train_backbone(
     """
     started = saved = time.monotonic()
     run = BackboneRun(
-        np.load(folder / IMAGES, mmap_mode="r"),
+        np.load(folder / IMAGES, mmap_mode="c"),  # as torch wants it; nothing is written
         np.load(folder / LABELS),
         config,
         seed,
@@ -140,20 +141,6 @@ class EpochReporter:
                 f"epoch {entry.epoch} of {total}: loss {entry.loss:.3f}, "
                 f"views of {entry.view_size} pixels, {left:.0f} s left"
             )
-
-
-def load_state(checkpoint: Path) -> dict[str, Any]:
-    """Return what `train_backbone` kept.
-
-    Raises:
-        ValueError: If the file cannot be read.
-    """
-    try:
-        state: dict[str, Any] = torch.load(checkpoint, map_location="cpu", weights_only=True)
-        return state
-    except Exception as error:  # what unpickling a damaged file raises is anybody's guess
-        reason = " ".join(str(error).split())
-        raise ValueError(f"{checkpoint} cannot be read: {reason}") from error
 
 
 def load_backbone(state: dict[str, Any], device: torch.device) -> Backbone:

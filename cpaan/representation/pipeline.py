@@ -19,16 +19,16 @@ from cpaan.feature_parquet import write_features
 from cpaan.features import TEST, TRAIN, FeatureTable
 from cpaan.files import replacing, write_whole
 from cpaan.provenance import describe_run
-from cpaan.representation.backbone_training import CHECKPOINT, LABELS, load_backbone, load_state
+from cpaan.representation.backbone_training import CHECKPOINT, LABELS, load_backbone
 from cpaan.representation.config import BackboneConfig
 from cpaan.representation.decoding import BadImages, Pixels
 from cpaan.representation.images import ImageList
+from cpaan.representation.layout import ABOUT, FEATURES, check_same, load_state
 from cpaan.representation.quality import centroid_quality, top_accuracies
 from cpaan.representation.resnet import FEATURE_DIM
 from cpaan.representation.stores import RowStore
 from cpaan.splits import TEST_PHASE, VALIDATION_PHASE, Split
 
-FEATURES, ABOUT = "features.parquet", "about.json"
 _WORK, _JOB = "work", "job.json"
 
 Train = Callable[[Path, BackboneConfig, int], None]
@@ -132,12 +132,12 @@ def represent(
     """
     if (out / ABOUT).exists():
         about = json.loads((out / ABOUT).read_text())
-        _check_same(about["job"], job, out)
+        check_same(about["job"], job.to_dict(), out)
         progress(f"{out / FEATURES} is already there")
         return open_features(out / FEATURES), about
     work = out / _WORK
     if (work / _JOB).exists():
-        _check_same(json.loads((work / _JOB).read_text()), job, out)
+        check_same(json.loads((work / _JOB).read_text()), job.to_dict(), out)
     write_whole(work / _JOB, json.dumps(job.to_dict()))
 
     bad = BadImages(max_bad, len(job.images))
@@ -174,16 +174,6 @@ def represent(
     write_whole(out / ABOUT, json.dumps(about, indent=1))
     shutil.rmtree(work)
     return table, about
-
-
-def _check_same(before: dict[str, Any], job: Job, out: Path) -> None:
-    """Refuse to go on with the work of another job."""
-    for name, value in job.to_dict().items():
-        if before.get(name) != value:
-            what = f"other {name}"
-            if not isinstance(value, dict) and name != "images":
-                what = f"{name} = {before.get(name)} and not {value}"
-            raise ValueError(f"{out} holds the work of a run with {what}: choose another folder")
 
 
 def _store_fitted(job: Job, folder: Path, bad: BadImages, progress: Callable[[str], None]) -> int:

@@ -1,0 +1,107 @@
+"""From features to embedded features: the drive to the last episode, kept on disk."""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cpaan.feature_cache import open_features
+from cpaan.feature_parquet import write_features
+from cpaan.features import FeatureTable
+from cpaan.files import replacing, write_whole
+from cpaan.provenance import describe_run
+from cpaan.representation.embedding import EmbeddingConfig, EmbeddingRun, embed_table, read_base
+from cpaan.representation.layout import ABOUT, FEATURES, check_same, load_state
+from cpaan.representation.quality import centroid_quality
+from cpaan.splits import VALIDATION_PHASE, Split
+
+CHECKPOINT = "embedding.pt"
+_EPISODES_AT_ONCE = 20
+_SECONDS_BETWEEN_MESSAGES = 10.0
+_SECONDS_BETWEEN_CHECKPOINTS = 30.0
+
+
+def embed(
+    table: FeatureTable,
+    split: Split,
+    config: EmbeddingConfig,
+    seed: int,
+    out: Path,
+    *,
+    origin: Mapping[str, Any],
+    device: torch.device,
+    progress: Callable[[str], None],
+) -> tuple[FeatureTable, dict[str, Any]]:
+    """Train an embedding on the base classes' train rows, and leave the embedded table in a folder.
+
+    Whatever of the work is already there is used.
+
+    Args:
+        table: What to embed.
+        split: Base and novel classes of the phases.
+        config: Everything that decides the embedding.
+        seed: Decides the rest.
+        out: Where ``features.parquet``, ``about.json`` and ``embedding.pt`` are left.
+        origin: Where the table comes from, to be written down.
+        device: Where to train.
+        progress: Called with a line now and then.
+
+    Returns:
+        The embedded table, and where it comes from.
+
+    Raises:
+        ValueError: If the folder holds another embedding, there are too few rows, or training
+            diverges.
+    """
+    job = {"features": table.fingerprint, "seed": seed, **config.to_dict()}
+    job = json.loads(json.dumps(job))  # as it comes back from a file
+    if (out / ABOUT).exists():
+        about = json.loads((out / ABOUT).read_text())
+        check_same(about["job"], job, out)
+        progress(f"{out / FEATURES} is already there")
+        return open_features(out / FEATURES), about
+    run = EmbeddingRun(read_base(table, split, device), config, seed)
+    _train(run, out / CHECKPOINT, progress)
+    embedded = embed_table(run, table)
+    quality = centroid_quality(embedded, sorted(split.base_classes(VALIDATION_PHASE)))
+    about = {
+        "job": job,
+        "backbone": embedded.backbone,
+        "run": describe_run(),
+        "centroid": {**asdict(quality), "gap": quality.gap},
+        "fingerprint": embedded.fingerprint,
+        "made_from": origin,
+    }
+    write_features(out / FEATURES, embedded, about)
+    write_whole(out / ABOUT, json.dumps(about, indent=1))
+    return embedded, about
+
+
+def _train(run: EmbeddingRun, checkpoint: Path, progress: Callable[[str], None]) -> None:
+    """Train up to the last episode, from the checkpoint on where there is one."""
+    if checkpoint.exists():
+        try:
+            run.load_state_dict(load_state(checkpoint))
+        except (ValueError, KeyError) as error:
+            raise ValueError(f"cannot go on from {checkpoint}: {error}") from error
+    total = run.config.num_episodes
+    started = said = saved = time.monotonic()
+    first = run.episode
+    while run.episode < total:
+        terms = run.advance(min(_EPISODES_AT_ONCE, total - run.episode))
+        now, is_last = time.monotonic(), run.episode == total
+        if is_last or now - said > _SECONDS_BETWEEN_MESSAGES:
+            said = now
+            left = (total - run.episode) * (now - started) / (run.episode - first)
+            progress(
+                f"episode {run.episode} of {total}: query loss {terms['query_loss']:.3f}, "
+                f"{left:.0f} s left"
+            )
+        if is_last or now - saved > _SECONDS_BETWEEN_CHECKPOINTS:
+            with replacing(checkpoint) as file:
+                torch.save(run.state_dict(), file)
+            saved = now

@@ -1,0 +1,186 @@
+"""``represent`` as a person meets it: features on disk, and one line for every mistake."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from test_pipeline import GROUPS, as_folders, as_parquet, pictures
+
+from cpaan.cli import main
+from cpaan.feature_cache import open_features
+from cpaan.feature_parquet import read_about
+from cpaan.features import TRAIN
+
+QUICK = ["--epochs", "1", "--set", "batch_size=8", "--set", "learning_rate=0.02"]
+QUICK_EMBEDDING = [
+    *("--embed", "pn", "--embed-set", "num_episodes=3"),
+    *("--embed-set", "shots=1", "--embed-set", "num_queries=1"),
+]
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Images and their split in one folder."""
+    folder = as_parquet(tmp_path / "images", pictures())
+    groups = {name: {"base": base, "novel": novel} for name, (base, novel) in GROUPS.items()}
+    (folder / "split.json").write_text(json.dumps(groups))
+    return folder
+
+
+def run(images: Path, *options: str) -> int:
+    return main(["represent", "--images", str(images), "--out", "out", *QUICK, *options])
+
+
+def test_features_can_be_evaluated_at_once(images, capsys):
+    assert run(images) == 0
+
+    output, progress = capsys.readouterr()
+    assert "fitted to 21 images of 3 base classes" in output
+    assert "a gap of" in output
+    assert "Next: python -m cpaan evaluate --features out" in output
+    assert "epoch 1 of 1: loss" in progress
+    status = main(
+        ["evaluate", "--features", "out", "--methods", "none", "--shots", "1", "--out", "scores"]
+    )
+    assert status == 0
+    assert len(pd.read_csv("scores/results.csv")) > 0
+
+
+def test_the_size_is_that_of_the_images_unless_given(images):
+    run(images)
+
+    about = read_about("out/features.parquet")
+
+    assert about is not None
+    assert about["job"]["image_size"] == 8
+    assert about["job"]["batch_size"] == 8
+
+
+def test_the_benchmarks_recipe(tmp_path, images):
+    split = str(images / "split.json")
+    folders = as_folders(tmp_path / "folders", pictures())
+
+    status = main(
+        [
+            *("represent", "--images", str(folders), "--split", split, "--out", "out"),
+            *("--as-in-benchmark", "--epochs", "1", "--set", "batch_size=8", "--size", "16"),
+        ]
+    )
+
+    about = read_about("out/features.parquet")
+    assert status == 0
+    assert about is not None
+    assert about["job"]["schedule"] == "steps"
+    assert about["job"]["weight_decay"] == 1e-4
+    assert about["job"]["image_size"] == 16
+
+
+def test_an_embedding_is_another_table(images, capsys):
+    assert run(images, *QUICK_EMBEDDING) == 0
+
+    raw, embedded = open_features("out"), open_features("out/pn")
+    assert embedded.class_names == raw.class_names
+    assert len(embedded.labels) == len(raw.labels)
+    assert embedded.fingerprint != raw.fingerprint
+    assert "prototypical" in (embedded.backbone or "")
+    assert capsys.readouterr().out.count("a gap of") == 2
+    assert Path("out/pn/split.json").exists()
+
+
+def test_features_that_are_there_can_be_embedded(images):
+    run(images, *QUICK_EMBEDDING)
+    first = open_features("out/pn").fingerprint
+
+    status = main(["represent", "--features", "out", "--out", "other", *QUICK_EMBEDDING])
+
+    assert status == 0
+    assert open_features("other/pn").fingerprint == first
+    about = read_about("other/pn/features.parquet")
+    assert about is not None
+    assert about["made_from"]["made_from"]["fitted_images"] == 21
+
+
+def test_a_compact_table_is_written_beside(images):
+    assert run(images, "--compact") == 0
+
+    full, compact = open_features("out"), open_features("out/compact")
+    assert compact.class_names == full.class_names
+    assert abs(compact.features - full.features).max() < abs(full.features).max() / 10
+
+
+def test_the_same_command_again_does_nothing_twice(images, capsys):
+    run(images, *QUICK_EMBEDDING)
+    capsys.readouterr()
+
+    assert run(images, *QUICK_EMBEDDING) == 0
+
+    progress = capsys.readouterr().err
+    assert progress.count("is already there") == 2
+    assert "epoch" not in progress
+
+
+def test_bad_images_are_named(tmp_path, images, capsys):
+    content = pictures()
+    content["n1", TRAIN, 0] = b"no image"
+    as_parquet(images, content)
+
+    assert run(images, "--max-bad", "0.1") == 0
+
+    assert "1 not decoded: image images_0.parquet row 39 (neither JPEG nor PNG)" in (
+        capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--holdout", "1"], "holdout must be from 0 to below 1, got 1.0"),
+        (["--holdout", "0.99"], "keeps 10: some must be kept and some fitted"),
+        (["--set", "batchsize=3"], "unknown setting 'batchsize'"),
+        (["--embed-set", "loss=ce"], "unknown setting 'loss'"),
+        (["--max-bad", "2"], "the share of bad images must be from 0 to 1, got 2.0"),
+        (["--seed", "-1"], "seed must not be negative, got -1"),
+        (["--split", "missing.json"], "no such file: missing.json"),
+        (["--val-labels", "val.txt"], "val.txt is for a flat val folder"),
+        (["--set", "learning_rate=1e30", "--set", "warmup=0"], "learning_rate is 1e+30"),
+    ],
+)
+def test_a_mistake_is_one_line(images, options, message, capsys):
+    status = run(images, *options)
+
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert status == 2
+    assert line.startswith("python -m cpaan represent: error: ")
+    assert message in line
+    assert not Path("out/features.parquet").exists()
+
+
+def test_features_alone_are_nothing_to_do(images, capsys):
+    run(images)
+
+    assert main(["represent", "--features", "out", "--out", "other"]) == 2
+
+    assert "what is wanted, --embed or --compact?" in capsys.readouterr().err
+
+
+def test_a_missing_folder_of_images(capsys):
+    assert main(["represent", "--images", "nowhere", "--out", "out"]) == 2
+
+    assert capsys.readouterr().err.strip().endswith("error: no such file: nowhere")
+
+
+def test_too_few_rows_for_the_embedding_are_named_and_the_features_stay(images, capsys):
+    assert run(images, "--embed", "pn") == 2
+
+    assert "has 3 train rows" in capsys.readouterr().err
+    assert Path("out/features.parquet").exists()
+
+
+def test_the_help_teaches(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["represent", "--help"])
+
+    text = capsys.readouterr().out
+    for word in ("--holdout", "--as-in-benchmark", "examples:", "val/", "goes on"):
+        assert word in text
