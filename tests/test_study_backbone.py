@@ -72,9 +72,7 @@ def test_two_workers_average_the_gradients_of_their_halves(ray_on_two_cpus, fold
     assert state["workers"] == 2
     assert len(said) == 1
     for name, value in runs[0].model.state_dict().items():
-        torch.testing.assert_close(
-            state["training"]["model"][name], value, rtol=1e-4, atol=1e-5
-        )
+        torch.testing.assert_close(state["training"]["model"][name], value, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
