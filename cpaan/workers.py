@@ -32,5 +32,11 @@ class Workers:
         for tensor, part in zip(tensors, parts, strict=True):
             tensor.copy_(part.view_as(tensor))
 
+    def mean(self, value: float, device: torch.device) -> float:
+        """Return the mean of a number over all workers: the same on all of them."""
+        tensor = torch.tensor([value], dtype=torch.float64, device=device)
+        self.average([tensor])
+        return float(tensor)
+
 
 ALONE = Workers()

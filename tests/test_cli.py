@@ -20,8 +20,7 @@ from cpaan.cli import main
 from cpaan.config import EvaluationConfig, TrainConfig
 from cpaan.features import TRAIN
 from cpaan.provenance import TEST_READS
-from cpaan.representation.config import BackboneConfig
-from cpaan.representation.embedding import EmbeddingConfig
+from cpaan.representation.config import BackboneConfig, EmbeddingConfig
 from cpaan.settings import parse_settings
 from cpaan.synthetic import GaussianClasses
 

@@ -13,15 +13,9 @@ from conftest import shots_of
 from cpaan.features import FeatureTable
 from cpaan.randomness import new_rng
 from cpaan.representation import embedding
-from cpaan.representation.embedding import (
-    EmbeddingConfig,
-    EmbeddingRun,
-    FewShotEpisode,
-    FewShotEpisodes,
-    embed_table,
-    prototype_scores,
-    read_base,
-)
+from cpaan.representation.config import EmbeddingConfig
+from cpaan.representation.embedding import EmbeddingRun, embed_table, prototype_scores
+from cpaan.representation.few_shot_episodes import FewShotEpisode, FewShotEpisodes, read_base
 from cpaan.splits import Split
 from cpaan.synthetic import GaussianClasses
 from cpaan.tasks import BaseSet, read_phase

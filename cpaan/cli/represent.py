@@ -23,9 +23,8 @@ from cpaan.features import name_some
 from cpaan.provenance import describe_run
 from cpaan.representation.backbone_training import CHECKPOINT as BACKBONE
 from cpaan.representation.backbone_training import train_alone
-from cpaan.representation.config import BackboneConfig
+from cpaan.representation.config import BackboneConfig, EmbeddingConfig
 from cpaan.representation.decoding import find_size
-from cpaan.representation.embedding import EmbeddingConfig
 from cpaan.representation.embedding_training import CHECKPOINT as EMBEDDING
 from cpaan.representation.embedding_training import embed
 from cpaan.representation.images import open_images

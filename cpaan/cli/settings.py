@@ -9,8 +9,7 @@ from typing import Any
 
 from cpaan.cli.options import add_traceback
 from cpaan.config import META_TESTING_AS_PRINTED, EvaluationConfig, TrainConfig
-from cpaan.representation.config import BackboneConfig
-from cpaan.representation.embedding import EmbeddingConfig
+from cpaan.representation.config import BackboneConfig, EmbeddingConfig
 from cpaan.settings import Settings
 
 _HELP = """\

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +19,25 @@ from cpaan.workers import ALONE, Workers
 
 IMAGES, LABELS, CHECKPOINT = "images.npy", "labels.npy", "backbone.pt"
 _MOST_STEPS_AT_ONCE = 50  # between looks at the loss
+_SECONDS_AT_ONCE = 2.0
 _SECONDS_BETWEEN_CHECKPOINTS = 30.0
 _SECONDS_BETWEEN_MESSAGES = 10.0
 
 
 @dataclass(frozen=True)
-class EpochLog:
-    """What is known of training after an epoch."""
+class LogEntry:
+    """What is known of training at some point."""
 
-    epoch: int
-    loss: float  # mean over the epoch
+    epoch: float  # how many are done
+    loss: float  # mean over the last epoch; in the middle of one, over the last few steps
     learning_rate: float
     view_size: int
     seconds: float  # of training so far, over all runs that went on from each other
 
     def is_milestone(self, config: BackboneConfig) -> bool:
-        """Return whether another tenth of the epochs is done."""
-        return self.epoch * 10 // config.num_epochs > (self.epoch - 1) * 10 // config.num_epochs
+        """Return whether an epoch has just ended, and with it another tenth of all epochs."""
+        tenth = 10 / config.num_epochs
+        return self.epoch.is_integer() and self.epoch * tenth // 1 > (self.epoch - 1) * tenth // 1
 
 
 def train_backbone(
@@ -44,7 +46,7 @@ def train_backbone(
     seed: int,
     device: torch.device,
     workers: Workers = ALONE,
-) -> Iterator[EpochLog]:
+) -> Iterator[LogEntry]:
     """Train on the images that a folder holds, and keep the run there.
 
     A run that was killed goes on from where it was kept last.
@@ -58,7 +60,7 @@ def train_backbone(
         workers: With which others. All do the same; the first one keeps the run.
 
     Yields:
-        An entry after every epoch.
+        An entry every few seconds, and after every epoch.
 
     Raises:
         ValueError: If training diverges, or what is kept is of another run.
@@ -72,32 +74,37 @@ def train_backbone(
         device,
         workers,
     )
-    log: list[EpochLog] = []
-    seconds_before, total = 0.0, 0.0
+    log: list[LogEntry] = []
+    seconds_before, total, pace = 0.0, 0.0, _SECONDS_AT_ONCE
     checkpoint = folder / CHECKPOINT
     if checkpoint.exists():
         state = load_state(checkpoint)
         run.load_state_dict(state["training"])
-        log = [EpochLog(**entry) for entry in state["log"]]
+        log = [LogEntry(**entry) for entry in state["log"]]
         seconds_before, total = state["seconds"], state["loss_of_epoch"]
     while run.step < run.num_steps:
         left = run.steps_per_epoch - run.step % run.steps_per_epoch
-        count = min(left, _MOST_STEPS_AT_ONCE)
-        total += count * run.advance(count)
-        seconds = seconds_before + time.monotonic() - started
-        epoch, position = divmod(run.step, run.steps_per_epoch)
-        if position == 0:
-            loss, total = total / run.steps_per_epoch, 0.0
-            log.append(EpochLog(epoch, loss, *run.last_choices, seconds))
-        is_due = time.monotonic() - saved > _SECONDS_BETWEEN_CHECKPOINTS
+        count = max(1, min(left, _MOST_STEPS_AT_ONCE, int(_SECONDS_AT_ONCE / pace)))
+        looked = time.monotonic()
+        loss = run.advance(count)
+        now = time.monotonic()
+        pace = workers.mean((now - looked) / count, device)  # all take as many steps at once
+        total += count * loss
+        epoch = run.step / run.steps_per_epoch
+        entry = LogEntry(epoch, loss, *run.last_choices, seconds_before + now - started)
+        if epoch.is_integer():
+            entry = replace(entry, loss=total / run.steps_per_epoch)
+            total = 0.0
+            log.append(entry)
+        is_due = now - saved > _SECONDS_BETWEEN_CHECKPOINTS
         if workers.rank == 0 and (is_due or run.step == run.num_steps):
             with replacing(checkpoint) as file:
                 torch.save(
                     {
                         "training": run.state_dict(),
-                        "log": [asdict(entry) for entry in log],
+                        "log": [asdict(of_epoch) for of_epoch in log],
                         "loss_of_epoch": total,
-                        "seconds": seconds,
+                        "seconds": entry.seconds,
                         "workers": workers.count,
                         "device": _name_of(device),
                         "run": describe_run(),
@@ -105,8 +112,7 @@ def train_backbone(
                     file,
                 )
             saved = time.monotonic()
-        if position == 0:
-            yield log[-1]
+        yield entry
 
 
 def train_alone(
@@ -117,12 +123,12 @@ def train_alone(
     progress: Callable[[str], None],
 ) -> None:
     """Train in this process; arguments as those of `train_backbone`."""
-    reporter = EpochReporter(config, progress)
+    reporter = TrainingReporter(config, progress)
     for entry in train_backbone(folder, config, seed, device):
         reporter.add(entry)
 
 
-class EpochReporter:
+class TrainingReporter:
     """Says something at every tenth of the epochs, and otherwise now and then."""
 
     def __init__(self, config: BackboneConfig, progress: Callable[[str], None]) -> None:
@@ -131,14 +137,14 @@ class EpochReporter:
         self._progress = progress
         self._said = time.monotonic()
 
-    def add(self, entry: EpochLog) -> None:
-        """Say something of this epoch, or nothing."""
+    def add(self, entry: LogEntry) -> None:
+        """Say something of this entry, or nothing."""
         now, total = time.monotonic(), self._config.num_epochs
         if entry.is_milestone(self._config) or now - self._said > _SECONDS_BETWEEN_MESSAGES:
             self._said = now
             left = entry.seconds / entry.epoch * (total - entry.epoch)
             self._progress(
-                f"epoch {entry.epoch} of {total}: loss {entry.loss:.3f}, "
+                f"epoch {entry.epoch:.3g} of {total}: loss {entry.loss:.3f}, "
                 f"views of {entry.view_size} pixels, {left:.0f} s left"
             )
 

@@ -128,3 +128,65 @@ class BackboneConfig(Settings):
             colour_jitter=0.4,
             cut_and_paste=0.0,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingConfig(Settings):
+    """Everything that decides the embedding, apart from features and seed.
+
+    The defaults are what we recommend; `plain` is what is commonly meant by the name. That learns
+    its train rows by heart: on Tiny-ImageNet, LSL is lower than without an embedding.
+
+    Raises:
+        ValueError: If a value makes no sense.
+    """
+
+    num_episodes: int = 800
+    """Episodes of training."""
+    num_ways: int = 200
+    """Classes of an episode; all base classes where there are fewer."""
+    shots: tuple[int, ...] = (1, 2, 5, 10, 20)
+    """Supports of a class; an episode draws one of these numbers."""
+    num_queries: int = 5
+    """Queries of a class."""
+
+    normalisation: Literal["centred", "none"] = "centred"
+    """Of features before the network. Centred: on the mean of the base prototypes, then scaled by
+    one number so that a base example's mean squared distance to its class mean is D."""
+    hidden_dim: int = 512
+    """Width of the hidden layer."""
+    residual: bool = True
+    """Whether the network's output is added to its input; training then starts at the identity."""
+    output: Literal["sphere", "linear", "relu"] = "sphere"
+    """Sphere: every embedded row is scaled to a mean square of one."""
+
+    dropout: float = 0.5
+    """Share of the input and of the hidden layer that is left out in training."""
+    weight_decay: float = 2.0
+    """Share of the matrices that a step takes away, in units of the learning rate."""
+    learning_rate: float = 3e-3
+    """Adam's, at the start; it falls along a half-cosine to zero."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._refuse_unless_positive("num_episodes", "num_queries", "hidden_dim", "learning_rate")
+        self._refuse_negative("dropout", "weight_decay")
+        if self.num_ways < 2:
+            raise ValueError(f"num_ways must be 2 or more, got {self.num_ways}")
+        if not self.shots or min(self.shots) < 1:
+            raise ValueError(f"shots must be positive whole numbers, got {list(self.shots)}")
+        if self.dropout >= 1:
+            raise ValueError(f"dropout must be below 1, got {self.dropout}")
+
+    @classmethod
+    def plain(cls) -> Self:
+        """Return a two-layer perceptron on features as they are, without any regularisation."""
+        return cls(
+            num_episodes=2_000,
+            normalisation="none",
+            residual=False,
+            output="linear",
+            dropout=0.0,
+            weight_decay=0.0,
+            learning_rate=1e-3,
+        )

@@ -11,137 +11,22 @@ Shapes: D = feature dimension, N = ways, K = shots, Q = queries of a class.
 import dataclasses
 import hashlib
 import math
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, relu
 
-from cpaan.features import TRAIN, FeatureTable, as_feature_block, finish_fingerprint
+from cpaan.features import FeatureTable, as_feature_block, finish_fingerprint
 from cpaan.randomness import new_rng
-from cpaan.settings import Settings
-from cpaan.splits import VALIDATION_PHASE, Split
+from cpaan.representation.config import EmbeddingConfig
+from cpaan.representation.few_shot_episodes import FewShotEpisode, FewShotEpisodes
 from cpaan.tasks import BaseSet
 
 _LEAST_MEAN_SQUARE = 1e-6  # of a row that is put on the sphere: the gradient at zero stays finite
 _LARGEST_LOG_SCALE, _NUM_HALVINGS = 20.0, 40
 _ROWS_PER_BLOCK = 8192
-
-
-@dataclass(frozen=True, kw_only=True)
-class EmbeddingConfig(Settings):
-    """Everything that decides the embedding, apart from features and seed.
-
-    The defaults are what we recommend; `plain` is what is commonly meant by the name. That learns
-    its train rows by heart: on Tiny-ImageNet, LSL is lower than without an embedding.
-
-    Raises:
-        ValueError: If a value makes no sense.
-    """
-
-    num_episodes: int = 800
-    """Episodes of training."""
-    num_ways: int = 200
-    """Classes of an episode; all base classes where there are fewer."""
-    shots: tuple[int, ...] = (1, 2, 5, 10, 20)
-    """Supports of a class; an episode draws one of these numbers."""
-    num_queries: int = 5
-    """Queries of a class."""
-
-    normalisation: Literal["centred", "none"] = "centred"
-    """Of features before the network. Centred: on the mean of the base prototypes, then scaled by
-    one number so that a base example's mean squared distance to its class mean is D."""
-    hidden_dim: int = 512
-    """Width of the hidden layer."""
-    residual: bool = True
-    """Whether the network's output is added to its input; training then starts at the identity."""
-    output: Literal["sphere", "linear", "relu"] = "sphere"
-    """Sphere: every embedded row is scaled to a mean square of one."""
-
-    dropout: float = 0.5
-    """Share of the input and of the hidden layer that is left out in training."""
-    weight_decay: float = 2.0
-    """Share of the matrices that a step takes away, in units of the learning rate."""
-    learning_rate: float = 3e-3
-    """Adam's, at the start; it falls along a half-cosine to zero."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._refuse_unless_positive("num_episodes", "num_queries", "hidden_dim", "learning_rate")
-        self._refuse_negative("dropout", "weight_decay")
-        if self.num_ways < 2:
-            raise ValueError(f"num_ways must be 2 or more, got {self.num_ways}")
-        if not self.shots or min(self.shots) < 1:
-            raise ValueError(f"shots must be positive whole numbers, got {list(self.shots)}")
-        if self.dropout >= 1:
-            raise ValueError(f"dropout must be below 1, got {self.dropout}")
-
-    @classmethod
-    def plain(cls) -> Self:
-        """Return a two-layer perceptron on features as they are, without any regularisation."""
-        return cls(
-            num_episodes=2_000,
-            normalisation="none",
-            residual=False,
-            output="linear",
-            dropout=0.0,
-            weight_decay=0.0,
-            learning_rate=1e-3,
-        )
-
-
-class FewShotEpisode(NamedTuple):
-    """Examples of some base classes, in two parts that share no row."""
-
-    classes: Tensor  # (N,) positions among the base classes
-    supports: Tensor  # (N, K, D)
-    queries: Tensor  # (N * Q, D)
-    labels: Tensor  # (N * Q,) positions in classes
-
-
-def read_base(table: FeatureTable, split: Split, device: torch.device) -> BaseSet:
-    """Read the train rows of the base classes of both phases, classes in the order of names."""
-    names = sorted(split.base_classes(VALIDATION_PHASE))
-    rows = [table.rows_of(name, TRAIN) for name in names]
-    counts = torch.tensor([len(each) for each in rows], device=device)
-    return BaseSet(table.gather(np.concatenate(rows)).to(device), counts, names)
-
-
-class FewShotEpisodes:
-    """Draws episodes from base classes; holds no random state."""
-
-    def __init__(self, base: BaseSet, config: EmbeddingConfig) -> None:
-        """Check that there are examples enough.
-
-        Raises:
-            ValueError: If there are not.
-        """
-        needed = max(config.shots) + config.num_queries
-        smallest = int(base.counts.argmin())
-        if len(base.counts) < 2 or base.counts[smallest] < needed:
-            raise ValueError(
-                f"class {base.names[smallest]}, the smallest of {len(base.counts)}, has "
-                f"{int(base.counts[smallest])} train rows, but 2 classes with as many as the most "
-                f"shots and num_queries together, {needed}, are needed"
-            )
-        self._base = base
-        self._config = config
-        self._every_row = torch.arange(int(base.counts.max()), device=base.counts.device)
-
-    def draw(self, num_shots: int, rng: torch.Generator) -> FewShotEpisode:
-        """Draw classes, and rows of each without replacement; nobody waits for the device."""
-        base, config, device = self._base, self._config, self._every_row.device
-        classes = torch.randperm(len(base.counts), generator=rng, device=device)[: config.num_ways]
-        keys = torch.rand((len(classes), len(self._every_row)), generator=rng, device=device)
-        keys = keys.masked_fill(self._every_row >= base.counts[classes].unsqueeze(1), math.inf)
-        chosen = keys.topk(num_shots + config.num_queries, largest=False).indices
-        rows = base.features[base.first_row[classes].unsqueeze(1) + chosen].float()
-        labels = torch.arange(len(classes), device=device).repeat_interleave(config.num_queries)
-        return FewShotEpisode(
-            classes, rows[:, :num_shots], rows[:, num_shots:].flatten(0, 1), labels
-        )
 
 
 def prototype_scores(supports: Tensor, queries: Tensor) -> Tensor:

@@ -14,7 +14,9 @@ from cpaan.feature_parquet import write_features
 from cpaan.features import FeatureTable
 from cpaan.files import replacing, write_whole
 from cpaan.provenance import describe_run
-from cpaan.representation.embedding import EmbeddingConfig, EmbeddingRun, embed_table, read_base
+from cpaan.representation.config import EmbeddingConfig
+from cpaan.representation.embedding import EmbeddingRun, embed_table
+from cpaan.representation.few_shot_episodes import read_base
 from cpaan.representation.layout import ABOUT, FEATURES, check_same, load_state
 from cpaan.representation.quality import centroid_quality
 from cpaan.splits import VALIDATION_PHASE, Split

@@ -13,7 +13,7 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer, get_device
 from ray.util.queue import Queue
 
-from cpaan.representation.backbone_training import EpochReporter, train_backbone
+from cpaan.representation.backbone_training import TrainingReporter, train_backbone
 from cpaan.representation.config import BackboneConfig
 from cpaan.workers import Workers
 
@@ -74,7 +74,7 @@ def train_with_ray(
         )
         with ThreadPoolExecutor(1) as thread:
             training = thread.submit(trainer.fit)
-            reporter = EpochReporter(config, progress)
+            reporter = TrainingReporter(config, progress)
             while not training.done() or not news.empty():
                 try:
                     entry = news.get(timeout=_SECONDS_BETWEEN_LOOKS)

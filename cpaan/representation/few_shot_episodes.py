@@ -1,0 +1,68 @@
+"""Episodes for embeddings: some shots and some queries of base classes.
+
+Shapes: D = feature dimension, N = ways, K = shots, Q = queries of a class.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cpaan.features import TRAIN, FeatureTable
+from cpaan.representation.config import EmbeddingConfig
+from cpaan.splits import VALIDATION_PHASE, Split
+from cpaan.tasks import BaseSet
+
+
+class FewShotEpisode(NamedTuple):
+    """Examples of some base classes, in two parts that share no row."""
+
+    classes: Tensor  # (N,) positions among the base classes
+    supports: Tensor  # (N, K, D)
+    queries: Tensor  # (N * Q, D)
+    labels: Tensor  # (N * Q,) positions in classes
+
+
+def read_base(table: FeatureTable, split: Split, device: torch.device) -> BaseSet:
+    """Read the train rows of the base classes of both phases, classes in the order of names."""
+    names = sorted(split.base_classes(VALIDATION_PHASE))
+    rows = [table.rows_of(name, TRAIN) for name in names]
+    counts = torch.tensor([len(each) for each in rows], device=device)
+    return BaseSet(table.gather(np.concatenate(rows)).to(device), counts, names)
+
+
+class FewShotEpisodes:
+    """Draws episodes from base classes; holds no random state."""
+
+    def __init__(self, base: BaseSet, config: EmbeddingConfig) -> None:
+        """Check that there are examples enough.
+
+        Raises:
+            ValueError: If there are not.
+        """
+        needed = max(config.shots) + config.num_queries
+        smallest = int(base.counts.argmin())
+        if len(base.counts) < 2 or base.counts[smallest] < needed:
+            raise ValueError(
+                f"class {base.names[smallest]}, the smallest of {len(base.counts)}, has "
+                f"{int(base.counts[smallest])} train rows, but 2 classes with as many as the most "
+                f"shots and num_queries together, {needed}, are needed"
+            )
+        self._base = base
+        self._config = config
+        self._every_row = torch.arange(int(base.counts.max()), device=base.counts.device)
+
+    def draw(self, num_shots: int, rng: torch.Generator) -> FewShotEpisode:
+        """Draw classes, and rows of each without replacement; nobody waits for the device."""
+        base, config, device = self._base, self._config, self._every_row.device
+        classes = torch.randperm(len(base.counts), generator=rng, device=device)[: config.num_ways]
+        keys = torch.rand((len(classes), len(self._every_row)), generator=rng, device=device)
+        keys = keys.masked_fill(self._every_row >= base.counts[classes].unsqueeze(1), math.inf)
+        chosen = keys.topk(num_shots + config.num_queries, largest=False).indices
+        rows = base.features[base.first_row[classes].unsqueeze(1) + chosen].float()
+        labels = torch.arange(len(classes), device=device).repeat_interleave(config.num_queries)
+        return FewShotEpisode(
+            classes, rows[:, :num_shots], rows[:, num_shots:].flatten(0, 1), labels
+        )
