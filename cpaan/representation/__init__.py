@@ -1,0 +1,1 @@
+"""From images to features: backbones trained on base classes, and embeddings on top."""

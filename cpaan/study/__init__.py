@@ -1,0 +1,1 @@
+"""What runs on Ray. Nothing outside this folder knows of it."""
