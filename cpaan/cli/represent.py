@@ -186,14 +186,19 @@ def _represent(options: argparse.Namespace) -> int:
     check_writable(options.out)
     progress = new_progress()
     if options.images:
-        table, about = represent(
-            _job_from(options, split, of_backbone),
-            options.out,
-            _trainer_from(options, device, progress),
-            max_bad=options.max_bad,
-            device=device,
-            progress=progress,
-        )
+        job = _job_from(options, split, of_backbone)
+        try:
+            table, about = represent(
+                job,
+                options.out,
+                _trainer_from(options, device, progress),
+                max_bad=options.max_bad,
+                device=device,
+                progress=progress,
+            )
+        except KeyboardInterrupt:
+            progress(f"the work so far is kept in {options.out}; the same command goes on")
+            raise
         copy_split(split_path, options.out)
         _print_backbone(about)
         print(f"Written: {options.out}/{FEATURES}, {ABOUT}, {BACKBONE}")
