@@ -206,7 +206,7 @@ def test_no_rectangle_where_none_is_wanted():
 def test_training_learns_to_tell_new_stripes(loss):
     images, labels = striped_images(96)
     config = small_config(loss=loss, num_epochs=8, label_smoothing=0.0, **NO_CHANGE)
-    run = BackboneRun(images[:72], labels[:72], config, 0, CPU)
+    run = BackboneRun(images[:72], labels[:72], 3, config, 0, CPU)
 
     first = run.advance(2)
     last = run.advance(run.num_steps - 2)
@@ -218,12 +218,12 @@ def test_training_learns_to_tell_new_stripes(loss):
 
 def test_a_run_goes_on_to_the_last_bit():
     images, labels = striped_images()
-    whole = BackboneRun(images, labels, small_config(), 3, CPU)
+    whole = BackboneRun(images, labels, 3, small_config(), 3, CPU)
     whole.advance(whole.num_steps)
-    before = BackboneRun(images, labels, small_config(), 3, CPU)
+    before = BackboneRun(images, labels, 3, small_config(), 3, CPU)
     before.advance(5)  # in the middle of an epoch
 
-    after = BackboneRun(images, labels, small_config(), 3, CPU)
+    after = BackboneRun(images, labels, 3, small_config(), 3, CPU)
     after.load_state_dict(before.state_dict())
     after.advance(after.num_steps - 5)
 
@@ -232,12 +232,13 @@ def test_a_run_goes_on_to_the_last_bit():
 
 def test_a_run_of_other_settings_is_refused():
     images, labels = striped_images()
-    state = BackboneRun(images, labels, small_config(), 0, CPU).state_dict()
+    state = BackboneRun(images, labels, 3, small_config(), 0, CPU).state_dict()
 
+    other = BackboneRun(images, labels, 3, small_config(learning_rate=0.1), 0, CPU)
     with pytest.raises(ValueError, match=r"learning_rate = 0\.05 and not 0\.1"):
-        BackboneRun(images, labels, small_config(learning_rate=0.1), 0, CPU).load_state_dict(state)
+        other.load_state_dict(state)
     with pytest.raises(ValueError, match="seed = 0 and not 1"):
-        BackboneRun(images, labels, small_config(), 1, CPU).load_state_dict(state)
+        BackboneRun(images, labels, 3, small_config(), 1, CPU).load_state_dict(state)
 
 
 def test_an_image_that_is_left_out_has_no_influence():
@@ -246,7 +247,7 @@ def test_an_image_that_is_left_out_has_no_influence():
     poisoned = images.copy()
     poisoned[7] = 255
 
-    runs = [BackboneRun(each, labels, small_config(), 0, CPU) for each in (images, poisoned)]
+    runs = [BackboneRun(each, labels, 3, small_config(), 0, CPU) for each in (images, poisoned)]
     for run in runs:
         run.advance(6)
 
@@ -259,7 +260,7 @@ def test_workers_share_every_step_without_overlap():
     config = small_config()
 
     alone, first, second = (
-        BackboneRun(images, labels, config, 0, CPU, workers)._batch()[0][:, 0, 0, 0].tolist()
+        BackboneRun(images, labels, 3, config, 0, CPU, workers)._batch()[0][:, 0, 0, 0].tolist()
         for workers in (Workers(), Workers(0, 2), Workers(1, 2))
     )
 
@@ -270,7 +271,7 @@ def test_workers_share_every_step_without_overlap():
 def test_an_epoch_shows_every_image_once():
     images, labels = striped_images()
     images[:, 0, 0, 0] = np.arange(len(images))
-    run = BackboneRun(images, labels, small_config(), 0, CPU)
+    run = BackboneRun(images, labels, 3, small_config(), 0, CPU)
 
     seen = []
     for step in range(run.steps_per_epoch):
@@ -284,12 +285,12 @@ def test_too_few_images_for_the_workers():
     images, labels = striped_images(3)
 
     with pytest.raises(ValueError, match="3 images of a step cannot be shared by 2 workers"):
-        BackboneRun(images, labels, small_config(), 0, CPU, Workers(0, 2))
+        BackboneRun(images, labels, 3, small_config(), 0, CPU, Workers(0, 2))
 
 
 def test_divergence_is_an_error():
     images, labels = striped_images()
-    run = BackboneRun(images, labels, small_config(learning_rate=1e30, warmup=0.0), 0, CPU)
+    run = BackboneRun(images, labels, 3, small_config(learning_rate=1e30, warmup=0.0), 0, CPU)
 
     with pytest.raises(ValueError, match=r"diverged before step 12.*learning_rate is 1e\+30"):
         run.advance(12)
@@ -297,7 +298,7 @@ def test_divergence_is_an_error():
 
 def test_the_learning_rate_rises_and_falls():
     images, labels = striped_images()
-    run = BackboneRun(images, labels, small_config(num_epochs=10, warmup=0.1), 0, CPU)
+    run = BackboneRun(images, labels, 3, small_config(num_epochs=10, warmup=0.1), 0, CPU)
 
     rates = [run._learning_rate(step) for step in range(run.num_steps)]
 
@@ -306,10 +307,43 @@ def test_the_learning_rate_rises_and_falls():
     assert rates[-1] < 0.001
 
 
+@pytest.mark.parametrize("warmup", [0.02, 0.37])
+def test_no_learning_rate_is_above_the_largest(warmup):
+    images, labels = striped_images()
+    run = BackboneRun(images, labels, 3, small_config(num_epochs=2, warmup=warmup), 0, CPU)
+
+    rates = [run._learning_rate(step) for step in range(run.num_steps)]
+
+    assert max(rates) <= 0.05
+
+
+def test_weights_that_are_not_finite_are_not_kept():
+    images, labels = striped_images()
+    run = BackboneRun(images, labels, 3, small_config(), 0, CPU)
+    run.advance(1)
+    with torch.no_grad():
+        run.model.network.stem[1].running_var.fill_(torch.inf)  # no loss of training shows it
+
+    with pytest.raises(ValueError, match="weights are not finite"):
+        run.advance(1)
+
+
+def test_shares_of_different_sizes_weigh_by_their_images():
+    images, labels = striped_images(15)
+    config = small_config(batch_size=15)
+
+    batches = [
+        BackboneRun(images, labels, 3, config, 0, CPU, Workers(rank, 2))._batch() for rank in (0, 1)
+    ]
+
+    assert [len(labels) for _, labels, _ in batches] == [8, 7]
+    assert [share for *_, share in batches] == pytest.approx([16 / 15, 14 / 15])
+
+
 def test_the_benchmark_divides_by_ten_after_each_third():
     images, labels = striped_images()
     config = BackboneConfig.as_in_benchmark().with_overrides({"num_epochs": 6, "batch_size": 16})
-    run = BackboneRun(images, labels, config, 0, CPU)
+    run = BackboneRun(images, labels, 3, config, 0, CPU)
 
     rates = [run._learning_rate(step) for step in range(run.num_steps)]
 
@@ -319,7 +353,7 @@ def test_the_benchmark_divides_by_ten_after_each_third():
 def test_views_grow_to_their_last_size():
     images, labels = striped_images()
     config = small_config(image_size=64, first_view=0.5, grown_after=0.5, num_epochs=8)
-    run = BackboneRun(images, labels, config, 0, CPU)
+    run = BackboneRun(images, labels, 3, config, 0, CPU)
 
     sizes = [run._view_size(step) for step in range(run.num_steps)]
 
@@ -336,8 +370,9 @@ def test_views_grow_to_their_last_size():
         ({"momentum": 1.0}, "momentum must be from 0 to below 1, got 1.0"),
         ({"smallest_crop": 1.5}, "smallest_crop must be from 0 to 1, got 1.5"),
         ({"view_size": -1}, "view_size must be positive"),
-        ({"auxiliary_weight": math.nan}, "auxiliary_weight must be finite"),
+        ({"loss": "l2", "auxiliary_weight": math.nan}, "auxiliary_weight must be finite"),
         ({"momentum": 0.0}, "nesterov=true needs a momentum"),
+        ({"auxiliary_weight": 0.1}, "auxiliary_weight is for the losses sgm and l2, not for ce"),
     ],
 )
 def test_settings_without_sense_are_refused(changes, message):

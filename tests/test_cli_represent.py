@@ -10,7 +10,7 @@ from test_pipeline import GROUPS, as_folders, as_parquet, pictures
 from cpaan.cli import main
 from cpaan.feature_cache import open_features
 from cpaan.feature_parquet import read_about
-from cpaan.features import TRAIN
+from cpaan.features import TEST, TRAIN
 
 QUICK = ["--epochs", "1", "--set", "batch_size=8", "--set", "learning_rate=0.02"]
 QUICK_EMBEDDING = [
@@ -132,13 +132,25 @@ def test_bad_images_are_named(tmp_path, images, capsys):
     )
 
 
+def test_a_class_that_cannot_be_fitted_is_named(images, capsys):
+    content = {
+        key: b"no image" if key[0] == "b3" and key[1] != TEST else data
+        for key, data in pictures().items()
+    }
+    as_parquet(images, content)
+
+    assert run(images, "--max-bad", "0.5") == 2
+
+    assert "none of the images to fit can be decoded of class b3" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--holdout", "1"], "holdout must be from 0 to below 1, got 1.0"),
         (["--holdout", "0.99"], "keeps 10: some must be kept and some fitted"),
         (["--set", "batchsize=3"], "unknown setting 'batchsize'"),
-        (["--embed-set", "loss=ce"], "unknown setting 'loss'"),
+        (["--embed", "pn", "--embed-set", "loss=ce"], "unknown setting 'loss'"),
         (["--max-bad", "2"], "the share of bad images must be from 0 to 1, got 2.0"),
         (["--seed", "-1"], "seed must not be negative, got -1"),
         (["--split", "missing.json"], "no such file: missing.json"),
@@ -156,25 +168,87 @@ def test_a_mistake_is_one_line(images, options, message, capsys):
     assert not Path("out/features.parquet").exists()
 
 
-def test_features_alone_are_nothing_to_do(images, capsys):
-    run(images)
-
-    assert main(["represent", "--features", "out", "--out", "other"]) == 2
-
-    assert "what is wanted, --embed or --compact?" in capsys.readouterr().err
-
-
 def test_a_missing_folder_of_images(capsys):
     assert main(["represent", "--images", "nowhere", "--out", "out"]) == 2
 
     assert capsys.readouterr().err.strip().endswith("error: no such file: nowhere")
 
 
-def test_too_few_rows_for_the_embedding_are_named_and_the_features_stay(images, capsys):
+def test_too_few_rows_for_the_embedding_are_named_before_the_work(images, capsys):
     assert run(images, "--embed", "pn") == 2
 
-    assert "has 3 train rows" in capsys.readouterr().err
-    assert Path("out/features.parquet").exists()
+    assert "class b1, the smallest of 3, has 3 train rows" in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    "mistake", [["--holdout", "0.01"], ["--max-bad", "2"], ["--workers", "99"]]
+)
+def test_a_mended_mistake_is_forgiven(images, mistake):
+    assert run(images, *mistake) == 2
+
+    assert run(images) == 0
+
+
+def test_a_short_training_with_the_default_settings_does_not_diverge(images):
+    assert main(["represent", "--images", str(images), "--out", "out", "--epochs", "2"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--compact", "--epochs", "3"], "--epochs is for --images, not for --features"),
+        (["--compact", "--as-in-benchmark"], "--as-in-benchmark is for --images"),
+        (["--compact", "--embed-set", "num_queries=2"], "--embed-set is for --embed"),
+        ([], "what is wanted, --embed or --compact?"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(images, options, message, capsys):
+    run(images)
+
+    assert main(["represent", "--features", "out", "--out", "other", *options]) == 2
+
+    assert message in capsys.readouterr().err
+
+
+def test_features_of_others_are_not_replaced(images, capsys):
+    Path("out").mkdir()
+    Path("out/features.parquet").write_bytes(b"precious")
+
+    assert run(images) == 2
+
+    assert "out/features.parquet is there and would be replaced" in capsys.readouterr().err
+    assert Path("out/features.parquet").read_bytes() == b"precious"
+
+
+def test_a_compact_table_is_not_rounded_again_in_place(images, capsys):
+    run(images, "--compact")
+    before = Path("out/compact/features.parquet").read_bytes()
+
+    assert main(["represent", "--features", "out/compact", "--compact", "--out", "out"]) == 2
+
+    assert "out/compact is compact already" in capsys.readouterr().err
+    assert Path("out/compact/features.parquet").read_bytes() == before
+
+
+@pytest.mark.parametrize("content", ["{}", "hello", "[1]"])
+def test_an_about_file_of_something_else(images, content, capsys):
+    Path("out").mkdir()
+    Path("out/about.json").write_text(content)
+
+    assert run(images) == 2
+
+    assert "out/about.json is of something else" in capsys.readouterr().err
+
+
+def test_features_that_were_removed_are_made_again(images):
+    run(images)
+    first = open_features("out").fingerprint
+    Path("out/features.parquet").unlink()
+
+    assert run(images) == 0
+
+    assert open_features("out").fingerprint == first
 
 
 def test_the_help_teaches(capsys):

@@ -82,8 +82,8 @@ def run(
     max_bad: float = 0.0,
     said: Callable[[str], None] = lambda line: None,
 ) -> tuple[FeatureTable, dict]:
-    def train(folder: Path, config: BackboneConfig, seed: int) -> None:
-        train_alone(folder, config, seed, CPU, said)
+    def train(folder: Path, num_classes: int, config: BackboneConfig, seed: int) -> None:
+        train_alone(folder, num_classes, config, seed, CPU, said)
 
     return represent(job, out, train, max_bad=max_bad, device=CPU, progress=said)
 

@@ -48,7 +48,9 @@ def folder(tmp_path) -> Path:
 
 
 def train(folder: Path, config, said: list[str], num_workers: int = 2) -> None:
-    train_with_ray(folder, config, 0, num_workers=num_workers, use_gpu=False, progress=said.append)
+    train_with_ray(
+        folder, 3, config, 0, num_workers=num_workers, use_gpu=False, progress=said.append
+    )
 
 
 @pytest.mark.slow
@@ -62,7 +64,7 @@ def test_two_workers_average_the_gradients_of_their_halves(ray_on_two_cpus, fold
     barrier, shared = threading.Barrier(2), ([], [])
     runs = [
         BackboneRun(
-            images, labels, config, 0, torch.device("cpu"), Threads(rank, 2, barrier, shared)
+            images, labels, 3, config, 0, torch.device("cpu"), Threads(rank, 2, barrier, shared)
         )
         for rank in range(2)
     ]

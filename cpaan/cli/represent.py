@@ -1,6 +1,7 @@
 """``represent``: from images to features."""
 
 import argparse
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,12 +22,11 @@ from cpaan.feature_files import expand_paths
 from cpaan.feature_parquet import read_about, write_compact_features
 from cpaan.features import name_some
 from cpaan.provenance import describe_run
-from cpaan.representation.backbone_training import CHECKPOINT as BACKBONE
-from cpaan.representation.backbone_training import train_alone
+from cpaan.representation.backbone_training import BACKBONE, train_alone
 from cpaan.representation.config import BackboneConfig, EmbeddingConfig
 from cpaan.representation.decoding import find_size
-from cpaan.representation.embedding_training import CHECKPOINT as EMBEDDING
-from cpaan.representation.embedding_training import embed
+from cpaan.representation.embedding_training import EMBEDDING, embed
+from cpaan.representation.few_shot_episodes import check_rows
 from cpaan.representation.images import open_images
 from cpaan.representation.layout import ABOUT, FEATURES
 from cpaan.representation.pipeline import Job, Train, represent
@@ -65,6 +65,8 @@ examples:
 
 LARGEST_IMAGE = 256
 LARGE_GAP = 10.0
+HOLDOUT = 0.3
+MAX_BAD = 0.001
 
 
 def add_command(commands: Any) -> None:
@@ -102,9 +104,8 @@ def add_command(commands: Any) -> None:
     data.add_argument(
         "--max-bad",
         type=float,
-        default=0.001,
         metavar="SHARE",
-        help="fail if more of the images cannot be decoded (default: %(default)s)",
+        help=f"fail if more of the images cannot be decoded (default: {MAX_BAD})",
     )
     data.add_argument("--out", type=Path, required=True, metavar="DIR", help="where it is left")
     data.add_argument(
@@ -125,9 +126,8 @@ def add_command(commands: Any) -> None:
     what.add_argument(
         "--holdout",
         type=float,
-        default=0.3,
         metavar="SHARE",
-        help="train images of a base class that are not fitted (default: %(default)s)",
+        help=f"train images of a base class that are not fitted (default: {HOLDOUT})",
     )
     what.add_argument(
         "--size",
@@ -146,7 +146,7 @@ def add_command(commands: Any) -> None:
     what.add_argument(
         "--as-in-benchmark",
         action="store_true",
-        help="the recipe of Hariharan & Girshick, and not the one we recommend",
+        help="the recipe of Hariharan & Girshick, and not the one we recommend; --holdout stays",
     )
     what.add_argument(
         "--set",
@@ -167,7 +167,6 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--workers",
         type=positive_number,
-        default=1,
         metavar="N",
         help="train on so many CPUs or GPUs with Ray (default: in this process)",
     )
@@ -175,8 +174,7 @@ def add_command(commands: Any) -> None:
 
 
 def _represent(options: argparse.Namespace) -> int:
-    if options.features and not (options.embed or options.compact):
-        raise ValueError("--features are there already: what is wanted, --embed or --compact?")
+    _refuse_idle(options)
     device = choose_device(options.device)
     split_path = options.split or find_split(Path((options.images or options.features)[0]))
     split = read_split(split_path)
@@ -187,12 +185,14 @@ def _represent(options: argparse.Namespace) -> int:
     progress = new_progress()
     if options.images:
         job = _job_from(options, split, of_backbone)
+        if options.embed:
+            check_rows(job.num_train_rows(), embedding)
         try:
             table, about = represent(
                 job,
                 options.out,
                 _trainer_from(options, device, progress),
-                max_bad=options.max_bad,
+                max_bad=MAX_BAD if options.max_bad is None else options.max_bad,
                 device=device,
                 progress=progress,
             )
@@ -225,6 +225,11 @@ def _represent(options: argparse.Namespace) -> int:
         print(f"Written: {newest}/{FEATURES}, {ABOUT}, {EMBEDDING}")
     if options.compact:
         newest = newest / "compact"
+        if options.features and Path(options.features[0]).resolve() in (
+            newest.resolve(),
+            (newest / FEATURES).resolve(),
+        ):
+            raise ValueError(f"{newest} is compact already")
         newest.mkdir(parents=True, exist_ok=True)
         write_compact_features(newest / FEATURES, table, about)
         copy_split(split_path, newest)
@@ -232,6 +237,19 @@ def _represent(options: argparse.Namespace) -> int:
         print(f"Written: {newest}/{FEATURES}, {size / 1e6:.1f} MB")
     print(f"Next: python -m cpaan evaluate --features {newest}")
     return 0
+
+
+def _refuse_idle(options: argparse.Namespace) -> None:
+    """Refuse options that would do nothing."""
+    if options.features and not (options.embed or options.compact):
+        raise ValueError("--features are there already: what is wanted, --embed or --compact?")
+    of_images = ("loss", "holdout", "size", "epochs", "val_labels", "max_bad", "set", "workers")
+    given = [name for name in of_images if getattr(options, name) not in (None, [])]
+    given += ["as_in_benchmark"] if options.as_in_benchmark else []
+    if options.features and given:
+        raise ValueError(f"--{given[0].replace('_', '-')} is for --images, not for --features")
+    if options.embed_set and not options.embed:
+        raise ValueError("--embed-set is for --embed")
 
 
 def _job_from(options: argparse.Namespace, split: Split, further: dict[str, Any]) -> Job:
@@ -252,15 +270,18 @@ def _job_from(options: argparse.Namespace, split: Split, further: dict[str, Any]
         split=split,
         config=config.with_overrides({**overrides, **further}),
         seed=options.seed,
-        holdout=options.holdout,
+        holdout=HOLDOUT if options.holdout is None else options.holdout,
     )
 
 
 def _trainer_from(
     options: argparse.Namespace, device: torch.device, progress: Callable[[str], None]
 ) -> Train:
-    if options.workers == 1:
+    if options.workers in (None, 1):
         return partial(train_alone, device=device, progress=progress)
+    available = torch.cuda.device_count() if device.type == "cuda" else os.cpu_count() or 1
+    if options.workers > available and "RAY_ADDRESS" not in os.environ:
+        raise ValueError(f"--workers {options.workers} on a machine with {available}: too many")
     # Ray takes seconds to import, which nobody else should wait for.
     from cpaan.study.backbone import train_with_ray
 
@@ -298,6 +319,6 @@ def _print_centroid(about: dict[str, Any]) -> None:
     )
     if centroid["gap"] > LARGE_GAP:
         print(
-            "The gap is large: base rows that the representation was fitted to look far tighter "
-            "than novel ones. A larger --holdout helps."
+            "The gap is large. Where a class has few rows, that each is part of its own centroid "
+            "makes much of it; otherwise base rows look tighter than novel ones can."
         )

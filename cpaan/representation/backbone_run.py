@@ -27,14 +27,15 @@ _DECAY_OF_STEPS = 0.1
 class BackboneRun:
     """Training of one backbone, from its first step on or from where it was left.
 
-    Randomness of a step depends on the seed and the step's number alone, so that no state of a
-    random generator has to be kept.
+    All that is random about a step is decided by the seed, the step's number and the worker, so
+    that no state of a random generator has to be kept.
     """
 
     def __init__(
         self,
         images: NDArray[np.uint8],
         labels: NDArray[np.int64],
+        num_classes: int,
         config: BackboneConfig,
         seed: int,
         device: torch.device,
@@ -45,6 +46,7 @@ class BackboneRun:
         Args:
             images: Shape (I, S, S, 3), often a memory map; a GPU holds all of them if it can.
             labels: Classes from zero on, shape (I,); -1 leaves an image out.
+            num_classes: C.
             config: Everything else.
             seed: Decides the run.
             device: Where to train.
@@ -69,7 +71,7 @@ class BackboneRun:
         self._images = images
         self._labels = torch.from_numpy(labels)
         self._kept = torch.from_numpy(kept)
-        self._num_classes = int(labels.max()) + 1
+        self._num_classes = num_classes
         self._images_there = _on_device(images, device)
         self.model = Backbone(config, self._num_classes, new_rng(seed, 0)).to(device)
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -104,7 +106,8 @@ class BackboneRun:
             Mean loss of these steps, over all workers.
 
         Raises:
-            ValueError: If it is not finite. It is looked at once, so that a GPU never waits for it.
+            ValueError: If it or, at the end, a weight is not finite. They are looked at once, so
+                that a GPU never waits for it.
         """
         total = torch.zeros((), device=self._device)
         self.model.train()
@@ -114,10 +117,11 @@ class BackboneRun:
                 self.step += 1
         self._workers.average([total, *self._statistics()])
         loss = float(total) / num_steps
-        if not math.isfinite(loss):
+        tensors = [*self.model.parameters(), *self._statistics()]
+        if not math.isfinite(loss) or not torch.stack([t.isfinite().all() for t in tensors]).all():
             raise ValueError(
-                f"training of the backbone diverged before step {self.step}: the loss is {loss}; "
-                f"learning_rate is {self.config.learning_rate}"
+                f"training of the backbone diverged before step {self.step}: loss {loss:.3g}, or "
+                f"weights are not finite; learning_rate is {self.config.learning_rate}"
             )
         return loss
 
@@ -129,7 +133,7 @@ class BackboneRun:
     def _train_one_step(self) -> Tensor:
         config = self.config
         rng = new_rng(self.seed, 2, self.step, self._workers.rank, device=self._device)
-        images, labels = self._batch()
+        images, labels, share = self._batch()
         views = random_views(images, self._view_size(self.step), config, rng)
         targets = one_hot(labels, self._num_classes).float()
         targets = targets + config.label_smoothing * (1 / self._num_classes - targets)
@@ -138,15 +142,20 @@ class BackboneRun:
         features, scores = self.model(views)
         loss = backbone_loss(features, scores, targets, config)
         self._optimiser.zero_grad()
-        loss.backward()
+        (share * loss).backward()
         self._workers.average([p.grad for p in self.model.parameters() if p.grad is not None])
         for group in self._optimiser.param_groups:
             group["lr"] = self._learning_rate(self.step)
         self._optimiser.step()
-        return loss.detach()
+        return share * loss.detach()
 
-    def _batch(self) -> tuple[Tensor, Tensor]:
-        """Return this worker's images of the step, shape (B, S, S, 3), and labels, shape (B,)."""
+    def _batch(self) -> tuple[Tensor, Tensor, float]:
+        """Return what this worker takes of the step's images.
+
+        Returns:
+            Images, shape (B, S, S, 3); labels, shape (B,); and their number, over that of an
+            average worker: with it as a weight, every image of the step counts alike.
+        """
         epoch, position = divmod(self.step, self.steps_per_epoch)
         if self._order[0] != epoch:
             order = torch.randperm(len(self._kept), generator=new_rng(self.seed, 1, epoch))
@@ -155,10 +164,11 @@ class BackboneRun:
         batch = self._order[1][start : start + self.config.batch_size]
         rows = batch[self._workers.rank :: self._workers.count]
         labels = self._labels[rows].to(self._device)
+        share = len(rows) * self._workers.count / len(batch)
         if self._images_there is not None:
-            return self._images_there[rows.to(self._device)], labels
+            return self._images_there[rows.to(self._device)], labels, share
         # A GPU still works on the last step while these are read.
-        return torch.from_numpy(self._images[rows.numpy()]).to(self._device), labels
+        return torch.from_numpy(self._images[rows.numpy()]).to(self._device), labels, share
 
     def _view_size(self, step: int) -> int:
         last = self.config.last_view_size
@@ -173,7 +183,7 @@ class BackboneRun:
         config = self.config
         warmup = config.warmup * self.num_steps
         if step < warmup:
-            return config.learning_rate * (step + 1) / warmup
+            return config.learning_rate * min(1.0, (step + 1) / warmup)
         done = (step - warmup) / (self.num_steps - warmup)
         if config.schedule == "cosine":
             return config.learning_rate * (1 + math.cos(math.pi * done)) / 2

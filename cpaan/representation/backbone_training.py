@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from cpaan.files import replacing
 from cpaan.provenance import describe_run
 from cpaan.representation.backbone import Backbone
 from cpaan.representation.backbone_run import BackboneRun
 from cpaan.representation.config import BackboneConfig
-from cpaan.representation.layout import load_state
+from cpaan.representation.layout import load_state, save_state
 from cpaan.workers import ALONE, Workers
 
-IMAGES, LABELS, CHECKPOINT = "images.npy", "labels.npy", "backbone.pt"
+IMAGES, LABELS, BACKBONE = "images.npy", "labels.npy", "backbone.pt"
 _MOST_STEPS_AT_ONCE = 50  # between looks at the loss
 _SECONDS_AT_ONCE = 2.0
 _SECONDS_BETWEEN_CHECKPOINTS = 30.0
@@ -36,12 +35,13 @@ class LogEntry:
 
     def is_milestone(self, config: BackboneConfig) -> bool:
         """Return whether an epoch has just ended, and with it another tenth of all epochs."""
-        tenth = 10 / config.num_epochs
-        return self.epoch.is_integer() and self.epoch * tenth // 1 > (self.epoch - 1) * tenth // 1
+        done, total = int(self.epoch), config.num_epochs
+        return self.epoch == done and 10 * done // total > 10 * (done - 1) // total
 
 
 def train_backbone(
     folder: Path,
+    num_classes: int,
     config: BackboneConfig,
     seed: int,
     device: torch.device,
@@ -54,6 +54,7 @@ def train_backbone(
     Args:
         folder: With ``images.npy``, shape (I, S, S, 3), and ``labels.npy``, shape (I,), in which
             -1 leaves an image out.
+        num_classes: How many classes the labels are of.
         config: Everything else.
         seed: Decides the run.
         device: Where to train.
@@ -69,6 +70,7 @@ def train_backbone(
     run = BackboneRun(
         np.load(folder / IMAGES, mmap_mode="c"),  # as torch wants it; nothing is written
         np.load(folder / LABELS),
+        num_classes,
         config,
         seed,
         device,
@@ -76,7 +78,7 @@ def train_backbone(
     )
     log: list[LogEntry] = []
     seconds_before, total, pace = 0.0, 0.0, _SECONDS_AT_ONCE
-    checkpoint = folder / CHECKPOINT
+    checkpoint = folder / BACKBONE
     if checkpoint.exists():
         state = load_state(checkpoint)
         run.load_state_dict(state["training"])
@@ -98,25 +100,23 @@ def train_backbone(
             log.append(entry)
         is_due = now - saved > _SECONDS_BETWEEN_CHECKPOINTS
         if workers.rank == 0 and (is_due or run.step == run.num_steps):
-            with replacing(checkpoint) as file:
-                torch.save(
-                    {
-                        "training": run.state_dict(),
-                        "log": [asdict(of_epoch) for of_epoch in log],
-                        "loss_of_epoch": total,
-                        "seconds": entry.seconds,
-                        "workers": workers.count,
-                        "device": _name_of(device),
-                        "run": describe_run(),
-                    },
-                    file,
-                )
+            state = {
+                "training": run.state_dict(),
+                "log": [asdict(of_epoch) for of_epoch in log],
+                "loss_of_epoch": total,
+                "seconds": entry.seconds,
+                "workers": workers.count,
+                "device": _name_of(device),
+                "run": describe_run(),
+            }
+            save_state(checkpoint, state)
             saved = time.monotonic()
         yield entry
 
 
 def train_alone(
     folder: Path,
+    num_classes: int,
     config: BackboneConfig,
     seed: int,
     device: torch.device,
@@ -124,7 +124,7 @@ def train_alone(
 ) -> None:
     """Train in this process; arguments as those of `train_backbone`."""
     reporter = TrainingReporter(config, progress)
-    for entry in train_backbone(folder, config, seed, device):
+    for entry in train_backbone(folder, num_classes, config, seed, device):
         reporter.add(entry)
 
 

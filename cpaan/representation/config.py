@@ -8,7 +8,8 @@ from cpaan.settings import Settings
 LARGEST_SMALL_IMAGE = 64
 """Up to this size (Tiny-ImageNet's) every pixel counts: the network's stem keeps them all."""
 
-_AUXILIARY_WEIGHTS = {"sgm": 0.02, "l2": 0.03}  # the benchmark's, for ResNet-10
+# The benchmark's, for ResNet-10.
+_AUXILIARY_WEIGHTS = {"ce": 0.0, "sgm": 0.02, "l2": 0.03, "cosine": 0.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,8 @@ class BackboneConfig(Settings):
     None: seven eighths of it, as the benchmark's 224 of 256; of small images nine eighths, for a
     larger map before the mean over positions."""
     first_view: float = 0.55
-    """Size of the views when training starts, as a share of the last size: this is quicker."""
+    """Size of the views when training starts, as a share of the last size: this is quicker. Sizes
+    grow in steps of eight pixels."""
     grown_after: float = 0.8
     """Share of training after which views have their last size."""
 
@@ -87,6 +89,8 @@ class BackboneConfig(Settings):
             self._refuse_negative("auxiliary_weight")
         if self.view_size is not None:
             self._refuse_unless_positive("view_size")
+        if self.auxiliary_weight is not None and not _AUXILIARY_WEIGHTS[self.loss]:
+            raise ValueError(f"auxiliary_weight is for the losses sgm and l2, not for {self.loss}")
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov=true needs a momentum")
 
@@ -107,11 +111,15 @@ class BackboneConfig(Settings):
         """Weight of what the loss adds to the cross-entropy."""
         if self.auxiliary_weight is not None:
             return self.auxiliary_weight
-        return _AUXILIARY_WEIGHTS.get(self.loss, 0.0)
+        return _AUXILIARY_WEIGHTS[self.loss]
 
     @classmethod
     def as_in_benchmark(cls) -> Self:
-        """Return Hariharan & Girshick's recipe."""
+        """Return Hariharan & Girshick's recipe.
+
+        What differs: crops are taken of the square in an image's middle, normalisation does not
+        decay, and features are means over an image and its mirror image.
+        """
         return cls(
             image_size=256,
             first_view=1.0,

@@ -28,7 +28,7 @@ from cpaan.representation.images import Content, ImageList
 _MAX_BATCH_IMAGES, _MAX_BATCH_BYTES = 256, 1 << 24
 _IMAGES_PER_TASK = 8  # fewer would spend a good part of the time on handing over small pictures
 _TASKS_PER_THREAD = 2
-_MOST_TRIED = 20
+_NUM_TRIED = 21
 _SECONDS_BETWEEN_REPORTS = 10.0
 
 Pixels = NDArray[np.uint8]
@@ -72,15 +72,19 @@ class BadImages:
 
 
 def find_size(images: ImageList) -> int:
-    """Return the shorter side of the first image that can be decoded, in pixels.
+    """Return the shorter side that images have, in pixels: the median of some of them.
 
     Raises:
-        ValueError: If none of the first ones can.
+        ValueError: If none of these can be decoded.
     """
-    for _, content in images.read(np.arange(min(len(images), _MOST_TRIED))):
+    rows = np.unique(np.linspace(0, len(images) - 1, _NUM_TRIED).astype(np.int64))
+    sizes = []
+    for _, content in images.read(rows):
         with suppress(_BadImageError):
-            return min(_decode(content, Image.MAX_IMAGE_PIXELS or sys.maxsize).size)
-    raise ValueError(f"none of the first {_MOST_TRIED} images can be decoded")
+            sizes.append(min(_decode(content, Image.MAX_IMAGE_PIXELS or sys.maxsize).size))
+    if not sizes:
+        raise ValueError(f"none of {len(rows)} images that were tried can be decoded")
+    return sorted(sizes)[len(sizes) // 2]
 
 
 class _BadImageError(Exception):
@@ -231,9 +235,8 @@ def _decode(content: Content, size: int) -> Image.Image:
         image.draft(None, (2 * size, 2 * size))
         image.load()
         image.info.pop("transparency", None)  # Pillow would warn that it is lost, as it should be
-        if image.mode.startswith(
-            "I"
-        ):  # 16 bits a pixel, which convert would clip rather than scale
+        # 16 bits a pixel, which convert would clip rather than scale.
+        if image.mode.startswith("I"):
             image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
         return image.convert("RGB")
     except (_BadImageError, MemoryError):

@@ -12,16 +12,23 @@ import torch
 from cpaan.feature_cache import open_features
 from cpaan.feature_parquet import write_features
 from cpaan.features import FeatureTable
-from cpaan.files import replacing, write_whole
+from cpaan.files import write_whole
 from cpaan.provenance import describe_run
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.representation.embedding import EmbeddingRun, embed_table
 from cpaan.representation.few_shot_episodes import read_base
-from cpaan.representation.layout import ABOUT, FEATURES, check_same, load_state
+from cpaan.representation.layout import (
+    ABOUT,
+    FEATURES,
+    load_state,
+    read_made,
+    refuse_foreign,
+    save_state,
+)
 from cpaan.representation.quality import centroid_quality
 from cpaan.splits import VALIDATION_PHASE, Split
 
-CHECKPOINT = "embedding.pt"
+EMBEDDING = "embedding.pt"
 _EPISODES_AT_ONCE = 20
 _SECONDS_BETWEEN_MESSAGES = 10.0
 _SECONDS_BETWEEN_CHECKPOINTS = 30.0
@@ -61,13 +68,12 @@ def embed(
     """
     job = {"features": table.fingerprint, "seed": seed, **config.to_dict()}
     job = json.loads(json.dumps(job))  # as it comes back from a file
-    if (out / ABOUT).exists():
-        about = json.loads((out / ABOUT).read_text())
-        check_same(about["job"], job, out)
+    if made := read_made(out, job):
         progress(f"{out / FEATURES} is already there")
-        return open_features(out / FEATURES), about
+        return open_features(out / FEATURES), made
+    refuse_foreign(out, out / EMBEDDING)
     run = EmbeddingRun(read_base(table, split, device), config, seed)
-    _train(run, out / CHECKPOINT, progress)
+    _train(run, out / EMBEDDING, progress)
     embedded = embed_table(run, table)
     quality = centroid_quality(embedded, sorted(split.base_classes(VALIDATION_PHASE)))
     about = {
@@ -104,6 +110,5 @@ def _train(run: EmbeddingRun, checkpoint: Path, progress: Callable[[str], None])
                 f"{left:.0f} s left"
             )
         if is_last or now - saved > _SECONDS_BETWEEN_CHECKPOINTS:
-            with replacing(checkpoint) as file:
-                torch.save(run.state_dict(), file)
+            save_state(checkpoint, run.state_dict())
             saved = now

@@ -4,6 +4,7 @@ Shapes: D = feature dimension, N = ways, K = shots, Q = queries of a class.
 """
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +34,26 @@ def read_base(table: FeatureTable, split: Split, device: torch.device) -> BaseSe
     return BaseSet(table.gather(np.concatenate(rows)).to(device), counts, names)
 
 
+def check_rows(num_rows: Mapping[str, int], config: EmbeddingConfig) -> None:
+    """Refuse base classes that episodes cannot be drawn from.
+
+    Args:
+        num_rows: Train rows by class.
+        config: Shots and queries of an episode.
+
+    Raises:
+        ValueError: If there is but one class, or one has too few rows.
+    """
+    needed = max(config.shots) + config.num_queries
+    smallest = min(num_rows, key=lambda name: num_rows[name])
+    if len(num_rows) < 2 or num_rows[smallest] < needed:
+        raise ValueError(
+            f"class {smallest}, the smallest of {len(num_rows)}, has {num_rows[smallest]} train "
+            f"rows, but 2 classes with as many as the most shots and num_queries together, "
+            f"{needed}, are needed"
+        )
+
+
 class FewShotEpisodes:
     """Draws episodes from base classes; holds no random state."""
 
@@ -42,14 +63,7 @@ class FewShotEpisodes:
         Raises:
             ValueError: If there are not.
         """
-        needed = max(config.shots) + config.num_queries
-        smallest = int(base.counts.argmin())
-        if len(base.counts) < 2 or base.counts[smallest] < needed:
-            raise ValueError(
-                f"class {base.names[smallest]}, the smallest of {len(base.counts)}, has "
-                f"{int(base.counts[smallest])} train rows, but 2 classes with as many as the most "
-                f"shots and num_queries together, {needed}, are needed"
-            )
+        check_rows(dict(zip(base.names, base.counts.tolist(), strict=True)), config)
         self._base = base
         self._config = config
         self._every_row = torch.arange(int(base.counts.max()), device=base.counts.device)

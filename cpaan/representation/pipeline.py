@@ -16,14 +16,22 @@ from numpy.typing import NDArray
 
 from cpaan.feature_cache import open_features
 from cpaan.feature_parquet import write_features
-from cpaan.features import TEST, TRAIN, FeatureTable
+from cpaan.features import TEST, TRAIN, FeatureTable, name_some
 from cpaan.files import replacing, write_whole
 from cpaan.provenance import describe_run
-from cpaan.representation.backbone_training import CHECKPOINT, LABELS, load_backbone
+from cpaan.representation.backbone_training import BACKBONE, LABELS, load_backbone
 from cpaan.representation.config import BackboneConfig
 from cpaan.representation.decoding import BadImages, Pixels
 from cpaan.representation.images import ImageList
-from cpaan.representation.layout import ABOUT, FEATURES, check_same, load_state
+from cpaan.representation.layout import (
+    ABOUT,
+    FEATURES,
+    check_same,
+    load_state,
+    read_made,
+    refuse_foreign,
+    save_state,
+)
 from cpaan.representation.quality import centroid_quality, top_accuracies
 from cpaan.representation.resnet import FEATURE_DIM
 from cpaan.representation.stores import RowStore
@@ -31,9 +39,9 @@ from cpaan.splits import TEST_PHASE, VALIDATION_PHASE, Split
 
 _WORK, _JOB = "work", "job.json"
 
-Train = Callable[[Path, BackboneConfig, int], None]
-"""Trains on a folder's images with some settings and a seed, and leaves the checkpoint there:
-`backbone_training.train_alone`, or its like on several workers."""
+Train = Callable[[Path, int, BackboneConfig, int], None]
+"""Trains on a folder's images of so many classes with some settings and a seed, and leaves the
+checkpoint there: `backbone_training.train_alone`, or its like on several workers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +97,14 @@ class Job:
             mask[rows[: len(rows) - num_kept]] = True
         return mask
 
+    def num_train_rows(self) -> dict[str, int]:
+        """Return how many train rows each base class will have, if all images can be decoded."""
+        labels, is_row = self.base_labels(), self.images.is_train.copy()
+        if self.holdout:
+            is_row &= ~self.is_fitted()
+        counts = np.bincount(labels[is_row & (labels >= 0)], minlength=len(self.base_classes))
+        return dict(zip(self.base_classes, counts.tolist(), strict=True))
+
     def to_dict(self) -> dict[str, Any]:
         """Return all of it, images by their digest; in the form in which JSON gives it back."""
         classes = {name: self.split.phase(name) for name in (VALIDATION_PHASE, TEST_PHASE)}
@@ -130,21 +146,23 @@ def represent(
         ValueError: If the folder holds the work of another job, too many images are bad, or
             training diverges.
     """
-    if (out / ABOUT).exists():
-        about = json.loads((out / ABOUT).read_text())
-        check_same(about["job"], job.to_dict(), out)
-        progress(f"{out / FEATURES} is already there")
-        return open_features(out / FEATURES), about
     work = out / _WORK
+    if made := read_made(out, job.to_dict()):
+        progress(f"{out / FEATURES} is already there")
+        shutil.rmtree(work, ignore_errors=True)  # should it have been killed just before
+        return open_features(out / FEATURES), made
+    refuse_foreign(out, out / ABOUT, work / _JOB)
+    # What can be refused is refused before anything is written that another run would trip over.
+    bad = BadImages(max_bad, len(job.images))
+    job.is_fitted()
     if (work / _JOB).exists():
-        check_same(json.loads((work / _JOB).read_text()), job.to_dict(), out)
+        check_same(json.loads((work / _JOB).read_text()), job.to_dict(), work)
     write_whole(work / _JOB, json.dumps(job.to_dict()))
 
-    bad = BadImages(max_bad, len(job.images))
     fitted = work / "fitted"
     num_fitted = _store_fitted(job, fitted, bad, progress)
-    train(fitted, job.config, job.seed)
-    state = load_state(fitted / CHECKPOINT)
+    train(fitted, len(job.base_classes), job.config, job.seed)
+    state = load_state(fitted / BACKBONE)
     progress(f"trained for {state['seconds']:.0f} s on {state['device']}")
     table, of_classifier = _make_features(job, work, state, bad, device, progress)
 
@@ -167,9 +185,8 @@ def represent(
         "fingerprint": table.fingerprint,
     }
     write_features(out / FEATURES, table, about)
-    with replacing(out / CHECKPOINT) as file:  # without what only training needs
-        kept = {"config": state["training"]["config"], "model": state["training"]["model"]}
-        torch.save({"training": kept, "classes": job.base_classes}, file)
+    kept = {name: state["training"][name] for name in ("config", "model")}
+    save_state(out / BACKBONE, {"training": kept, "classes": job.base_classes})
     about["log"] = state["log"]
     write_whole(out / ABOUT, json.dumps(about, indent=1))
     shutil.rmtree(work)
@@ -179,11 +196,16 @@ def represent(
 def _store_fitted(job: Job, folder: Path, bad: BadImages, progress: Callable[[str], None]) -> int:
     """Decode the images that the backbone is fitted to; return their number."""
     rows, size = np.flatnonzero(job.is_fitted()), job.config.image_size
-    progress(f"decoding {len(rows)} images of {len(job.base_classes)} base classes to fit")
+    count = len(job.base_classes)
+    progress(f"decoding {len(rows)} images of {count} base classes, at {size} pixels, to fit")
     store = RowStore(folder, rows, {"images": ((size, size, 3), np.uint8)})
     store.fill(job.images, size, lambda own, pixels: {"images": pixels}, bad, progress)
+    labels = np.where(store.is_made, job.base_labels()[rows], -1)
+    lost = [name for label, name in enumerate(job.base_classes) if label not in labels]
+    if lost:
+        raise ValueError(f"none of the images to fit can be decoded of {name_some('class', lost)}")
     with replacing(folder / LABELS) as file:
-        np.save(file, np.where(store.is_made, job.base_labels()[rows], -1))
+        np.save(file, labels)
     return int(store.is_made.sum())
 
 

@@ -4,6 +4,8 @@ Shapes: R = rows of a store.
 """
 
 import json
+import math
+import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -53,11 +55,10 @@ class RowStore:
                 raise ValueError(
                     f"{folder} needs {needed / 1e9:.1f} GB, but its disk has {free / 1e9:.1f} GB"
                 )
+            for name, (shape, kind) in shapes.items():
+                _make_array(folder / f"{name}.npy", shape, np.dtype(kind))
         self.arrays: dict[str, NDArray[Any]] = {
-            name: np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=k, shape=s)
-            if is_new
-            else np.load(folder / f"{name}.npy", mmap_mode="r+")
-            for name, (s, k) in shapes.items()
+            name: np.load(folder / f"{name}.npy", mmap_mode="r+") for name in arrays
         }
         self.is_made: NDArray[np.bool_] = (
             np.zeros(len(rows), dtype=np.bool_) if is_new else np.load(self._done)
@@ -108,3 +109,23 @@ class RowStore:
             array.flush()
         with replacing(self._done) as file:
             np.save(file, self.is_made)
+
+
+def _make_array(path: Path, shape: tuple[int, ...], kind: np.dtype[Any]) -> None:
+    """Make a file whose every block is already there.
+
+    One with holes would take no space at first; and when the disk is full later on, a process that
+    writes into a hole of a mapped file is ended without a word.
+
+    Raises:
+        OSError: If the disk has no room for it.
+    """
+    with path.open("wb") as file:
+        header = {
+            "descr": np.lib.format.dtype_to_descr(kind),
+            "fortran_order": False,
+            "shape": shape,
+        }
+        np.lib.format.write_array_header_1_0(file, header)
+        file.flush()
+        os.posix_fallocate(file.fileno(), file.tell(), math.prod(shape) * kind.itemsize)

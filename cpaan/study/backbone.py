@@ -2,9 +2,10 @@
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from queue import Empty
+from threading import Thread
 from typing import Any
 
 import ray
@@ -23,6 +24,7 @@ _SECONDS_BETWEEN_LOOKS = 0.5
 
 def train_with_ray(
     folder: Path,
+    num_classes: int,
     config: BackboneConfig,
     seed: int,
     *,
@@ -37,6 +39,7 @@ def train_with_ray(
 
     Args:
         folder: As `train_backbone` wants it.
+        num_classes: How many classes its labels are of.
         config: All settings.
         seed: Decides the run, together with the number of workers.
         num_workers: One CPU each, or one GPU.
@@ -44,8 +47,8 @@ def train_with_ray(
         progress: Called with a line now and then.
 
     Raises:
-        ValueError: If there are fewer CPUs or GPUs than workers, or training diverges.
-        RuntimeError: If workers died more often than is forgiven.
+        ValueError: If there are fewer CPUs or GPUs than workers, training diverges, or workers died
+            more often than is forgiven.
     """
     starts_ray = not ray.is_initialized()
     if starts_ray:
@@ -61,6 +64,7 @@ def train_with_ray(
             _work,
             train_loop_config={
                 "folder": folder.resolve(),
+                "num_classes": num_classes,
                 "config": config.to_dict(),
                 "seed": seed,
                 "news": news,
@@ -72,21 +76,32 @@ def train_with_ray(
                 failure_config=FailureConfig(max_failures=_MOST_FAILURES),
             ),
         )
-        with ThreadPoolExecutor(1) as thread:
-            training = thread.submit(trainer.fit)
-            reporter = TrainingReporter(config, progress)
-            while not training.done() or not news.empty():
-                try:
-                    entry = news.get(timeout=_SECONDS_BETWEEN_LOOKS)
-                except Empty:
-                    continue
-                if isinstance(entry, str):
-                    raise ValueError(entry)
-                reporter.add(entry)
-            training.result()
+        # Not waited for when we leave early: Ctrl-C, say, shuts Ray down, and that ends it.
+        training: Future[None] = Future()
+        Thread(target=_fit, args=(trainer, training), daemon=True).start()
+        reporter = TrainingReporter(config, progress)
+        while not training.done() or not news.empty():
+            try:
+                entry = news.get(timeout=_SECONDS_BETWEEN_LOOKS)
+            except Empty:
+                continue
+            if isinstance(entry, str):
+                raise ValueError(entry)
+            reporter.add(entry)
+        if error := training.exception():
+            reason = " ".join(str(error).split())
+            raise ValueError(f"training on Ray failed: {reason}") from error
     finally:
         if starts_ray:
             ray.shutdown()
+
+
+def _fit(trainer: TorchTrainer, training: Future[None]) -> None:
+    try:
+        trainer.fit()
+        training.set_result(None)
+    except Exception as error:  # of whatever kind: it is raised where it is waited for
+        training.set_exception(error)
 
 
 def _work(arguments: dict[str, Any]) -> None:
@@ -97,7 +112,12 @@ def _work(arguments: dict[str, Any]) -> None:
     config = BackboneConfig(**arguments["config"])
     try:
         for entry in train_backbone(
-            arguments["folder"], config, arguments["seed"], get_device(), workers
+            arguments["folder"],
+            arguments["num_classes"],
+            config,
+            arguments["seed"],
+            get_device(),
+            workers,
         ):
             if workers.rank == 0:
                 news.put(entry)
