@@ -53,7 +53,7 @@ class RowStore:
             free = shutil.disk_usage(folder).free
             if needed > free:
                 raise ValueError(
-                    f"{folder} needs {needed / 1e9:.1f} GB, but its disk has {free / 1e9:.1f} GB"
+                    f"{folder} needs {needed / 1e6:.0f} MB, but its disk has {free / 1e6:.0f} MB"
                 )
             for name, (shape, kind) in shapes.items():
                 _make_array(folder / f"{name}.npy", shape, np.dtype(kind))
