@@ -111,10 +111,18 @@ def list_of_the_kit(root: Path) -> Path:
     )
 
 
+def list_with_boxes(root: Path) -> Path:
+    return write_list(
+        root / "val" / "val_annotations.txt",
+        lambda k, name: f"ILSVRC2012_val_0000000{k}.JPEG\t{name}\t0\t32\t44\t62",
+    )
+
+
 def write_list(path: Path, line: Callable[[int, str], str], header: str = "") -> Path:
     lines = [line(k, name) for k, name in enumerate(VAL_CLASSES)]
     # A named list need not be in the order of the files.
-    path.write_text(header + "\n".join(reversed(lines) if " " in lines[0] else lines) + "\n")
+    is_named = len(lines[0].split()) > 1
+    path.write_text(header + "\n".join(reversed(lines) if is_named else lines) + "\n")
     return path
 
 
@@ -124,6 +132,7 @@ LISTS = [
     list_of_kaggle,
     list_of_bare_names,
     list_of_the_kit,
+    list_with_boxes,
 ]
 
 
@@ -207,6 +216,21 @@ def test_class_folders_give_the_same_as_parquet(tmp_path):
     np.testing.assert_array_equal(pixels_of(images), pixels_of(parquet))
     assert images.name(0) == "train/n01/n01_0.JPEG"
     assert images.name(14) == "val/n03/ILSVRC2012_val_00000004.JPEG"
+
+
+def test_tiny_imagenets_own_folders_give_the_same(tmp_path):
+    """They have a folder more: ``train/<class>/images`` and ``val/images``."""
+    for picture in some_pictures():
+        is_train = picture.partition == "train"
+        folder = tmp_path / (f"train/{picture.class_name}/images" if is_train else "val/images")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / picture.file).write_bytes(picture.content)
+    list_with_boxes(tmp_path)
+
+    images = open_images(tmp_path, CLASSES)
+
+    assert contents_of(images) == [each.content for each in in_list_order(some_pictures())]
+    assert images.name(0) == "train/n01/images/n01_0.JPEG"
 
 
 @pytest.mark.parametrize("write", LISTS)

@@ -40,8 +40,8 @@ Train a ResNet-10 on the base classes of a split, and make features of all its c
   python -m cpaan evaluate --features results/mine
 
 Images are Parquet files with the columns wnid, partition (train, test) and jpeg; or ImageNet's
-folders train/<wnid>/*.JPEG and val/, by wnid or with a list of classes. Images that cannot be
-decoded are named and skipped.
+folders train/<wnid>/*.JPEG and val/, by wnid or with a list of classes; or Tiny-ImageNet's. What
+cannot be decoded is named and skipped.
 
 The backbone is not fitted to a share of each base class's train images (--holdout). Only these
 become train rows of the feature table, as a backbone puts images it was fitted to much closer

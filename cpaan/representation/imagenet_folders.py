@@ -1,10 +1,12 @@
 """ImageNet's folders: ``train/<class>/*.JPEG``, and ``val`` likewise or flat with a list.
 
-Five kinds of lists of the classes of a flat ``val`` are about, a line for each image:
+Images may also lie one folder deeper, in ``images``, as those of Tiny-ImageNet do. Six kinds of
+lists of the classes of a flat ``val`` are about, a line for each image:
 
 - ``name.JPEG n01440764``
 - ``name.JPEG 65``, Caffe's: the position, from 0, among the sorted folders of ``train``
 - ``ILSVRC2012_val_00048981,n03995372 85 1 499 272``, Kaggle's, below a line of column names
+- ``val_0.JPEG n03444034 0 32 44 62``, Tiny-ImageNet's, with a box
 - ``n01440764``, for the files in sorted order
 - ``490``, the development kit's: an ILSVRC2012_ID, from 1, for the files in sorted order. These
   numbers are not in the order of the class names; what they mean stands in the kit's ``meta.mat``.
@@ -26,7 +28,13 @@ from scipy.io import loadmat
 from cpaan.features import name_some
 
 _ENDINGS = (".jpeg", ".jpg", ".png")
-_LIST_NAMES = ("val.txt", "LOC_val_solution.csv", "ILSVRC2012_validation_ground_truth.txt")
+_LIST_NAMES = (
+    "val.txt",
+    "LOC_val_solution.csv",
+    "val_annotations.txt",
+    "ILSVRC2012_validation_ground_truth.txt",
+)
+_NUM_WORDS_WITH_BOX = 6  # name, class, and four numbers
 _LISTING_THREADS = 16  # a network file system answers slowly, but many questions at once
 
 
@@ -80,7 +88,7 @@ def list_folders(
     with ThreadPoolExecutor(_LISTING_THREADS) as pool:
         groups = list(pool.map(lambda folder: _images_in(root, folder), folders))
     if is_flat:
-        files = [os.fsdecode(path)[len("val/") :] for path in flat_paths.to_pylist()]
+        files = [os.path.basename(os.fsdecode(path)) for path in flat_paths.to_pylist()]
         rows_of: dict[str, list[int]] = {name: [] for name in class_names}
         for row, name in enumerate(_classes_of_flat_val(root, files, val_labels)):
             if name in rows_of:
@@ -100,12 +108,14 @@ def list_folders(
 
 
 def _images_in(root: Path, folder: str) -> tuple[pa.Array, NDArray[np.int64]]:
-    """Return the image files right in one folder, sorted, and their sizes.
+    """Return the image files right in one folder, or in its ``images``, sorted, and their sizes.
 
     The paths are those below the root. A link into the void has the size -1: it is an image that
     cannot be read.
     """
     found = []
+    if (root / folder / "images").is_dir():
+        folder = f"{folder}/images"
     if (root / folder).is_dir():
         with os.scandir(root / folder) as entries:
             for entry in entries:
@@ -184,6 +194,8 @@ def _parse(path: Path) -> tuple[list[str] | None, list[str]]:
     if lines and lines[0].startswith("ImageId,"):
         # Boxes follow the class, and each of them names it again.
         words = [line.replace(",", " ", 1).split()[:2] for line in lines[1:]]
+    elif lines and len(lines[0].split()) == _NUM_WORDS_WITH_BOX:
+        words = [line.split()[:2] for line in lines]
     else:
         words = [line.rsplit(maxsplit=1) for line in lines]
     if not words:
