@@ -80,14 +80,18 @@ def train_with_ray(
         training: Future[None] = Future()
         Thread(target=_fit, args=(trainer, training), daemon=True).start()
         reporter = TrainingReporter(config, progress)
+        problem: str | None = None
         while not training.done() or not news.empty():
             try:
                 entry = news.get(timeout=_SECONDS_BETWEEN_LOOKS)
             except Empty:
                 continue
             if isinstance(entry, str):
-                raise ValueError(entry)
-            reporter.add(entry)
+                problem = entry
+            else:
+                reporter.add(entry)
+        if problem is not None:
+            raise ValueError(problem)
         if error := training.exception():
             reason = " ".join(str(error).split())
             raise ValueError(f"training on Ray failed: {reason}") from error
@@ -100,7 +104,7 @@ def _fit(trainer: TorchTrainer, training: Future[None]) -> None:
     try:
         trainer.fit()
         training.set_result(None)
-    except Exception as error:  # of whatever kind: it is raised where it is waited for
+    except BaseException as error:  # of whatever kind: who waits for it is told, if anybody does
         training.set_exception(error)
 
 
