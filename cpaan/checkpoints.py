@@ -3,11 +3,8 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import torch
-
-from cpaan.files import replacing
+from cpaan.files import load_state, save_state
 from cpaan.provenance import describe_run
 from cpaan.training import LOSSES, TrainingRun
 
@@ -19,8 +16,7 @@ _SECONDS_BETWEEN_CHECKPOINTS = 30.0
 
 def save_checkpoint(run: TrainingRun, path: Path) -> None:
     """Write all that decides how a run goes on, whole or not at all: the old file survives."""
-    with replacing(path) as file:
-        torch.save({**run.state_dict(), "run": describe_run()}, file)
+    save_state(path, {**run.state_dict(), "run": describe_run()})
 
 
 def load_checkpoint(run: TrainingRun, path: Path) -> dict[str, str]:
@@ -33,13 +29,13 @@ def load_checkpoint(run: TrainingRun, path: Path) -> dict[str, str]:
         ValueError: If it is no checkpoint, or one of another run; see
             `TrainingRun.load_state_dict`.
     """
+    state = load_state(path)
     try:
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         missing = {"GAN", "config", "episode", "networks"} - set(state)
         if missing:
             raise ValueError(f"it is no checkpoint of a GAN: {', '.join(sorted(missing))} missing")
         run.load_state_dict(state)
-    except Exception as error:  # what unpickling a damaged file raises is anybody's guess
+    except Exception as error:  # a file of something else fails anywhere
         reason = " ".join(str(error).split())
         raise ValueError(f"cannot go on from {path}: {reason}") from error
     return dict(state["run"])

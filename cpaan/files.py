@@ -1,11 +1,14 @@
 """Files that are never seen half-written."""
 
+import io
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+import torch
 
 
 @contextmanager
@@ -29,3 +32,29 @@ def write_whole(path: Path, text: str) -> None:
     """Write a text file, whole or not at all."""
     with replacing(path) as file:
         file.write(text.encode())
+
+
+def save_state(path: Path, state: Mapping[str, Any]) -> None:
+    """Write the state of a run, whole or not at all.
+
+    Raises:
+        OSError: If it cannot be written; given the file, torch.save would raise something else.
+    """
+    buffer = io.BytesIO()
+    torch.save(dict(state), buffer)
+    with replacing(path) as file:
+        file.write(buffer.getbuffer())
+
+
+def load_state(path: Path) -> dict[str, Any]:
+    """Return what `save_state` wrote, on the CPU; a file that carries code is refused.
+
+    Raises:
+        ValueError: If it cannot be read.
+    """
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        return state
+    except Exception as error:  # what unpickling a damaged file raises is anybody's guess
+        reason = " ".join(str(error).split())
+        raise ValueError(f"cannot go on from {path}: {reason}") from error

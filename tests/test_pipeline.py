@@ -108,7 +108,7 @@ def test_train_rows_of_base_classes_are_the_last_images_and_were_not_fitted(made
     images, table, _ = made
     job = job_of(images)
 
-    fitted = job.is_fitted()
+    fitted = job.is_fitted
 
     assert fitted.sum() == 3 * 7
     assert not fitted[~job.images.is_train].any()
@@ -224,7 +224,7 @@ def test_more_corrupt_images_than_allowed_end_the_run_and_nothing_is_lost(tmp_pa
 
 def test_a_holdout_that_leaves_a_class_nothing_is_refused(made):
     with pytest.raises(ValueError, match=r"class b1 has 10 train images.* keeps 0"):
-        job_of(made[0], holdout=0.01).is_fitted()
+        job_of(made[0], holdout=0.01).num_train_rows()
     with pytest.raises(ValueError, match="holdout must be from 0 to below 1, got 1"):
         job_of(made[0], holdout=1.0)
 

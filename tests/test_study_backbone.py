@@ -11,8 +11,8 @@ import ray
 import torch
 from test_backbone import small_config, striped_images
 
+from cpaan.files import load_state
 from cpaan.representation.backbone_run import BackboneRun
-from cpaan.representation.layout import load_state
 from cpaan.study.backbone import train_with_ray
 from cpaan.workers import Workers
 

@@ -20,7 +20,7 @@ from cpaan.cli.options import (
 from cpaan.feature_cache import open_features
 from cpaan.feature_files import expand_paths
 from cpaan.feature_parquet import read_about, write_compact_features
-from cpaan.features import name_some
+from cpaan.features import FeatureTable, name_some
 from cpaan.provenance import describe_run
 from cpaan.representation.backbone_training import BACKBONE, train_alone
 from cpaan.representation.config import BackboneConfig, EmbeddingConfig
@@ -203,10 +203,7 @@ def _represent(options: argparse.Namespace) -> int:
         _print_backbone(about)
         print(f"Written: {options.out}/{FEATURES}, {ABOUT}, {BACKBONE}")
     else:
-        table = open_features(*options.features, label_names=split.label_names)
-        (file, *others) = expand_paths([Path(path) for path in options.features])
-        made = None if others else read_about(file)
-        about = {"run": describe_run(), "features": table.fingerprint, "made_from": made}
+        table, about = _open_features(options, split)
     newest = options.out
     if options.embed:
         newest = options.out / options.embed
@@ -225,18 +222,28 @@ def _represent(options: argparse.Namespace) -> int:
         print(f"Written: {newest}/{FEATURES}, {ABOUT}, {EMBEDDING}")
     if options.compact:
         newest = newest / "compact"
-        if options.features and Path(options.features[0]).resolve() in (
-            newest.resolve(),
-            (newest / FEATURES).resolve(),
-        ):
+        target = newest / FEATURES
+        if options.features and target.resolve() in _files_of(options):
             raise ValueError(f"{newest} is compact already")
-        newest.mkdir(parents=True, exist_ok=True)
-        write_compact_features(newest / FEATURES, table, about)
+        write_compact_features(target, table, about)
         copy_split(split_path, newest)
-        size = (newest / FEATURES).stat().st_size
-        print(f"Written: {newest}/{FEATURES}, {size / 1e6:.1f} MB")
+        print(f"Written: {target}, {target.stat().st_size / 1e6:.1f} MB")
     print(f"Next: python -m cpaan evaluate --features {newest}")
     return 0
+
+
+def _files_of(options: argparse.Namespace) -> list[Path]:
+    return expand_paths([Path(path) for path in options.features])
+
+
+def _open_features(
+    options: argparse.Namespace, split: Split
+) -> tuple[FeatureTable, dict[str, Any]]:
+    """Return features that are there already, and where they come from."""
+    table = open_features(*options.features, label_names=split.label_names)
+    files = _files_of(options)
+    made = read_about(files[0]) if len(files) == 1 else None  # HDF5 pairs say nothing of it
+    return table, {"run": describe_run(), "features": table.fingerprint, "made_from": made}
 
 
 def _refuse_idle(options: argparse.Namespace) -> None:

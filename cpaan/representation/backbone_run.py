@@ -74,6 +74,7 @@ class BackboneRun:
         self._num_classes = num_classes
         self._images_there = _on_device(images, device)
         self.model = Backbone(config, self._num_classes, new_rng(seed, 0)).to(device)
+        # torch's own annotation of `to` does not know this argument.
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         decaying = [p for p in self.model.parameters() if p.ndim > 1]
         others = [p for p in self.model.parameters() if p.ndim <= 1]

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from cpaan.files import load_state, save_state
 from cpaan.provenance import describe_run
 from cpaan.representation.backbone import Backbone
 from cpaan.representation.backbone_run import BackboneRun
 from cpaan.representation.config import BackboneConfig
-from cpaan.representation.layout import load_state, save_state
 from cpaan.workers import ALONE, Workers
 
 IMAGES, LABELS, BACKBONE = "images.npy", "labels.npy", "backbone.pt"

@@ -12,7 +12,7 @@ import torch
 from cpaan.feature_cache import open_features
 from cpaan.feature_parquet import write_features
 from cpaan.features import FeatureTable
-from cpaan.files import write_whole
+from cpaan.files import load_state, save_state, write_whole
 from cpaan.provenance import describe_run
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.representation.embedding import EmbeddingRun, embed_table
@@ -20,10 +20,8 @@ from cpaan.representation.few_shot_episodes import read_base
 from cpaan.representation.layout import (
     ABOUT,
     FEATURES,
-    load_state,
     read_made,
     refuse_foreign,
-    save_state,
 )
 from cpaan.representation.quality import centroid_quality
 from cpaan.splits import VALIDATION_PHASE, Split
@@ -92,8 +90,9 @@ def embed(
 def _train(run: EmbeddingRun, checkpoint: Path, progress: Callable[[str], None]) -> None:
     """Train up to the last episode, from the checkpoint on where there is one."""
     if checkpoint.exists():
+        state = load_state(checkpoint)
         try:
-            run.load_state_dict(load_state(checkpoint))
+            run.load_state_dict(state)
         except (ValueError, KeyError) as error:
             raise ValueError(f"cannot go on from {checkpoint}: {error}") from error
     total = run.config.num_episodes

@@ -1,14 +1,9 @@
 """What a folder of features holds, and whether it is of the same making."""
 
-import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import torch
-
-from cpaan.files import replacing
 
 FEATURES, ABOUT = "features.parquet", "about.json"
 
@@ -70,29 +65,3 @@ def check_same(before: Mapping[str, Any], job: Mapping[str, Any], folder: Path) 
             raise ValueError(
                 f"{folder} holds the work of a run with {what}: choose another folder, or remove it"
             )
-
-
-def save_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Write what `load_state` reads, whole or not at all.
-
-    Raises:
-        OSError: If it cannot be written; given the file, torch.save would raise something else.
-    """
-    buffer = io.BytesIO()
-    torch.save(dict(state), buffer)
-    with replacing(path) as file:
-        file.write(buffer.getbuffer())
-
-
-def load_state(checkpoint: Path) -> dict[str, Any]:
-    """Return what a run left in a file.
-
-    Raises:
-        ValueError: If the file cannot be read.
-    """
-    try:
-        state: dict[str, Any] = torch.load(checkpoint, map_location="cpu", weights_only=True)
-        return state
-    except Exception as error:  # what unpickling a damaged file raises is anybody's guess
-        reason = " ".join(str(error).split())
-        raise ValueError(f"{checkpoint} cannot be read: {reason}") from error

@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from cpaan.feature_cache import open_features
 from cpaan.feature_parquet import write_features
 from cpaan.features import TEST, TRAIN, FeatureTable, name_some
-from cpaan.files import replacing, write_whole
+from cpaan.files import load_state, replacing, save_state, write_whole
 from cpaan.provenance import describe_run
 from cpaan.representation.backbone_training import BACKBONE, LABELS, load_backbone
 from cpaan.representation.config import BackboneConfig
@@ -27,10 +28,8 @@ from cpaan.representation.layout import (
     ABOUT,
     FEATURES,
     check_same,
-    load_state,
     read_made,
     refuse_foreign,
-    save_state,
 )
 from cpaan.representation.quality import centroid_quality, top_accuracies
 from cpaan.representation.resnet import FEATURE_DIM
@@ -72,20 +71,22 @@ class Job:
         """Base classes of both phases, sorted: the labels that the backbone learns."""
         return sorted(self.split.base_classes(VALIDATION_PHASE))
 
+    @cached_property
     def base_labels(self) -> NDArray[np.int64]:
-        """Return the position of each image's class among the base classes, shape (R,); or -1."""
+        """The position of each image's class among the base classes, shape (R,); or -1."""
         number_of = {name: number for number, name in enumerate(self.base_classes)}
         of_class = [number_of.get(name, -1) for name in self.images.class_names]
         return np.array(of_class, dtype=np.int64)[self.images.labels]
 
+    @cached_property
     def is_fitted(self) -> NDArray[np.bool_]:
-        """Return which images the backbone is fitted to, shape (R,).
+        """Which images the backbone is fitted to, shape (R,).
 
         Raises:
             ValueError: If the holdout leaves a class nothing to fit, or nothing to keep.
         """
         mask = np.zeros(len(self.images), dtype=np.bool_)
-        labels = self.base_labels()
+        labels = self.base_labels
         for label, name in enumerate(self.base_classes):
             rows = np.flatnonzero((labels == label) & self.images.is_train)
             num_kept = round(self.holdout * len(rows))
@@ -99,9 +100,9 @@ class Job:
 
     def num_train_rows(self) -> dict[str, int]:
         """Return how many train rows each base class will have, if all images can be decoded."""
-        labels, is_row = self.base_labels(), self.images.is_train.copy()
+        labels, is_row = self.base_labels, self.images.is_train.copy()
         if self.holdout:
-            is_row &= ~self.is_fitted()
+            is_row &= ~self.is_fitted
         counts = np.bincount(labels[is_row & (labels >= 0)], minlength=len(self.base_classes))
         return dict(zip(self.base_classes, counts.tolist(), strict=True))
 
@@ -154,13 +155,13 @@ def represent(
     refuse_foreign(out, out / ABOUT, work / _JOB)
     # What can be refused is refused before anything is written that another run would trip over.
     bad = BadImages(max_bad, len(job.images))
-    job.is_fitted()
+    rows_to_fit = np.flatnonzero(job.is_fitted)
     if (work / _JOB).exists():
         check_same(json.loads((work / _JOB).read_text()), job.to_dict(), work)
     write_whole(work / _JOB, json.dumps(job.to_dict()))
 
     fitted = work / "fitted"
-    num_fitted = _store_fitted(job, fitted, bad, progress)
+    num_fitted = _store_fitted(job, rows_to_fit, fitted, bad, progress)
     train(fitted, len(job.base_classes), job.config, job.seed)
     state = load_state(fitted / BACKBONE)
     progress(f"trained for {state['seconds']:.0f} s on {state['device']}")
@@ -193,14 +194,19 @@ def represent(
     return table, about
 
 
-def _store_fitted(job: Job, folder: Path, bad: BadImages, progress: Callable[[str], None]) -> int:
+def _store_fitted(
+    job: Job,
+    rows: NDArray[np.int64],
+    folder: Path,
+    bad: BadImages,
+    progress: Callable[[str], None],
+) -> int:
     """Decode the images that the backbone is fitted to; return their number."""
-    rows, size = np.flatnonzero(job.is_fitted()), job.config.image_size
-    count = len(job.base_classes)
+    count, size = len(job.base_classes), job.config.image_size
     progress(f"decoding {len(rows)} images of {count} base classes, at {size} pixels, to fit")
     store = RowStore(folder, rows, {"images": ((size, size, 3), np.uint8)})
     store.fill(job.images, size, lambda own, pixels: {"images": pixels}, bad, progress)
-    labels = np.where(store.is_made, job.base_labels()[rows], -1)
+    labels = np.where(store.is_made, job.base_labels[rows], -1)
     lost = [name for label, name in enumerate(job.base_classes) if label not in labels]
     if lost:
         raise ValueError(f"none of the images to fit can be decoded of {name_some('class', lost)}")
@@ -218,8 +224,8 @@ def _make_features(
     progress: Callable[[str], None],
 ) -> tuple[FeatureTable, dict[str, dict[str, float]]]:
     """Return the table, and the accuracy of the backbone's own classifier on base rows."""
-    labels = job.base_labels()
-    rows = np.flatnonzero(~job.is_fitted()) if job.holdout else np.arange(len(labels))
+    labels = job.base_labels
+    rows = np.flatnonzero(~job.is_fitted) if job.holdout else np.arange(len(labels))
     progress(f"making features of {len(rows)} images")
     model = load_backbone(state, device)
 

@@ -1,0 +1,45 @@
+"""What is on disk is whole, and what does not fit is told."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from cpaan.files import load_state, save_state
+
+
+def test_a_state_reads_back(tmp_path):
+    save_state(tmp_path / "run.pt", {"step": 3, "weights": torch.ones(2)})
+
+    state = load_state(tmp_path / "run.pt")
+
+    assert state["step"] == 3
+    assert torch.equal(state["weights"], torch.ones(2))
+
+
+def test_a_damaged_state_is_named(tmp_path):
+    (tmp_path / "run.pt").write_bytes(b"PK damaged")
+
+    with pytest.raises(ValueError, match=r"cannot go on from .*run\.pt: "):
+        load_state(tmp_path / "run.pt")
+
+
+def test_where_there_is_no_room_the_old_state_stays(tmp_path):
+    """In a process that may write small files only, as on a disk that is nearly full."""
+    script = """
+import resource, torch
+from pathlib import Path
+from cpaan.files import load_state, save_state
+path = Path("run.pt")
+save_state(path, {"step": 1})
+resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, resource.RLIM_INFINITY))
+try:
+    save_state(path, {"step": 2, "weights": torch.zeros(10_000)})
+except OSError:
+    print("told", load_state(path), [each.name for each in Path().iterdir()])
+"""
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+
+    assert done.stdout.strip() == "told {'step': 1} ['run.pt']", done.stderr
