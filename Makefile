@@ -10,7 +10,7 @@ RUN := $(VENV)/bin/python
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-study: setup ## set up, then run the main job
+study: setup ## set up, then run the benchmark on the built-in features
 	$(RUN) -m cpaan evaluate --out results/study
 
 test: setup lint ## set up, then lint, type check and run the quick tests
