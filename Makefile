@@ -10,8 +10,9 @@ RUN := $(VENV)/bin/python
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-study: setup ## set up, then run the benchmark on the built-in features
-	$(RUN) -m cpaan evaluate --out results/study
+study: setup ## set up, then search on the built-in features and report on their test classes
+	$(RUN) tune/search.py
+	$(RUN) tune/report.py
 
 test: setup lint ## set up, then lint, type check and run the quick tests
 	$(RUN) -m pytest -m "not slow"

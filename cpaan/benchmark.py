@@ -14,7 +14,6 @@ from cpaan.augmentation import mean_pairwise_distance, num_synthetic_of
 from cpaan.config import EvaluationConfig, TrainConfig
 from cpaan.evaluation import PRIORS, score
 from cpaan.features import TRAIN, FeatureTable
-from cpaan.figures import draw_accuracy
 from cpaan.files import write_whole
 from cpaan.gans import GANS, check_objective
 from cpaan.methods import CONTROLS, Augmented, Progress, check_methods, make_method
@@ -48,14 +47,17 @@ class Results:
 
     def write(self, folder: Path) -> None:
         """Write results.csv, results.json and accuracy.svg, each whole or not at all."""
+        # Here, because matplotlib takes half a second, and every process of a study starts with us.
+        from cpaan.figures import draw_accuracy
+
         write_whole(folder / "results.csv", self.scores.to_csv(index=False))
         write_whole(folder / "accuracy.svg", draw_accuracy(self.scores))
         content = {
             **self.about,
-            "diversity": _records(self.diversity),
-            "priors": _records(self.priors),
-            "summary": _records(summarise(self.scores)),
-            "rows": _records(self.scores),
+            "diversity": to_records(self.diversity),
+            "priors": to_records(self.priors),
+            "summary": to_records(summarise(self.scores)),
+            "rows": to_records(self.scores),
         }
         write_whole(folder / "results.json", json.dumps(content, indent=1, allow_nan=False))
 
@@ -229,23 +231,36 @@ def _run_all(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Fit and score every method; return scores with all priors, and diversities."""
     parts = [
-        _run(name, method, seed, task, queries, config, progress)
+        run_method(name, method, seed, task, queries, config, progress)
         for (name, seed), method in runs.items()
     ]
     scores, diversities = zip(*parts, strict=True)
     return pd.concat(scores, ignore_index=True), pd.concat(diversities, ignore_index=True)
 
 
-def _run(
+def run_method(
     name: str,
     method: Augmented,
     seed: int,
     task: LowShotTask,
     queries: Queries,
     config: EvaluationConfig,
-    progress: Progress,
+    progress: Progress = lambda message: None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Fit one method with one seed; return its scores and diversity, some draws at a time."""
+    """Fit one method with one seed, some draws at a time, and score it.
+
+    Args:
+        name: Of the method, in the table.
+        method: What to fit.
+        seed: Of its training.
+        task: All problems.
+        queries: Of the same phase.
+        config: The number of draws, and the prior if it is fixed.
+        progress: Called with a line for some draws.
+
+    Returns:
+        Scores with every prior there is (see `cpaan.priors`), and diversities.
+    """
     real_diversity = _real_diversity(task, queries)
     diversities = []
     priors = PRIORS if config.prior is None else (config.prior,)
@@ -295,6 +310,6 @@ def _real_diversity(task: LowShotTask, queries: Queries) -> Tensor:
     )
 
 
-def _records(frame: pd.DataFrame) -> Any:
-    """Return a row each as a dictionary; None for NaN, which JSON lacks."""
+def to_records(frame: pd.DataFrame) -> Any:
+    """Return a dictionary for each row, for JSON, which has None and no NaN."""
     return json.loads(frame.to_json(orient="records", double_precision=12))

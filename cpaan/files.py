@@ -40,10 +40,8 @@ def save_state(path: Path, state: Mapping[str, Any]) -> None:
     Raises:
         OSError: If it cannot be written; given the file, torch.save would raise something else.
     """
-    buffer = io.BytesIO()
-    torch.save(dict(state), buffer)
     with replacing(path) as file:
-        file.write(buffer.getbuffer())
+        file.write(pack_state(state))
 
 
 def load_state(path: Path) -> dict[str, Any]:
@@ -53,8 +51,20 @@ def load_state(path: Path) -> dict[str, Any]:
         ValueError: If it cannot be read.
     """
     try:
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        return state
+        return unpack_state(path.read_bytes())
     except Exception as error:  # what unpickling a damaged file raises is anybody's guess
         reason = " ".join(str(error).split())
         raise ValueError(f"cannot go on from {path}: {reason}") from error
+
+
+def pack_state(state: Mapping[str, Any]) -> bytes:
+    """Return the state of a run as the content of a file."""
+    buffer = io.BytesIO()
+    torch.save(dict(state), buffer)
+    return buffer.getvalue()
+
+
+def unpack_state(content: bytes) -> dict[str, Any]:
+    """Return what `pack_state` was given, on the CPU; a file that carries code is refused."""
+    state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    return state

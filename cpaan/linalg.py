@@ -104,7 +104,7 @@ class Spectra(NamedTuple):
 def spectra(matrices: Tensor, m: int) -> Spectra:
     """Return covariances, shape (C, D, D), with what `covariance_distances` needs of them."""
     num_directions = min(m + _EXTRA_DIRECTIONS, matrices.shape[-1])
-    values, vectors = torch.linalg.eigh(matrices)
+    values, vectors = _eigh(matrices)
     return Spectra(
         matrices=matrices,
         leading=vectors[..., -num_directions:].contiguous(),
@@ -169,7 +169,7 @@ def _leading_eigenpairs(other: Tensor, base: Spectra, classes: Tensor) -> tuple[
     """Return approximate eigenvectors (N, L, D, directions) of the differences, and eigenvalues."""
     num_dims, num_directions = base.leading.shape[-2:]
     if 2 * num_directions >= num_dims:
-        values, vectors = torch.linalg.eigh(base.matrices[classes] - other.unsqueeze(1))
+        values, vectors = _eigh(base.matrices[classes] - other.unsqueeze(1))
         return vectors, values
 
     # The other covariances' leading eigenvectors, from those of the nearest base class, and from
@@ -199,8 +199,29 @@ def _eigenpairs_near(start: Tensor, times: Callable[[Tensor], Tensor]) -> tuple[
         block = times(_orthonormal(block))
     block = _orthonormal(block)
     small = block.transpose(-2, -1) @ times(block)
-    values, rotation = torch.linalg.eigh((small + small.transpose(-2, -1)) / 2)
+    values, rotation = _eigh((small + small.transpose(-2, -1)) / 2)
     return block @ rotation, values
+
+
+def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """Return eigenvalues, ascending, and eigenvectors of symmetric matrices.
+
+    With many eigenvalues at zero, as few examples have, float32 at times does not converge, or
+    gives NaN without a word; float64 then does.
+
+    Raises:
+        LinAlgError: If an entry is not finite.
+    """
+    try:
+        values, vectors = torch.linalg.eigh(matrices)
+        is_solved = bool(values.isfinite().all() & vectors.isfinite().all())
+    except LinAlgError:
+        is_solved = False
+    if not is_solved:
+        if not matrices.isfinite().all():
+            raise LinAlgError("of NaN or infinity, there are no eigenvalues")
+        values, vectors = torch.linalg.eigh(matrices.double())
+    return values.to(matrices.dtype), vectors.to(matrices.dtype)
 
 
 def _times_difference(matrices: Tensor, other: Tensor, block: Tensor) -> Tensor:
@@ -221,7 +242,7 @@ def _orthonormal(block: Tensor) -> Tensor:
     # By the largest entry first: squares of large or small entries leave the range of numbers.
     block = block / block.abs().amax(dim=-2, keepdim=True).clamp(min=tiny)
     block = block / block.norm(dim=-2, keepdim=True).clamp(min=tiny)
-    values, vectors = torch.linalg.eigh(block.transpose(-2, -1) @ block)
+    values, vectors = _eigh(block.transpose(-2, -1) @ block)
     limit = values[..., -1:] * block.shape[-2] * torch.finfo(block.dtype).eps
     factor = torch.where(values > limit, values.clamp(min=tiny).rsqrt(), 0.0)
     return (block @ vectors) * factor.unsqueeze(-2)

@@ -28,6 +28,7 @@ from cpaan.randomness import spawn
 from cpaan.tasks import BaseSet, LowShotTask
 from cpaan.training import TrainingRun
 from cpaan.training_data import TrainingData
+from cpaan.workers import ALONE, Workers
 
 CONTROLS: dict[str, Translation | None] = {
     "none": None,
@@ -61,7 +62,7 @@ class Augmented(ABC):
 
     def fit(self, task: LowShotTask, rng: torch.Generator) -> None:
         """Synthesise examples, then fit every head to the same ones."""
-        for_synthesis, *for_heads = spawn(rng, 1 + len(HEAD_CLASSES))
+        for_synthesis, *for_heads = _spawn_for_fit(rng)
         synthetic = self.synthesise(task, for_synthesis)
         if synthetic is not None:
             self.diversity = mean_pairwise_distance(synthetic)
@@ -106,8 +107,8 @@ class Adversarial(Augmented):
         gan: Gan,
         config: EvaluationConfig,
         training: TrainConfig,
-        checkpoint: Path | None,
-        progress: Progress,
+        checkpoint: Path | None = None,
+        progress: Progress = lambda message: None,
     ) -> None:
         """Keep the settings.
 
@@ -125,11 +126,27 @@ class Adversarial(Augmented):
         self._progress = progress
         self._run: TrainingRun | None = None
 
+    def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> TrainingRun:
+        """Return the training run that `fit` would drive to its end, for who drives it otherwise.
+
+        From now on, `fit` takes it as it is, whatever its episode.
+
+        Args:
+            base: The examples to train on.
+            rng: In the state that `fit` will be given.
+            workers: Who trains together.
+        """
+        for_synthesis, *_ = _spawn_for_fit(rng)
+        for_training, _ = _spawn_for_synthesis(for_synthesis)
+        self._run = self._new_run(base, for_training, workers)
+        return self._run
+
     def synthesise(self, task: LowShotTask, rng: torch.Generator) -> Tensor | None:
         """Meta-train once for these base examples, whatever the phase; translate at every call."""
-        for_training, for_sources = spawn(rng, 2)
+        for_training, for_sources = _spawn_for_synthesis(rng)
         if self._run is None or self._run.episodes.data.fingerprint != task.base.fingerprint:
-            self._run = self._train(task.base, for_training)
+            self._run = self._new_run(task.base, for_training)
+            self._train(self._run)
         return synthesise_normalised(
             task,
             self._run.episodes.data,
@@ -139,16 +156,29 @@ class Adversarial(Augmented):
             rng=for_sources,
         )
 
-    def _train(self, base: BaseSet, rng: torch.Generator) -> TrainingRun:
+    def _new_run(
+        self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE
+    ) -> TrainingRun:
         config = self._training
         data = TrainingData.prepare(base, config, with_covariances=self._gan.has_covariance)
-        run = TrainingRun(self._gan, MetaEpisodes(data, config), config, rng)
+        return TrainingRun(self._gan, MetaEpisodes(data, config), config, rng, workers=workers)
+
+    def _train(self, run: TrainingRun) -> None:
         if self._checkpoint is not None and self._checkpoint.exists():
             origin = load_checkpoint(run, self._checkpoint)
             self.origin = {**origin, "episode": run.episode}
             self._progress(f"{self._gan.name}: going on from episode {run.episode}")
         train_to_end(run, checkpoint=self._checkpoint, progress=self._progress)
-        return run
+
+
+def _spawn_for_fit(rng: torch.Generator) -> list[torch.Generator]:
+    """Return the streams of synthesis and of every head, wanted or not."""
+    return spawn(rng, 1 + len(HEAD_CLASSES))
+
+
+def _spawn_for_synthesis(rng: torch.Generator) -> list[torch.Generator]:
+    """Return the streams of training and of source examples."""
+    return spawn(rng, 2)
 
 
 def check_methods(names: list[str]) -> None:

@@ -6,8 +6,13 @@ import torch
 
 def new_rng(*words: int, device: torch.device | str = "cpu") -> torch.Generator:
     """Return a generator decided by whole numbers: equal words, equal streams on that device."""
+    return reseed(torch.Generator(device), *words)
+
+
+def reseed(rng: torch.Generator, *words: int) -> torch.Generator:
+    """Start a generator anew, as `new_rng` would make it; return it."""
     (state,) = np.random.SeedSequence(words).generate_state(1, np.uint64)
-    return torch.Generator(device).manual_seed(int(state) % 2**63)
+    return rng.manual_seed(int(state) % 2**63)
 
 
 def spawn(rng: torch.Generator, count: int) -> list[torch.Generator]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy.special import stdtrit
 
 ROW = ["method", "head"]
 CELL = [*ROW, "column", "shots"]
@@ -33,7 +33,7 @@ def summarise(scores: pd.DataFrame) -> pd.DataFrame:
             draws.mean().rename(f"{metric}_mean"),
             draws.std().rename(f"{metric}_std_draws"),
             of_seed.groupby(CELL, sort=False).std().rename(f"{metric}_std_seeds"),
-            draws.agg(_half_width).rename(f"{metric}_interval"),
+            draws.agg(mean_interval).rename(f"{metric}_interval"),
         ]
     return pd.concat(parts, axis=1).reset_index()
 
@@ -71,7 +71,7 @@ def paired_differences(scores: pd.DataFrame, against: str) -> pd.DataFrame:
         groups = paired.groupby(CELL, sort=False)[metric]
         parts += [
             groups.mean().rename(f"{metric}_difference"),
-            groups.agg(_half_width).rename(f"{metric}_interval"),
+            groups.agg(mean_interval).rename(f"{metric}_interval"),
         ]
     return pd.concat(parts, axis=1).reset_index()
 
@@ -93,9 +93,9 @@ def is_only_row(against: str, scores: pd.DataFrame) -> bool:
     return all(against in (method, f"{method}/{head}") for method, head in rows)
 
 
-def _half_width(values: pd.Series) -> float:
-    """Return half the width of the t-interval of a mean."""
+def mean_interval(values: pd.Series) -> float:
+    """Return half the width of the 95 % t-interval of a mean; NaN for a single value."""
     if len(values) < 2:
         return float("nan")
-    quantile = stats.t.ppf((1 + CONFIDENCE) / 2, df=len(values) - 1)
+    quantile = stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)
     return float(quantile * values.std() / np.sqrt(len(values)))

@@ -171,6 +171,8 @@ def read_phase(
     shot_rows: ShotRows,
     shots: Sequence[int],
     device: torch.device,
+    *,
+    is_noted: bool = False,
 ) -> tuple[LowShotTask, Queries]:
     """Read what one phase needs into memory: base train rows, shots, and test rows.
 
@@ -183,9 +185,11 @@ def read_phase(
         shot_rows: Shape (draws, N, most shots).
         shots: Numbers of shots; with each draw, each makes a problem.
         device: Where the tensors go.
+        is_noted: Whether who asks has written this read of the test phase down already, for all
+            processes that take part in it.
     """
     phase = split.phase(phase_name)
-    if phase_name == TEST_PHASE:
+    if phase_name == TEST_PHASE and not is_noted:
         record_test_read(table.fingerprint)
     base_classes = split.base_classes(phase_name)
     base_rows = [table.rows_of(name, TRAIN) for name in base_classes]

@@ -20,7 +20,8 @@ from cpaan.gans import (
     generator_objective,
     generator_terms,
 )
-from cpaan.randomness import new_rng
+from cpaan.randomness import new_rng, reseed
+from cpaan.workers import ALONE, Workers
 
 LOSSES = (
     "novel_discriminator",
@@ -57,8 +58,13 @@ class TrainingRun:
         rng: torch.Generator,
         *,
         has_way_back: bool | None = None,
+        workers: Workers = ALONE,
     ) -> None:
         """Draw the networks' weights.
+
+        Every episode has a random stream of its own, decided by its number. Several workers take
+        the next episodes at the same time, one each, and step along the mean of their gradients:
+        all of them must make the same calls.
 
         Args:
             gan: Which of the four.
@@ -66,13 +72,23 @@ class TrainingRun:
             config: Everything else.
             rng: Decides the run.
             has_way_back: Whether G_b is trained; by default where the GAN has a cycle.
+            workers: Which of how many processes this is.
+
+        Raises:
+            ValueError: If the workers cannot share the configured number of episodes evenly.
         """
+        if config.num_episodes % workers.count:
+            raise ValueError(
+                f"{config.num_episodes} episodes cannot be shared by {workers.count} workers: "
+                f"take a multiple of {workers.count}"
+            )
         self.gan = gan
         self.config = config
         self.episodes = episodes
         self.episode = 0
         self._seed_word = int(torch.randint(2**62, (), generator=rng))
-        self._rng = new_rng(self._seed_word, 1, device=episodes.data.base.features.device)
+        self._rng = new_rng(0, device=episodes.data.base.features.device)
+        self._workers = workers
         self.networks = Networks(
             gan,
             episodes.data,
@@ -82,41 +98,53 @@ class TrainingRun:
         )
         self._generators = _adam(self.networks.of_generators(), config.adam_beta1)
         self._discriminators = _adam(self.networks.of_discriminators(), config.adam_beta1)
-        self._history: list[Tensor] = []  # (episodes, terms) each
+        self._history: list[Tensor] = []  # (steps, terms) each
         self._has_diverged = False
 
     @property
     def history(self) -> Tensor:
-        """All terms of all episodes so far, shape (episodes, terms)."""
+        """All terms of all steps so far, means over workers, shape (steps, terms).
+
+        A step has one episode for each worker.
+        """
         return torch.cat([torch.zeros(0, len(TERMS), dtype=torch.float64), *self._history])
 
     def advance(self, num_episodes: int) -> dict[str, float]:
-        """Train for some more episodes.
+        """Train for some more episodes, of all workers together.
+
+        Args:
+            num_episodes: A multiple of the number of workers.
 
         Returns:
-            Means of all terms over these episodes.
+            Means of all terms over these episodes, the same for every worker.
 
         Raises:
             TrainingDivergedError: If a term or, at the end, a weight is not finite; it names the
                 first one. They are looked at once, not in every episode, so that a GPU never
                 waits for it.
         """
+        assert num_episodes % self._workers.count == 0, "every worker has its share"
         rows: list[Tensor] = []
         with _quick_products(self._rng.device):
-            for _ in range(num_episodes):
+            for _ in range(num_episodes // self._workers.count):
+                reseed(self._rng, self._seed_word, 1, self.episode + self._workers.rank)
                 terms = dict.fromkeys(TERMS, torch.zeros((), device=self._rng.device))
                 self._train_one_episode(terms)
                 rows.append(torch.stack([term.detach().double() for term in terms.values()]))
-                self.episode += 1
-        chunk = torch.stack(rows).cpu()
+                self.episode += self._workers.count
+        chunk = torch.stack(rows)
+        self._workers.average([chunk])  # so that all of them see when one has diverged
+        chunk = chunk.cpu()
         is_finite = torch.stack([each.isfinite().all() for each in self.networks.parameters()])
         if not chunk.isfinite().all():
             row, term = (~chunk.isfinite()).nonzero()[0].tolist()
             self._raise_divergence(
-                self.episode - len(chunk) + row, f"{TERMS[term]} became {float(chunk[row, term])}"
+                self.episode - (len(chunk) - row) * self._workers.count,
+                f"{TERMS[term]} became {float(chunk[row, term])}",
             )
         if not is_finite.all():
-            self._raise_divergence(self.episode - 1, "weights became infinite or NaN in the update")
+            last = self.episode - self._workers.count
+            self._raise_divergence(last, "weights became infinite or NaN in the update")
         self._history.append(chunk)
         return dict(zip(TERMS, chunk.mean(dim=0).tolist(), strict=True))
 
@@ -155,6 +183,7 @@ class TrainingRun:
         group["lr"] = learning_rate * self.config.anneal_factor**num_anneals
         parameters: Sequence[nn.Parameter] = group["params"]
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        self._workers.average(gradients)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
         optimiser.step()
@@ -175,7 +204,7 @@ class TrainingRun:
             "generators": self._generators.state_dict(),
             "discriminators": self._discriminators.state_dict(),
             "device": self._rng.device.type,
-            "rng": self._rng.get_state(),
+            "workers": self._workers.count,
             "history": self.history,
         }
 
@@ -184,8 +213,8 @@ class TrainingRun:
 
         Raises:
             ValueError: If that run had another GAN, other data, another seed or other settings,
-                or is past the end of this one; or if it must go on, but on another kind of
-                device, which has other random numbers.
+                or is past the end of this one; or if it must go on, but with another number of
+                workers, or on another kind of device, which has other random numbers.
         """
         for name, value in self._identity().items():
             if state[name] != value:
@@ -198,13 +227,17 @@ class TrainingRun:
             raise ValueError(
                 f"it has {state['episode']} episodes, and {self.config.num_episodes} are wanted"
             )
-        if state["device"] == self._rng.device.type:
-            self._rng.set_state(state["rng"])
-        elif state["episode"] < self.config.num_episodes:
-            raise ValueError(
-                f"it was trained on {state['device']} and can go on only there, not on "
-                f"{self._rng.device.type}"
-            )
+        if state["episode"] < self.config.num_episodes:
+            here = self._rng.device.type
+            if state["device"] != here:
+                raise ValueError(
+                    f"it was trained on {state['device']} and can go on only there, not on {here}"
+                )
+            if state["workers"] != self._workers.count:
+                raise ValueError(
+                    f"it was trained by {state['workers']} workers and can go on only with as "
+                    f"many, not with {self._workers.count}"
+                )
         self.networks.load_state_dict(state["networks"])
         self._generators.load_state_dict(state["generators"])
         self._discriminators.load_state_dict(state["discriminators"])

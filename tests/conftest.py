@@ -1,6 +1,9 @@
 """Small data for all tests, and a folder of its own for each."""
 
+import json
 import os
+import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 # Tests are small: with several threads each would mostly wait for the others. Before torch starts.
@@ -10,10 +13,13 @@ import numpy as np
 import pytest
 import torch
 
+from cpaan.feature_parquet import write_features
 from cpaan.features import FeatureTable
+from cpaan.files import write_whole
 from cpaan.splits import ShotRows, Split, draw_shots
 from cpaan.synthetic import GaussianClasses, gaussian_classes
 from cpaan.tasks import BaseSet, LowShotTask, Problem
+from cpaan.workers import Workers
 
 
 @pytest.fixture(autouse=True)
@@ -54,3 +60,57 @@ def random_table(num_rows: int = 40, num_dims: int = 6, dtype: str = "float32") 
     partitions = ["train" if number % 3 else "test" for number in range(num_rows)]
     features = rng.normal(size=(num_rows, num_dims)).astype(dtype)
     return FeatureTable.from_arrays(features, names, partitions)
+
+
+@dataclass(frozen=True)
+class Threads(Workers):
+    """Workers that are threads of this process, and meet at a barrier."""
+
+    barrier: threading.Barrier | None = None
+    shared: tuple[list, ...] = ()
+
+    def average(self, tensors):
+        self.shared[self.rank][:] = [tensor.clone() for tensor in tensors]
+        self.barrier.wait()
+        for number, tensor in enumerate(tensors):
+            tensor.copy_(torch.stack([of_worker[number] for of_worker in self.shared]).mean(dim=0))
+        self.barrier.wait()
+
+
+def threads(count: int) -> list[Threads]:
+    """Return workers that meet; one that waits for the others in vain is told so."""
+    barrier = threading.Barrier(count, timeout=60)
+    shared = tuple([] for _ in range(count))
+    return [Threads(rank, count, barrier, shared) for rank in range(count)]
+
+
+STUDY_SETTINGS = {
+    "num_ways": "3",
+    "episode_shots": "1,2",
+    "batch_size": "20",
+    "hidden_dim": "12",
+    "shots": "1,2",
+    "num_draws": "2",
+    "num_synthetic": "5",
+    "num_finalists": "1",
+    "num_final_seeds": "1",
+    "num_final_draws": "2",
+}
+"""Of a study that is small in everything, as ``--set`` takes them."""
+
+
+@pytest.fixture(scope="session")
+def study_features(tmp_path_factory) -> Path:
+    """Features of Gaussian classes in a file, wide enough for the search's ranges; and a split."""
+    folder = tmp_path_factory.mktemp("data")
+    classes = gaussian_classes(num_families=6, num_train=25, num_test=10, num_dims=16)
+    write_features(folder / "features.parquet", classes.table)
+    groups = {
+        name: {"base": phase.base, "novel": phase.novel}
+        for name, phase in (
+            ("validation", classes.split.validation),
+            ("test", classes.split.test),
+        )
+    }
+    write_whole(folder / "split.json", json.dumps(groups))
+    return folder / "features.parquet"

@@ -27,6 +27,7 @@ LAYERS = [
     {"benchmark", "figures", "tables"},
     {"study"},
     {"cli"},
+    {"bench"},
 ]
 # The evaluation knows methods by fit and predict alone, so it cannot favour one.
 BLIND = {"evaluation": {"augmentation", "classifiers", "methods", "neighbours", "gans", "training"}}

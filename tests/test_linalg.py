@@ -335,3 +335,25 @@ def test_the_distance_to_what_is_not_finite_is_no_number(num_dims, value):
     )
 
     assert distances.isnan().all()
+
+
+@BRANCHES
+def test_what_float32_gives_up_on_is_solved_in_float64(num_dims, m, monkeypatch):
+    solve = torch.linalg.eigh
+
+    def give_up(matrices: Tensor) -> tuple[Tensor, Tensor]:
+        if matrices.dtype == torch.float32:
+            raise torch.linalg.LinAlgError("linalg.eigh: the algorithm failed to converge")
+        return solve(matrices)
+
+    monkeypatch.setattr(torch.linalg, "eigh", give_up)
+    base, other = decaying_covariances(2, num_dims, seed=0)
+
+    distance, gradient = distance_and_gradient(base.float(), other.float(), m)
+
+    expected = sum_of_singular_values(base - other, m)
+    assert distance.dtype == gradient.dtype == torch.float32
+    assert distance.item() == pytest.approx(expected, rel=1e-3)
+    assert dual_norm(gradient, m) <= 1 + 1e-4
+    missing, _ = distance_and_gradient(base.float(), torch.full_like(other.float(), torch.nan), m)
+    assert missing.isnan()

@@ -1,35 +1,18 @@
 """Several workers on Ray train one backbone, and what goes wrong is one line."""
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 import ray
 import torch
+from conftest import threads
 from test_backbone import small_config, striped_images
 
 from cpaan.files import load_state
 from cpaan.representation.backbone_run import BackboneRun
 from cpaan.study.backbone import train_with_ray
-from cpaan.workers import Workers
-
-
-@dataclass(frozen=True)
-class Threads(Workers):
-    """Workers that are threads of this process, and meet at a barrier."""
-
-    barrier: threading.Barrier | None = None
-    shared: tuple[list, ...] = ()
-
-    def average(self, tensors):
-        self.shared[self.rank][:] = [tensor.clone() for tensor in tensors]
-        self.barrier.wait()
-        for number, tensor in enumerate(tensors):
-            tensor.copy_(torch.stack([of_worker[number] for of_worker in self.shared]).mean(dim=0))
-        self.barrier.wait()
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +44,9 @@ def test_two_workers_average_the_gradients_of_their_halves(ray_on_two_cpus, fold
     train(folder, config, said)
 
     images, labels = striped_images()
-    barrier, shared = threading.Barrier(2), ([], [])
     runs = [
-        BackboneRun(
-            images, labels, 3, config, 0, torch.device("cpu"), Threads(rank, 2, barrier, shared)
-        )
-        for rank in range(2)
+        BackboneRun(images, labels, 3, config, 0, torch.device("cpu"), workers)
+        for workers in threads(2)
     ]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda run: run.advance(run.num_steps), runs))

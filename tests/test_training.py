@@ -5,22 +5,30 @@ import os
 import statistics
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import threads
 
 from cpaan.augmentation import synthesise_normalised
 from cpaan.checkpoints import load_checkpoint, save_checkpoint, train_to_end
 from cpaan.config import TrainConfig
 from cpaan.episodes import MetaEpisodes
-from cpaan.gans import GANS
+from cpaan.gans import (
+    GANS,
+    discriminator_objective,
+    discriminator_terms,
+    generator_objective,
+    generator_terms,
+)
 from cpaan.linalg import covariances, ky_fan_norm
 from cpaan.randomness import new_rng
 from cpaan.splits import draw_shots
 from cpaan.synthetic import GaussianClasses, gaussian_classes
 from cpaan.tasks import BaseSet, LowShotTask, read_phase
-from cpaan.training import LOSSES, TrainingDivergedError, TrainingRun
+from cpaan.training import LOSSES, TERMS, TrainingDivergedError, TrainingRun
 from cpaan.training_data import TrainingData
 
 SMALL = TrainConfig(
@@ -411,6 +419,113 @@ def test_the_covariance_term_brings_synthetic_examples_closer_to_the_true_covari
             found.append(novel_covariance_gap(name, made, task, seed))
 
     assert statistics.median(gaps["cCov-GAN"]) < 0.9 * statistics.median(gaps["c-GAN"])
+
+
+def new_workers(name: str = "cCov-GAN", count: int = 2, **settings: object) -> list[TrainingRun]:
+    """Runs of one training, in a thread each."""
+    config, gan = SMALL.with_overrides(settings), GANS[name]
+    data = TrainingData.prepare(
+        small_base(), config, with_covariances=gan.has_covariance, dtype=torch.float64
+    )
+    return [
+        TrainingRun(gan, MetaEpisodes(data, config), config, new_rng(0), workers=workers)
+        for workers in threads(count)
+    ]
+
+
+def advance_together(runs: list[TrainingRun], num_episodes: int) -> None:
+    with ThreadPoolExecutor(len(runs)) as pool:
+        list(pool.map(lambda run: run.advance(num_episodes), runs))
+
+
+def train_by_hand(run: TrainingRun, steps: list[list[int]]) -> list[torch.Tensor]:
+    """Train networks along the mean loss of several episodes a step, named by their numbers.
+
+    Returns:
+        What the generators minimised in every step.
+    """
+    networks, config, data = run.networks, run.config, run.episodes.data
+    betas = (config.adam_beta1, 0.999)
+    optimisers = [
+        torch.optim.Adam(parameters, lr=rate, betas=betas)
+        for parameters, rate in (
+            (networks.of_discriminators(), config.discriminator_learning_rate),
+            (networks.of_generators(), config.generator_learning_rate),
+        )
+    ]
+
+    def update(side: int, losses: list[torch.Tensor]) -> torch.Tensor:
+        loss = torch.stack(losses).mean()
+        networks.zero_grad()
+        loss.backward(inputs=optimisers[side].param_groups[0]["params"])
+        optimisers[side].step()
+        return loss.detach()
+
+    objectives = []
+    for numbers in steps:
+        rngs = [new_rng(run._seed_word, 1, number) for number in numbers]
+        drawn = [run.episodes.draw(rng) for rng in rngs]
+        moved = [networks.translate(*pair) for pair in zip(drawn, rngs, strict=True)]
+        terms = [dict.fromkeys(TERMS, torch.zeros(())) for _ in numbers]
+        for each, episode, translations in zip(terms, drawn, moved, strict=True):
+            each |= discriminator_terms(networks, episode, translations)
+        update(0, [discriminator_objective(each) for each in terms])
+        for each, episode, translations, rng in zip(terms, drawn, moved, rngs, strict=True):
+            each |= generator_terms(run.gan, networks, episode, translations, data, config, rng)
+        objectives.append(update(1, [generator_objective(each, config) for each in terms]))
+    return objectives
+
+
+@pytest.mark.parametrize("name", GANS)
+def test_two_workers_step_along_the_mean_gradient_of_their_episodes(name):
+    together, by_hand = new_workers(name), new_run(name)
+
+    advance_together(together, 4)
+    objectives = train_by_hand(by_hand, [[0, 1], [2, 3]])
+
+    assert torch.equal(flat(together[0]), flat(together[1]))
+    assert torch.equal(together[0].history, together[1].history)
+    torch.testing.assert_close(flat(together[0]), flat(by_hand), rtol=0, atol=1e-6)
+    told = together[0].history[:, TERMS.index("generator_objective")]
+    torch.testing.assert_close(told, torch.stack(objectives))
+    assert together[0].episode == 4
+
+
+def test_one_worker_steps_along_the_gradient_of_every_episode():
+    (alone,), by_hand = new_workers(count=1), new_run()
+
+    alone.advance(2)
+    train_by_hand(by_hand, [[0], [1]])
+
+    torch.testing.assert_close(flat(alone), flat(by_hand), rtol=0, atol=1e-6)
+
+
+def test_episodes_that_workers_cannot_share_evenly_are_refused():
+    with pytest.raises(ValueError, match=r"5 episodes cannot be shared by 2 workers: .* of 2"):
+        new_workers(num_episodes=5)
+
+
+def test_workers_go_on_only_with_as_many_but_anyone_uses_what_they_finished():
+    runs, alone = new_workers(num_episodes=4), new_run(num_episodes=4)
+
+    advance_together(runs, 2)
+    with pytest.raises(ValueError, match=r"trained by 2 workers and can go on .*, not with 1"):
+        alone.load_state_dict(runs[0].state_dict())
+
+    advance_together(runs, 2)
+    alone.load_state_dict(runs[0].state_dict())
+    assert torch.equal(flat(alone), flat(runs[1]))
+
+
+def test_the_learning_rate_is_halved_after_the_episodes_of_all_workers():
+    runs = new_workers(anneal_every_episodes=4, generator_learning_rate=0.8)
+    rates = []
+
+    for _ in range(5):
+        advance_together(runs, 2)
+        rates.append([run.state_dict()["generators"]["param_groups"][0]["lr"] for run in runs])
+
+    assert rates == [[rate] * 2 for rate in (0.8, 0.8, 0.4, 0.4, 0.2)]
 
 
 if __name__ == "__main__":

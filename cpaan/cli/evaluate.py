@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from cpaan.benchmark import Results, evaluate
-from cpaan.builtin import builtin_features
 from cpaan.cli.options import (
     add_device,
     add_traceback,
@@ -13,6 +12,7 @@ from cpaan.cli.options import (
     choose_device,
     names,
     new_progress,
+    open_data,
     positive_number,
     positive_numbers,
 )
@@ -23,18 +23,13 @@ from cpaan.config import (
     TrainConfig,
 )
 from cpaan.evaluation import COLUMNS
-from cpaan.feature_cache import open_features
-from cpaan.features import FeatureTable
 from cpaan.methods import CONTROLS, METHODS, check_methods
 from cpaan.provenance import TEST_READS
 from cpaan.settings import parse_settings
 from cpaan.splits import (
     TEST_PHASE,
     VALIDATION_PHASE,
-    Split,
-    find_split,
     read_draws,
-    read_split,
 )
 from cpaan.summary import check_row, is_only_row
 from cpaan.tables import accuracy_table, difference_table, diversity_table
@@ -194,7 +189,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     config, training = _configs_from(options)
     device = choose_device(options.device)
     check_methods(options.methods)
-    table, split = _open_data(options)
+    table, split = open_data(options.features, options.split)
     check_phase(table, split, options.phase, allow_trained_novel=options.allow_trained_novel)
     shot_rows = None
     if options.draws_file:
@@ -270,16 +265,6 @@ def _configs_from(options: argparse.Namespace) -> tuple[EvaluationConfig, TrainC
         config.with_overrides({**overrides, **of_config}),
         training.with_overrides(of_training),
     )
-
-
-def _open_data(options: argparse.Namespace) -> tuple[FeatureTable, Split]:
-    if options.features is None:
-        if options.split is not None:
-            raise ValueError("--split needs --features")
-        return builtin_features()
-    split = read_split(options.split or find_split(Path(options.features[0])))
-    table = open_features(*options.features, label_names=split.label_names)
-    return table, split
 
 
 def _describe(results: Results) -> str:

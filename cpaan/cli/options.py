@@ -10,6 +10,11 @@ from typing import NoReturn
 
 import torch
 
+from cpaan.builtin import builtin_features
+from cpaan.feature_cache import open_features
+from cpaan.features import FeatureTable
+from cpaan.splits import Split, find_split, read_split
+
 BAD_INPUT = 2
 
 
@@ -47,6 +52,20 @@ def choose_device(name: str | None) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"device is cpu or cuda, got {name}")
     return device
+
+
+def open_data(features: list[str] | None, split: str | None) -> tuple[FeatureTable, Split]:
+    """Open the features and the split that were named; without any, the built-in ones.
+
+    Raises:
+        ValueError: If there is a split without features, or none beside them.
+    """
+    if features is None:
+        if split is not None:
+            raise ValueError("--split needs --features")
+        return builtin_features()
+    found = read_split(split or find_split(Path(features[0])))
+    return open_features(*features, label_names=found.label_names), found
 
 
 def check_writable(folder: Path) -> None:

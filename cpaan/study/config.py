@@ -1,0 +1,200 @@
+"""What a study is: its settings, its presets, and the data it is about."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from cpaan.builtin import builtin_features
+from cpaan.config import HEADS, EvaluationConfig, TrainConfig
+from cpaan.feature_cache import open_features
+from cpaan.features import FeatureTable
+from cpaan.gans import GANS
+from cpaan.settings import Settings
+from cpaan.splits import Phase, Split
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyConfig(Settings):
+    """Everything that decides the outcome of a search, apart from the data.
+
+    Raises:
+        ValueError: If a value makes no sense.
+    """
+
+    method: str = "cCov-GAN"
+    """Which of the four GANs."""
+    seed: int = 0
+    """Decides proposals, and the training of every trial; the finalists' further seeds follow."""
+    num_trials: int = 8
+    """How many proposals are tried; the first two are the paper's."""
+    workers_per_trial: int = 1
+    """Processes that train one trial together, each on its own episodes."""
+    gpus_per_worker: float = 0.0
+    """GPUs of each of them, fractions too; zero: each has a CPU core instead."""
+    wide: bool = False
+    """Whether learning rates, mixing, numbers of synthetic examples, episode shots and the residual
+    start are searched too."""
+
+    head: str = "cosine"
+    """The classifier that trials are scored with."""
+    novel_weight: float = 1.0
+    """Weight of LSL top-5, mean over shots, in the score."""
+    all_weight: float = 1.0
+    """Weight of GLSL top-5, likewise."""
+    pareto: bool = False
+    """Whether the two are objectives of their own; without early stopping."""
+
+    early_stopping: bool = True
+    """Whether ASHA stops trials that are behind at a rung."""
+    num_rungs: int = 2
+    """Evaluations before the last one, each with ``reduction_factor`` times the episodes."""
+    reduction_factor: int = 2
+    """Of so many trials that reach a rung, one goes on."""
+
+    num_finalists: int = 5
+    """Trials that are scored again at the end."""
+    num_final_draws: int = 20
+    """Draws of that, which no trial has met."""
+    num_final_seeds: int = 3
+    """Training seeds of that, the trial's own first."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._refuse_unless_positive(
+            "num_trials",
+            "workers_per_trial",
+            "reduction_factor",
+            "num_finalists",
+            "num_final_draws",
+            "num_final_seeds",
+        )
+        self._refuse_negative("seed", "gpus_per_worker", "novel_weight", "all_weight", "num_rungs")
+        if self.method not in GANS:
+            raise ValueError(f"method must be one of {', '.join(GANS)}, got {self.method}")
+        if self.head not in HEADS:
+            raise ValueError(f"head must be one of {', '.join(HEADS)}, got {self.head}")
+        if not self.novel_weight + self.all_weight:
+            raise ValueError("novel_weight and all_weight are both zero: nothing to search for")
+        if self.reduction_factor < 2:
+            raise ValueError(f"reduction_factor must be 2 or more, got {self.reduction_factor}")
+        if self.gpus_per_worker > 1 and self.gpus_per_worker % 1:
+            raise ValueError(
+                "gpus_per_worker must be a whole number or a fraction below one, "
+                f"got {self.gpus_per_worker}"
+            )
+
+    def score(self, novel_top5: float, all_top5: float) -> float:
+        """Return the weighted mean of the two."""
+        weighted = self.novel_weight * novel_top5 + self.all_weight * all_top5
+        return weighted / (self.novel_weight + self.all_weight)
+
+    def marks(self, num_episodes: int) -> tuple[int, ...]:
+        """Return after how many episodes a trial is evaluated: at the rungs, and at its end.
+
+        Every mark is a multiple of the number of workers, as ``num_episodes`` must be.
+        """
+        first = num_episodes / self.reduction_factor**self.num_rungs
+        grace = max(1, round(first / self.workers_per_trial)) * self.workers_per_trial
+        rungs = [grace * self.reduction_factor**rung for rung in range(self.num_rungs)]
+        return (*(mark for mark in rungs if mark < num_episodes), num_episodes)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A size of study: what differs from our defaults, and why it does not from the paper's."""
+
+    study: Mapping[str, Any]
+    sizes: Mapping[str, Any]
+    """Of meta-training: in the recommended settings and in those of the paper alike."""
+    training: Mapping[str, Any]
+    """Of meta-training, in the recommended settings only."""
+    evaluation: Mapping[str, Any]
+
+    def recommended(self) -> tuple[TrainConfig, EvaluationConfig]:
+        """Return our settings at this size."""
+        training = TrainConfig().with_overrides({**self.sizes, **self.training})
+        return training, EvaluationConfig().with_overrides(self.evaluation)
+
+
+PRESETS = {
+    # Two CPU cores, minutes: small episodes, and learning rates at which they still teach.
+    "quick": Preset(
+        study={"num_trials": 8, "head": "cosine", "num_rungs": 2},
+        sizes={
+            "num_episodes": 100,
+            "num_ways": 4,
+            "batch_size": 60,
+            "episode_shots": (1, 2, 5),
+            "hidden_dim": 64,
+        },
+        training={
+            "num_covariance_classes": 2,
+            "generator_learning_rate": 1e-3,
+            "discriminator_learning_rate": 1e-3,
+        },
+        evaluation={"num_synthetic": 40},
+    ),
+    # The paper's scale, for GPUs; `TrainConfig.as_printed` has the same sizes.
+    "paper": Preset(
+        study={"num_trials": 40, "head": "linear", "num_rungs": 3},
+        sizes={
+            "num_episodes": 100_000,
+            "num_ways": 20,
+            "batch_size": 1_000,
+            "episode_shots": (10,),
+            "hidden_dim": 512,
+        },
+        training={},
+        evaluation={},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class DataReference:
+    """Which features and classes, by name: every process opens, and maps, them for itself."""
+
+    features: tuple[str, ...]
+    """Absolute paths as `cpaan.feature_cache.open_features` takes them; none: the built-in ones."""
+    split: Split
+    fingerprint: str
+    """Of the features."""
+
+    @classmethod
+    def of(cls, table: FeatureTable, split: Split, features: list[str] | None) -> Self:
+        """Return the reference of an opened table."""
+        paths = tuple(str(Path(path).absolute()) for path in features or [])
+        return cls(paths, split, table.fingerprint)
+
+    def open(self) -> FeatureTable:
+        """Return the table.
+
+        Raises:
+            ValueError: If what is there is another table than the one that was meant.
+        """
+        if self.features:
+            table = open_features(*self.features, label_names=self.split.label_names)
+        else:
+            table, _ = builtin_features()
+        if table.fingerprint != self.fingerprint:
+            raise ValueError(
+                f"{' '.join(self.features) or 'the built-in data'} changed: their fingerprint is "
+                f"{table.fingerprint} and not {self.fingerprint}"
+            )
+        return table
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Return what `to_dict` was of."""
+        names = content["split"]["label_names"]
+        phases = {
+            name: Phase(*(tuple(content["split"][name][kind]) for kind in ("base", "novel")))
+            for name in ("validation", "test")
+        }
+        split = Split(**phases, label_names=None if names is None else tuple(names))
+        return cls(tuple(content["features"]), split, content["fingerprint"])

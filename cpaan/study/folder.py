@@ -1,0 +1,137 @@
+"""A study on disk: all that decides it, begun or gone on with."""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from cpaan.config import EvaluationConfig, TrainConfig
+from cpaan.provenance import describe_run
+from cpaan.study.config import DataReference, StudyConfig
+from cpaan.study.records import CONFIG, OPTUNA, Records, read_json
+from cpaan.study.space import Space
+from cpaan.study.storage import Storage
+
+_MAY_CHANGE = ("num_trials",)
+
+
+@dataclass(frozen=True)
+class Study:
+    """Everything that decides a study, and where it is kept."""
+
+    config: StudyConfig
+    training: TrainConfig
+    """Recommended settings at the study's size."""
+    evaluation: EvaluationConfig
+    """Of the validation phase; its draws are those of every trial."""
+    data: DataReference
+    num_dims: int
+    folder: Path
+    """Of this machine."""
+    elsewhere: str | None = None
+    """Location of a storage that all machines reach; None: the folder is one."""
+
+    @property
+    def storage(self) -> str:
+        """Where trials keep their states."""
+        return self.elsewhere or str(self.folder.absolute())
+
+    @property
+    def records(self) -> Records:
+        """Its files."""
+        return Records(self.folder, Storage(self.storage))
+
+    @property
+    def space(self) -> Space:
+        """What is proposed."""
+        phases = (self.data.split.validation, self.data.split.test)
+        return Space(
+            method=self.config.method,
+            training=self.training,
+            evaluation=self.evaluation,
+            num_dims=self.num_dims,
+            num_base=sum(len(phase.base) for phase in phases),
+            wide=self.config.wide,
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """Return it for ``config.json``."""
+        return {
+            "config": self.config.to_dict(),
+            "training": self.training.to_dict(),
+            "evaluation": self.evaluation.to_dict(),
+            "data": self.data.to_dict(),
+            "dimensions": self.num_dims,
+            "storage": self.elsewhere,
+        }
+
+    def write(self) -> None:
+        """Write ``config.json``, with the command that does so."""
+        self.records.write_json(CONFIG, {"run": describe_run(), **self.describe()})
+
+    def check_goes_on_from(self, earlier: "Study") -> None:
+        """Refuse to go on with what was begun with other settings or other data.
+
+        Raises:
+            ValueError: With the first difference.
+        """
+        mine, theirs = self.data, earlier.data
+        if (mine.fingerprint, mine.split) != (theirs.fingerprint, theirs.split):
+            raise ValueError(
+                f"{self.folder} is a study of other data: their fingerprint is "
+                f"{theirs.fingerprint} and that of these {mine.fingerprint}, or the split differs"
+            )
+        for part in ("config", "training", "evaluation"):
+            new, old = getattr(self, part), getattr(earlier, part)
+            for name in (field.name for field in fields(new)):
+                if getattr(new, name) != getattr(old, name) and name not in _MAY_CHANGE:
+                    raise ValueError(
+                        f"{self.folder} was begun with {name} = {getattr(old, name)} and cannot "
+                        f"go on with {getattr(new, name)}"
+                    )
+
+
+def read_study(folder: Path) -> Study:
+    """Return the study in a folder, wherever the folder was when it was begun.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    content = read_json(folder, CONFIG)
+    try:
+        return Study(
+            config=StudyConfig(**content["config"]),
+            training=TrainConfig(**content["training"]),
+            evaluation=EvaluationConfig(**content["evaluation"]),
+            data=DataReference.from_dict(content["data"]),
+            num_dims=content["dimensions"],
+            folder=folder,
+            elsewhere=content["storage"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{folder / CONFIG} is of no study that can be read: {error}") from error
+
+
+def fetch_study(location: str, folder: Path) -> None:
+    """Bring what a search goes on from back from a storage, to a machine that has it not.
+
+    Raises:
+        ValueError: If there is no study.
+    """
+    storage, here = Storage(location), Storage(str(folder))
+    for name in (OPTUNA, CONFIG):  # the config last: with it, the folder is a study
+        content = storage.read(name)
+        if content is None:
+            raise ValueError(f"{location} has no {name}: it is no study")
+        here.write(name, content)
+
+
+def newest_study(results: Path) -> Path:
+    """Return the folder of the study that was begun or gone on with last.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    configs = sorted(results.glob(f"*/{CONFIG}"), key=lambda path: path.stat().st_mtime)
+    if not configs:
+        raise ValueError(f"there is no study in {results}/: python tune/search.py makes one")
+    return configs[-1].parent

@@ -1,0 +1,244 @@
+"""One training of a study: to its marks, evaluated at each, kept so that it can stop anywhere.
+
+Nothing here knows Ray: a single process gives the same numbers.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import torch
+
+from cpaan.benchmark import run_method
+from cpaan.config import EvaluationConfig, TrainConfig
+from cpaan.files import pack_state, unpack_state
+from cpaan.gans import GANS
+from cpaan.methods import Adversarial
+from cpaan.randomness import new_rng
+from cpaan.splits import VALIDATION_PHASE, draw_shots
+from cpaan.study.config import DataReference
+from cpaan.study.storage import Storage
+from cpaan.tasks import LowShotTask, Queries, read_phase
+from cpaan.training import LOSSES, TrainingRun
+from cpaan.workers import ALONE, Workers
+
+_STEPS_AT_ONCE = 50  # between looks at the losses, and at the clock
+_SECONDS_BETWEEN_CHECKPOINTS = 30.0
+_OF_ANOTHER = "another worker could not go on"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to train, on what, and where it is kept. Equal jobs have equal outcomes."""
+
+    method: str
+    training: TrainConfig
+    evaluation: EvaluationConfig
+    """Of the validation phase: one head, draws, and how synthetic examples are used."""
+    seed: int
+    marks: tuple[int, ...]
+    """Numbers of episodes after which it is evaluated."""
+    data: DataReference
+    storage: str
+    """Location of the study's `Storage`."""
+    path: str
+    """Name of the file in it that holds the state."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        settings = {"training": self.training.to_dict(), "evaluation": self.evaluation.to_dict()}
+        return {**vars(self), **settings, "data": self.data.to_dict()}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Return what `to_dict` was of."""
+        return cls(
+            **{
+                **content,
+                "training": TrainConfig(**content["training"]),
+                "evaluation": EvaluationConfig(**content["evaluation"]),
+                "data": DataReference.from_dict(content["data"]),
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How a generator did on the validation phase: means over shots and draws, in percent."""
+
+    episode: int
+    novel_top5: float
+    all_top5: float
+    seconds: float
+    """Of training and evaluation so far, without what a restart had to repeat."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a job says at a mark."""
+
+    curve: tuple[Evaluation, ...]
+    """All evaluations so far: a report does not rely on earlier ones having been received."""
+    losses: dict[str, float] = field(default_factory=dict)
+    """Means since the report before; none after a restart."""
+    episodes_per_second: float | None = None
+    problem: str | None = None
+    """Why the job ended, where it could not go on. To try again would end the same way."""
+
+
+def run_job(
+    job: Job, device: torch.device, workers: Workers = ALONE, *, num_threads: int = 1
+) -> Iterator[Report]:
+    """Train to the end, evaluate at the marks, and report there; go on from what the storage has.
+
+    Every worker gets as many reports; only those of rank 0 have evaluations.
+
+    Args:
+        job: What to do.
+        device: Where to compute.
+        workers: Who trains together.
+        num_threads: Of torch, on a CPU. The number decides the last digits.
+    """
+    torch.set_num_threads(num_threads)
+    problem = None
+    try:
+        task, queries = _read_validation(job, device)
+        method, run = _begin(job, task, workers)
+        keeper = _Keeper(job, run)
+    except ValueError as error:
+        problem = " ".join(str(error).split())
+    if workers.mean(float(problem is not None), device):
+        yield Report((), problem=problem or _OF_ANOTHER)
+        return
+    if keeper.curve:
+        yield Report(tuple(keeper.curve))
+    for mark in sorted({*job.marks, job.training.num_episodes}):
+        if mark < run.episode or (mark == run.episode and keeper.has(mark)):
+            continue
+        first, started = run.episode, time.monotonic()
+        losses = dict.fromkeys(LOSSES, 0.0)
+        try:
+            while run.episode < mark:
+                count = min(_STEPS_AT_ONCE * workers.count, mark - run.episode)
+                means = run.advance(count)
+                for name in LOSSES:
+                    losses[name] += means[name] * count / (mark - first)
+                if workers.rank == 0 and run.episode < mark:
+                    keeper.save_now_and_then()
+            seconds = time.monotonic() - started
+            if workers.rank == 0:
+                if mark in job.marks:
+                    keeper.add(*_evaluate(method, task, queries, job))
+                keeper.save()
+        except (ValueError, ArithmeticError) as error:
+            problem = " ".join(str(error).split())
+        # All of them end together, or those that go on would wait for the others for ever.
+        if workers.mean(float(problem is not None), device):
+            yield Report(tuple(keeper.curve), problem=problem or _OF_ANOTHER)
+            return
+        yield Report(tuple(keeper.curve), losses, (mark - first) / seconds if seconds else None)
+
+
+def score_job(job: Job, device: torch.device, *, num_threads: int = 1) -> tuple[float, float]:
+    """Return LSL and GLSL top-5 of a job that was trained to its end, by its evaluation.
+
+    Raises:
+        ValueError: If the storage has no such training.
+    """
+    torch.set_num_threads(num_threads)
+    task, queries = _read_validation(job, device)
+    return _evaluate(load_method(job, task), task, queries, job)
+
+
+def load_method(job: Job, task: LowShotTask) -> Adversarial:
+    """Return the method of a job that was trained to its end, for a task on the same base examples.
+
+    Raises:
+        ValueError: If the storage has no such training.
+    """
+    method, run = _begin(job, task, ALONE)
+    _Keeper(job, run)
+    if run.episode < job.training.num_episodes:
+        raise ValueError(f"{job.path} has {run.episode} of {job.training.num_episodes} episodes")
+    return method
+
+
+def _begin(job: Job, task: LowShotTask, workers: Workers) -> tuple[Adversarial, TrainingRun]:
+    method = Adversarial(GANS[job.method], job.evaluation, job.training)
+    return method, method.begin(task.base, new_rng(job.seed), workers)
+
+
+def _read_validation(job: Job, device: torch.device) -> tuple[LowShotTask, Queries]:
+    """Return the validation phase as the job's evaluation wants it."""
+    table, split, config = job.data.open(), job.data.split, job.evaluation
+    shot_rows = draw_shots(
+        table,
+        split.phase(VALIDATION_PHASE),
+        num_draws=config.num_draws,
+        max_shots=max(config.shots),
+        seed=config.draw_seed,
+    )
+    return read_phase(table, split, VALIDATION_PHASE, shot_rows, sorted(config.shots), device)
+
+
+def _evaluate(
+    method: Adversarial, task: LowShotTask, queries: Queries, job: Job
+) -> tuple[float, float]:
+    """Return LSL and GLSL top-5, means over shots and draws, of the method as it is trained now."""
+    scores, _ = run_method(job.method, method, job.seed, task, queries, job.evaluation)
+    means = scores.groupby("column")["top5"].mean()
+    return float(means["novel"]), float(means["all"])
+
+
+class _Keeper:
+    """Keeps a run and its evaluations in the storage."""
+
+    def __init__(self, job: Job, run: TrainingRun) -> None:
+        """Let the run go on from what is there.
+
+        Raises:
+            ValueError: If that is of another run.
+        """
+        self._storage, self._path, self._marks = Storage(job.storage), job.path, job.marks
+        self._run = run
+        self.curve: list[Evaluation] = []
+        self._seconds = 0.0
+        content = self._storage.read(job.path)
+        if content is not None:
+            try:
+                state = unpack_state(content)
+                run.load_state_dict(state["run"])
+                self.curve = [Evaluation(**entry) for entry in state["curve"]]
+                self._seconds = state["seconds"]
+            except Exception as error:  # a file of something else fails anywhere
+                reason = " ".join(str(error).split())
+                raise ValueError(f"cannot go on from {job.path}: {reason}") from error
+        self._started = self._saved = time.monotonic()
+
+    def has(self, mark: int) -> bool:
+        """Return whether nothing is left to do at a mark."""
+        return mark not in self._marks or any(entry.episode == mark for entry in self.curve)
+
+    def save_now_and_then(self) -> None:
+        """Save the state, if that is a while ago."""
+        if time.monotonic() - self._saved > _SECONDS_BETWEEN_CHECKPOINTS:
+            self.save()
+
+    def add(self, novel_top5: float, all_top5: float) -> None:
+        """Note an evaluation of the run as it is."""
+        seconds = self._total_seconds()
+        self.curve.append(Evaluation(self._run.episode, novel_top5, all_top5, seconds))
+
+    def _total_seconds(self) -> float:
+        return self._seconds + time.monotonic() - self._started
+
+    def save(self) -> None:
+        """Put the state in the place of the one before."""
+        state: dict[str, Any] = {
+            "run": self._run.state_dict(),
+            "curve": [vars(entry) for entry in self.curve],
+            "seconds": self._total_seconds(),
+        }
+        self._storage.write(self._path, pack_state(state))
+        self._saved = time.monotonic()

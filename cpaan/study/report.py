@@ -1,0 +1,233 @@
+"""The report: the best configuration, trained anew, on the classes that the search never saw."""
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from cpaan.benchmark import run_method, to_records
+from cpaan.config import EvaluationConfig, TrainConfig
+from cpaan.methods import CONTROLS, Augmented, make_method
+from cpaan.priors import best_priors, with_priors
+from cpaan.provenance import count_test_reads, describe_run, record_test_read
+from cpaan.splits import TEST_PHASE, VALIDATION_PHASE, ShotRows, draw_shots
+from cpaan.study.cluster import Cluster
+from cpaan.study.fleet import JobFailedError, collect, start
+from cpaan.study.folder import Study
+from cpaan.study.job import load_method
+from cpaan.study.records import BEST, OPTUNA, read_json
+from cpaan.study.search import make_job, settled_of
+from cpaan.study.searcher import open_study
+from cpaan.study.space import Settled
+from cpaan.study.tables import Tables, make_tables
+from cpaan.study.trial import Trial
+from cpaan.tasks import check_phase, read_phase
+
+FOLDER = "report"
+_SEEDED_DRAWS = 1  # what is added to the seed of the fixed draws
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table: a method, its settings, and the seeds that it is trained with."""
+
+    name: str
+    method: str
+    settled: Settled
+    seeds: tuple[int, ...]
+    trial: int | None = None
+    """Whose settings these are; None where nothing is trained."""
+
+
+@dataclass(frozen=True)
+class ReportSettings:
+    """What a report does beyond the study's own settings."""
+
+    num_seeds: int = 3
+    """Trainings of a configuration, none of which the search has seen."""
+    num_fixed_draws: int = 5
+    num_seeded_draws: int = 50
+    heads: tuple[str, ...] = ()
+    """Classifiers; none: the one of the search."""
+
+
+def rows_of(study: Study, best: dict[str, Any], settings: ReportSettings) -> list[Row]:
+    """Return what the report compares: the controls, the paper's point of the search, the best.
+
+    A method of a later study is another row here; nothing below asks which methods there are.
+    """
+    config = study.config
+    first = config.seed + config.num_final_seeds  # after those that chose the best
+    seeds = tuple(range(first, first + settings.num_seeds))
+    default = Settled(study.training, study.evaluation)
+    rows = [Row(name, name, default, seeds[:1]) for name in CONTROLS]
+    chosen = Settled(TrainConfig(**best["training"]), EvaluationConfig(**best["evaluation"]))
+    if best["trial"] != 0:
+        trials = open_study(study.folder / OPTUNA, config).get_trials(deepcopy=False)
+        paper = settled_of(trials[0])
+        rows.append(Row(f"{config.method}, trial 0", config.method, paper, seeds, 0))
+    number = best["trial"]
+    rows.append(Row(f"{config.method}, best", config.method, chosen, seeds, number))
+    return rows
+
+
+def make_report(
+    study: Study,
+    cluster: Cluster,
+    say: Callable[[str], None],
+    settings: ReportSettings | None = None,
+    fixed_rows: ShotRows | None = None,
+) -> Tables:
+    """Train and evaluate every row on the test phase, and write what was found.
+
+    Args:
+        study: With a ``best.json``.
+        cluster: Where the work is done.
+        say: Called with a line about it.
+        settings: How much of it.
+        fixed_rows: The fixed draws, shape (draws, novel classes, shots); by default seeded.
+
+    Raises:
+        ValueError: If the study has no result, or the data cannot serve the test phase.
+    """
+    settings = settings or ReportSettings()
+    best = read_json(study.folder, BEST)
+    table, split = study.data.open(), study.data.split
+    check_phase(table, split, TEST_PHASE)
+    cluster.check(study.config)
+    heads = settings.heads or (study.config.head,)
+    rows = rows_of(study, best, settings)
+    draws = _draw(study, settings, fixed_rows)
+    num_fixed = len(draws) - settings.num_seeded_draws
+    run = describe_run()
+    count_test_reads(table.fingerprint)  # a damaged log is found before the work, not after
+    record_test_read(table.fingerprint)
+
+    work = {}
+    for row in rows:
+        for seed in row.seeds:
+            number = row.trial or 0
+            job = make_job(study, number, row.settled, seed)
+            wanted = {"heads": heads, "prior": row.settled.evaluation.prior}
+            job = replace(job, evaluation=job.evaluation.with_overrides(wanted))
+            trial = Trial(number, job, study.config)
+            is_trained = row.trial is not None
+            name = None if is_trained else row.method
+            work[row.name, seed] = start(
+                _evaluate, trial, row.name, name, draws, retrains=is_trained
+            )
+    say(
+        f"test phase: {len(rows)} rows, {num_fixed} fixed and {settings.num_seeded_draws} seeded "
+        f"draws, {settings.num_seeds} new seeds for each trained row"
+    )
+    found = {}
+    for done, (key, frames) in enumerate(collect(work), start=1):
+        if isinstance(frames, JobFailedError):
+            raise ValueError(f"{key[0]}, seed {key[1]}: {frames}")
+        found[key] = frames
+        say(f"{key[0]}, seed {key[1]} ({done} of {len(work)})")
+    scores, diversity, priors = (
+        pd.concat([found[key][part] for key in work], ignore_index=True) for part in range(3)
+    )
+    tables = make_tables(
+        scores,
+        num_fixed=num_fixed,
+        best=rows[-1].name,
+        paper=rows[-2].name if best["trial"] != 0 else None,
+    )
+    about = {
+        "run": run,
+        "study": study.describe(),
+        "settings": {**vars(settings), "heads": list(heads)},
+        "phase": TEST_PHASE,
+        "best": best,
+        "rows": [
+            {
+                "name": row.name,
+                "method": row.method,
+                "trial": row.trial,
+                "seeds": list(row.seeds),
+                "training": None if row.trial is None else row.settled.training.to_dict(),
+                "evaluation": row.settled.evaluation.to_dict(),
+            }
+            for row in rows
+        ],
+        "test_reads": count_test_reads(table.fingerprint),
+        "resources": cluster.resources,
+    }
+    _write(study, tables, about, scores, diversity, priors)
+    return tables
+
+
+def _draw(study: Study, settings: ReportSettings, fixed_rows: ShotRows | None) -> ShotRows:
+    """Return fixed draws, then seeded ones."""
+    table, phase = study.data.open(), study.data.split.phase(TEST_PHASE)
+    config = study.evaluation
+    max_shots = max(config.shots)
+
+    def draw(count: int, seed: int) -> ShotRows:
+        return draw_shots(table, phase, num_draws=count, max_shots=max_shots, seed=seed)
+
+    if fixed_rows is None:
+        fixed_rows = draw(settings.num_fixed_draws, config.draw_seed)
+    seeded = draw(settings.num_seeded_draws, config.draw_seed + _SEEDED_DRAWS)
+    return np.concatenate([fixed_rows[..., :max_shots], seeded])
+
+
+def _evaluate(
+    trial: Trial, device: torch.device, name: str, control: str | None, draws: ShotRows
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """Return scores, diversities and priors of one row with one seed, on the test phase."""
+    torch.set_num_threads(1)
+    job = trial.job
+    table, split, config = job.data.open(), job.data.split, job.evaluation
+    shots = sorted(config.shots)
+    validation = draw_shots(
+        table,
+        split.phase(VALIDATION_PHASE),
+        num_draws=config.num_draws,
+        max_shots=max(shots),
+        seed=config.draw_seed,
+    )
+    task, queries = read_phase(table, split, VALIDATION_PHASE, validation, shots, device)
+    method: Augmented
+    if control is None:
+        method = load_method(job, task)
+    else:
+        method = make_method(control, config, job.training)
+    everything, _ = run_method(name, method, job.seed, task, queries, config)
+    priors = best_priors(everything)
+
+    task, queries = read_phase(table, split, TEST_PHASE, draws, shots, device, is_noted=True)
+    of_test = config.with_overrides({"num_draws": len(draws)})
+    everything, diversity = run_method(name, method, job.seed, task, queries, of_test)
+    return with_priors(everything, priors), diversity, priors.assign(seed=job.seed)
+
+
+def _write(
+    study: Study,
+    tables: Tables,
+    about: dict[str, Any],
+    scores: pd.DataFrame,
+    diversity: pd.DataFrame,
+    priors: pd.DataFrame,
+) -> None:
+    """Write the tables and all that they were made of."""
+    records = study.records
+    records.write(f"{FOLDER}/report.md", tables.markdown(about))
+    records.write(f"{FOLDER}/table.csv", tables.cells.to_csv(index=False))
+    records.write(f"{FOLDER}/table.tex", tables.latex())
+    buffer = io.BytesIO()
+    scores.to_parquet(buffer, index=False)
+    records.write(f"{FOLDER}/scores.parquet", buffer.getvalue())
+    content = {
+        **about,
+        "cells": to_records(tables.cells),
+        "diversity": to_records(diversity),
+        "priors": to_records(priors),
+    }
+    records.write_json(f"{FOLDER}/report.json", content)

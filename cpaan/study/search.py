@@ -1,0 +1,310 @@
+"""The search: trials on Ray Tune, proposed by Optuna; then the best of them, scored again."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import optuna
+from optuna.trial import FrozenTrial
+from ray import tune as ray_tune
+from ray.tune import CheckpointConfig, FailureConfig, RunConfig, TuneConfig
+from ray.tune.schedulers import FIFOScheduler
+
+from cpaan.config import EvaluationConfig, TrainConfig
+from cpaan.provenance import describe_run
+from cpaan.study.cluster import HEAD, Cluster
+from cpaan.study.fleet import JobFailedError, collect, start
+from cpaan.study.folder import Study
+from cpaan.study.job import Job, score_job
+from cpaan.study.records import BEST, OPTUNA
+from cpaan.study.searcher import (
+    ENDED,
+    OptunaSearcher,
+    ResumableASHA,
+    best_trials,
+    enqueue_points,
+    open_study,
+    score_of,
+)
+from cpaan.study.space import Settled
+from cpaan.study.storage import Storage
+from cpaan.study.trial import MOST_FAILURES, PROBLEM, Trial, run_trial
+
+_SECONDS_BETWEEN_TICKS = 1.0
+_FRESH_DRAWS = 1  # what is added to the seed of the draws for the finalists
+
+
+class Watch(Protocol):
+    """Who looks on."""
+
+    def say(self, message: str) -> None:
+        """Take a line about what is being done."""
+
+    def show(self, study: optuna.Study) -> None:
+        """Take the state of all trials; called after every change, and every second."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a search ended."""
+
+    num_ended: int
+    failed: list[tuple[int, dict[str, Any], str]]
+    """Number, parameters and problem of each trial that has no score."""
+    best: dict[str, Any] | None
+    """What ``best.json`` says, if there is one."""
+
+
+def search(
+    study: Study,
+    cluster: Cluster,
+    watch: Watch,
+    *,
+    points: Sequence[dict[str, Any]] = (),
+    num_concurrent: int | None = None,
+    timeout_seconds: float | None = None,
+) -> Outcome:
+    """Run a study to its end, or on from where it is.
+
+    Args:
+        study: What to search, and where it is kept.
+        cluster: Where.
+        watch: Who looks on.
+        points: Parameters to try after the paper's two points.
+        num_concurrent: Trials at a time; by default as many as there is room for.
+        timeout_seconds: After which nothing new is begun, and what runs is left for later.
+
+    Raises:
+        ValueError: If the resources cannot be had.
+    """
+    deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+    cluster.check(study.config)
+    study.write()
+    optuna_study = open_study(study.folder / OPTUNA, study.config)
+    enqueue_points(optuna_study, study.space, points)
+    records = study.records
+
+    def changed() -> None:
+        records.update(optuna_study, study.config)
+        _forget_states(study, optuna_study)
+        watch.show(optuna_study)
+
+    best = None
+    if cluster.dashboard:
+        watch.say(f"Ray's dashboard: {cluster.dashboard} (should it ask: ray get-auth-token)")
+    at_once = num_concurrent or cluster.most_trials_at_once(study.config)
+    num_left = study.config.num_trials - len(_ended(optuna_study))
+    if num_left > 0:
+        _run_trials(study, optuna_study, changed, watch, num_left, at_once, deadline)
+    is_late = deadline is not None and time.monotonic() > deadline
+    if len(_ended(optuna_study)) >= study.config.num_trials and not is_late:
+        best = _choose_best(study, optuna_study, watch)
+        if best is not None:
+            records.write_json(BEST, best)
+    records.update(optuna_study, study.config)
+    return Outcome(len(_ended(optuna_study)), _failed(optuna_study), best)
+
+
+def make_job(study: Study, number: int, settled: Settled, seed: int) -> Job:
+    """Return the training of a trial's settings with some seed, without marks."""
+    # One prior: the score does not ask for the column that has it, and all of them take time.
+    overrides = {"heads": (study.config.head,), "prior": 0.5}
+    evaluation = settled.evaluation.with_overrides(overrides)
+    return Job(
+        method=study.config.method,
+        training=settled.training,
+        evaluation=evaluation,
+        seed=seed,
+        marks=(),
+        data=study.data,
+        storage=study.storage,
+        path=f"trials/{number:04d}-seed{seed}.pt",
+    )
+
+
+def _run_trials(
+    study: Study,
+    optuna_study: optuna.Study,
+    changed: Callable[[], None],
+    watch: Watch,
+    num_left: int,
+    num_concurrent: int,
+    deadline: float | None,
+) -> None:
+    """Run as many trials as are left, some at a time."""
+    config = study.config
+    marks = config.marks(study.training.num_episodes)
+
+    def make_trial(number: int, settled: Settled) -> Trial:
+        job = make_job(study, number, settled, config.seed)
+        return Trial(number, replace(job, marks=marks), config)
+
+    stops_early = config.early_stopping and not config.pareto and len(marks) > 1
+    # Ctrl-C is ours: everything is kept already, so there is nothing to wait for.
+    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
+    os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"  # our records hold the same, and survive
+    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # which would print tables of its own
+    tuner = ray_tune.Tuner(
+        ray_tune.with_resources(run_trial, HEAD),
+        tune_config=TuneConfig(
+            search_alg=OptunaSearcher(optuna_study, study.space, config, make_trial, changed),
+            scheduler=ResumableASHA(config, marks, optuna_study)
+            if stops_early
+            else FIFOScheduler(),
+            num_samples=num_left,
+            max_concurrent_trials=num_concurrent,
+            # The function of a stopped trial would go on in a process that is used again.
+            reuse_actors=False,
+            trial_dirname_creator=lambda trial: f"{trial.config['trial'].number:04d}",
+        ),
+        run_config=RunConfig(
+            name="tune",
+            storage_path=f"{study.storage}/ray",
+            stop=_Deadline(deadline),
+            failure_config=FailureConfig(max_failures=MOST_FAILURES),
+            checkpoint_config=CheckpointConfig(num_to_keep=1),
+            callbacks=[_Ticker(lambda: watch.show(optuna_study))],
+            verbose=0,
+        ),
+    )
+    tuner.fit()
+
+
+class _Deadline(ray_tune.Stopper):
+    """Stops everything when its time has come; trials that run then stay unfinished."""
+
+    def __init__(self, deadline: float | None) -> None:
+        self._deadline = deadline
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        return self._deadline is not None and time.monotonic() > self._deadline
+
+
+class _Ticker(ray_tune.Callback):
+    """Calls a function every second while Tune runs."""
+
+    def __init__(self, tick: Callable[[], None]) -> None:
+        self._tick = tick
+        self._last = 0.0
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        if time.monotonic() - self._last > _SECONDS_BETWEEN_TICKS:
+            self._last = time.monotonic()
+            self._tick()
+
+    def __reduce__(self) -> Any:
+        return (object, ())  # Tune pickles its callbacks, for a way to go on that is not ours
+
+
+def _ended(study: optuna.Study) -> list[FrozenTrial]:
+    return study.get_trials(deepcopy=False, states=ENDED)
+
+
+def _failed(study: optuna.Study) -> list[tuple[int, dict[str, Any], str]]:
+    return [
+        (trial.number, trial.params, str(trial.user_attrs[PROBLEM]))
+        for trial in study.get_trials(deepcopy=False)
+        if trial.user_attrs.get(PROBLEM) is not None
+    ]
+
+
+def settled_of(trial: FrozenTrial) -> Settled:
+    """Return the settings of a trial, as they were written down."""
+    return Settled(
+        TrainConfig(**trial.user_attrs["training"]),
+        EvaluationConfig(**trial.user_attrs["evaluation"]),
+    )
+
+
+def _forget_states(study: Study, optuna_study: optuna.Study) -> None:
+    """Remove what only a trial that goes on would need; the best few stay for the end."""
+    kept = {t.number for t in best_trials(optuna_study, study.config, study.config.num_finalists)}
+    storage = Storage(study.storage)
+    for trial in _ended(optuna_study):
+        if trial.number not in kept:
+            storage.delete(f"trials/{trial.number:04d}-seed{study.config.seed}.pt")
+
+
+def _choose_best(study: Study, optuna_study: optuna.Study, watch: Watch) -> dict[str, Any] | None:
+    """Score the best trials again, with fresh draws and more seeds; return the best of them.
+
+    The highest of many scores is high by luck too. Draws and seeds that took no part in choosing
+    the finalists tell how high it is without.
+    """
+    config = study.config
+    finalists = best_trials(optuna_study, config, config.num_finalists)
+    if not finalists:
+        return None
+    seeds = range(config.seed, config.seed + config.num_final_seeds)
+    draws = {
+        "num_draws": config.num_final_draws,
+        "draw_seed": study.evaluation.draw_seed + _FRESH_DRAWS,
+    }
+    work = {}
+    for trial in finalists:
+        for seed in seeds:
+            job = make_job(study, trial.number, settled_of(trial), seed)
+            job = replace(job, evaluation=job.evaluation.with_overrides(draws))
+            work[trial.number, seed] = start(_score, Trial(trial.number, job, config))
+    watch.say(
+        f"scoring the best {len(finalists)} again: {config.num_final_draws} fresh draws, "
+        f"{len(seeds)} seeds"
+    )
+    found: dict[int, dict[int, tuple[float, float]]] = {trial.number: {} for trial in finalists}
+    for done, ((number, seed), scores) in enumerate(collect(work), start=1):
+        count = f"({done} of {len(work)})"
+        if isinstance(scores, JobFailedError):
+            watch.say(f"trial {number} is no finalist: with seed {seed}, {scores} {count}")
+            continue
+        found[number][seed] = scores
+        watch.say(f"trial {number}, seed {seed}: LSL {scores[0]:.2f}, GLSL {scores[1]:.2f} {count}")
+    rows = [
+        _final_row(study, trial, found[trial.number])
+        for trial in finalists
+        if len(found[trial.number]) == len(seeds)
+    ]
+    if not rows:
+        return None
+    best = max(rows, key=lambda row: (row["score"], -row["trial"]))
+    return {
+        "run": describe_run(),
+        "method": config.method,
+        **best,
+        "head": config.head,
+        "phase": "validation",
+        "num_draws": config.num_final_draws,
+        "draw_seed": draws["draw_seed"],
+        "features": study.data.fingerprint,
+        "finalists": [
+            {name: row[name] for name in row if name not in ("training", "evaluation")}
+            for row in rows
+        ],
+    }
+
+
+def _score(trial: Trial, device: Any) -> tuple[float, float]:
+    return score_job(trial.job, device)
+
+
+def _final_row(
+    study: Study, trial: FrozenTrial, found: dict[int, tuple[float, float]]
+) -> dict[str, Any]:
+    novel, everything = (sum(values) / len(found) for values in zip(*found.values(), strict=True))
+    return {
+        "trial": trial.number,
+        "score": study.config.score(novel, everything),
+        "novel_top5": novel,
+        "all_top5": everything,
+        "score_in_search": score_of(trial, study.config),
+        "score_by_seed": {
+            str(seed): study.config.score(*scores) for seed, scores in sorted(found.items())
+        },
+        "parameters": trial.params,
+        "training": trial.user_attrs["training"],
+        "evaluation": trial.user_attrs["evaluation"],
+    }

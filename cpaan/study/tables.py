@@ -1,0 +1,198 @@
+"""A report's numbers as tables: for readers, for programs, for papers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from cpaan.summary import CELL, mean_interval, paired_differences, summarise
+
+_TITLES = {"novel": "LSL", "all": "GLSL"}
+_OTHERS = ("novel_joint", "base", "all_prior")
+_METRICS = ("top1", "top5")
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """Every cell of a report, and its headline."""
+
+    cells: pd.DataFrame
+    """For each method, head, column and number of shots, and for top1 and top5: ``_fixed``, mean
+    over the fixed draws; ``_mean`` and ``_interval`` over the seeded ones; ``_minus_paper`` and
+    ``_minus_none`` with their ``_interval``, paired by draw, over the seeded ones."""
+    best: str
+    paper: str | None
+    """The row with the paper's printed weights; None if the best is that."""
+    gains: dict[str, tuple[float, float]]
+    """By head: what the best has over the paper's row, and half the width of the 95 % interval,
+    in the mean of LSL and GLSL top-5 over all shots."""
+    num_fixed: int
+    num_seeded: int
+
+    def markdown(self, about: dict[str, Any]) -> str:
+        """Return the report as a page to read."""
+        best, run, data = about["best"], about["run"], about["study"]["data"]
+        parameters = "\n".join(
+            f"| {name} | {value} |" for name, value in best["parameters"].items()
+        )
+        finalists = "\n".join(
+            f"| {row['trial']} | {row['score_in_search']:.2f} | {row['score']:.2f} |"
+            for row in best["finalists"]
+        )
+        seeds = sorted({seed for row in about["rows"] for seed in row["seeds"]})
+        parts = [
+            f"# {best['method']} on the test phase",
+            self.headline(),
+            f"## Top-5 accuracy, %: mean over the {self.num_fixed} fixed draws",
+            f"± is half the 95 % interval over {self.num_seeded} seeded draws.",
+            self._grid(list(_TITLES), "top5_fixed", "top5_interval"),
+            "The other columns, same draws:",
+            self._grid(list(_OTHERS), "top5_fixed", None),
+            f"## Top-5 minus no augmentation, paired by draw, {self.num_seeded} seeded draws",
+            self._grid(list(_TITLES), "top5_minus_none", "top5_minus_none_interval", sign="+"),
+        ]
+        if self.paper is not None:
+            parts += [
+                f"## Top-5 minus {self.paper}, paired by draw, {self.num_seeded} seeded draws",
+                self._grid(
+                    list(_TITLES), "top5_minus_paper", "top5_minus_paper_interval", sign="+"
+                ),
+            ]
+        parts += [
+            f"## The best configuration: trial {best['trial']}",
+            f"| parameter | value |\n|---|---|\n{parameters}",
+            "Chosen on the validation phase among these finalists, by "
+            f"{best['num_draws']} fresh draws and {len(best['score_by_seed'])} seeds:",
+            f"| trial | score in the search | score again |\n|---|---|---|\n{finalists}",
+            "## Where this comes from",
+            f"- command: `{run['command']}`\n- commit: `{run['commit']}`\n"
+            f"- features: fingerprint `{data['fingerprint']}`\n"
+            f"- training seeds: {', '.join(map(str, seeds))} (the search used others)\n"
+            f"- the test phase of these features was read {about['test_reads']} times so far\n"
+            "- every cell, top-1 too: `table.csv`, `report.json`; every score: `scores.parquet`",
+        ]
+        return "\n\n".join(parts) + "\n"
+
+    def headline(self) -> str:
+        """Return what the search gained, whatever its sign."""
+        if self.paper is None:
+            return (
+                "The search found nothing better than trial 0, which has the paper's printed "
+                "weights: best minus trial 0 is zero."
+            )
+        lines = [
+            f"{gain:+.2f} ± {interval:.2f} ({head} head)"
+            for head, (gain, interval) in self.gains.items()
+        ]
+        return (
+            f"Best minus trial 0 (the paper's printed weights), mean of LSL and GLSL top-5 over "
+            f"all shots, paired over {self.num_seeded} draws: {', '.join(lines)}."
+        )
+
+    def latex(self) -> str:
+        """Return LSL and GLSL top-5 as a table for a paper that uses booktabs."""
+        shots = self._shots()
+        columns = list(_TITLES)
+        spans = " & ".join(
+            f"\\multicolumn{{{len(shots)}}}{{c}}{{{_TITLES[column]}}}" for column in columns
+        )
+        numbers = " & ".join(f"$K{{=}}{k}$" for _ in columns for k in shots)
+        lines = [
+            f"% Top-5, mean over {self.num_fixed} fixed draws; needs \\usepackage{{booktabs}}",
+            f"\\begin{{tabular}}{{ll{'r' * len(columns) * len(shots)}}}",
+            "\\toprule",
+            f"& & {spans} \\\\",
+            f"Method & Head & {numbers} \\\\",
+            "\\midrule",
+        ]
+        for method, head, found in self._rows():
+            cells = " & ".join(
+                f"{found[column, k]['top5_fixed']:.1f}"
+                f"\\,{{\\scriptsize$\\pm${found[column, k]['top5_interval']:.1f}}}"
+                for column in columns
+                for k in shots
+            )
+            lines.append(f"{_escape(method)} & {_escape(head)} & {cells} \\\\")
+        return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
+
+    def _grid(
+        self, columns: Sequence[str], value: str, interval: str | None, sign: str = ""
+    ) -> str:
+        """Lay one value out as a Markdown table, without rows that have none."""
+        shots = self._shots()
+        names = [f"{_TITLES.get(column, column)} K={k}" for column in columns for k in shots]
+        lines = [
+            f"| method | head | {' | '.join(names)} |",
+            f"|---|---|{'---|' * len(names)}",
+        ]
+        for method, head, found in self._rows():
+            if all(pd.isna(cell[value]) for cell in found.values()):
+                continue
+            cells = []
+            for column in columns:
+                for k in shots:
+                    cell = found[column, k]
+                    text = f"{cell[value]:{sign}.1f}"
+                    if interval is not None and pd.notna(cell[interval]):
+                        text += f"±{cell[interval]:.1f}"
+                    cells.append(text)
+            lines.append(f"| {method} | {head} | {' | '.join(cells)} |")
+        return "\n".join(lines)
+
+    def _rows(self) -> list[tuple[str, str, dict[Any, dict[Any, Any]]]]:
+        """Return method, head, and the cells by column and number of shots."""
+        return [
+            (str(method), str(head), rows.set_index(["column", "shots"]).to_dict("index"))
+            for (method, head), rows in self.cells.groupby(["method", "head"], sort=False)
+        ]
+
+    def _shots(self) -> list[int]:
+        return sorted(int(k) for k in self.cells["shots"].unique())
+
+
+def make_tables(scores: pd.DataFrame, *, num_fixed: int, best: str, paper: str | None) -> Tables:
+    """Summarise the scores of a report.
+
+    Args:
+        scores: A row for each method, head, column, number of shots, draw and seed.
+        num_fixed: The first so many draws are the fixed ones.
+        best: The row that the search chose.
+        paper: The row that it is compared with; None if they are the same.
+    """
+    is_fixed = scores["draw"] < num_fixed
+    fixed, seeded = scores[is_fixed], scores[~is_fixed]
+    cells = summarise(fixed)[[*CELL, *(f"{m}_mean" for m in _METRICS)]]
+    cells = cells.rename(columns={f"{m}_mean": f"{m}_fixed" for m in _METRICS})
+    wanted = [f"{m}_{part}" for m in _METRICS for part in ("mean", "interval")]
+    cells = cells.merge(summarise(seeded)[[*CELL, *wanted]], on=CELL)
+    for name, against in (("paper", paper), ("none", "none")):
+        if against is None:
+            continue
+        differences = paired_differences(seeded, against)
+        differences = differences.rename(
+            columns={
+                f"{m}_{old}": f"{m}_minus_{name}{new}"
+                for m in _METRICS
+                for old, new in (("difference", ""), ("interval", "_interval"))
+            }
+        )
+        cells = cells.merge(differences, on=CELL, how="left")
+    gains = {} if paper is None else _gains(seeded, best, paper)
+    num_seeded = int(seeded["draw"].nunique())
+    return Tables(cells, best, paper, gains, num_fixed, num_seeded)
+
+
+def _gains(scores: pd.DataFrame, best: str, paper: str) -> dict[str, tuple[float, float]]:
+    """Return, by head, the mean over draws of the difference of two rows, and its interval."""
+    relevant = scores[scores["column"].isin(_TITLES)]
+    of_draw = relevant.groupby(["method", "head", "draw"])["top5"].mean()
+    gains = {}
+    for head in relevant["head"].unique():
+        difference = of_draw[best][head] - of_draw[paper][head]
+        gains[str(head)] = (float(difference.mean()), mean_interval(difference))
+    return gains
+
+
+def _escape(text: str) -> str:
+    return text.replace("_", "\\_").replace("%", "\\%").replace("&", "\\&")

@@ -1,0 +1,301 @@
+"""The two commands of a study, as far as they go without Ray; and what one sees of it."""
+
+import io
+import json
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import optuna
+import pytest
+from conftest import STUDY_SETTINGS
+from optuna.trial import TrialState, create_trial
+
+from cpaan.cli import watching
+from cpaan.cli.report import main as report
+from cpaan.cli.search import main as search
+from cpaan.cli.watching import StudyWatch
+from cpaan.study.config import StudyConfig
+from cpaan.study.folder import read_study
+
+ROOT = Path(__file__).parent.parent
+
+
+def refused(capsys, main, *arguments: str) -> str:
+    """Return the one line with which a command refuses its input."""
+    try:
+        status = main(list(arguments))
+    except SystemExit as exit:  # of the parser
+        status = exit.code
+    said = capsys.readouterr()
+    assert status == 2
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    return line
+
+
+def dry_run(capsys, *arguments: str) -> dict:
+    assert search([*arguments, "--dry-run"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("command", ["search", "report"])
+def test_the_commands_teach(command):
+    shown = subprocess.run(
+        [sys.executable, ROOT / "tune" / f"{command}.py", "--help"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+
+    assert "examples:" in shown
+    assert f"python tune/{command}.py" in shown
+
+
+def test_a_dry_run_shows_everything_and_does_nothing(capsys):
+    shown = dry_run(capsys, "--trials", "9", "--episodes", "80")
+
+    assert shown["config"]["num_trials"] == 9
+    assert shown["evaluated after episodes"] == [20, 40, 80]
+    assert shown["trial 0"] == {
+        "cycle_weight": 5.0,
+        "covariance_weight": 0.5,
+        "ky_fan_order": 10,
+        "neighbours": "soft",
+        "perplexity": 10.0,
+        "noise": "gaussian",
+        "noise_dim": 100,
+    }
+    assert shown["trial 1, all settings"]["generator_loss"] == "minimax"
+    assert not Path("results").exists()
+
+
+def test_the_paper_preset_is_of_the_papers_scale(capsys):
+    training = dry_run(capsys, "--preset", "paper")["training"]
+
+    assert training["num_episodes"] == 100_000
+    assert (training["batch_size"], training["num_ways"]) == (1000, 20)
+    assert training["episode_shots"] == [10]
+
+
+def test_options_reach_the_study(capsys):
+    config = dry_run(
+        capsys,
+        *("--method", "c-GAN", "--workers-per-trial", "2", "--gpus-per-worker", "0.25"),
+        *("--weights", "2,1", "--pareto", "--no-early-stopping", "--wide", "--head", "centroid"),
+        *("--seed", "7", "--set", "num_finalists=2"),
+    )["config"]
+
+    expected = StudyConfig(
+        method="c-GAN",
+        workers_per_trial=2,
+        gpus_per_worker=0.25,
+        novel_weight=2.0,
+        all_weight=1.0,
+        pareto=True,
+        early_stopping=False,
+        wide=True,
+        head="centroid",
+        seed=7,
+        num_finalists=2,
+    )
+    assert config == expected.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--method", "d-GAN"], "method must be one of c-GAN, cCyc-GAN"),
+        (["--episodes", "5", "--workers-per-trial", "2"], "5 episodes cannot be shared by 2"),
+        (["--set", "nonsense=1"], "unknown setting 'nonsense'"),
+        (["--set", "cycle_weight=1000"], "cycle_weight is 1000.0, but the search goes from"),
+        (["--set", "num_ways=75"], "num_ways is 75, but of 76 base classes"),
+        (["--study", "../x"], "a study's name has letters"),
+        (["--timeout", "soon"], "'soon' is no time like 90, 10m or 2h"),
+        (["--weights", "1"], "'1' is not two numbers"),
+        (["--features", "nowhere.parquet"], "no such file: nowhere.parquet"),
+        (["--points", "nowhere.json"], "nowhere.json"),
+        (["--resume"], "there is no study in results/"),
+        (["--resume", "nothing"], "results/nothing has no config.json"),
+        (["--resume", "x", "--preset", "paper"], "--resume has its study and its preset"),
+        (["--storage", "nosuchscheme://x"], "storage nosuchscheme://x/"),
+        (["--address", "ray://host:10001"], "a study is no client"),
+        (["--gpus-per-worker", "1.5"], "gpus_per_worker must be a whole number or a fraction"),
+    ],
+)
+def test_bad_input_is_one_line(capsys, arguments, message):
+    assert message in refused(capsys, search, *arguments)
+
+
+def test_a_storage_that_cannot_be_written_is_one_line(capsys):
+    Path("file").write_text("")
+
+    line = refused(capsys, search, "--storage", "file")
+
+    assert re.search(r"error: storage .*file/cCov-GAN-.* cannot be written: Not a directory", line)
+
+
+def test_an_address_where_nothing_listens_is_one_line(capsys):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+
+        line = refused(capsys, search, "--address", address)
+
+    assert f"error: no Ray answers at {address}" in line
+
+
+@pytest.fixture
+def begun(study_features) -> Path:
+    """A study that was written down, and no more."""
+    from cpaan.cli.search import _new_study, _parser
+
+    sets = [part for name, value in STUDY_SETTINGS.items() for part in ("--set", f"{name}={value}")]
+    options = _parser().parse_args(
+        ["--features", str(study_features), "--study", "mine", "--episodes", "8", *sets]
+    )
+    _new_study(options).write()
+    return Path("results/mine")
+
+
+def test_a_study_is_read_as_it_was_written(begun):
+    study = read_study(begun)
+
+    assert study.training.num_episodes == 8
+    assert study.data.open().num_dims == 16
+    assert study.storage == str(begun.absolute())
+
+
+def test_a_name_that_is_taken_is_refused(capsys, begun, study_features):
+    line = refused(capsys, search, "--study", "mine", "--features", str(study_features))
+
+    assert "results/mine exists: python tune/search.py --resume mine goes on with it" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--episodes", "9"], "was begun with num_episodes = 8 and cannot go on with 9"),
+        (["--seed", "1"], "was begun with seed = 0 and cannot go on with 1"),
+        (["--workers-per-trial", "2"], "was begun with workers_per_trial = 1"),
+        (["--set", "num_ways=4"], "was begun with num_ways = 3 and cannot go on with 4"),
+    ],
+)
+def test_other_settings_cannot_go_on_with_a_study(capsys, begun, arguments, message):
+    assert message in refused(capsys, search, "--resume", "mine", *arguments)
+
+
+def test_other_data_cannot_go_on_with_a_study(capsys, begun, gaussians):
+    from cpaan import write_features
+
+    write_features(Path("other.parquet"), gaussians.table)
+    groups = {
+        name: {"base": phase.base, "novel": phase.novel}
+        for name, phase in vars(gaussians.split).items()
+        if phase is not None
+    }
+    Path("split.json").write_text(json.dumps(groups))
+
+    line = refused(capsys, search, "--resume", "mine", "--features", "other.parquet")
+
+    assert "results/mine is a study of other data" in line
+
+
+def test_more_trials_may_be_wanted_and_the_folder_may_have_moved(capsys, begun):
+    Path("results").rename("elsewhere")
+
+    shown = dry_run(capsys, "--resume", "elsewhere/mine", "--trials", "50")
+
+    assert shown["config"]["num_trials"] == 50
+    assert shown["folder"] == "elsewhere/mine"
+
+
+def test_a_report_needs_a_result(capsys, begun):
+    assert "results/mine has no best.json" in refused(capsys, report)
+    assert "results/other has no config.json" in refused(capsys, report, "other")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def entry(episode: int, score: float, seconds: float = 1.0) -> dict:
+    return {"episode": episode, "novel_top5": score, "all_top5": score, "seconds": seconds}
+
+
+def trial(state: TrialState, *scores: float, problem: str | None = None) -> optuna.trial.FrozenTrial:
+    curve = [entry(10 * (place + 1), score) for place, score in enumerate(scores)]
+    attributes = {"curve": curve, "problem": problem}
+    value = scores[-1] if state is TrialState.COMPLETE else None
+    return create_trial(state=state, value=value, user_attrs=attributes)
+
+
+@pytest.fixture
+def study() -> optuna.Study:
+    return optuna.create_study(direction="maximize")
+
+
+def test_elsewhere_than_in_a_terminal_every_end_is_a_line(study):
+    stream = io.StringIO()
+    watch = StudyWatch(StudyConfig(num_trials=4), 20, stream=stream)
+    study.add_trial(trial(TrialState.COMPLETE, 50, 60))
+    watch.show(study)
+    assert stream.getvalue() == "", "what an earlier run has done is no news"
+
+    study.add_trial(trial(TrialState.PRUNED, 40))
+    study.add_trial(trial(TrialState.FAIL, problem="it diverged"))
+    study.add_trial(trial(TrialState.COMPLETE, 50, 70))
+    watch.show(study)
+    watch.show(study)
+
+    lines = [line.partition("] ")[2] for line in stream.getvalue().splitlines()]
+    summary = "4 of 4 ended, best 70.00 (trial 3)"
+    assert lines == [
+        f"trial 1 stopped early: score 40.00 after 10 episodes; {summary}",
+        f"trial 2 failed: it diverged; {summary}",
+        f"trial 3 complete: score 70.00 after 20 episodes; {summary}",
+    ]
+
+
+def test_a_terminal_has_a_table_that_is_drawn_in_place(study):
+    stream = Terminal()
+    watch = StudyWatch(StudyConfig(num_trials=4), 20, stream=stream)
+    study.add_trial(trial(TrialState.COMPLETE, 50, 60))
+    study.add_trial(trial(TrialState.RUNNING, 40))
+
+    watch.show(study)
+    first = stream.getvalue()
+    watch.show(study)
+
+    rows = [line.split() for line in first.splitlines()]
+    assert rows[2] == ["1", "running", "10", "of", "20", "40.00", "40.00", "40.00"]
+    assert rows[3] == ["0", "complete", "20", "of", "20", "60.00", "60.00", "60.00"]
+    assert stream.getvalue() == f"{first}\x1b[{len(rows)}A\x1b[J{first}"
+
+
+def test_the_time_left_is_that_of_ended_trials(study, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(watching.time, "monotonic", lambda: now)
+    stream = io.StringIO()
+    watch = StudyWatch(StudyConfig(num_trials=6), 20, stream=stream)
+    for _ in range(2):
+        study.add_trial(trial(TrialState.RUNNING))
+    watch.show(study)
+    now = 30.0
+    study.tell(0, 50.0)
+    study.add_trial(trial(TrialState.RUNNING))
+    watch.show(study)
+
+    # Trial 1 is as old as trial 0 was: a tenth of its time. Four more of 30 s. Two at a time.
+    assert "about 62 s left" in stream.getvalue()
+
+
+def test_what_is_said_is_also_in_the_log():
+    watch = StudyWatch(StudyConfig(), 20, log=Path("results/x/study.log"), stream=io.StringIO())
+
+    watch.say("starting")
+
+    assert Path("results/x/study.log").read_text().endswith("] starting\n")

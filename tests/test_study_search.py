@@ -1,0 +1,164 @@
+"""A whole study on Ray: search, go on, report; and workers that train together."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import optuna
+import pandas as pd
+import pytest
+import torch
+from conftest import STUDY_SETTINGS
+from ray.util.state import list_actors
+from test_study_job import new_job, scores
+
+from cpaan.cli.report import main as report
+from cpaan.cli.search import main as search
+from cpaan.files import load_state
+from cpaan.study.cluster import ray_cluster
+from cpaan.study.config import StudyConfig
+from cpaan.study.job import Evaluation, Job, run_job
+from cpaan.study.trial import Trial, train_with_workers
+
+pytestmark = pytest.mark.slow
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def two_cpus():
+    """One Ray for all of these tests, as the commands would start it."""
+    with ray_cluster(None, lambda message: None) as cluster:
+        assert cluster.resources["CPU"] >= 2, "these tests want two CPU cores"
+        yield cluster
+
+
+def arguments(features: Path, *more: str) -> list[str]:
+    sets = [part for name, value in STUDY_SETTINGS.items() for part in ("--set", f"{name}={value}")]
+    return ["--features", str(features), "--episodes", "20", *sets, *more]
+
+
+def test_a_study_is_searched_gone_on_with_and_reported(two_cpus, study_features, capsys):
+    folder = Path("results/mine")
+
+    assert search(arguments(study_features, "--study", "mine", "--trials", "3")) == 0
+
+    said = capsys.readouterr()
+    assert "Ray's dashboard: http://127.0.0.1:" in said.err
+    assert said.err.count("of 3 ended") == 3
+    assert "Next: python tune/report.py results/mine" in said.out
+    best = json.loads((folder / "best.json").read_text())
+    assert best["run"]["commit"]
+    assert (
+        best["features"] == json.loads((folder / "config.json").read_text())["data"]["fingerprint"]
+    )
+    first = pd.read_parquet(folder / "trials.parquet")
+    assert first["trial"].tolist() == [0, 1, 2]
+    assert list((folder / "tensorboard").glob("0000/events*"))
+    assert not list(folder.glob("ray/**/*.pt")), "states are kept once"
+
+    assert search(["--resume", "mine", "--trials", "4"]) == 0
+
+    table = pd.read_parquet(folder / "trials.parquet")
+    assert table["trial"].tolist() == [0, 1, 2, 3]
+    assert table[:3]["score"].tolist() == first["score"].tolist()
+    study = optuna.load_study(study_name="cpaan", storage=f"sqlite:///{folder}/optuna.db")
+    assert {trial.state.name for trial in study.trials} <= {"COMPLETE", "PRUNED"}
+    assert "of 4 ended" in (folder / "study.log").read_text()
+    capsys.readouterr()
+
+    assert report(["--seeds", "2", "--draws", "6"]) == 0
+
+    said = capsys.readouterr().out
+    assert said.rstrip().splitlines()[-1].startswith("Written: results/mine/report/report.md")
+    content = json.loads((folder / "report" / "report.json").read_text())
+    assert content["phase"] == "test"
+    assert content["test_reads"] == 1
+    assert len(Path("results/test-reads.jsonl").read_text().splitlines()) == 1
+    chosen = json.loads((folder / "best.json").read_text())["trial"]
+    seeds = {row["name"]: row["seeds"] for row in content["rows"]}
+    assert seeds["cCov-GAN, best"] == [1, 2], "the search has used seed 0"
+    assert {row["trial"] for row in content["rows"]} == {None, 0, chosen}
+    cells = pd.read_csv(folder / "report" / "table.csv")
+    assert set(cells["column"]) == {"novel", "all", "novel_joint", "base", "all_prior"}
+    every = pd.read_parquet(folder / "report" / "scores.parquet")
+    assert every["draw"].nunique() == 5 + 6
+    assert r"\bottomrule" in (folder / "report" / "table.tex").read_text()
+    assert "trial 0" in said
+
+
+def test_two_objectives_and_a_storage_elsewhere(two_cpus, study_features, tmp_path, capsys):
+    elsewhere = tmp_path / "elsewhere"
+
+    more = ("--pareto", "--storage", str(elsewhere))
+
+    status = search(arguments(study_features, "--study", "two", "--trials", "2", *more))
+
+    assert status == 0
+    table = pd.read_parquet("results/two/trials.parquet")
+    assert set(table["state"]) == {"complete"}, "nothing is stopped early"
+    for name in ("config.json", "trials.parquet", "best.json", "optuna.db"):
+        assert (elsewhere / "two" / name).exists()
+    copy = optuna.load_study(study_name="cpaan", storage=f"sqlite:///{elsewhere}/two/optuna.db")
+    assert [len(trial.values) for trial in copy.trials] == [2, 2]
+
+    # On a machine that has nothing of it.
+    Path("results").rename("lost")
+    assert search(["--resume", "two", "--storage", str(elsewhere), "--trials", "3"]) == 0
+    assert len(pd.read_parquet("results/two/trials.parquet")) == 3
+
+
+def test_a_trial_that_fails_is_listed_with_its_parameters(two_cpus, study_features, capsys):
+    wrong = ("--set", "generator_learning_rate=1e30")
+
+    status = search(arguments(study_features, "--study", "bad", "--trials", "1", *wrong))
+
+    said = capsys.readouterr().out
+    assert status == 1
+    assert re.search(r"trial 0 failed: cCov-GAN diverged: .*cycle_weight\": 5.0", said)
+    table = pd.read_parquet("results/bad/trials.parquet")
+    assert table["state"].tolist() == ["failed"]
+
+
+def test_what_runs_at_the_timeout_is_left_for_later(two_cpus, study_features, capsys):
+    status = search(arguments(study_features, "--study", "late", "--trials", "1", "--timeout", "1"))
+
+    assert status == 1
+    assert "trials are left: python tune/search.py --resume results/late" in capsys.readouterr().out
+    assert not Path("results/late/best.json").exists()
+    assert search(["--resume", "late"]) == 0
+    assert pd.read_parquet("results/late/trials.parquet")["trial"].tolist() == [0]
+
+
+def test_more_gpus_than_exist_are_refused(two_cpus, study_features, capsys):
+    status = search(arguments(study_features, "--study", "much", "--gpus-per-worker", "1000"))
+
+    said = capsys.readouterr().err
+    assert status == 2
+    assert "error: a trial needs 1000 GPUs (1 workers with 1000 each), but Ray has" in said
+    assert not Path("results/much/config.json").exists()
+
+
+def train(job: Job, num_workers: int) -> tuple[list[tuple[int, float, float]], dict]:
+    train_with_workers(Trial(0, job, StudyConfig(workers_per_trial=num_workers)), [])
+    state = load_state(Path(job.storage) / job.path)
+    return scores(tuple(Evaluation(**entry) for entry in state["curve"])), state["run"]["networks"]
+
+
+def test_workers_on_ray_train_as_one_process_does(two_cpus, gaussians, tmp_path):
+    alone = new_job(gaussians, tmp_path, "alone.pt")
+    together = replace(alone, path="together.pt")
+    again = replace(alone, path="again.pt")
+    *_, plain = run_job(replace(alone, path="plain.pt"), CPU)
+
+    of_one, _ = train(alone, 1)
+    of_two, weights = train(together, 2)
+    of_two_again, weights_again = train(again, 2)
+
+    assert of_one == scores(plain.curve), "one worker is the plain loop, to the last bit"
+    assert of_two == of_two_again
+    assert of_two != of_one, "half as many steps"
+    assert all(torch.equal(weights[name], weights_again[name]) for name in weights)
+    names = {actor.class_name for actor in list_actors(limit=1000)}
+    assert "TrainStateActor" in names, "by which the dashboard knows of Train runs"
