@@ -16,6 +16,9 @@ _EXTRA_DIRECTIONS = 6
 """Beyond m, for a start of subspace iteration: what is just below the m-th value must not be
 mistaken for it."""
 _NUM_ITERATIONS = 2
+_WIDEST_ON_GPU = 32
+"""Of matrices whose eigenvectors a GPU finds for a whole batch at once; wider ones it takes one by
+one, ten times slower than a CPU does."""
 
 
 class _KyFanNorm(torch.autograd.Function):
@@ -212,6 +215,9 @@ def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
     Raises:
         LinAlgError: If an entry is not finite.
     """
+    device = matrices.device
+    if matrices.is_cuda and matrices.shape[-1] > _WIDEST_ON_GPU:
+        matrices = matrices.cpu()
     try:
         values, vectors = torch.linalg.eigh(matrices)
         is_solved = bool(values.isfinite().all() & vectors.isfinite().all())
@@ -221,7 +227,7 @@ def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
         if not matrices.isfinite().all():
             raise LinAlgError("of NaN or infinity, there are no eigenvalues")
         values, vectors = torch.linalg.eigh(matrices.double())
-    return values.to(matrices.dtype), vectors.to(matrices.dtype)
+    return values.to(device, matrices.dtype), vectors.to(device, matrices.dtype)
 
 
 def _times_difference(matrices: Tensor, other: Tensor, block: Tensor) -> Tensor:

@@ -111,7 +111,10 @@ def test_options_reach_the_study(capsys):
         (["--episodes", "5", "--workers-per-trial", "2"], "5 episodes cannot be shared by 2"),
         (["--set", "nonsense=1"], "unknown setting 'nonsense'"),
         (["--set", "cycle_weight=1000"], "cycle_weight is 1000.0, but the search goes from"),
-        (["--set", "num_ways=75"], "num_ways is 75, but of 76 base classes"),
+        (
+            ["--set", "num_ways=75", "--set", "batch_size=1000"],
+            "num_ways is 75, but of 76 base classes",
+        ),
         (["--study", "../x"], "a study's name has letters"),
         (["--timeout", "soon"], "'soon' is no time like 90, 10m or 2h"),
         (["--weights", "1"], "'1' is not two numbers"),
@@ -226,7 +229,9 @@ def entry(episode: int, score: float, seconds: float = 1.0) -> dict:
     return {"episode": episode, "novel_top5": score, "all_top5": score, "seconds": seconds}
 
 
-def trial(state: TrialState, *scores: float, problem: str | None = None) -> optuna.trial.FrozenTrial:
+def trial(
+    state: TrialState, *scores: float, problem: str | None = None
+) -> optuna.trial.FrozenTrial:
     curve = [entry(10 * (place + 1), score) for place, score in enumerate(scores)]
     attributes = {"curve": curve, "problem": problem}
     value = scores[-1] if state is TrialState.COMPLETE else None
@@ -282,7 +287,7 @@ def test_the_time_left_is_that_of_ended_trials(study, monkeypatch):
     stream = io.StringIO()
     watch = StudyWatch(StudyConfig(num_trials=6), 20, stream=stream)
     for _ in range(2):
-        study.add_trial(trial(TrialState.RUNNING))
+        study.add_trial(trial(TrialState.RUNNING, 40))
     watch.show(study)
     now = 30.0
     study.tell(0, 50.0)

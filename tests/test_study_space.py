@@ -4,7 +4,7 @@ import optuna
 import pytest
 import torch
 
-from cpaan.config import META_TESTING_AS_PRINTED, EvaluationConfig, TrainConfig
+from cpaan.config import META_TESTING_AS_PRINTED, TrainConfig
 from cpaan.gans import GANS, check_objective
 from cpaan.study.config import PRESETS, StudyConfig
 from cpaan.study.space import AS_PRINTED, RECOMMENDED, Settled, Space
@@ -140,7 +140,7 @@ def test_the_point_as_printed_is_the_paper_at_the_sizes_of_the_preset(method, pr
     for name in SIZES - {"episode_shots"}:
         assert found[name] == getattr(space.training, name)
     assert found["episode_shots"] == (max(space.training.episode_shots),)
-    assert settled.evaluation == EvaluationConfig().with_overrides(META_TESTING_AS_PRINTED)
+    assert settled.evaluation == space.evaluation.with_overrides(META_TESTING_AS_PRINTED)
 
 
 def test_the_paper_preset_has_the_printed_sizes():

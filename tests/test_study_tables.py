@@ -41,9 +41,7 @@ def tables() -> Tables:
         "GAN, trial 0": [11, 21, 31, 32, 33],
         "GAN, best": [14, 24, 33, 33, 36],
     }
-    return make_tables(
-        scores_of(rows), num_fixed=NUM_FIXED, best="GAN, best", paper="GAN, trial 0"
-    )
+    return make_tables(scores_of(rows), num_fixed=NUM_FIXED, best="GAN, best", paper="GAN, trial 0")
 
 
 def cell(tables: Tables, method: str, column: str = "novel", shots: int = 1) -> pd.Series:

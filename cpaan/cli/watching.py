@@ -60,8 +60,8 @@ class StudyWatch:
         for trial in trials:
             if trial.state is TrialState.RUNNING:
                 self._begun.setdefault(trial.number, now)
-        self._most_at_once = max(self._most_at_once, len(self._begun))
         ended = {t.number for t in trials if t.state is not TrialState.RUNNING}
+        self._most_at_once = max(self._most_at_once, len(trials) - len(ended))
         if self._known_ends is None:  # what an earlier run has done is no news
             self._known_ends = set(ended)
         for trial in trials:

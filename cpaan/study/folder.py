@@ -65,8 +65,10 @@ class Study:
         }
 
     def write(self) -> None:
-        """Write ``config.json``, with the command that does so."""
-        self.records.write_json(CONFIG, {"run": describe_run(), **self.describe()})
+        """Write ``config.json``, with every command that has worked on the study so far."""
+        is_new = not (self.folder / CONFIG).exists()
+        runs = [] if is_new else read_json(self.folder, CONFIG)["runs"]
+        self.records.write_json(CONFIG, {"runs": [*runs, describe_run()], **self.describe()})
 
     def check_goes_on_from(self, earlier: "Study") -> None:
         """Refuse to go on with what was begun with other settings or other data.

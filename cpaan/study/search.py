@@ -18,7 +18,7 @@ from cpaan.study.cluster import HEAD, Cluster
 from cpaan.study.fleet import JobFailedError, collect, start
 from cpaan.study.folder import Study
 from cpaan.study.job import Job, score_job
-from cpaan.study.records import BEST, OPTUNA
+from cpaan.study.records import BEST, OPTUNA, read_json
 from cpaan.study.searcher import (
     ENDED,
     OptunaSearcher,
@@ -86,21 +86,26 @@ def search(
     enqueue_points(optuna_study, study.space, points)
     records = study.records
 
+    forgotten: set[int] = set()
+
     def changed() -> None:
         records.update(optuna_study, study.config)
-        _forget_states(study, optuna_study)
+        _forget_states(study, optuna_study, forgotten)
         watch.show(optuna_study)
 
     best = None
     if cluster.dashboard:
         watch.say(f"Ray's dashboard: {cluster.dashboard} (should it ask: ray get-auth-token)")
-    at_once = num_concurrent or cluster.most_trials_at_once(study.config)
+    # More would only wait for room, and be taken for trials that cannot start.
+    at_once = cluster.most_trials_at_once(study.config)
+    at_once = min(at_once, num_concurrent or at_once)
     num_left = study.config.num_trials - len(_ended(optuna_study))
     if num_left > 0:
         _run_trials(study, optuna_study, changed, watch, num_left, at_once, deadline)
     is_late = deadline is not None and time.monotonic() > deadline
-    if len(_ended(optuna_study)) >= study.config.num_trials and not is_late:
-        best = _choose_best(study, optuna_study, watch)
+    num_ended = len(_ended(optuna_study))
+    if num_ended >= study.config.num_trials and not is_late:
+        best = _known_best(study, num_ended) or _choose_best(study, optuna_study, watch)
         if best is not None:
             records.write_json(BEST, best)
     records.update(optuna_study, study.config)
@@ -146,6 +151,7 @@ def _run_trials(
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"  # our records hold the same, and survive
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # which would print tables of its own
+    os.environ["TUNE_PRINT_ALL_TRIAL_ERRORS"] = "0"  # what ends a trial is in our records
     tuner = ray_tune.Tuner(
         ray_tune.with_resources(run_trial, HEAD),
         tune_config=TuneConfig(
@@ -165,7 +171,7 @@ def _run_trials(
             stop=_Deadline(deadline),
             failure_config=FailureConfig(max_failures=MOST_FAILURES),
             checkpoint_config=CheckpointConfig(num_to_keep=1),
-            callbacks=[_Ticker(lambda: watch.show(optuna_study))],
+            callbacks=[_Lookout(watch, optuna_study)],
             verbose=0,
         ),
     )
@@ -185,17 +191,20 @@ class _Deadline(ray_tune.Stopper):
         return self._deadline is not None and time.monotonic() > self._deadline
 
 
-class _Ticker(ray_tune.Callback):
-    """Calls a function every second while Tune runs."""
+class _Lookout(ray_tune.Callback):
+    """Shows every second how trials stand while Tune runs, and says when one had to start anew."""
 
-    def __init__(self, tick: Callable[[], None]) -> None:
-        self._tick = tick
+    def __init__(self, watch: Watch, study: optuna.Study) -> None:
+        self._watch, self._study = watch, study
         self._last = 0.0
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         if time.monotonic() - self._last > _SECONDS_BETWEEN_TICKS:
             self._last = time.monotonic()
-            self._tick()
+            self._watch.show(self._study)
+
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._watch.say(f"trial {trial.config['trial'].number} lost its process, and goes on")
 
     def __reduce__(self) -> Any:
         return (object, ())  # Tune pickles its callbacks, for a way to go on that is not ours
@@ -221,13 +230,22 @@ def settled_of(trial: FrozenTrial) -> Settled:
     )
 
 
-def _forget_states(study: Study, optuna_study: optuna.Study) -> None:
+def _forget_states(study: Study, optuna_study: optuna.Study, forgotten: set[int]) -> None:
     """Remove what only a trial that goes on would need; the best few stay for the end."""
     kept = {t.number for t in best_trials(optuna_study, study.config, study.config.num_finalists)}
     storage = Storage(study.storage)
     for trial in _ended(optuna_study):
-        if trial.number not in kept:
+        if trial.number not in kept | forgotten:
             storage.delete(f"trials/{trial.number:04d}-seed{study.config.seed}.pt")
+            forgotten.add(trial.number)
+
+
+def _known_best(study: Study, num_ended: int) -> dict[str, Any] | None:
+    """Return the best that an earlier run has chosen, if there was no trial since."""
+    if not (study.folder / BEST).exists():
+        return None
+    best = read_json(study.folder, BEST)
+    return best if best["num_trials"] == num_ended else None
 
 
 def _choose_best(study: Study, optuna_study: optuna.Study, watch: Watch) -> dict[str, Any] | None:
@@ -277,6 +295,7 @@ def _choose_best(study: Study, optuna_study: optuna.Study, watch: Watch) -> dict
         **best,
         "head": config.head,
         "phase": "validation",
+        "num_trials": len(_ended(optuna_study)),
         "num_draws": config.num_final_draws,
         "draw_seed": draws["draw_seed"],
         "features": study.data.fingerprint,
