@@ -16,6 +16,7 @@ from optuna.trial import TrialState, create_trial
 from cpaan.cli import watching
 from cpaan.cli.report import main as report
 from cpaan.cli.search import main as search
+from cpaan.cli.study_options import new_study, search_parser
 from cpaan.cli.watching import StudyWatch
 from cpaan.study.config import StudyConfig
 from cpaan.study.folder import read_study
@@ -153,13 +154,12 @@ def test_an_address_where_nothing_listens_is_one_line(capsys):
 @pytest.fixture
 def begun(study_features) -> Path:
     """A study that was written down, and no more."""
-    from cpaan.cli.search import _new_study, _parser
 
     sets = [part for name, value in STUDY_SETTINGS.items() for part in ("--set", f"{name}={value}")]
-    options = _parser().parse_args(
+    options = search_parser().parse_args(
         ["--features", str(study_features), "--study", "mine", "--episodes", "8", *sets]
     )
-    _new_study(options).write()
+    new_study(options).write()
     return Path("results/mine")
 
 

@@ -20,8 +20,7 @@ from ray.util import placement_group_table
 from cpaan.study.cluster import ray_cluster
 from cpaan.study.folder import Study, read_study
 from cpaan.study.job import run_job
-from cpaan.study.search import make_job, settled_of
-from cpaan.study.searcher import open_study
+from cpaan.study.searcher import open_study, settled_of
 
 pytestmark = pytest.mark.slow
 
@@ -93,7 +92,7 @@ def undisturbed(study: Study) -> dict[int, list[tuple[float, float]]]:
     """Train every trial in this process, without Ray; return the scores of their curves."""
     found = {}
     for trial in open_study(study.folder / "optuna.db", study.config).trials:
-        job = make_job(study, trial.number, settled_of(trial), study.config.seed)
+        job = study.job(trial.number, settled_of(trial), study.config.seed)
         marks = study.config.marks(study.training.num_episodes)
         plain = type(job)(**{**vars(job), "marks": marks, "path": f"plain/{trial.number}.pt"})
         *_, last = run_job(plain, torch.device("cpu"))

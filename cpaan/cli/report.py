@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cpaan.cli.guard import guarded
 from cpaan.cli.options import Parser, add_traceback, check_writable, names, positive_number
-from cpaan.cli.search import RESULTS
+from cpaan.cli.study_options import RESULTS
 from cpaan.cli.watching import StudyWatch
 from cpaan.config import HEADS
 from cpaan.provenance import TEST_READS

@@ -7,8 +7,9 @@ from typing import Any
 from cpaan.config import EvaluationConfig, TrainConfig
 from cpaan.provenance import describe_run
 from cpaan.study.config import DataReference, StudyConfig
+from cpaan.study.job import Job
 from cpaan.study.records import CONFIG, OPTUNA, Records, read_json
-from cpaan.study.space import Space
+from cpaan.study.space import Settled, Space
 from cpaan.study.storage import Storage
 
 _MAY_CHANGE = ("num_trials",)
@@ -51,6 +52,22 @@ class Study:
             num_dims=self.num_dims,
             num_base=sum(len(phase.base) for phase in phases),
             wide=self.config.wide,
+        )
+
+    def job(self, number: int, settled: Settled, seed: int) -> Job:
+        """Return the training of a trial's settings with some seed, to be evaluated at no mark."""
+        # One prior: the score does not ask for the column that has it, and all of them take time.
+        overrides = {"heads": (self.config.head,), "prior": 0.5}
+        evaluation = settled.evaluation.with_overrides(overrides)
+        return Job(
+            method=self.config.method,
+            training=settled.training,
+            evaluation=evaluation,
+            seed=seed,
+            marks=(),
+            data=self.data,
+            storage=self.storage,
+            path=f"trials/{number:04d}-seed{seed}.pt",
         )
 
     def describe(self) -> dict[str, Any]:

@@ -20,8 +20,7 @@ from cpaan.study.fleet import JobFailedError, collect, start
 from cpaan.study.folder import Study
 from cpaan.study.job import load_method
 from cpaan.study.records import BEST, OPTUNA, read_json
-from cpaan.study.search import make_job, settled_of
-from cpaan.study.searcher import open_study
+from cpaan.study.searcher import open_study, settled_of
 from cpaan.study.space import Settled
 from cpaan.study.tables import Tables, make_tables
 from cpaan.study.trial import Trial
@@ -111,7 +110,7 @@ def make_report(
     for row in rows:
         for seed in row.seeds:
             number = row.trial or 0
-            job = make_job(study, number, row.settled, seed)
+            job = study.job(number, row.settled, seed)
             wanted = {"heads": heads, "prior": row.settled.evaluation.prior}
             job = replace(job, evaluation=job.evaluation.with_overrides(wanted))
             trial = Trial(number, job, study.config)

@@ -12,13 +12,10 @@ from ray import tune as ray_tune
 from ray.tune import CheckpointConfig, FailureConfig, RunConfig, TuneConfig
 from ray.tune.schedulers import FIFOScheduler
 
-from cpaan.config import EvaluationConfig, TrainConfig
-from cpaan.provenance import describe_run
 from cpaan.study.cluster import HEAD, Cluster
-from cpaan.study.fleet import JobFailedError, collect, start
+from cpaan.study.finals import choose_best, known_best
 from cpaan.study.folder import Study
-from cpaan.study.job import Job, score_job
-from cpaan.study.records import BEST, OPTUNA, read_json
+from cpaan.study.records import BEST, OPTUNA
 from cpaan.study.searcher import (
     ENDED,
     OptunaSearcher,
@@ -26,7 +23,6 @@ from cpaan.study.searcher import (
     best_trials,
     enqueue_points,
     open_study,
-    score_of,
 )
 from cpaan.study.space import Settled
 from cpaan.study.storage import Storage
@@ -105,28 +101,11 @@ def search(
     is_late = deadline is not None and time.monotonic() > deadline
     num_ended = len(_ended(optuna_study))
     if num_ended >= study.config.num_trials and not is_late:
-        best = _known_best(study, num_ended) or _choose_best(study, optuna_study, watch)
+        best = known_best(study, num_ended) or choose_best(study, optuna_study, watch.say)
         if best is not None:
             records.write_json(BEST, best)
     records.update(optuna_study, study.config)
     return Outcome(len(_ended(optuna_study)), _failed(optuna_study), best)
-
-
-def make_job(study: Study, number: int, settled: Settled, seed: int) -> Job:
-    """Return the training of a trial's settings with some seed, without marks."""
-    # One prior: the score does not ask for the column that has it, and all of them take time.
-    overrides = {"heads": (study.config.head,), "prior": 0.5}
-    evaluation = settled.evaluation.with_overrides(overrides)
-    return Job(
-        method=study.config.method,
-        training=settled.training,
-        evaluation=evaluation,
-        seed=seed,
-        marks=(),
-        data=study.data,
-        storage=study.storage,
-        path=f"trials/{number:04d}-seed{seed}.pt",
-    )
 
 
 def _run_trials(
@@ -143,7 +122,7 @@ def _run_trials(
     marks = config.marks(study.training.num_episodes)
 
     def make_trial(number: int, settled: Settled) -> Trial:
-        job = make_job(study, number, settled, config.seed)
+        job = study.job(number, settled, config.seed)
         return Trial(number, replace(job, marks=marks), config)
 
     stops_early = config.early_stopping and not config.pareto and len(marks) > 1
@@ -222,14 +201,6 @@ def _failed(study: optuna.Study) -> list[tuple[int, dict[str, Any], str]]:
     ]
 
 
-def settled_of(trial: FrozenTrial) -> Settled:
-    """Return the settings of a trial, as they were written down."""
-    return Settled(
-        TrainConfig(**trial.user_attrs["training"]),
-        EvaluationConfig(**trial.user_attrs["evaluation"]),
-    )
-
-
 def _forget_states(study: Study, optuna_study: optuna.Study, forgotten: set[int]) -> None:
     """Remove what only a trial that goes on would need; the best few stay for the end."""
     kept = {t.number for t in best_trials(optuna_study, study.config, study.config.num_finalists)}
@@ -238,92 +209,3 @@ def _forget_states(study: Study, optuna_study: optuna.Study, forgotten: set[int]
         if trial.number not in kept | forgotten:
             storage.delete(f"trials/{trial.number:04d}-seed{study.config.seed}.pt")
             forgotten.add(trial.number)
-
-
-def _known_best(study: Study, num_ended: int) -> dict[str, Any] | None:
-    """Return the best that an earlier run has chosen, if there was no trial since."""
-    if not (study.folder / BEST).exists():
-        return None
-    best = read_json(study.folder, BEST)
-    return best if best["num_trials"] == num_ended else None
-
-
-def _choose_best(study: Study, optuna_study: optuna.Study, watch: Watch) -> dict[str, Any] | None:
-    """Score the best trials again, with fresh draws and more seeds; return the best of them.
-
-    The highest of many scores is high by luck too. Draws and seeds that took no part in choosing
-    the finalists tell how high it is without.
-    """
-    config = study.config
-    finalists = best_trials(optuna_study, config, config.num_finalists)
-    if not finalists:
-        return None
-    seeds = range(config.seed, config.seed + config.num_final_seeds)
-    draws = {
-        "num_draws": config.num_final_draws,
-        "draw_seed": study.evaluation.draw_seed + _FRESH_DRAWS,
-    }
-    work = {}
-    for trial in finalists:
-        for seed in seeds:
-            job = make_job(study, trial.number, settled_of(trial), seed)
-            job = replace(job, evaluation=job.evaluation.with_overrides(draws))
-            work[trial.number, seed] = start(_score, Trial(trial.number, job, config))
-    watch.say(
-        f"scoring the best {len(finalists)} again: {config.num_final_draws} fresh draws, "
-        f"{len(seeds)} seeds"
-    )
-    found: dict[int, dict[int, tuple[float, float]]] = {trial.number: {} for trial in finalists}
-    for done, ((number, seed), scores) in enumerate(collect(work), start=1):
-        count = f"({done} of {len(work)})"
-        if isinstance(scores, JobFailedError):
-            watch.say(f"trial {number} is no finalist: with seed {seed}, {scores} {count}")
-            continue
-        found[number][seed] = scores
-        watch.say(f"trial {number}, seed {seed}: LSL {scores[0]:.2f}, GLSL {scores[1]:.2f} {count}")
-    rows = [
-        _final_row(study, trial, found[trial.number])
-        for trial in finalists
-        if len(found[trial.number]) == len(seeds)
-    ]
-    if not rows:
-        return None
-    best = max(rows, key=lambda row: (row["score"], -row["trial"]))
-    return {
-        "run": describe_run(),
-        "method": config.method,
-        **best,
-        "head": config.head,
-        "phase": "validation",
-        "num_trials": len(_ended(optuna_study)),
-        "num_draws": config.num_final_draws,
-        "draw_seed": draws["draw_seed"],
-        "features": study.data.fingerprint,
-        "finalists": [
-            {name: row[name] for name in row if name not in ("training", "evaluation")}
-            for row in rows
-        ],
-    }
-
-
-def _score(trial: Trial, device: Any) -> tuple[float, float]:
-    return score_job(trial.job, device)
-
-
-def _final_row(
-    study: Study, trial: FrozenTrial, found: dict[int, tuple[float, float]]
-) -> dict[str, Any]:
-    novel, everything = (sum(values) / len(found) for values in zip(*found.values(), strict=True))
-    return {
-        "trial": trial.number,
-        "score": study.config.score(novel, everything),
-        "novel_top5": novel,
-        "all_top5": everything,
-        "score_in_search": score_of(trial, study.config),
-        "score_by_seed": {
-            str(seed): study.config.score(*scores) for seed, scores in sorted(found.items())
-        },
-        "parameters": trial.params,
-        "training": trial.user_attrs["training"],
-        "evaluation": trial.user_attrs["evaluation"],
-    }

@@ -18,6 +18,7 @@ from optuna.trial import FrozenTrial, TrialState
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import Searcher
 
+from cpaan.config import EvaluationConfig, TrainConfig
 from cpaan.study.config import StudyConfig
 from cpaan.study.space import AS_PRINTED, RECOMMENDED, Settled, Space
 from cpaan.study.trial import ALL_TOP5, CURVE, EPISODE, NOVEL_TOP5, PROBLEM, SCORE, Trial
@@ -240,3 +241,11 @@ def score_of(trial: FrozenTrial, config: StudyConfig) -> float:
     """Return the score of a finished trial."""
     values: list[float] = trial.values
     return config.score(*values) if config.pareto else values[0]
+
+
+def settled_of(trial: FrozenTrial) -> Settled:
+    """Return the settings of a trial, as they were written down."""
+    return Settled(
+        TrainConfig(**trial.user_attrs["training"]),
+        EvaluationConfig(**trial.user_attrs["evaluation"]),
+    )

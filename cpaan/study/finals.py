@@ -1,0 +1,109 @@
+"""The end of a search: its best trials, scored again, and the one that is best then."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial
+
+from cpaan.provenance import describe_run
+from cpaan.study.fleet import JobFailedError, collect, start
+from cpaan.study.folder import Study
+from cpaan.study.job import score_job
+from cpaan.study.records import BEST, read_json
+from cpaan.study.searcher import ENDED, best_trials, score_of, settled_of
+from cpaan.study.trial import Trial
+
+_FRESH_DRAWS = 1  # what is added to the seed of the draws
+
+
+def known_best(study: Study, num_ended: int) -> dict[str, Any] | None:
+    """Return the best that an earlier run has chosen, if there was no trial since."""
+    if not (study.folder / BEST).exists():
+        return None
+    best = read_json(study.folder, BEST)
+    return best if best["num_trials"] == num_ended else None
+
+
+def choose_best(
+    study: Study, optuna_study: optuna.Study, say: Callable[[str], None]
+) -> dict[str, Any] | None:
+    """Score the best trials again, with fresh draws and more seeds; return the best of them.
+
+    The highest of many scores is high by luck too. Draws and seeds that took no part in choosing
+    the finalists tell how high it is without.
+    """
+    config = study.config
+    finalists = best_trials(optuna_study, config, config.num_finalists)
+    if not finalists:
+        return None
+    seeds = range(config.seed, config.seed + config.num_final_seeds)
+    draws = {
+        "num_draws": config.num_final_draws,
+        "draw_seed": study.evaluation.draw_seed + _FRESH_DRAWS,
+    }
+    work = {}
+    for trial in finalists:
+        for seed in seeds:
+            job = study.job(trial.number, settled_of(trial), seed)
+            job = replace(job, evaluation=job.evaluation.with_overrides(draws))
+            work[trial.number, seed] = start(_score, Trial(trial.number, job, config))
+    say(
+        f"scoring the best {len(finalists)} again: {config.num_final_draws} fresh draws, "
+        f"{len(seeds)} seeds"
+    )
+    found: dict[int, dict[int, tuple[float, float]]] = {trial.number: {} for trial in finalists}
+    for done, ((number, seed), scores) in enumerate(collect(work), start=1):
+        count = f"({done} of {len(work)})"
+        if isinstance(scores, JobFailedError):
+            say(f"trial {number} is no finalist: with seed {seed}, {scores} {count}")
+            continue
+        found[number][seed] = scores
+        say(f"trial {number}, seed {seed}: LSL {scores[0]:.2f}, GLSL {scores[1]:.2f} {count}")
+    rows = [
+        _final_row(study, trial, found[trial.number])
+        for trial in finalists
+        if len(found[trial.number]) == len(seeds)
+    ]
+    if not rows:
+        return None
+    best = max(rows, key=lambda row: (row["score"], -row["trial"]))
+    return {
+        "run": describe_run(),
+        "method": config.method,
+        **best,
+        "head": config.head,
+        "phase": "validation",
+        "num_trials": len(optuna_study.get_trials(deepcopy=False, states=ENDED)),
+        "num_draws": config.num_final_draws,
+        "draw_seed": draws["draw_seed"],
+        "features": study.data.fingerprint,
+        "finalists": [
+            {name: row[name] for name in row if name not in ("training", "evaluation")}
+            for row in rows
+        ],
+    }
+
+
+def _score(trial: Trial, device: Any) -> tuple[float, float]:
+    return score_job(trial.job, device)
+
+
+def _final_row(
+    study: Study, trial: FrozenTrial, found: dict[int, tuple[float, float]]
+) -> dict[str, Any]:
+    novel, everything = (sum(values) / len(found) for values in zip(*found.values(), strict=True))
+    return {
+        "trial": trial.number,
+        "score": study.config.score(novel, everything),
+        "novel_top5": novel,
+        "all_top5": everything,
+        "score_in_search": score_of(trial, study.config),
+        "score_by_seed": {
+            str(seed): study.config.score(*scores) for seed, scores in sorted(found.items())
+        },
+        "parameters": trial.params,
+        "training": trial.user_attrs["training"],
+        "evaluation": trial.user_attrs["evaluation"],
+    }
