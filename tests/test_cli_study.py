@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import optuna
@@ -18,6 +19,7 @@ from cpaan.cli.report import main as report
 from cpaan.cli.search import main as search
 from cpaan.cli.study_options import new_study, search_parser
 from cpaan.cli.watching import StudyWatch
+from cpaan.study import cluster
 from cpaan.study.config import StudyConfig
 from cpaan.study.folder import read_study
 
@@ -111,7 +113,8 @@ def test_options_reach_the_study(capsys):
         (["--method", "d-GAN"], "method must be one of c-GAN, cCyc-GAN"),
         (["--episodes", "5", "--workers-per-trial", "2"], "5 episodes cannot be shared by 2"),
         (["--set", "nonsense=1"], "unknown setting 'nonsense'"),
-        (["--set", "cycle_weight=1000"], "cycle_weight is 1000.0, but the search goes from"),
+        (["--set", "cycle_weight=1000"], "cycle_weight is searched: --points has values of it"),
+        (["--wide", "--set", "residual=none"], "residual is searched"),
         (
             ["--set", "num_ways=75", "--set", "batch_size=1000"],
             "num_ways is 75, but of 76 base classes",
@@ -123,7 +126,7 @@ def test_options_reach_the_study(capsys):
         (["--points", "nowhere.json"], "nowhere.json"),
         (["--resume"], "there is no study in results/"),
         (["--resume", "nothing"], "results/nothing has no config.json"),
-        (["--resume", "x", "--preset", "paper"], "--resume has its study and its preset"),
+        (["--resume", "x", "--preset", "paper"], "--resume has its study, its preset and its"),
         (["--storage", "nosuchscheme://x"], "storage nosuchscheme://x/"),
         (["--address", "ray://host:10001"], "a study is no client"),
         (["--gpus-per-worker", "1.5"], "gpus_per_worker must be a whole number or a fraction"),
@@ -131,6 +134,31 @@ def test_options_reach_the_study(capsys):
 )
 def test_bad_input_is_one_line(capsys, arguments, message):
     assert message in refused(capsys, search, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("points", "message"),
+    [
+        ([{"cycle_wieght": 3.0}], "point 0 of p.json: no parameters of such a point: cycle_wieght"),
+        ([{}, {"cycle_weight": 1000}], "point 1 of p.json: cycle_weight is 1000, but the search"),
+        ([{"cycle_weight": "much"}], "point 0 of p.json: cycle_weight is much, but the search"),
+        ([{"neighbours": "none"}], "neighbours is none, but the search knows soft, hard"),
+        ([{"num_neighbours": 3}], "no parameters of such a point: num_neighbours"),
+        ([{}] * 7, "p.json has 7 points, and --trials room for 6"),
+        ({}, "p.json is no list of parameters"),
+    ],
+)
+def test_points_are_checked_before_anything_is_done(capsys, points, message):
+    Path("p.json").write_text(json.dumps(points))
+
+    assert message in refused(capsys, search, "--points", "p.json")
+
+
+def test_trial_0_has_the_printed_weights_whatever_else_is_set(capsys):
+    shown = dry_run(capsys, "--set", "prototype_weight=0", "--method", "cDeLi-GAN")
+
+    assert shown["trial 0"]["num_components"] == 50
+    assert shown["training"]["prototype_weight"] == 0
 
 
 def test_a_storage_that_cannot_be_written_is_one_line(capsys):
@@ -149,6 +177,49 @@ def test_an_address_where_nothing_listens_is_one_line(capsys):
         line = refused(capsys, search, "--address", address)
 
     assert f"error: no Ray answers at {address}" in line
+
+
+def test_an_address_where_something_else_listens_is_one_line(capsys, monkeypatch):
+    monkeypatch.setattr(cluster, "_SECONDS_TO_BE_RAY", 3.0)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+
+        line = refused(capsys, search, "--address", address)
+
+    assert f"what listens at {address} is no Ray of this version" in line
+
+
+def room(nodes: list[dict[str, float]], **settings: object) -> int:
+    """Return how many trials fit: where none does, the study is refused."""
+    there = cluster.Cluster("http://127.0.0.1:8265", tuple(nodes))
+    study = StudyConfig(**settings)
+    found = there.most_trials_at_once(study)
+    is_refused = nullcontext() if found else pytest.raises(ValueError, match="but Ray has room for")
+    with is_refused:
+        there.check(study)
+    return found
+
+
+def test_room_is_counted_by_machines_and_by_cards():
+    one_card = {"CPU": 16.0, "GPU": 1.0}
+
+    assert room([{"CPU": 2.0}]) == 2
+    assert room([{"CPU": 2.0}], workers_per_trial=3) == 0
+    assert room([{"CPU": 0.0}, {"CPU": 1.0}, {"CPU": 1.0}], workers_per_trial=2) == 1
+    assert room([one_card], gpus_per_worker=0.25) == 4
+    assert room([one_card], gpus_per_worker=0.3) == 3
+    assert room([{"CPU": 2.0, "GPU": 1.0}], gpus_per_worker=0.25, workers_per_trial=4) == 0
+    assert room([{"CPU": 8.0, "GPU": 2.0}], gpus_per_worker=0.6, workers_per_trial=3) == 0
+    assert room([one_card, one_card], gpus_per_worker=2.0) == 0
+    assert room([one_card, one_card], gpus_per_worker=1.0, workers_per_trial=2) == 1
+
+
+def test_a_ray_without_dashboard_cannot_stop_trials_early():
+    there = cluster.Cluster(None, ({"CPU": 2.0},))
+
+    there.check(StudyConfig(early_stopping=False))
+    with pytest.raises(ValueError, match="no dashboard, without which"):
+        there.check(StudyConfig())
 
 
 @pytest.fixture
@@ -204,6 +275,21 @@ def test_other_data_cannot_go_on_with_a_study(capsys, begun, gaussians):
     line = refused(capsys, search, "--resume", "mine", "--features", "other.parquet")
 
     assert "results/mine is a study of other data" in line
+
+
+def test_a_study_keeps_its_storage(capsys, begun):
+    line = refused(capsys, search, "--resume", "mine", "--storage", "other")
+
+    assert re.search("results/mine has its storage in .*results/mine, not in .*other/mine", line)
+
+
+def test_one_process_at_a_time_works_on_a_study(begun):
+    study = read_study(begun)
+
+    with study.locked(), pytest.raises(ValueError, match="another process works on results/mine"):
+        study.locked().__enter__()
+    with study.locked():
+        pass
 
 
 def test_more_trials_may_be_wanted_and_the_folder_may_have_moved(capsys, begun):

@@ -140,8 +140,8 @@ def test_deaths_of_a_worker_a_trial_a_driver_and_a_node_change_no_score(study_fe
     assert found == undisturbed(study)
 
 
-def test_with_early_stopping_every_trial_ends_once_and_nothing_is_left(study_features, tmp_path):
-    arguments = ("--study", "s", "--trials", "6", "--episodes", "400", "--concurrent", "2")
+def test_with_early_stopping_every_trial_ends_once_and_nothing_is_left(study_features):
+    arguments = ("--study", "s", "--trials", "6", "--episodes", "400", "--workers-per-trial", "2")
     with ray_cluster(None, lambda message: None):
         address = ray.get_runtime_context().gcs_address
         (raylet,) = (
@@ -152,6 +152,8 @@ def test_with_early_stopping_every_trial_ends_once_and_nothing_is_left(study_fea
         driver = start_search(study_features, *arguments, "--address", address)
         wait_for(lambda: Path("results/s/trials/0000-seed0.pt").exists(), driver)
         kill(processes("ray::RayTrainWorker", {raylet})[0])
+        wait_for(lambda: num_ended() >= 1 and processes("ray::ImplicitFunc", {raylet}), driver)
+        kill(processes("ray::ImplicitFunc", {raylet})[0])
         wait_for(lambda: num_ended() >= 2, driver)
         kill(driver.pid)
         driver.wait()

@@ -1,6 +1,7 @@
 """A training that can stop anywhere, ends as if it never had, and is the benchmark's own."""
 
 import re
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -346,3 +347,16 @@ def test_a_job_reads_nothing_of_the_test_phase(gaussians, job, tmp_path):
     assert of_other.data.fingerprint != job.data.fingerprint
     assert scores(finish(of_other).curve) == scores(finish(job).curve)
     assert torch.equal(kept_weights(of_other), kept_weights(job))
+
+
+def test_workers_that_have_read_different_states_start_again(job, monkeypatch):
+    run_together(job, monkeypatch, num_reports=1)
+    ahead = Storage(job.storage).read(job.path)
+
+    def read(storage: Storage, name: str) -> bytes | None:
+        return ahead if threading.current_thread().name.endswith("_0") else None
+
+    monkeypatch.setattr(Storage, "read", read)
+
+    with pytest.raises(RuntimeError, match="workers have read different states"):
+        run_together(job, monkeypatch)

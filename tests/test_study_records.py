@@ -609,3 +609,18 @@ def test_a_folder_of_something_else_is_no_study(tmp_path):
 
     with pytest.raises(ValueError, match=r"config.json is of no study that can be read"):
         read_study(tmp_path)
+
+
+def test_a_record_that_cannot_be_written_ends_the_search_and_not_the_trial(tmp_path):
+    search = Search(tmp_path)
+    search.suggest("a")
+
+    def full() -> None:
+        raise OSError("No space left on device")
+
+    search.searcher._changed = full
+    search.report("a", 40)
+    search.end("a", 40, 45, 50)
+
+    assert str(search.searcher.failure) == "No space left on device"
+    assert search.study.trials[0].state is TrialState.COMPLETE

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cpaan.study.storage import Storage
+from cpaan.study.storage import Storage, join
 
 
 @contextmanager
@@ -93,15 +93,20 @@ def test_another_file_system_is_not_local():
     assert Storage("mock:///study").local is None
 
 
-@pytest.mark.parametrize("scheme", ["", "file://"])
 @pytest.mark.parametrize("ending", ["", "/"])
-def test_a_folder_below_is_a_storage_too(scheme, ending, tmp_path):
-    storage = Storage(f"{scheme}{tmp_path}/study{ending}")
+def test_a_folder_in_a_storage_is_a_storage_too(ending, tmp_path):
+    location = f"file://{tmp_path}/study{ending}"
 
-    storage.below("trials").write("0000.pt", b"state")
+    Storage(join(location, "trials")).write("0000.pt", b"state")
 
-    assert storage.read("trials/0000.pt") == b"state"
-    assert storage.below("trials").location == f"{scheme}{tmp_path}/study/trials"
+    assert Storage(location).read("trials/0000.pt") == b"state"
+
+
+def test_what_an_address_asks_for_stays_at_its_end():
+    address = "s3://bucket/studies?endpoint_override=localhost:9000&scheme=http"
+
+    expected = "s3://bucket/studies/mine?endpoint_override=localhost:9000&scheme=http"
+    assert join(address, "mine") == expected
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])

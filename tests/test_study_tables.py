@@ -70,11 +70,12 @@ def test_differences_are_paired_by_draw(tables):
 
 
 def test_the_headline_is_what_the_search_gained_whatever_its_sign(tables):
-    gain, interval = tables.gains["cosine"]
+    gain = tables.gains["cosine"]
 
-    assert gain == pytest.approx(2)
-    assert interval == pytest.approx(4.3027 / math.sqrt(3), abs=1e-4)
-    assert "+2.00 ± 2.48 (cosine head)" in tables.headline()
+    assert gain["difference"] == pytest.approx(2)
+    assert gain["interval"] == pytest.approx(4.3027 / math.sqrt(3), abs=1e-4)
+    assert gain["by_seed"] == pytest.approx([2])
+    assert "+2.00 ± 2.48 (cosine head; by seed +2.00)" in tables.headline()
     rows = {"none": [1, 1, 1, 1], "GAN, trial 0": [5, 5, 5, 6], "GAN, best": [3, 3, 3, 4]}
     worse = make_tables(scores_of(rows), num_fixed=2, best="GAN, best", paper="GAN, trial 0")
     assert "-2.00 ± 0.00" in worse.headline()
@@ -85,7 +86,7 @@ def test_a_best_that_is_trial_0_has_no_difference_to_it():
 
     tables = make_tables(scores_of(rows), num_fixed=2, best="GAN, best", paper=None)
 
-    assert "best minus trial 0 is zero" in tables.headline()
+    assert "There is no trial 0 beside the best one" in tables.headline()
     assert "top5_minus_paper" not in tables.cells
 
 

@@ -2,9 +2,8 @@
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
-from cpaan.cli.guard import guarded
+from cpaan.cli.guard import INTERRUPTED, guarded
 from cpaan.cli.options import Parser, add_traceback, check_writable, names, positive_number
 from cpaan.cli.study_options import RESULTS
 from cpaan.cli.watching import StudyWatch
@@ -12,7 +11,8 @@ from cpaan.config import HEADS
 from cpaan.provenance import TEST_READS
 from cpaan.splits import TEST_PHASE, read_draws
 from cpaan.study.cluster import ray_cluster
-from cpaan.study.folder import newest_study, read_study
+from cpaan.study.fleet import WorkLostError
+from cpaan.study.folder import find_study, read_study
 from cpaan.study.records import BEST, LOG, read_json
 from cpaan.study.report import FOLDER, ReportSettings, make_report
 
@@ -58,7 +58,7 @@ def _parser() -> Parser:
         type=positive_number,
         default=defaults.num_seeds,
         metavar="N",
-        help="trainings of each configuration (default: %(default)s)",
+        help="trainings of each configuration, three at least (default: %(default)s)",
     )
     parser.add_argument(
         "--draws",
@@ -88,9 +88,7 @@ def _parser() -> Parser:
 
 
 def _report(options: argparse.Namespace) -> int:
-    folder = newest_study(RESULTS) if options.study is None else Path(options.study)
-    if len(folder.parts) == 1 and not folder.exists():
-        folder = RESULTS / folder
+    folder = find_study(options.study, RESULTS)
     study = read_study(folder)
     read_json(folder, BEST)
     heads = tuple(options.heads or ())
@@ -108,10 +106,15 @@ def _report(options: argparse.Namespace) -> int:
     settings = ReportSettings(num_seeds=options.seeds, num_seeded_draws=options.draws, heads=heads)
     watch = StudyWatch(study.config, study.training.num_episodes, folder / LOG)
     watch.say(f"reporting {folder}")
-    with ray_cluster(options.address, watch.say) as cluster:
-        if cluster.dashboard:
-            watch.say(f"Ray's dashboard: {cluster.dashboard} (should it ask: ray get-auth-token)")
-        tables = make_report(study, cluster, watch.say, settings, fixed)
+    try:
+        with ray_cluster(options.address, watch.say) as cluster, study.locked():
+            watch.say(cluster.announcement)
+            tables = make_report(study, cluster, watch.say, settings, fixed)
+    except WorkLostError as error:
+        raise ValueError(f"{error}; trainings are kept: the same command goes on") from error
+    except KeyboardInterrupt:
+        watch.say("stopped; trainings are kept: the same command goes on")
+        return INTERRUPTED
     written = folder / FOLDER
     print(f"\n{(written / 'report.md').read_text()}")
     print(tables.headline())

@@ -18,8 +18,9 @@ from cpaan.cli.study_options import (
 )
 from cpaan.cli.watching import StudyWatch
 from cpaan.study.cluster import ray_cluster
+from cpaan.study.fleet import WorkLostError
 from cpaan.study.folder import Study
-from cpaan.study.records import BEST, CONFIG, LOG, OPTUNA, TRIALS
+from cpaan.study.records import BEST, CONFIG, LOG, TRIALS
 from cpaan.study.search import Outcome, search
 from cpaan.study.storage import Storage
 
@@ -33,8 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _search(options: argparse.Namespace) -> int:
-    points = read_points(options.points)
     study = new_study(options) if options.resume is None else resumed_study(options)
+    points = read_points(options.points, study)
     if options.dry_run:
         print(describe_study(study))
         return 0
@@ -43,8 +44,8 @@ def _search(options: argparse.Namespace) -> int:
     goes_on = f"{PROGRAM} --resume {study.folder}"
     try:
         with ray_cluster(options.address, watch.say) as cluster:
-            if options.resume is None and options.gpus_per_worker is None:
-                gpus = float(cluster.resources.get("GPU", 0) >= 1)
+            if options.resume is None and not _names_gpus(options):
+                gpus = float(cluster.num_gpus >= 1)
                 config = study.config.with_overrides({"gpus_per_worker": gpus})
                 study = replace(study, config=config)
             outcome = search(
@@ -55,14 +56,19 @@ def _search(options: argparse.Namespace) -> int:
                 num_concurrent=options.concurrent,
                 timeout_seconds=options.timeout,
             )
-    except OptunaError as error:  # its file cannot be written, say
+    except (OSError, OptunaError, WorkLostError) as error:  # a full disk, say
         reason = " ".join(str(error).split())
-        raise ValueError(f"{study.folder / OPTUNA}: {reason} ({goes_on})") from error
+        raise ValueError(f"{reason}; what was done is kept: {goes_on}") from error
     except KeyboardInterrupt:
         if (study.folder / CONFIG).exists():
             watch.say(f"stopped; everything is kept: {goes_on}")
         return INTERRUPTED
     return _conclude(study, outcome, goes_on)
+
+
+def _names_gpus(options: argparse.Namespace) -> bool:
+    is_set = any(text.startswith("gpus_per_worker=") for text in options.set)
+    return is_set or options.gpus_per_worker is not None
 
 
 def _conclude(study: Study, outcome: Outcome, goes_on: str) -> int:
@@ -81,5 +87,5 @@ def _conclude(study: Study, outcome: Outcome, goes_on: str) -> int:
     if num_left > 0:
         print(f"{num_left} of {study.config.num_trials} trials are left: {goes_on}")
     elif outcome.best is None:
-        print(f"no trial has a score yet, or the best are not chosen: {goes_on}")
+        print(f"the best trial is not chosen yet: {goes_on}")
     return 0 if outcome.best is not None and not outcome.failed else INCOMPLETE

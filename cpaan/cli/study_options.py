@@ -23,9 +23,10 @@ from cpaan.gans import GANS, check_objective
 from cpaan.settings import parse_settings
 from cpaan.splits import VALIDATION_PHASE
 from cpaan.study.config import PRESETS, DataReference, StudyConfig
-from cpaan.study.folder import Study, fetch_study, newest_study, read_study
+from cpaan.study.folder import Study, fetch_study, find_study, read_study
 from cpaan.study.records import CONFIG
 from cpaan.study.space import AS_PRINTED, RECOMMENDED
+from cpaan.study.storage import join
 from cpaan.tasks import check_phase
 from cpaan.training_data import check_training
 
@@ -66,7 +67,8 @@ A study is a folder results/STUDY: config.json, trials.parquet, best.json, optun
 optuna-dashboard), tensorboard/, study.log. It can be read at any time, and be gone on with after
 anything: Ctrl-C, a dead machine, a full disk.
 
-exit status: 0 if the study is complete; 1 if trials failed or are left; 2 for bad input.
+exit status: 0 if the study is complete; 1 if trials failed or are left; 2 for bad input and for
+what cannot be had or written; 130 after Ctrl-C.
 """
 
 
@@ -136,8 +138,8 @@ def search_parser() -> Parser:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="any other setting of meta-training, evaluation or the study, in all trials but the "
-        "paper's own; `python -m cpaan settings` lists the first two",
+        help="any setting that is not searched, of meta-training and evaluation (`python -m cpaan "
+        "settings` lists them) or of the study; the paper's own point, trial 1, keeps its own",
     )
     where = parser.add_argument_group("where to run")
     where.add_argument(
@@ -207,10 +209,11 @@ def new_study(options: argparse.Namespace) -> Study:
         data=DataReference.of(table, split, options.features),
         num_dims=table.num_dims,
         folder=RESULTS / name,
-        elsewhere=None if options.storage is None else _absolute(f"{options.storage}/{name}"),
+        elsewhere=_elsewhere(options.storage, name),
     )
     if (study.folder / CONFIG).exists():
         raise ValueError(f"{study.folder} exists: {PROGRAM} --resume {name} goes on with it")
+    study.space.check_fixed([*of_training, *of_evaluation])
     base_classes = split.base_classes(VALIDATION_PHASE)
     counts = torch.tensor([len(table.rows_of(each, TRAIN)) for each in base_classes])
     gan = GANS[config.method]
@@ -230,14 +233,15 @@ def new_study(options: argparse.Namespace) -> Study:
 
 def resumed_study(options: argparse.Namespace) -> Study:
     """Return the study to go on with, with what the options may change of it."""
-    if options.study is not None or options.preset is not None:
-        raise ValueError("--resume has its study and its preset: neither can be given")
-    folder = newest_study(RESULTS) if not options.resume else Path(options.resume)
-    if len(folder.parts) == 1 and not (folder / CONFIG).exists():
-        folder = RESULTS / folder
-    if options.storage is not None and not (folder / CONFIG).exists():
-        fetch_study(_absolute(f"{options.storage}/{folder.name}"), folder)
+    if options.study is not None or options.preset is not None or options.points is not None:
+        raise ValueError("--resume has its study, its preset and its points: none can be given")
+    folder = find_study(options.resume or None, RESULTS)
+    elsewhere = _elsewhere(options.storage, folder.name)
+    if elsewhere is not None and not (folder / CONFIG).exists():
+        fetch_study(elsewhere, folder)
     earlier = read_study(folder)
+    if elsewhere not in (None, earlier.elsewhere):
+        raise ValueError(f"{folder} has its storage in {earlier.storage}, not in {elsewhere}")
     of_config, of_training, of_evaluation = parse_settings(
         options.set, earlier.config, earlier.training, earlier.evaluation
     )
@@ -295,8 +299,12 @@ def describe_study(study: Study) -> str:
     )
 
 
-def read_points(path: str | None) -> list[dict[str, Any]]:
-    """Return the points of a file, if one is named."""
+def read_points(path: str | None, study: Study) -> list[dict[str, Any]]:
+    """Return the points of a file, if one is named, as far as the study can try them all.
+
+    Raises:
+        ValueError: If one is none of the study's space.
+    """
     if path is None:
         return []
     try:
@@ -305,11 +313,22 @@ def read_points(path: str | None) -> list[dict[str, Any]]:
         raise ValueError(f"{path} is no JSON: {error}") from error
     if not isinstance(points, list) or not all(isinstance(point, dict) for point in points):
         raise ValueError(f"{path} is no list of parameters by name")
+    num_free = study.config.num_trials - 2  # the first two are the paper's
+    if len(points) > num_free:
+        raise ValueError(f"{path} has {len(points)} points, and --trials room for {num_free}")
+    for number, point in enumerate(points):
+        try:
+            study.space.check_point(point)
+        except ValueError as error:
+            raise ValueError(f"point {number} of {path}: {error}") from error
     return points
 
 
-def _absolute(storage: str) -> str:
-    return storage if "://" in storage else str(Path(storage).absolute())
+def _elsewhere(storage: str | None, name: str) -> str | None:
+    """Return where in a named storage a study is."""
+    if storage is None:
+        return None
+    return join(storage if "://" in storage else str(Path(storage).absolute()), name)
 
 
 def _weights(text: str) -> tuple[float, float]:

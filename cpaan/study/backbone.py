@@ -1,6 +1,5 @@
 """Training of a backbone by several workers, on Ray Train."""
 
-import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -16,6 +15,7 @@ from ray.util.queue import Queue
 
 from cpaan.representation.backbone_training import TrainingReporter, train_backbone
 from cpaan.representation.config import BackboneConfig
+from cpaan.study.cluster import ray_cluster
 from cpaan.workers import Workers
 
 _MOST_FAILURES = 3  # of workers, after each of which all go on from the checkpoint
@@ -50,11 +50,7 @@ def train_with_ray(
         ValueError: If there are fewer CPUs or GPUs than workers, training diverges, or workers died
             more often than is forgiven.
     """
-    starts_ray = not ray.is_initialized()
-    if starts_ray:
-        progress("starting Ray")
-        ray.init(log_to_driver=False, logging_level=logging.ERROR)
-    try:
+    with ray_cluster(None, progress):
         kind = "GPU" if use_gpu else "CPU"
         available = int(ray.cluster_resources().get(kind, 0))
         if available < num_workers:
@@ -95,9 +91,6 @@ def train_with_ray(
         if error := training.exception():
             reason = " ".join(str(error).split())
             raise ValueError(f"training on Ray failed: {reason}") from error
-    finally:
-        if starts_ray:
-            ray.shutdown()
 
 
 def _fit(trainer: TorchTrainer, training: Future[None]) -> None:

@@ -3,6 +3,8 @@
 import logging
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ HEAD = {"node:__internal_head__": 0.001}
 missing for the work. On a cluster, they stay on the machine that is not taken away."""
 
 _SECONDS_TO_ANSWER = 10.0
+_SECONDS_TO_BE_RAY = 30.0
 
 _ENVIRONMENT = {
     # Ray's own variables reach its processes by this way alone.
@@ -27,6 +30,16 @@ _ENVIRONMENT = {
     "RAY_TRAIN_ENABLE_WORKER_STRUCTURED_LOGGING": "0",
 }
 
+_OWN_ENVIRONMENT = {
+    # Ctrl-C is ours: everything is kept already, so there is nothing to wait for.
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # our records hold the same, and survive
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",  # what ends a trial is in our records
+    "RAY_AIR_NEW_OUTPUT": "0",  # which would print tables of its own
+    # A trial has many small processes: Ray would warn of them, and start them one by one.
+    "RAY_worker_maximum_startup_concurrency": "16",
+}
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -34,7 +47,20 @@ class Cluster:
 
     dashboard: str | None
     """Its address for a browser; None if there is none."""
-    resources: dict[str, float]
+    nodes: tuple[dict[str, float], ...]
+    """Resources of each machine."""
+
+    @property
+    def announcement(self) -> str:
+        """A line for people."""
+        if self.dashboard is None:
+            return "this Ray has no dashboard"
+        return f"Ray's dashboard: {self.dashboard} (should it ask: ray get-auth-token)"
+
+    @property
+    def num_gpus(self) -> float:
+        """GPUs of all machines."""
+        return sum(node.get("GPU", 0.0) for node in self.nodes)
 
     def check(self, study: StudyConfig) -> None:
         """Refuse a study that would wait for machines for ever.
@@ -42,29 +68,34 @@ class Cluster:
         Raises:
             ValueError: With what is needed and what there is.
         """
-        if study.gpus_per_worker:
-            kind, each = "GPU", study.gpus_per_worker
-        else:
-            kind, each = "CPU", 1.0
-        needed, there = study.workers_per_trial * each, self.resources.get(kind, 0.0)
-        if needed > there:
+        num_slots = self._num_slots(study)
+        if num_slots < study.workers_per_trial:
+            kind = f"{study.gpus_per_worker:g} GPUs" if study.gpus_per_worker else "a CPU core"
             raise ValueError(
-                f"a trial needs {needed:g} {kind}s ({study.workers_per_trial} workers with "
-                f"{each:g} each), but Ray has {there:g}"
+                f"a trial needs {study.workers_per_trial} workers with {kind} each, "
+                f"but Ray has room for {num_slots}"
+            )
+        if self.dashboard is None and study.early_stopping and not study.pareto:
+            raise ValueError(
+                "this Ray has no dashboard, without which it does not give back what stopped "
+                "trials held: start it with one, or search with --no-early-stopping"
             )
 
     def most_trials_at_once(self, study: StudyConfig) -> int:
         """Return how many trials there is room for."""
-        if study.gpus_per_worker:
-            # Fractions of one card do not add up across cards.
-            if study.gpus_per_worker < 1:
-                slots = int(self.resources["GPU"]) * int(1 / study.gpus_per_worker + 1e-9)
-            else:
-                slots = int(self.resources["GPU"] // study.gpus_per_worker)
-            slots = min(slots, int(self.resources["CPU"]))
-        else:
-            slots = int(self.resources["CPU"])
-        return max(1, slots // study.workers_per_trial)
+        return self._num_slots(study) // study.workers_per_trial
+
+    def _num_slots(self, study: StudyConfig) -> int:
+        """Return how many workers there is room for; none is on two cards or two machines."""
+        total, each = 0, study.gpus_per_worker
+        for node in self.nodes:
+            slots = int(node.get("CPU", 0.0))
+            if 0 < each < 1:
+                slots = min(slots, int(node.get("GPU", 0.0)) * int(1 / each + 1e-9))
+            elif each:
+                slots = min(slots, int(node.get("GPU", 0.0) // each))
+            total += slots
+        return total
 
 
 def worker_resources(study: StudyConfig) -> dict[str, float]:
@@ -87,6 +118,8 @@ def ray_cluster(address: str | None, progress: Callable[[str], None]) -> Iterato
     Raises:
         ValueError: If nothing answers at the address.
     """
+    for name, value in _OWN_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     if ray.is_initialized():
         yield _describe(ray.init(ignore_reinit_error=True, logging_level=logging.ERROR))
         return
@@ -105,8 +138,6 @@ def ray_cluster(address: str | None, progress: Callable[[str], None]) -> Iterato
     if address is None:
         # Without a dashboard, what a stopped trial held would never be given back.
         options["include_dashboard"] = True
-        # A trial has many small processes: Ray would warn of them, and start them one by one.
-        os.environ.setdefault("RAY_worker_maximum_startup_concurrency", "16")
     try:
         context = ray.init(**options)
     except (ConnectionError, TimeoutError, RuntimeError) as error:
@@ -120,7 +151,8 @@ def ray_cluster(address: str | None, progress: Callable[[str], None]) -> Iterato
 
 def _describe(context: Any) -> Cluster:
     url = context.dashboard_url
-    return Cluster(f"http://{url}" if url else None, ray.cluster_resources())
+    nodes = tuple(dict(node["Resources"]) for node in ray.nodes() if node["Alive"])
+    return Cluster(f"http://{url}" if url else None, nodes)
 
 
 def _check_address(address: str) -> None:
@@ -136,5 +168,17 @@ def _check_address(address: str) -> None:
     try:
         with socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER):
             pass
+        command = [sys.executable, "-m", "ray.scripts.scripts", "health-check"]
+        subprocess.run(
+            [*command, "--address", address],
+            check=True,
+            capture_output=True,
+            timeout=_SECONDS_TO_BE_RAY,
+        )
     except (OSError, ValueError) as error:
         raise ValueError(f"no Ray answers at {address}: {error}") from error
+    except subprocess.SubprocessError as error:
+        raise ValueError(
+            f"what listens at {address} is no Ray of this version (its port is 6379, not that of "
+            "the dashboard)"
+        ) from error

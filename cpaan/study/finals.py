@@ -1,7 +1,9 @@
 """The end of a search: its best trials, scored again, and the one that is best then."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import optuna
@@ -27,12 +29,29 @@ def known_best(study: Study, num_ended: int) -> dict[str, Any] | None:
 
 
 def choose_best(
-    study: Study, optuna_study: optuna.Study, say: Callable[[str], None]
+    study: Study,
+    optuna_study: optuna.Study,
+    say: Callable[[str], None],
+    num_at_once: int,
+    deadline: float | None = None,
 ) -> dict[str, Any] | None:
     """Score the best trials again, with fresh draws and more seeds; return the best of them.
 
     The highest of many scores is high by luck too. Draws and seeds that took no part in choosing
     the finalists tell how high it is without.
+
+    Args:
+        study: All settings.
+        optuna_study: Its trials.
+        say: Called with a line for each score.
+        num_at_once: Trainings at a time.
+        deadline: Of the monotonic clock, when the rest is left for later.
+
+    Returns:
+        What ``best.json`` says; None if there was no finalist, or no time.
+
+    Raises:
+        WorkLostError: If machines or processes failed more often than is forgiven.
     """
     config = study.config
     finalists = best_trials(optuna_study, config, config.num_finalists)
@@ -48,23 +67,30 @@ def choose_best(
         for seed in seeds:
             job = study.job(trial.number, settled_of(trial), seed)
             job = replace(job, evaluation=job.evaluation.with_overrides(draws))
-            work[trial.number, seed] = start(_score, Trial(trial.number, job, config))
+            work[trial.number, seed] = partial(start, _score, Trial(trial.number, job, config))
     say(
         f"scoring the best {len(finalists)} again: {config.num_final_draws} fresh draws, "
         f"{len(seeds)} seeds"
     )
     found: dict[int, dict[int, tuple[float, float]]] = {trial.number: {} for trial in finalists}
-    for done, ((number, seed), scores) in enumerate(collect(work), start=1):
-        count = f"({done} of {len(work)})"
+    dropped: dict[int, str] = {}
+    began, done = time.monotonic(), 0
+    for (number, seed), scores in collect(work, num_at_once, deadline):
+        done += 1
+        left = (time.monotonic() - began) / done * (len(work) - done)
+        count = f"({done} of {len(work)}, about {left:.0f} s left)"
         if isinstance(scores, JobFailedError):
-            say(f"trial {number} is no finalist: with seed {seed}, {scores} {count}")
+            dropped[number] = f"with seed {seed}, {scores}"
+            say(f"trial {number} is no finalist: {dropped[number]} {count}")
             continue
         found[number][seed] = scores
         say(f"trial {number}, seed {seed}: LSL {scores[0]:.2f}, GLSL {scores[1]:.2f} {count}")
+    if done < len(work):
+        return None
     rows = [
         _final_row(study, trial, found[trial.number])
         for trial in finalists
-        if len(found[trial.number]) == len(seeds)
+        if trial.number not in dropped
     ]
     if not rows:
         return None
@@ -79,6 +105,7 @@ def choose_best(
         "num_draws": config.num_final_draws,
         "draw_seed": draws["draw_seed"],
         "features": study.data.fingerprint,
+        "dropped": {str(number): reason for number, reason in dropped.items()},
         "finalists": [
             {name: row[name] for name in row if name not in ("training", "evaluation")}
             for row in rows

@@ -1,6 +1,8 @@
 """Trainings and their scores as Ray's work: as many at once as there is room for."""
 
-from collections.abc import Callable, Iterator
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import ray
@@ -17,10 +19,14 @@ class JobFailedError(ValueError):
     """A training or its score ended in an error that would come again."""
 
 
+class WorkLostError(RuntimeError):
+    """Machines or processes failed more often than is forgiven; to try again may well help."""
+
+
 def start(
     function: Callable[..., Any], trial: Trial, *arguments: Any, retrains: bool = True
 ) -> "ray.ObjectRef[Any]":
-    """Train to the end what the storage has not, then call a function with the trial; at once.
+    """Train to the end what the storage has not, then call a function with the trial.
 
     A single worker needs no Ray Train around it, which takes longer to start than a small training
     lasts; its outcome is the same. Several workers train as they do in a trial.
@@ -36,28 +42,60 @@ def start(
     room = {"num_cpus": needs["CPU"], "num_gpus": needs.get("GPU", 0)}
     trained = None
     if retrains and study.workers_per_trial > 1:
-        together = ray.remote(_train_together)
-        trained = together.options(num_cpus=0, resources=HEAD, max_retries=MOST_FAILURES).remote(
-            trial
-        )
+        together = ray.remote(train_with_workers)
+        on_head = together.options(num_cpus=0, resources=HEAD, max_retries=MOST_FAILURES)
+        trained = on_head.remote(trial, [])
     alone = ray.remote(_train_and_call)
     return alone.options(**room, max_retries=MOST_FAILURES).remote(
         function, trial, retrains and study.workers_per_trial == 1, trained, *arguments
     )
 
 
-def collect(work: "dict[Key, ray.ObjectRef[Any]]") -> Iterator[tuple[Key, Any]]:
-    """Yield what was started, as it ends: its result, or a `JobFailedError`."""
-    key_of = {reference: key for key, reference in work.items()}
-    left: list[Any] = list(key_of)
-    while left:
-        (done,), left = ray.wait(left, num_returns=1)
-        try:
-            result = ray.get(done)
-        except ray.exceptions.RayError as error:
-            cause = getattr(error, "cause", None) or error
-            result = JobFailedError(" ".join(str(cause).split()))
-        yield key_of[done], result
+def collect(
+    work: "Mapping[Key, Callable[[], ray.ObjectRef[Any]]]",
+    num_at_once: int,
+    deadline: float | None = None,
+) -> Iterator[tuple[Key, Any]]:
+    """Start work, some at a time, and yield what comes of it as it ends.
+
+    Args:
+        work: What starts each piece.
+        num_at_once: Pieces at a time: what waits for room too long would be given up.
+        deadline: Of the monotonic clock, when the rest is left undone; None: never.
+
+    Yields:
+        The key of a piece, with its result or a `JobFailedError`.
+
+    Raises:
+        WorkLostError: If a piece failed for a reason that is not its own.
+    """
+    waiting = deque(work.items())
+    running: dict[Any, Key] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < num_at_once:
+                key, begin = waiting.popleft()
+                running[begin()] = key
+            seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
+            done, _ = ray.wait(list(running), num_returns=1, timeout=seconds)
+            if not done:
+                return
+            key = running.pop(done[0])
+            yield key, _result_of(done[0], key)
+    finally:
+        for reference in running:
+            ray.cancel(reference, force=True)
+
+
+def _result_of(reference: Any, key: Any) -> Any:
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayError as error:
+        cause = getattr(error, "cause", None) or error
+        reason = " ".join(str(cause).split())
+        if isinstance(cause, ValueError):
+            return JobFailedError(reason)
+        raise WorkLostError(f"{key}: {reason}") from error
 
 
 def _train_and_call(
@@ -69,7 +107,3 @@ def _train_and_call(
             if report.problem:
                 raise ValueError(report.problem)
     return function(trial, device, *arguments)
-
-
-def _train_together(trial: Trial) -> None:
-    train_with_workers(trial, [])

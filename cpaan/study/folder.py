@@ -1,5 +1,8 @@
 """A study on disk: all that decides it, begun or gone on with."""
 
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -81,6 +84,21 @@ class Study:
             "storage": self.elsewhere,
         }
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes of this machine from working on the study.
+
+        Raises:
+            ValueError: If one does already.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until it is closed, or we die
+            except BlockingIOError:
+                raise ValueError(f"another process works on {self.folder}") from None
+            yield
+
     def write(self) -> None:
         """Write ``config.json``, with every command that has worked on the study so far."""
         is_new = not (self.folder / CONFIG).exists()
@@ -142,6 +160,19 @@ def fetch_study(location: str, folder: Path) -> None:
         if content is None:
             raise ValueError(f"{location} has no {name}: it is no study")
         here.write(name, content)
+
+
+def find_study(name: str | None, results: Path) -> Path:
+    """Return the folder of a study by its name or path; without one, the newest.
+
+    Raises:
+        ValueError: If none is named and there is none.
+    """
+    if name is None:
+        return newest_study(results)
+    folder = Path(name)
+    is_name = len(folder.parts) == 1 and not (folder / CONFIG).exists()
+    return results / folder if is_name else folder
 
 
 def newest_study(results: Path) -> Path:

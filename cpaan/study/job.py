@@ -20,7 +20,7 @@ from cpaan.splits import VALIDATION_PHASE, draw_shots
 from cpaan.study.config import DataReference
 from cpaan.study.storage import Storage
 from cpaan.tasks import LowShotTask, Queries, read_phase
-from cpaan.training import LOSSES, TrainingRun
+from cpaan.training import LOSSES, TrainingDivergedError, TrainingRun
 from cpaan.workers import ALONE, Workers
 
 _STEPS_AT_ONCE = 50  # between looks at the losses, and at the clock
@@ -111,6 +111,9 @@ def run_job(
     if workers.mean(float(problem is not None), device):
         yield Report((), problem=problem or _OF_ANOTHER)
         return
+    if workers.mean(float(run.episode), device) != run.episode:
+        # A process that should be dead may have written in between: all of them read again.
+        raise RuntimeError("workers have read different states")
     if keeper.curve:
         yield Report(tuple(keeper.curve))
     for mark in sorted({*job.marks, job.training.num_episodes}):
@@ -126,13 +129,16 @@ def run_job(
                     losses[name] += means[name] * count / (mark - first)
                 if workers.rank == 0 and run.episode < mark:
                     keeper.save_now_and_then()
-            seconds = time.monotonic() - started
-            if workers.rank == 0:
+        except TrainingDivergedError as error:  # which comes to all workers alike
+            problem = str(error)
+        seconds = time.monotonic() - started
+        if workers.rank == 0 and problem is None:
+            try:
                 if mark in job.marks:
                     keeper.add(*_evaluate(method, task, queries, job))
                 keeper.save()
-        except (ValueError, ArithmeticError) as error:
-            problem = " ".join(str(error).split())
+            except (ValueError, ArithmeticError) as error:
+                problem = " ".join(str(error).split())
         # All of them end together, or those that go on would wait for the others for ever.
         if workers.mean(float(problem is not None), device):
             yield Report(tuple(keeper.curve), problem=problem or _OF_ANOTHER)

@@ -5,7 +5,7 @@ import json
 import math
 import sqlite3
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,15 +57,20 @@ class Records:
         """Write a JSON file."""
         self.write(name, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
-    def update(self, study: optuna.Study, config: StudyConfig) -> None:
-        """Bring table, events and copies up to what the Optuna study knows."""
+    def update(self, study: optuna.Study, config: StudyConfig, *, is_last: bool = False) -> None:
+        """Bring table, events and copies up to what the Optuna study knows.
+
+        A copy elsewhere that fails is made again with the next update; the last one must not fail.
+        """
         buffer = io.BytesIO()
         trial_table(study, config).to_parquet(buffer, index=False)
-        self.write(TRIALS, buffer.getvalue())
+        Storage(str(self.folder)).write(TRIALS, buffer.getvalue())
         for trial in study.get_trials(deepcopy=False):
             self._write_events(trial, config)
         if self._is_elsewhere:
-            self._storage.write(OPTUNA, _snapshot(self.folder / OPTUNA))
+            with nullcontext() if is_last else suppress(OSError):
+                self._storage.write(OPTUNA, _snapshot(self.folder / OPTUNA))
+                self._storage.write(TRIALS, buffer.getvalue())
 
     def _write_events(self, trial: FrozenTrial, config: StudyConfig) -> None:
         """Append what is new of a trial's curve to its TensorBoard events."""

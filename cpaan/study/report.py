@@ -3,10 +3,12 @@
 import io
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import ray
 import torch
 
 from cpaan.benchmark import run_method, to_records
@@ -27,6 +29,7 @@ from cpaan.study.trial import Trial
 from cpaan.tasks import check_phase, read_phase
 
 FOLDER = "report"
+_FEWEST_SEEDS = 3
 _SEEDED_DRAWS = 1  # what is added to the seed of the fixed draws
 
 
@@ -41,6 +44,23 @@ class Row:
     trial: int | None = None
     """Whose settings these are; None where nothing is trained."""
 
+    @property
+    def is_control(self) -> bool:
+        """Whether nothing is trained."""
+        return self.trial is None
+
+    def describe(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        training = None if self.is_control else self.settled.training.to_dict()
+        return {
+            "name": self.name,
+            "method": self.method,
+            "trial": self.trial,
+            "seeds": list(self.seeds),
+            "training": training,
+            "evaluation": self.settled.evaluation.to_dict(),
+        }
+
 
 @dataclass(frozen=True)
 class ReportSettings:
@@ -52,6 +72,10 @@ class ReportSettings:
     num_seeded_draws: int = 50
     heads: tuple[str, ...] = ()
     """Classifiers; none: the one of the search."""
+
+    def __post_init__(self) -> None:
+        if self.num_seeds < _FEWEST_SEEDS:
+            raise ValueError(f"a report needs {_FEWEST_SEEDS} seeds at least, got {self.num_seeds}")
 
 
 def rows_of(study: Study, best: dict[str, Any], settings: ReportSettings) -> list[Row]:
@@ -106,37 +130,37 @@ def make_report(
     count_test_reads(table.fingerprint)  # a damaged log is found before the work, not after
     record_test_read(table.fingerprint)
 
-    work = {}
-    for row in rows:
-        for seed in row.seeds:
-            number = row.trial or 0
-            job = study.job(number, row.settled, seed)
-            wanted = {"heads": heads, "prior": row.settled.evaluation.prior}
-            job = replace(job, evaluation=job.evaluation.with_overrides(wanted))
-            trial = Trial(number, job, study.config)
-            is_trained = row.trial is not None
-            name = None if is_trained else row.method
-            work[row.name, seed] = start(
-                _evaluate, trial, row.name, name, draws, retrains=is_trained
-            )
     say(
         f"test phase: {len(rows)} rows, {num_fixed} fixed and {settings.num_seeded_draws} seeded "
         f"draws, {settings.num_seeds} new seeds for each trained row"
     )
-    found = {}
-    for done, (key, frames) in enumerate(collect(work), start=1):
+    work = {
+        (row.name, seed): partial(_start, study, row, seed, heads, draws)
+        for row in rows
+        for seed in row.seeds
+    }
+    found, failed = {}, {}
+    results = collect(work, cluster.most_trials_at_once(study.config))
+    for done, (key, frames) in enumerate(results, start=1):
+        name, seed = key
         if isinstance(frames, JobFailedError):
-            raise ValueError(f"{key[0]}, seed {key[1]}: {frames}")
-        found[key] = frames
-        say(f"{key[0]}, seed {key[1]} ({done} of {len(work)})")
+            failed[name] = f"{name} has no scores: with seed {seed}, {frames}"
+            say(f"{failed[name]} ({done} of {len(work)})")
+        else:
+            found[key] = frames
+            say(f"{name}, seed {seed} ({done} of {len(work)})")
+    if rows[-1].name in failed:
+        raise ValueError(failed[rows[-1].name])
+    rows = [row for row in rows if row.name not in failed]
     scores, diversity, priors = (
-        pd.concat([found[key][part] for key in work], ignore_index=True) for part in range(3)
+        pd.concat([found[key][part] for key in work if key[0] not in failed], ignore_index=True)
+        for part in range(3)
     )
     tables = make_tables(
         scores,
         num_fixed=num_fixed,
         best=rows[-1].name,
-        paper=rows[-2].name if best["trial"] != 0 else None,
+        paper=next((row.name for row in rows[:-1] if row.trial == 0), None),
     )
     about = {
         "run": run,
@@ -144,22 +168,25 @@ def make_report(
         "settings": {**vars(settings), "heads": list(heads)},
         "phase": TEST_PHASE,
         "best": best,
-        "rows": [
-            {
-                "name": row.name,
-                "method": row.method,
-                "trial": row.trial,
-                "seeds": list(row.seeds),
-                "training": None if row.trial is None else row.settled.training.to_dict(),
-                "evaluation": row.settled.evaluation.to_dict(),
-            }
-            for row in rows
-        ],
+        "rows": [row.describe() for row in rows],
+        "failed": failed,
+        "best_minus_trial_0": tables.gains,
         "test_reads": count_test_reads(table.fingerprint),
-        "resources": cluster.resources,
+        "nodes": list(cluster.nodes),
     }
     _write(study, tables, about, scores, diversity, priors)
     return tables
+
+
+def _start(
+    study: Study, row: Row, seed: int, heads: tuple[str, ...], draws: ShotRows
+) -> "ray.ObjectRef[Any]":
+    number = row.trial or 0  # a control is nobody's trial
+    job = study.job(number, row.settled, seed)
+    wanted = {"heads": heads, "prior": row.settled.evaluation.prior}
+    job = replace(job, evaluation=job.evaluation.with_overrides(wanted))
+    trial = Trial(number, job, study.config)
+    return start(_evaluate, trial, row, draws, retrains=not row.is_control)
 
 
 def _draw(study: Study, settings: ReportSettings, fixed_rows: ShotRows | None) -> ShotRows:
@@ -178,7 +205,7 @@ def _draw(study: Study, settings: ReportSettings, fixed_rows: ShotRows | None) -
 
 
 def _evaluate(
-    trial: Trial, device: torch.device, name: str, control: str | None, draws: ShotRows
+    trial: Trial, device: torch.device, row: Row, draws: ShotRows
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """Return scores, diversities and priors of one row with one seed, on the test phase."""
     torch.set_num_threads(1)
@@ -194,16 +221,16 @@ def _evaluate(
     )
     task, queries = read_phase(table, split, VALIDATION_PHASE, validation, shots, device)
     method: Augmented
-    if control is None:
-        method = load_method(job, task)
+    if row.is_control:
+        method = make_method(row.method, config, job.training)
     else:
-        method = make_method(control, config, job.training)
-    everything, _ = run_method(name, method, job.seed, task, queries, config)
+        method = load_method(job, task)
+    everything, _ = run_method(row.name, method, job.seed, task, queries, config)
     priors = best_priors(everything)
 
     task, queries = read_phase(table, split, TEST_PHASE, draws, shots, device, is_noted=True)
     of_test = config.with_overrides({"num_draws": len(draws)})
-    everything, diversity = run_method(name, method, job.seed, task, queries, of_test)
+    everything, diversity = run_method(row.name, method, job.seed, task, queries, of_test)
     return with_priors(everything, priors), diversity, priors.assign(seed=job.seed)
 
 

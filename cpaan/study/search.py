@@ -1,6 +1,5 @@
 """The search: trials on Ray Tune, proposed by Optuna; then the best of them, scored again."""
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,10 +24,11 @@ from cpaan.study.searcher import (
     open_study,
 )
 from cpaan.study.space import Settled
-from cpaan.study.storage import Storage
+from cpaan.study.storage import Storage, join
 from cpaan.study.trial import MOST_FAILURES, PROBLEM, Trial, run_trial
 
 _SECONDS_BETWEEN_TICKS = 1.0
+_MOST_LETTERS = 500  # of an error that Ray tells with all of its circumstances
 _FRESH_DRAWS = 1  # what is added to the seed of the draws for the finalists
 
 
@@ -73,10 +73,24 @@ def search(
         timeout_seconds: After which nothing new is begun, and what runs is left for later.
 
     Raises:
-        ValueError: If the resources cannot be had.
+        ValueError: If the resources cannot be had, or another process works on the study.
+        OSError, optuna.exceptions.OptunaError: If the records cannot be written.
+        WorkLostError: If machines failed at the end more often than is forgiven.
     """
     deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
     cluster.check(study.config)
+    with study.locked():
+        return _search(study, cluster, watch, points, num_concurrent, deadline)
+
+
+def _search(
+    study: Study,
+    cluster: Cluster,
+    watch: Watch,
+    points: Sequence[dict[str, Any]],
+    num_concurrent: int | None,
+    deadline: float | None,
+) -> Outcome:
     study.write()
     optuna_study = open_study(study.folder / OPTUNA, study.config)
     enqueue_points(optuna_study, study.space, points)
@@ -90,8 +104,7 @@ def search(
         watch.show(optuna_study)
 
     best = None
-    if cluster.dashboard:
-        watch.say(f"Ray's dashboard: {cluster.dashboard} (should it ask: ray get-auth-token)")
+    watch.say(cluster.announcement)
     # More would only wait for room, and be taken for trials that cannot start.
     at_once = cluster.most_trials_at_once(study.config)
     at_once = min(at_once, num_concurrent or at_once)
@@ -101,10 +114,12 @@ def search(
     is_late = deadline is not None and time.monotonic() > deadline
     num_ended = len(_ended(optuna_study))
     if num_ended >= study.config.num_trials and not is_late:
-        best = known_best(study, num_ended) or choose_best(study, optuna_study, watch.say)
+        best = known_best(study, num_ended) or choose_best(
+            study, optuna_study, watch.say, at_once, deadline
+        )
         if best is not None:
             records.write_json(BEST, best)
-    records.update(optuna_study, study.config)
+    records.update(optuna_study, study.config, is_last=True)
     return Outcome(len(_ended(optuna_study)), _failed(optuna_study), best)
 
 
@@ -126,15 +141,11 @@ def _run_trials(
         return Trial(number, replace(job, marks=marks), config)
 
     stops_early = config.early_stopping and not config.pareto and len(marks) > 1
-    # Ctrl-C is ours: everything is kept already, so there is nothing to wait for.
-    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
-    os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"  # our records hold the same, and survive
-    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # which would print tables of its own
-    os.environ["TUNE_PRINT_ALL_TRIAL_ERRORS"] = "0"  # what ends a trial is in our records
+    searcher = OptunaSearcher(optuna_study, study.space, config, make_trial, changed)
     tuner = ray_tune.Tuner(
         ray_tune.with_resources(run_trial, HEAD),
         tune_config=TuneConfig(
-            search_alg=OptunaSearcher(optuna_study, study.space, config, make_trial, changed),
+            search_alg=searcher,
             scheduler=ResumableASHA(config, marks, optuna_study)
             if stops_early
             else FIFOScheduler(),
@@ -146,8 +157,8 @@ def _run_trials(
         ),
         run_config=RunConfig(
             name="tune",
-            storage_path=f"{study.storage}/ray",
-            stop=_Deadline(deadline),
+            storage_path=join(study.storage, "ray"),
+            stop=_Stop(deadline, searcher),
             failure_config=FailureConfig(max_failures=MOST_FAILURES),
             checkpoint_config=CheckpointConfig(num_to_keep=1),
             callbacks=[_Lookout(watch, optuna_study)],
@@ -155,19 +166,25 @@ def _run_trials(
         ),
     )
     tuner.fit()
+    if searcher.failure is not None:
+        raise searcher.failure
 
 
-class _Deadline(ray_tune.Stopper):
-    """Stops everything when its time has come; trials that run then stay unfinished."""
+class _Stop(ray_tune.Stopper):
+    """Stops everything in time, or when nothing can be written; what runs stays unfinished."""
 
-    def __init__(self, deadline: float | None) -> None:
-        self._deadline = deadline
+    def __init__(self, deadline: float | None, searcher: OptunaSearcher) -> None:
+        self._deadline, self._searcher = deadline, searcher
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return False
 
     def stop_all(self) -> bool:
-        return self._deadline is not None and time.monotonic() > self._deadline
+        is_late = self._deadline is not None and time.monotonic() > self._deadline
+        return is_late or self._searcher.failure is not None
+
+    def __reduce__(self) -> Any:
+        return (object, ())  # Tune pickles it, for a way to go on that is not ours
 
 
 class _Lookout(ray_tune.Callback):
@@ -185,8 +202,15 @@ class _Lookout(ray_tune.Callback):
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self._watch.say(f"trial {trial.config['trial'].number} lost its process, and goes on")
 
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        number = trial.config["trial"].number
+        reason = " ".join(str(trial.get_error()).split())[:_MOST_LETTERS]
+        known = self._study.get_trials(deepcopy=False)[number]
+        optuna.Trial(self._study, known._trial_id).set_user_attr(PROBLEM, reason)
+        self._watch.say(f"trial {number} could not be run: {reason}")
+
     def __reduce__(self) -> Any:
-        return (object, ())  # Tune pickles its callbacks, for a way to go on that is not ours
+        return (object, ())  # as above
 
 
 def _ended(study: optuna.Study) -> list[FrozenTrial]:

@@ -6,7 +6,8 @@ that ended stay, those that did not are handed out again under their numbers.
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -88,9 +89,24 @@ class OptunaSearcher(Searcher):
         running = study.get_trials(deepcopy=False, states=[TrialState.RUNNING])
         self._unfinished = deque(running)
         self._trials: dict[str, optuna.Trial] = {}
+        self.failure: Exception | None = None
+        """Why nothing can be written down any more. Raised into Tune, it would be taken for a
+        fault of the trial, and the trial be run again."""
 
-    def suggest(self, trial_id: str) -> dict[str, Any]:
+    def suggest(self, trial_id: str) -> dict[str, Any] | None:
         """Return an unfinished trial, or a new one."""
+        with self._noting_failure():
+            return self._suggest(trial_id)
+        return None
+
+    @contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, optuna.exceptions.OptunaError) as error:
+            self.failure = self.failure or error
+
+    def _suggest(self, trial_id: str) -> dict[str, Any]:
         if self._unfinished:
             known = self._unfinished.popleft()
             self._seed_sampler(known.number)  # should it have died before all was proposed
@@ -126,8 +142,9 @@ class OptunaSearcher(Searcher):
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Write down what is new of a trial's curve."""
-        self._note(self._trials[trial_id], result)
-        self._changed()
+        with self._noting_failure():
+            self._note(self._trials[trial_id], result)
+            self._changed()
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -137,8 +154,12 @@ class OptunaSearcher(Searcher):
         A trial whose processes died too often stays unfinished: it is no fault of its
         parameters, and a search that goes on tries it again.
         """
-        trial = self._trials.pop(trial_id)
-        if result is None or error:
+        with self._noting_failure():
+            self._tell(self._trials[trial_id], None if error else result)
+            self._changed()
+
+    def _tell(self, trial: optuna.Trial, result: dict[str, Any] | None) -> None:
+        if result is None:
             trial.set_user_attr(PROBLEM, "its processes died too often, or could not start")
         else:
             self._note(trial, result)
@@ -150,7 +171,6 @@ class OptunaSearcher(Searcher):
                 self._study.tell(trial, [result[NOVEL_TOP5], result[ALL_TOP5]])
             else:
                 self._study.tell(trial, result[SCORE])
-        self._changed()
 
     def _note(self, trial: optuna.Trial, result: dict[str, Any]) -> None:
         known = trial.user_attrs.get(CURVE, [])
@@ -228,7 +248,7 @@ def best_trials(study: optuna.Study, config: StudyConfig, count: int) -> list[Fr
     With two objectives, those that no other one beats in both come first.
     """
     done = study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
-    front = {trial.number for trial in study.best_trials} if done else set()
+    front = {trial.number for trial in study.best_trials} if done and config.pareto else set()
 
     def key(trial: FrozenTrial) -> tuple[bool, float, int]:
         is_first = not config.pareto or trial.number in front

@@ -1,6 +1,6 @@
 """What a search proposes: the parameters, their ranges, and the paper's own points."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,6 +9,26 @@ from cpaan.gans import GANS
 
 RECOMMENDED, AS_PRINTED = "recommended", "as_printed"
 """Whose settings hold where a proposal is silent."""
+
+_PRINTED = (
+    "cycle_weight",
+    "covariance_weight",
+    "ky_fan_order",
+    "neighbours",
+    "noise_dim",
+    "num_components",
+    "noise_spread",
+)
+"""Parameters that the paper gives a value for."""
+_SEARCHED = (*_PRINTED, "perplexity", "num_neighbours", "noise")
+_SEARCHED_WIDE = (
+    "generator_learning_rate",
+    "discriminator_learning_rate",
+    "episode_shots",
+    "residual",
+    "mixing_shots",
+    "num_synthetic",
+)
 
 
 class Suggests(Protocol):
@@ -122,15 +142,43 @@ class Space:
         return found
 
     def point(self, whose: str) -> dict[str, Any]:
-        """Return the parameters at which a proposal changes nothing.
+        """Return the paper's parameters: with our settings elsewhere, or with its own.
 
         Raises:
             ValueError: If one of them is outside its range.
         """
         around = self.around(whose)
-        own = _OwnValues({**around.evaluation.to_dict(), **around.training.to_dict()})
+        values = {**around.evaluation.to_dict(), **around.training.to_dict()}
+        if whose == RECOMMENDED:
+            printed = TrainConfig.as_printed().to_dict()
+            values |= {name: printed[name] for name in _PRINTED}
+        own = _OwnValues(values)
         self.propose(own, whose)
         return own.asked
+
+    def check_point(self, point: Mapping[str, Any]) -> None:
+        """Refuse parameters that are none here, or whose values are outside their ranges.
+
+        Raises:
+            ValueError: With the parameter.
+        """
+        values = {**self.evaluation.to_dict(), **self.training.to_dict(), **point}
+        own = _OwnValues(values)
+        self.propose(own)
+        unknown = sorted(set(point) - set(own.asked))
+        if unknown:
+            raise ValueError(f"no parameters of such a point: {', '.join(unknown)}")
+
+    def check_fixed(self, names: Collection[str]) -> None:
+        """Refuse to fix what is searched.
+
+        Raises:
+            ValueError: With the parameter.
+        """
+        searched = (*_SEARCHED, *(_SEARCHED_WIDE if self.wide else ()))
+        for name in names:
+            if name in searched:
+                raise ValueError(f"{name} is searched: --points has values of it to be tried")
 
 
 class _OwnValues:
@@ -142,7 +190,7 @@ class _OwnValues:
 
     def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float:
         value = self._values[name]
-        if not low <= value <= high:
+        if not isinstance(value, int | float) or not low <= value <= high:
             raise ValueError(f"{name} is {value}, but the search goes from {low} to {high}")
         self.asked[name] = value
         return float(value)

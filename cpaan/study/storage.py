@@ -37,10 +37,6 @@ class Storage:
         is_local = isinstance(self._files, pyarrow.fs.LocalFileSystem)
         return Path(self._root) if is_local else None
 
-    def below(self, name: str) -> "Storage":
-        """Return the storage of a folder in this one."""
-        return Storage(f"{self.location.rstrip('/')}/{name}")
-
     def exists(self, name: str) -> bool:
         """Return whether there is such a file."""
         info = self._files.get_file_info(self._path(name))
@@ -93,6 +89,12 @@ class Storage:
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
+
+
+def join(location: str, name: str) -> str:
+    """Return the location of a folder in another; what follows a question mark stays behind."""
+    folder, mark, query = location.partition("?")
+    return f"{folder.rstrip('/')}/{name}{mark}{query}"
 
 
 def _reason(error: BaseException) -> str:

@@ -19,14 +19,15 @@ class Tables:
 
     cells: pd.DataFrame
     """For each method, head, column and number of shots, and for top1 and top5: ``_fixed``, mean
-    over the fixed draws; ``_mean`` and ``_interval`` over the seeded ones; ``_minus_paper`` and
+    over the fixed draws; ``_mean`` and ``_interval`` over the seeded ones, ``_std_seeds`` between
+    trainings; ``_minus_paper`` and
     ``_minus_none`` with their ``_interval``, paired by draw, over the seeded ones."""
     best: str
     paper: str | None
-    """The row with the paper's printed weights; None if the best is that."""
-    gains: dict[str, tuple[float, float]]
-    """By head: what the best has over the paper's row, and half the width of the 95 % interval,
-    in the mean of LSL and GLSL top-5 over all shots."""
+    """The row with the paper's printed weights; None if the best is that, or it has no scores."""
+    gains: dict[str, dict[str, Any]]
+    """By head: the ``difference`` of the best to the paper's row in the mean of LSL and GLSL top-5
+    over all shots, half the width of its 95 % ``interval``, and the difference ``by_seed``."""
     num_fixed: int
     num_seeded: int
 
@@ -78,15 +79,16 @@ class Tables:
         """Return what the search gained, whatever its sign."""
         if self.paper is None:
             return (
-                "The search found nothing better than trial 0, which has the paper's printed "
-                "weights: best minus trial 0 is zero."
+                "There is no trial 0 beside the best one, to compare it with: the search found "
+                "nothing better than the paper's printed weights, or these could not be trained."
             )
         lines = [
-            f"{gain:+.2f} ± {interval:.2f} ({head} head)"
-            for head, (gain, interval) in self.gains.items()
+            f"{gain['difference']:+.2f} ± {gain['interval']:.2f} ({head} head; by seed "
+            f"{', '.join(f'{value:+.2f}' for value in gain['by_seed'])})"
+            for head, gain in self.gains.items()
         ]
         return (
-            f"Best minus trial 0 (the paper's printed weights), mean of LSL and GLSL top-5 over "
+            "Best minus trial 0 (the paper's printed weights), mean of LSL and GLSL top-5 over "
             f"all shots, paired over {self.num_seeded} draws: {', '.join(lines)}."
         )
 
@@ -164,7 +166,7 @@ def make_tables(scores: pd.DataFrame, *, num_fixed: int, best: str, paper: str |
     fixed, seeded = scores[is_fixed], scores[~is_fixed]
     cells = summarise(fixed)[[*CELL, *(f"{m}_mean" for m in _METRICS)]]
     cells = cells.rename(columns={f"{m}_mean": f"{m}_fixed" for m in _METRICS})
-    wanted = [f"{m}_{part}" for m in _METRICS for part in ("mean", "interval")]
+    wanted = [f"{m}_{part}" for m in _METRICS for part in ("mean", "interval", "std_seeds")]
     cells = cells.merge(summarise(seeded)[[*CELL, *wanted]], on=CELL)
     for name, against in (("paper", paper), ("none", "none")):
         if against is None:
@@ -183,14 +185,19 @@ def make_tables(scores: pd.DataFrame, *, num_fixed: int, best: str, paper: str |
     return Tables(cells, best, paper, gains, num_fixed, num_seeded)
 
 
-def _gains(scores: pd.DataFrame, best: str, paper: str) -> dict[str, tuple[float, float]]:
-    """Return, by head, the mean over draws of the difference of two rows, and its interval."""
+def _gains(scores: pd.DataFrame, best: str, paper: str) -> dict[str, dict[str, Any]]:
+    """Return, by head, how far apart two rows are."""
     relevant = scores[scores["column"].isin(_TITLES)]
-    of_draw = relevant.groupby(["method", "head", "draw"])["top5"].mean()
     gains = {}
-    for head in relevant["head"].unique():
-        difference = of_draw[best][head] - of_draw[paper][head]
-        gains[str(head)] = (float(difference.mean()), mean_interval(difference))
+    for head, rows in relevant.groupby("head", sort=False):
+        of_draw = rows.groupby(["method", "draw"])["top5"].mean()
+        of_seed = rows.groupby(["method", "seed"])["top5"].mean()
+        differences = of_draw[best] - of_draw[paper]
+        gains[str(head)] = {
+            "difference": float(differences.mean()),
+            "interval": mean_interval(differences),
+            "by_seed": (of_seed[best] - of_seed[paper]).tolist(),
+        }
     return gains
 
 

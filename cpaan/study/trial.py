@@ -13,6 +13,7 @@ from ray.util.metrics import Gauge
 from cpaan.study.cluster import worker_resources
 from cpaan.study.config import StudyConfig
 from cpaan.study.job import Job, Report, run_job
+from cpaan.study.storage import join
 from cpaan.workers import Workers
 
 EPISODE, SCORE, NOVEL_TOP5, ALL_TOP5 = "episode", "score", "novel_top5", "all_top5"
@@ -62,7 +63,7 @@ def train_with_workers(trial: Trial, callbacks: list[UserCallback]) -> None:
         ),
         run_config=RunConfig(
             name=job.path.replace("/", "-").removesuffix(".pt"),
-            storage_path=f"{job.storage}/ray/train",
+            storage_path=join(job.storage, "ray/train"),
             callbacks=callbacks,  # type: ignore[arg-type]  # mypy sees the older Train
             # A start that cannot be had is an error in the end, not a wait for ever.
             failure_config=FailureConfig(
