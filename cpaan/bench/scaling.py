@@ -17,13 +17,13 @@ HELP = "episodes per second of two workers on two cores, over those of one (goal
 
 # Large enough that a step's arithmetic outweighs the exchange of its gradients.
 SIZES = {
-    "num_ways": 10,
-    "batch_size": 200,
+    "num_ways": 16,
+    "batch_size": 500,
     "episode_shots": (1, 2, 5),
     "hidden_dim": 128,
     "num_covariance_classes": 4,
 }
-NUM_EPISODES = 80
+NUM_EPISODES = 30
 REPEATS = 2  # alternately, so that a slow minute of the machine meets both
 
 

@@ -114,6 +114,7 @@ def run_job(
     if workers.mean(float(run.episode), device) != run.episode:
         # A process that should be dead may have written in between: all of them read again.
         raise RuntimeError("workers have read different states")
+    keeper.start_clock()
     if keeper.curve:
         yield Report(tuple(keeper.curve))
     for mark in sorted({*job.marks, job.training.num_episodes}):
@@ -220,6 +221,10 @@ class _Keeper:
             except Exception as error:  # a file of something else fails anywhere
                 reason = " ".join(str(error).split())
                 raise ValueError(f"cannot go on from {job.path}: {reason}") from error
+        self.start_clock()
+
+    def start_clock(self) -> None:
+        """Count seconds from now on: what others take to get ready is no cost of training."""
         self._started = self._saved = time.monotonic()
 
     def has(self, mark: int) -> bool:
