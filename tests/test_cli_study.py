@@ -144,7 +144,7 @@ def test_bad_input_is_one_line(capsys, arguments, message):
         ([{"cycle_weight": "much"}], "point 0 of p.json: cycle_weight is much, but the search"),
         ([{"neighbours": "none"}], "neighbours is none, but the search knows soft, hard"),
         ([{"num_neighbours": 3}], "no parameters of such a point: num_neighbours"),
-        ([{}] * 7, "p.json has 7 points, and --trials room for 6"),
+        ([{}] * 11, "p.json has 11 points, and --trials room for 10"),
         ({}, "p.json is no list of parameters"),
     ],
 )

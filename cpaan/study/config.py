@@ -26,7 +26,7 @@ class StudyConfig(Settings):
     """Which of the four GANs."""
     seed: int = 0
     """Decides proposals, and the training of every trial; the finalists' further seeds follow."""
-    num_trials: int = 8
+    num_trials: int = 12
     """How many proposals are tried; the first two are the paper's."""
     workers_per_trial: int = 1
     """Processes that train one trial together, each on its own episodes."""
@@ -120,7 +120,7 @@ class Preset:
 PRESETS = {
     # Two CPU cores, minutes: small episodes, and learning rates at which they still teach.
     "quick": Preset(
-        study={"num_trials": 8, "head": "cosine", "num_rungs": 2},
+        study={"num_trials": 12, "head": "cosine", "num_rungs": 2},
         sizes={
             "num_episodes": 100,
             "num_ways": 4,
