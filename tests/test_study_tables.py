@@ -84,9 +84,13 @@ def test_the_headline_is_what_the_search_gained_whatever_its_sign(tables):
 def test_a_best_that_is_trial_0_has_no_difference_to_it():
     rows = {"none": [1, 2, 3, 4], "GAN, best": [3, 3, 3, 4]}
 
-    tables = make_tables(scores_of(rows), num_fixed=2, best="GAN, best", paper=None)
+    tables = make_tables(
+        scores_of(rows), num_fixed=2, best="GAN, best", paper=None, is_best_paper=True
+    )
+    without = make_tables(scores_of(rows), num_fixed=2, best="GAN, best", paper=None)
 
-    assert "There is no trial 0 beside the best one" in tables.headline()
+    assert "is zero: the search found nothing better than trial 0" in tables.headline()
+    assert "Trial 0 could not be trained anew" in without.headline()
     assert "top5_minus_paper" not in tables.cells
 
 

@@ -161,6 +161,7 @@ def make_report(
         num_fixed=num_fixed,
         best=rows[-1].name,
         paper=next((row.name for row in rows[:-1] if row.trial == 0), None),
+        is_best_paper=rows[-1].trial == 0,
     )
     about = {
         "run": run,

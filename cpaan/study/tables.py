@@ -25,6 +25,7 @@ class Tables:
     best: str
     paper: str | None
     """The row with the paper's printed weights; None if the best is that, or it has no scores."""
+    is_best_paper: bool
     gains: dict[str, dict[str, Any]]
     """By head: the ``difference`` of the best to the paper's row in the mean of LSL and GLSL top-5
     over all shots, half the width of its 95 % ``interval``, and the difference ``by_seed``."""
@@ -77,11 +78,13 @@ class Tables:
 
     def headline(self) -> str:
         """Return what the search gained, whatever its sign."""
-        if self.paper is None:
+        if self.is_best_paper:
             return (
-                "There is no trial 0 beside the best one, to compare it with: the search found "
-                "nothing better than the paper's printed weights, or these could not be trained."
+                "Best minus trial 0 (the paper's printed weights) is zero: the search found nothing "
+                "better than trial 0."
             )
+        if self.paper is None:
+            return "Trial 0 could not be trained anew: there is nothing to compare the best with."
         lines = [
             f"{gain['difference']:+.2f} ± {gain['interval']:.2f} ({head} head; by seed "
             f"{', '.join(f'{value:+.2f}' for value in gain['by_seed'])})"
@@ -153,14 +156,22 @@ class Tables:
         return sorted(int(k) for k in self.cells["shots"].unique())
 
 
-def make_tables(scores: pd.DataFrame, *, num_fixed: int, best: str, paper: str | None) -> Tables:
+def make_tables(
+    scores: pd.DataFrame,
+    *,
+    num_fixed: int,
+    best: str,
+    paper: str | None,
+    is_best_paper: bool = False,
+) -> Tables:
     """Summarise the scores of a report.
 
     Args:
         scores: A row for each method, head, column, number of shots, draw and seed.
         num_fixed: The first so many draws are the fixed ones.
         best: The row that the search chose.
-        paper: The row that it is compared with; None if they are the same.
+        paper: The row that it is compared with; None if there is none.
+        is_best_paper: Whether the best is that row itself.
     """
     is_fixed = scores["draw"] < num_fixed
     fixed, seeded = scores[is_fixed], scores[~is_fixed]
@@ -182,7 +193,7 @@ def make_tables(scores: pd.DataFrame, *, num_fixed: int, best: str, paper: str |
         cells = cells.merge(differences, on=CELL, how="left")
     gains = {} if paper is None else _gains(seeded, best, paper)
     num_seeded = int(seeded["draw"].nunique())
-    return Tables(cells, best, paper, gains, num_fixed, num_seeded)
+    return Tables(cells, best, paper, is_best_paper, gains, num_fixed, num_seeded)
 
 
 def _gains(scores: pd.DataFrame, best: str, paper: str) -> dict[str, dict[str, Any]]:
