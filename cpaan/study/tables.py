@@ -80,8 +80,8 @@ class Tables:
         """Return what the search gained, whatever its sign."""
         if self.is_best_paper:
             return (
-                "Best minus trial 0 (the paper's printed weights) is zero: the search found nothing "
-                "better than trial 0."
+                "Best minus trial 0 (the paper's printed weights) is zero: the search found "
+                "nothing better than trial 0."
             )
         if self.paper is None:
             return "Trial 0 could not be trained anew: there is nothing to compare the best with."
