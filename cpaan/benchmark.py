@@ -101,7 +101,7 @@ def evaluate(
     check_phase(table, split, phase, allow_trained_novel=allow_trained_novel)
     _check_settings(table, split.base_classes(phase), methods, config, training)
     if shot_rows is None:
-        shot_rows = _draw(table, split, phase, config)
+        shot_rows = draw_phase(table, split, phase, config)
     else:
         check_shots(shot_rows, table, split.phase(phase), max(config.shots))
         config = config.with_overrides({"num_draws": len(shot_rows)})
@@ -186,7 +186,7 @@ def _make_methods(
     }
 
 
-def _draw(table: FeatureTable, split: Split, phase: str, config: EvaluationConfig) -> ShotRows:
+def draw_phase(table: FeatureTable, split: Split, phase: str, config: EvaluationConfig) -> ShotRows:
     """Draw the shots of a phase by the configured seed."""
     return draw_shots(
         table,
@@ -209,7 +209,7 @@ def _priors_of_validation(
     try:
         # Nothing is claimed of these scores, so the backbone may know the classes.
         check_phase(table, split, VALIDATION_PHASE, allow_trained_novel=True)
-        shot_rows = _draw(table, split, VALIDATION_PHASE, config)
+        shot_rows = draw_phase(table, split, VALIDATION_PHASE, config)
     except ValueError as error:
         raise ValueError(
             f"priors are chosen on the validation phase, but {error} "

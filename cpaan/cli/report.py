@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from cpaan.cli.guard import INTERRUPTED, guarded
 from cpaan.cli.options import Parser, add_traceback, check_writable, names, positive_number
-from cpaan.cli.study_options import RESULTS
+from cpaan.cli.study_options import INCOMPLETE, RESULTS
 from cpaan.cli.watching import StudyWatch
 from cpaan.config import HEADS
 from cpaan.provenance import TEST_READS
@@ -109,7 +109,7 @@ def _report(options: argparse.Namespace) -> int:
     try:
         with ray_cluster(options.address, watch.say) as cluster, study.locked():
             watch.say(cluster.announcement)
-            tables = make_report(study, cluster, watch.say, settings, fixed)
+            tables, failed = make_report(study, cluster, watch.say, settings, fixed)
     except WorkLostError as error:
         raise ValueError(f"{error}; trainings are kept: the same command goes on") from error
     except KeyboardInterrupt:
@@ -119,4 +119,4 @@ def _report(options: argparse.Namespace) -> int:
     print(f"\n{(written / 'report.md').read_text()}")
     print(tables.headline())
     print(f"\nWritten: {written}/report.md, table.csv, table.tex, report.json, scores.parquet")
-    return 0
+    return INCOMPLETE if failed else 0

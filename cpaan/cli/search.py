@@ -9,6 +9,7 @@ from optuna.exceptions import OptunaError
 
 from cpaan.cli.guard import INTERRUPTED, guarded
 from cpaan.cli.study_options import (
+    INCOMPLETE,
     PROGRAM,
     describe_study,
     new_study,
@@ -23,8 +24,6 @@ from cpaan.study.folder import Study
 from cpaan.study.records import BEST, CONFIG, LOG, TRIALS
 from cpaan.study.search import Outcome, search
 from cpaan.study.storage import Storage
-
-INCOMPLETE = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -32,6 +32,7 @@ from cpaan.training_data import check_training
 
 PROGRAM = "python tune/search.py"
 RESULTS = Path("results")
+INCOMPLETE = 1
 
 _HELP = """\
 Search the hyper-parameters of one of the four GANs, on Ray.

@@ -102,7 +102,7 @@ class StudyConfig(Settings):
 
 @dataclass(frozen=True)
 class Preset:
-    """A size of study: what differs from our defaults, and why it does not from the paper's."""
+    """A size of study: what differs there from the defaults."""
 
     study: Mapping[str, Any]
     sizes: Mapping[str, Any]

@@ -70,7 +70,7 @@ class Study:
             marks=(),
             data=self.data,
             storage=self.storage,
-            path=f"trials/{number:04d}-seed{seed}.pt",
+            path=state_path(number, seed),
         )
 
     def describe(self) -> dict[str, Any]:
@@ -125,6 +125,11 @@ class Study:
                         f"{self.folder} was begun with {name} = {getattr(old, name)} and cannot "
                         f"go on with {getattr(new, name)}"
                     )
+
+
+def state_path(number: int, seed: int) -> str:
+    """Return the name of the file in the storage that holds a trial's training with a seed."""
+    return f"trials/{number:04d}-seed{seed}.pt"
 
 
 def read_study(folder: Path) -> Study:

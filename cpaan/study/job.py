@@ -10,19 +10,21 @@ from typing import Any, Self
 
 import torch
 
-from cpaan.benchmark import run_method
+from cpaan.benchmark import draw_phase, run_method
 from cpaan.config import EvaluationConfig, TrainConfig
 from cpaan.files import pack_state, unpack_state
 from cpaan.gans import GANS
 from cpaan.methods import Adversarial
 from cpaan.randomness import new_rng
-from cpaan.splits import VALIDATION_PHASE, draw_shots
+from cpaan.splits import VALIDATION_PHASE
 from cpaan.study.config import DataReference
 from cpaan.study.storage import Storage
 from cpaan.tasks import LowShotTask, Queries, read_phase
 from cpaan.training import LOSSES, TrainingDivergedError, TrainingRun
 from cpaan.workers import ALONE, Workers
 
+NUM_THREADS = 1
+"""Of torch in every process of a study, which has one core; the number decides the last digits."""
 _STEPS_AT_ONCE = 50  # between looks at the losses, and at the clock
 _SECONDS_BETWEEN_CHECKPOINTS = 30.0
 _OF_ANOTHER = "another worker could not go on"
@@ -87,9 +89,7 @@ class Report:
     """Why the job ended, where it could not go on. To try again would end the same way."""
 
 
-def run_job(
-    job: Job, device: torch.device, workers: Workers = ALONE, *, num_threads: int = 1
-) -> Iterator[Report]:
+def run_job(job: Job, device: torch.device, workers: Workers = ALONE) -> Iterator[Report]:
     """Train to the end, evaluate at the marks, and report there; go on from what the storage has.
 
     Every worker gets as many reports; only those of rank 0 have evaluations.
@@ -98,12 +98,11 @@ def run_job(
         job: What to do.
         device: Where to compute.
         workers: Who trains together.
-        num_threads: Of torch, on a CPU. The number decides the last digits.
     """
-    torch.set_num_threads(num_threads)
+    torch.set_num_threads(NUM_THREADS)
     problem = None
     try:
-        task, queries = _read_validation(job, device)
+        task, queries = read_validation(job, device)
         method, run = _begin(job, task, workers)
         keeper = _Keeper(job, run)
     except ValueError as error:
@@ -147,14 +146,14 @@ def run_job(
         yield Report(tuple(keeper.curve), losses, (mark - first) / seconds if seconds else None)
 
 
-def score_job(job: Job, device: torch.device, *, num_threads: int = 1) -> tuple[float, float]:
+def score_job(job: Job, device: torch.device) -> tuple[float, float]:
     """Return LSL and GLSL top-5 of a job that was trained to its end, by its evaluation.
 
     Raises:
         ValueError: If the storage has no such training.
     """
-    torch.set_num_threads(num_threads)
-    task, queries = _read_validation(job, device)
+    torch.set_num_threads(NUM_THREADS)
+    task, queries = read_validation(job, device)
     return _evaluate(load_method(job, task), task, queries, job)
 
 
@@ -176,16 +175,10 @@ def _begin(job: Job, task: LowShotTask, workers: Workers) -> tuple[Adversarial, 
     return method, method.begin(task.base, new_rng(job.seed), workers)
 
 
-def _read_validation(job: Job, device: torch.device) -> tuple[LowShotTask, Queries]:
+def read_validation(job: Job, device: torch.device) -> tuple[LowShotTask, Queries]:
     """Return the validation phase as the job's evaluation wants it."""
     table, split, config = job.data.open(), job.data.split, job.evaluation
-    shot_rows = draw_shots(
-        table,
-        split.phase(VALIDATION_PHASE),
-        num_draws=config.num_draws,
-        max_shots=max(config.shots),
-        seed=config.draw_seed,
-    )
+    shot_rows = draw_phase(table, split, VALIDATION_PHASE, config)
     return read_phase(table, split, VALIDATION_PHASE, shot_rows, sorted(config.shots), device)
 
 

@@ -11,16 +11,16 @@ import pandas as pd
 import ray
 import torch
 
-from cpaan.benchmark import run_method, to_records
+from cpaan.benchmark import draw_phase, run_method, to_records
 from cpaan.config import EvaluationConfig, TrainConfig
 from cpaan.methods import CONTROLS, Augmented, make_method
 from cpaan.priors import best_priors, with_priors
 from cpaan.provenance import count_test_reads, describe_run, record_test_read
-from cpaan.splits import TEST_PHASE, VALIDATION_PHASE, ShotRows, draw_shots
+from cpaan.splits import TEST_PHASE, ShotRows
 from cpaan.study.cluster import Cluster
 from cpaan.study.fleet import JobFailedError, collect, start
 from cpaan.study.folder import Study
-from cpaan.study.job import load_method
+from cpaan.study.job import NUM_THREADS, load_method, read_validation
 from cpaan.study.records import BEST, OPTUNA, read_json
 from cpaan.study.searcher import open_study, settled_of
 from cpaan.study.space import Settled
@@ -104,7 +104,7 @@ def make_report(
     say: Callable[[str], None],
     settings: ReportSettings | None = None,
     fixed_rows: ShotRows | None = None,
-) -> Tables:
+) -> tuple[Tables, dict[str, str]]:
     """Train and evaluate every row on the test phase, and write what was found.
 
     Args:
@@ -114,8 +114,12 @@ def make_report(
         settings: How much of it.
         fixed_rows: The fixed draws, shape (draws, novel classes, shots); by default seeded.
 
+    Returns:
+        The tables; and for each row that they lack, why it could not be trained.
+
     Raises:
-        ValueError: If the study has no result, or the data cannot serve the test phase.
+        ValueError: If the study has no result, the data cannot serve the test phase, or the best
+            itself could not be trained.
     """
     settings = settings or ReportSettings()
     best = read_json(study.folder, BEST)
@@ -176,7 +180,7 @@ def make_report(
         "nodes": list(cluster.nodes),
     }
     _write(study, tables, about, scores, diversity, priors)
-    return tables
+    return tables, failed
 
 
 def _start(
@@ -192,35 +196,25 @@ def _start(
 
 def _draw(study: Study, settings: ReportSettings, fixed_rows: ShotRows | None) -> ShotRows:
     """Return fixed draws, then seeded ones."""
-    table, phase = study.data.open(), study.data.split.phase(TEST_PHASE)
-    config = study.evaluation
-    max_shots = max(config.shots)
+    config, table = study.evaluation, study.data.open()
 
     def draw(count: int, seed: int) -> ShotRows:
-        return draw_shots(table, phase, num_draws=count, max_shots=max_shots, seed=seed)
+        wanted = config.with_overrides({"num_draws": count, "draw_seed": seed})
+        return draw_phase(table, study.data.split, TEST_PHASE, wanted)
 
     if fixed_rows is None:
         fixed_rows = draw(settings.num_fixed_draws, config.draw_seed)
     seeded = draw(settings.num_seeded_draws, config.draw_seed + _SEEDED_DRAWS)
-    return np.concatenate([fixed_rows[..., :max_shots], seeded])
+    return np.concatenate([fixed_rows[..., : max(config.shots)], seeded])
 
 
 def _evaluate(
     trial: Trial, device: torch.device, row: Row, draws: ShotRows
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """Return scores, diversities and priors of one row with one seed, on the test phase."""
-    torch.set_num_threads(1)
-    job = trial.job
-    table, split, config = job.data.open(), job.data.split, job.evaluation
-    shots = sorted(config.shots)
-    validation = draw_shots(
-        table,
-        split.phase(VALIDATION_PHASE),
-        num_draws=config.num_draws,
-        max_shots=max(shots),
-        seed=config.draw_seed,
-    )
-    task, queries = read_phase(table, split, VALIDATION_PHASE, validation, shots, device)
+    torch.set_num_threads(NUM_THREADS)
+    job, config = trial.job, trial.job.evaluation
+    task, queries = read_validation(job, device)
     method: Augmented
     if row.is_control:
         method = make_method(row.method, config, job.training)
@@ -229,7 +223,15 @@ def _evaluate(
     everything, _ = run_method(row.name, method, job.seed, task, queries, config)
     priors = best_priors(everything)
 
-    task, queries = read_phase(table, split, TEST_PHASE, draws, shots, device, is_noted=True)
+    task, queries = read_phase(
+        job.data.open(),
+        job.data.split,
+        TEST_PHASE,
+        draws,
+        sorted(config.shots),
+        device,
+        is_noted=True,
+    )
     of_test = config.with_overrides({"num_draws": len(draws)})
     everything, diversity = run_method(row.name, method, job.seed, task, queries, of_test)
     return with_priors(everything, priors), diversity, priors.assign(seed=job.seed)

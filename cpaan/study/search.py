@@ -8,12 +8,12 @@ from typing import Any, Protocol
 import optuna
 from optuna.trial import FrozenTrial
 from ray import tune as ray_tune
-from ray.tune import CheckpointConfig, FailureConfig, RunConfig, TuneConfig
+from ray.tune import FailureConfig, RunConfig, TuneConfig
 from ray.tune.schedulers import FIFOScheduler
 
 from cpaan.study.cluster import HEAD, Cluster
 from cpaan.study.finals import choose_best, known_best
-from cpaan.study.folder import Study
+from cpaan.study.folder import Study, state_path
 from cpaan.study.records import BEST, OPTUNA
 from cpaan.study.searcher import (
     ENDED,
@@ -160,7 +160,6 @@ def _run_trials(
             storage_path=join(study.storage, "ray"),
             stop=_Stop(deadline, searcher),
             failure_config=FailureConfig(max_failures=MOST_FAILURES),
-            checkpoint_config=CheckpointConfig(num_to_keep=1),
             callbacks=[_Lookout(watch, optuna_study)],
             verbose=0,
         ),
@@ -231,5 +230,5 @@ def _forget_states(study: Study, optuna_study: optuna.Study, forgotten: set[int]
     storage = Storage(study.storage)
     for trial in _ended(optuna_study):
         if trial.number not in kept | forgotten:
-            storage.delete(f"trials/{trial.number:04d}-seed{study.config.seed}.pt")
+            storage.delete(state_path(trial.number, study.config.seed))
             forgotten.add(trial.number)
