@@ -53,7 +53,7 @@ class StudyConfig(Settings):
     """Of so many trials that reach a rung, one goes on."""
 
     num_finalists: int = 5
-    """Trials that are scored again at the end, of those that were not stopped: so many at most."""
+    """Trials that are scored again at the end, of those that were not stopped; at most."""
     num_final_draws: int = 20
     """Draws of that, which no trial has met."""
     num_final_seeds: int = 3
