@@ -40,8 +40,9 @@ Search the hyper-parameters of one of the four GANs, on Ray.
 Each trial meta-trains a GAN with Ray Train and is scored on the validation phase: the mean of LSL
 and GLSL top-5 over all numbers of shots, on the same draws for every trial. Optuna proposes, ASHA
 stops what is behind, and the best that ran to their end, five at most, are scored again on fresh
-draws and more seeds; best.json has the winner. Trials 0 and 1 are the paper's own points: its printed weights with our settings,
-and its settings to the letter. Test classes are never read here: python tune/report.py does that.
+draws and more seeds; best.json has the winner. Trials 0 and 1 are the paper's own points: its
+printed weights with our settings, and its settings to the letter. Test classes are never read here:
+python tune/report.py does that.
 
 Without arguments this is a study of cCov-GAN on the built-in features that takes minutes on two
 CPU cores. The same command runs on a GPU (which is found) and on a Ray cluster (--address).
