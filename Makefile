@@ -38,12 +38,13 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m pip --python $(RUN) install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
+# Triton is left out: every build of torch wants a version of its own.
 lock: ## write the newest versions that fit into constraints.txt (torch stays where it is)
 	rm -rf $(VENV)-lock
 	$(PYTHON) -m venv --without-pip $(VENV)-lock
 	$(PYTHON) -m pip --python $(VENV)-lock/bin/python install --quiet torch==2.13.0 '.[dev]'
 	echo '# Every version that "make" installs; written by "make lock".' > constraints.txt
-	$(PYTHON) -m pip --python $(VENV)-lock/bin/python freeze --all --exclude cpaan | sed 's/+cpu//' >> constraints.txt
+	$(PYTHON) -m pip --python $(VENV)-lock/bin/python freeze --all --exclude cpaan --exclude triton | sed 's/+cpu//' >> constraints.txt
 	rm -rf $(VENV)-lock
 
 clean: ## remove the environment and what tools left behind

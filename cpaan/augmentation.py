@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cpaan.config import EvaluationConfig, NeighbourSettings
-from cpaan.neighbours import similarity
+from cpaan.neighbours import draw_by, similarity
 from cpaan.randomness import new_rng
 from cpaan.tasks import LowShotTask
 from cpaan.training_data import TrainingData
@@ -59,16 +59,22 @@ def synthesise(
         ).to(task.device)
         for draw in {problem.draw for problem in task.problems}
     }
-    synthetic = []
-    for problem, novel in zip(task.problems, task.novel_prototypes, strict=True):
+    # One tensor, filled problem by problem: it may be most of a GPU's memory.
+    shape = (len(task.problems), task.num_novel, num_synthetic)
+    synthetic: Tensor | None = None
+    for number, (problem, novel) in enumerate(
+        zip(task.problems, task.novel_prototypes, strict=True)
+    ):
         scores = similarity(novel, task.base.prototypes, neighbours)
         for_class, for_row = uniforms[problem.draw]
-        cumulative = scores.double().cumsum(dim=-1)
-        cumulative = cumulative / cumulative[..., -1:]  # which differs from one by rounding
-        classes = torch.searchsorted(cumulative, for_class, right=True)
+        classes = draw_by(scores, for_class)
         examples = task.base.pick(classes, for_row)
-        synthetic.append(translate(examples, task.base.prototypes[classes], novel.unsqueeze(1)))
-    return torch.stack(synthetic)
+        translated = translate(examples, task.base.prototypes[classes], novel.unsqueeze(1))
+        if synthetic is None:
+            synthetic = translated.new_empty((*shape, translated.shape[-1]))
+        synthetic[number] = translated
+    assert synthetic is not None, "a task has problems"
+    return synthetic
 
 
 def synthesise_normalised(
@@ -98,7 +104,7 @@ def synthesise_normalised(
         synthetic = synthesise(
             normalised, translate, neighbours=neighbours, num_synthetic=num_synthetic, rng=rng
         )
-    return (synthetic * data.scale).to(task.shots.dtype)
+    return synthetic.mul_(data.scale).to(task.shots.dtype)
 
 
 def num_synthetic_of(counts: Tensor, max_shots: int, config: EvaluationConfig) -> int:

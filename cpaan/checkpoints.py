@@ -6,7 +6,8 @@ from pathlib import Path
 
 from cpaan.files import load_state, save_state
 from cpaan.provenance import describe_run
-from cpaan.training import LOSSES, TrainingRun
+from cpaan.steps import LOSSES
+from cpaan.training import TrainingRun
 
 _MOST_EPISODES_AT_ONCE = 100  # between looks at the losses
 _SECONDS_AT_ONCE = 2.0

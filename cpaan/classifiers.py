@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from cpaan.config import EvaluationConfig
+from cpaan.devices import Recorded, new_rate, quick_products, set_rate
 from cpaan.tasks import LowShotTask
 
 
@@ -145,7 +146,7 @@ class LinearClassifier:
         bias = torch.zeros(num_problems * num_classes, device=task.device)
         weight.requires_grad_()
         bias.requires_grad_()
-        optimiser = self._optimiser([weight, bias])
+        optimiser = self._optimiser([weight, bias], task.device)
 
         pool = _NovelPool(task, synthetic, config)
         every_example = torch.arange(examples_per_class, device=task.device)
@@ -155,10 +156,10 @@ class LinearClassifier:
         novel_labels = torch.arange(num_base, num_classes, device=task.device)
         novel_labels = novel_labels.repeat_interleave(examples_per_class).repeat(num_problems)
         batch_size = num_classes * examples_per_class
+        uniforms = torch.zeros(num_classes, 2, dtype=torch.float64, device=task.device)
 
-        for step in range(config.linear_num_steps):
-            uniforms = torch.rand(num_classes, 2, generator=rng, dtype=torch.float64)
-            for_base, for_novel = uniforms.to(task.device).split([num_base, num_novel])
+        def step() -> None:
+            for_base, for_novel = uniforms.split([num_base, num_novel])
             places = (for_base[:, :1] + every_example) / examples_per_class
             base = task.base.pick(base_classes, places.flatten()) * self._factor
             novel = pool.pick(for_novel, examples_per_class) * self._factor
@@ -173,13 +174,19 @@ class LinearClassifier:
                 + cross_entropy(novel_logits.flatten(0, 1), novel_labels, reduction="sum")
             ) / batch_size
 
-            if config.linear_decays:
-                for group in optimiser.param_groups:
-                    left = 1 - step / config.linear_num_steps
-                    group["lr"] = config.linear_learning_rate * left
-            optimiser.zero_grad()
-            loss.backward()
+            weight.grad, bias.grad = torch.autograd.grad(loss, [weight, bias])
             optimiser.step()
+
+        set_rate(optimiser, config.linear_learning_rate)
+        recorded = Recorded(step, task.device)
+        with quick_products(task.device):
+            for number in range(config.linear_num_steps):
+                drawn = torch.rand(num_classes, 2, generator=rng, dtype=torch.float64)
+                uniforms.copy_(drawn, non_blocking=True)
+                if config.linear_decays:
+                    left = 1 - number / config.linear_num_steps
+                    set_rate(optimiser, config.linear_learning_rate * left)
+                recorded()
 
         self._weight = weight.detach().unflatten(1, (num_problems, num_classes)).transpose(0, 1)
         self._bias = bias.detach().view(num_problems, 1, num_classes)
@@ -188,11 +195,15 @@ class LinearClassifier:
         """Return logits."""
         return (queries * self._factor) @ self._weight + self._bias
 
-    def _optimiser(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
-        rate, decay = self._config.linear_learning_rate, self._config.linear_weight_decay
+    def _optimiser(self, parameters: list[Tensor], device: torch.device) -> torch.optim.Optimizer:
+        rate, decay = new_rate(device), self._config.linear_weight_decay
         if self._config.linear_optimiser == "adam":
-            return torch.optim.Adam(parameters, lr=rate, weight_decay=decay)
-        return torch.optim.SGD(parameters, lr=rate, momentum=0.9, dampening=0.9, weight_decay=decay)
+            return torch.optim.Adam(
+                parameters, lr=rate, weight_decay=decay, capturable=device.type == "cuda"
+            )
+        return torch.optim.SGD(
+            parameters, lr=rate, momentum=0.9, dampening=0.9, weight_decay=decay, fused=True
+        )
 
 
 class _NovelPool:
@@ -202,8 +213,8 @@ class _NovelPool:
         self, task: LowShotTask, synthetic: Tensor | None, config: EvaluationConfig
     ) -> None:
         _, num_novel, most_shots, _ = task.shots.shape
-        self._rows = task.shots.flatten(0, 2)
-        self._has_synthetic = synthetic is not None
+        self._real = task.shots.flatten(0, 2)
+        self._synthetic = None if synthetic is None else synthetic.flatten(0, 2)
         self._real_share = real_shares(task, synthetic, config).view(-1, 1, 1)
         device = task.device
         draws = torch.tensor([problem.draw for problem in task.problems], device=device)
@@ -215,8 +226,7 @@ class _NovelPool:
             num_problems, _, self._num_synthetic, _ = synthetic.shape
             problems = torch.arange(num_problems, device=device)
             first = (problems[:, None] * num_novel + novel) * self._num_synthetic
-            self._first_synthetic = first.unsqueeze(-1) + len(self._rows)
-            self._rows = torch.cat([self._rows, synthetic.flatten(0, 2)])
+            self._first_synthetic = first.unsqueeze(-1)
 
     def pick(self, uniforms: Tensor, num_examples: int) -> Tensor:
         """Take examples of every novel class, shape (P, N * num_examples, D).
@@ -233,11 +243,13 @@ class _NovelPool:
         place = (order + start) / num_real.clamp(min=1)
         # The product can round up to the number of examples itself.
         rows = self._first_real + (place * self._num_real).long().minimum(self._num_real - 1)
-        if self._has_synthetic:
-            place = (order - num_real + start) / (num_examples - num_real).clamp(min=1)
-            offset = (place * self._num_synthetic).long().clamp(0, self._num_synthetic - 1)
-            rows = torch.where(is_real, rows, self._first_synthetic + offset)
-        return self._rows[rows.flatten(1)]
+        picked = self._real[rows.flatten(1)]
+        if self._synthetic is None:
+            return picked
+        place = (order - num_real + start) / (num_examples - num_real).clamp(min=1)
+        offset = (place * self._num_synthetic).long().clamp(0, self._num_synthetic - 1)
+        synthetic = self._synthetic[(self._first_synthetic + offset).flatten(1)]
+        return torch.where(is_real.flatten(1).unsqueeze(-1), picked, synthetic)
 
 
 HEAD_CLASSES: dict[str, Callable[[EvaluationConfig], Head]] = {

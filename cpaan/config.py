@@ -171,6 +171,9 @@ class TrainConfig(NeighbourSettings):
     normalisation: Literal["spread", "unit-norm", "none"] = "spread"
     """Of features before training. Spread: by one number, so that a base example's mean squared
     distance to its class mean is one; unit-norm: every example to length one."""
+    precision: Literal["mixed", "full"] = "mixed"
+    """On a GPU. Mixed: pairs of examples and classes in bfloat16, sums and weights in float32;
+    full: all in float32."""
     hidden_dim: int = 512
     """Width of the hidden layers of all networks."""
     residual: Literal["none", "identity", "mean-shift"] = "identity"

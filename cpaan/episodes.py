@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cpaan.config import TrainConfig
-from cpaan.neighbours import similarity
+from cpaan.neighbours import draw_by, similarity
 from cpaan.training_data import TrainingData
 
 _LEAST_SIMILARITY = 1e-20
@@ -32,7 +32,7 @@ class Episode(NamedTuple):
     alpha: Tensor  # (N, C - N) similarity
     sources: Tensor  # (1 or N, M) which meta-base class an example is of
     base_examples: Tensor  # (1 or N, M, D)
-    partners: Tensor  # (N, M, D) a shot of the meta-novel class for every pair
+    partners: Tensor  # (N, M) which shot of the meta-novel class goes with an example
     weights: Tensor  # (N, M) of translations to novel classes, in every loss
     sample_weights: Tensor  # (N, M) of the same examples in a class's mean and covariance
     back_weights: Tensor  # (N, M) of translations to base classes
@@ -64,7 +64,7 @@ class MetaEpisodes:
         """Draw classes, shots and meta-base examples."""
         config, base = self._config, self.data.base
         device = base.counts.device
-        order = torch.randperm(len(base.counts), generator=rng, device=device)
+        order = _uniforms((len(base.counts),), rng, device).argsort()
         novel_classes, base_classes = order[: config.num_ways], order[config.num_ways :]
 
         shots = self._draw_shots(novel_classes, rng)
@@ -131,8 +131,9 @@ def make_episode(
     is_related = alpha > 0 if config.neighbours == "hard" else torch.ones_like(alpha).bool()
     num_novel, num_examples = len(alpha), config.num_base_examples
     share = draw_shares(alpha, is_related, config.sampling)
-    sources = torch.multinomial(share, num_examples, replacement=True, generator=rng)
-    places = _uniforms(sources.shape, rng, sources.device)
+    device = alpha.device
+    sources = draw_by(share, _uniforms((len(share), num_examples), rng, device))
+    places = _uniforms(sources.shape, rng, device)
     base_examples = data.base.pick(base_classes[sources], places)
 
     pair_alpha = alpha.gather(1, sources.expand(num_novel, -1))  # (N, M)
@@ -157,10 +158,7 @@ def make_episode(
         weights = pair_alpha * sample_weights
         back_weights = pair_alpha / pair_alpha.numel()
 
-    partner = torch.multinomial(
-        shot_weights.expand(num_novel, -1), num_examples, replacement=True, generator=rng
-    )
-    partners = shots.gather(1, partner.unsqueeze(-1).expand(-1, -1, shots.shape[-1]))
+    partners = draw_by(shot_weights, _uniforms((num_novel * num_examples,), rng, device))
     return Episode(
         novel_classes=novel_classes,
         shots=shots,
@@ -174,7 +172,7 @@ def make_episode(
         alpha=alpha,
         sources=sources,
         base_examples=base_examples,
-        partners=partners,
+        partners=partners.view(num_novel, num_examples),
         weights=weights,
         sample_weights=sample_weights,
         back_weights=back_weights,

@@ -4,6 +4,8 @@ Shapes: N = meta-novel classes, M = meta-base examples, C = base classes, D = fe
 (N, M) are pairs of a class and an example translated into it.
 """
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,21 +13,22 @@ import torch
 from torch import Tensor, nn
 
 from cpaan.config import TrainConfig
+from cpaan.devices import kernels_for
 from cpaan.episodes import Episode
-from cpaan.networks import Discriminator, Generator
+from cpaan.networks import Answers, Chosen, Discriminator, Generator
 from cpaan.noise import make_noise
 from cpaan.objectives import (
-    FAKE,
     choose_covariance_classes,
     covariance_loss,
     cycle_loss,
-    discriminator_loss,
-    generator_loss,
     prototype_loss,
 )
+from cpaan.rows import moments
 from cpaan.training_data import TrainingData
 
 Terms = dict[str, Tensor]
+Place = Callable[[], AbstractContextManager[None]]
+"""Where something is computed; see `cpaan.devices.Beside`."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ def generator_objective(terms: Terms, config: TrainConfig) -> Tensor:
     """
     return (
         config.adversarial_weight * (terms["novel_adversarial"] + terms["base_adversarial"])
-        + config.cycle_weight * terms["cycle"]
+        + config.cycle_weight * (terms["novel_cycle"] + terms["base_cycle"])
         + config.covariance_weight * terms["covariance"]
         + config.prototype_weight * terms["prototype"]
         + config.noise_penalty * terms["noise_penalty"]
@@ -84,10 +87,12 @@ def discriminator_objective(terms: Terms) -> Tensor:
 
 
 class Translations(NamedTuple):
-    """An episode's examples in the other kind of class."""
+    """An episode's examples, as the networks take them and in the other kind of class."""
 
     novel: Tensor  # (N, 1, D) prototypes
     base: Tensor  # (1 or N, M, D) prototypes
+    examples: Tensor  # (1 or N, M, D) of base classes
+    partners: Chosen  # (N, M, D) shots
     translated: Tensor  # (N, M, D) base examples in every novel class
     returned: Tensor | None  # (N, M, D) shots in the base class of every pair; None: no way back
 
@@ -108,6 +113,7 @@ class Networks(nn.Module):
         super().__init__()
         num_base, num_dims = data.base.prototypes.shape
         is_positive = data.is_positive
+        features = data.base.features
         self.base_to_novel = Generator(num_dims, 0, config, is_positive, rng)  # G_n
         self.novel_discriminator = Discriminator(num_dims, num_base, config, rng)  # D_n
         self.has_way_back = has_way_back
@@ -115,7 +121,9 @@ class Networks(nn.Module):
             self.noise = make_noise(gan.noise or config.noise, config, rng)
             self.novel_to_base = Generator(num_dims, config.noise_dim, config, is_positive, rng)
             self.base_discriminator = Discriminator(num_dims, num_base, config, rng)  # D_b
-        self.to(device=data.base.features.device, dtype=data.base.features.dtype)
+        self.to(device=features.device, dtype=features.dtype)
+        is_mixed = kernels_for(features) is not None and config.precision == "mixed"
+        self.row_dtype = torch.bfloat16 if is_mixed else features.dtype
 
     def of_generators(self) -> list[nn.Parameter]:
         """Return what the generators' optimiser trains; the mixture is a part of G_b."""
@@ -131,114 +139,188 @@ class Networks(nn.Module):
             parts.append(self.base_discriminator)
         return [parameter for part in parts for parameter in part.parameters()]
 
-    def translate(self, episode: Episode, rng: torch.Generator) -> Translations:
-        """Translate every base example to every novel class, and a shot of each the other way."""
+    def translate(
+        self, episode: Episode, rng: torch.Generator, beside: Place = nullcontext
+    ) -> Translations:
+        """Translate every base example to every novel class, and a shot of each the other way.
+
+        The other way may be gone ``beside`` the first.
+        """
         novel = episode.novel_prototypes.unsqueeze(1)
         base = episode.base_prototypes[episode.sources]
-        translated = self.base_to_novel(episode.base_examples, base, novel)
+        examples = episode.base_examples.to(self.row_dtype)
+        partners = Chosen(episode.shots.to(self.row_dtype), episode.partners)
         returned = None
         if self.has_way_back:
-            noise = self.noise(tuple(episode.weights.shape), rng, translated)
-            returned = self.novel_to_base(episode.partners, novel, base, noise)
-        return Translations(novel, base, translated, returned)
+            with beside():
+                noise = self.noise(tuple(episode.weights.shape), rng, examples)
+                returned = self.novel_to_base(partners, novel, base, noise)
+        translated = self.base_to_novel(examples, base, novel)
+        return Translations(novel, base, examples, partners, translated, returned)
 
-    def novel_answers(self, episode: Episode, examples: Tensor) -> Tensor:
-        """Return what D_n says of examples: log-probabilities, shape (..., N + 1)."""
-        return self.novel_discriminator(examples, episode.novel_classes, episode.novel_prototypes)
+    def novel_answers(self, episode: Episode) -> Answers:
+        """Return what D_n can say: one of the novel classes, or fake."""
+        return self.novel_discriminator.answers(episode.novel_classes, episode.novel_prototypes)
 
-    def base_answers(self, episode: Episode, examples: Tensor) -> Tensor:
-        """Return what D_b says of examples, shape (..., C - N + 1).
-
-        Only classes that the episode's batch has examples of can be the answer.
-        """
+    def base_answers(self, episode: Episode) -> Answers:
+        """Return what D_b can say: a class that the batch has examples of, or fake."""
         is_present = torch.zeros_like(episode.base_classes, dtype=torch.bool)
         is_present = is_present.index_fill(0, episode.sources.flatten(), True)
-        return self.base_discriminator(
-            examples, episode.base_classes, episode.base_prototypes, is_present
+        return self.base_discriminator.answers(
+            episode.base_classes, episode.base_prototypes, is_present
         )
 
 
-def discriminator_terms(networks: Networks, episode: Episode, moved: Translations) -> Terms:
-    """Return the discriminators' losses, on translations as they are: no gradient reaches those."""
-    num_novel = len(episode.weights)
-    real = _of_labels(networks.novel_answers(episode, episode.real), _novel_labels(episode))
-    fake = networks.novel_answers(episode, moved.translated.detach())[..., FAKE]
-    terms = {
-        "novel_discriminator": discriminator_loss(
-            real, episode.real_weights / num_novel, fake, episode.weights / num_novel
-        )
-    }
+def discriminator_terms(
+    networks: Networks, episode: Episode, moved: Translations, beside: Place = nullcontext
+) -> Terms:
+    """Return the discriminators' losses: the cross-entropy of telling classes and "fake" apart.
+
+    It is -L_adv of the paper. Translations are taken as they are: no gradient reaches them. What
+    is about base classes may be computed ``beside`` the rest.
+    """
+    terms: Terms = {}
     if moved.returned is not None:
-        real = _of_labels(networks.base_answers(episode, episode.base_examples), episode.sources)
-        fake = networks.base_answers(episode, moved.returned.detach())[..., FAKE]
-        real_weights = torch.full_like(real, 1 / real.numel())
-        terms["base_discriminator"] = discriminator_loss(
-            real, real_weights, fake, episode.back_weights
-        )
+        with beside():
+            discriminator, answers = networks.base_discriminator, networks.base_answers(episode)
+            weights = torch.ones_like(moved.base[..., 0]) / episode.sources.numel()
+            real = discriminator.log_likelihood(moved.examples, answers, episode.sources, weights)
+            fake = discriminator.log_likelihood(
+                moved.returned.detach(), answers, None, episode.back_weights
+            )
+            terms["base_discriminator"] = -real - fake
+    discriminator, answers = networks.novel_discriminator, networks.novel_answers(episode)
+    num_novel = len(episode.weights)
+    real = discriminator.log_likelihood(
+        episode.real.to(networks.row_dtype),
+        answers,
+        _novel_labels(episode),
+        episode.real_weights / num_novel,
+    )
+    fake = discriminator.log_likelihood(
+        moved.translated.detach(), answers, None, episode.weights / num_novel
+    )
+    terms["novel_discriminator"] = -real - fake
     return terms
 
 
-def generator_terms(
+def moment_terms(
     gan: Gan,
-    networks: Networks,
     episode: Episode,
     moved: Translations,
     data: TrainingData,
     config: TrainConfig,
     rng: torch.Generator,
 ) -> Terms:
-    """Return the terms of a GAN's generators, without their weights.
+    """Return the generators' terms of translated classes' means and covariances.
 
-    Terms of the weight zero are left out: some cost a lot.
+    Like all terms, without their weights; those of the weight zero are left out.
     """
     terms: Terms = {}
-    translated, returned = moved.translated, moved.returned
-    weights = episode.weights / len(episode.weights)  # a mean over novel classes
-    if config.adversarial_weight:
-        terms["novel_adversarial"] = generator_loss(
-            networks.novel_answers(episode, translated),
-            _novel_labels(episode),
-            weights,
-            config.generator_loss,
-        )
-        if returned is not None:
-            terms["base_adversarial"] = generator_loss(
-                networks.base_answers(episode, returned),
-                episode.sources,
-                episode.back_weights,
-                config.generator_loss,
-            )
-    if gan.has_cycle and config.cycle_weight:
-        noise = networks.noise(tuple(weights.shape), rng, translated)
-        if config.cycle_noise == "forward":
-            noise = torch.zeros_like(noise)
-        novel_again = networks.base_to_novel(returned, moved.base, moved.novel)
-        base_again = networks.novel_to_base(translated, moved.novel, moved.base, noise)
-        terms["cycle"] = cycle_loss(novel_again, episode.partners, weights) + cycle_loss(
-            base_again, episode.base_examples, weights
-        )
-    if gan.has_covariance and config.covariance_weight:
+    has_covariance = gan.has_covariance and bool(config.covariance_weight)
+    if not has_covariance and not config.prototype_weight:
+        return terms
+    means, covariances = moments(
+        moved.translated, episode.sample_weights, with_covariances=has_covariance
+    )
+    if config.prototype_weight:
+        terms["prototype"] = prototype_loss(means, episode.class_means)
+    if has_covariance:
         assert data.spectra is not None
         spectra, classes, scores, left_out = choose_covariance_classes(
             episode, data.spectra, config, rng
         )
-        terms["covariance"] = covariance_loss(
-            translated, episode.sample_weights, spectra, classes, scores, config
-        )
+        terms["covariance"] = covariance_loss(covariances, spectra, classes, scores, config)
         terms["similarity_left_out"] = left_out
-    if config.prototype_weight:
-        terms["prototype"] = prototype_loss(translated, episode.sample_weights, episode.class_means)
-    if networks.has_way_back and config.noise_penalty:
+    return terms
+
+
+def pair_terms(
+    gan: Gan,
+    networks: Networks,
+    episode: Episode,
+    moved: Translations,
+    config: TrainConfig,
+    rng: torch.Generator,
+    beside: Place = nullcontext,
+) -> Terms:
+    """Return the generators' terms of single pairs: adversaries and cycles; and the noise's own.
+
+    What is about base classes may be computed ``beside`` the rest.
+    """
+    terms: Terms = {}
+    translated, returned = moved.translated, moved.returned
+    weights = episode.weights / len(episode.weights)  # a mean over novel classes
+    if returned is not None:
+        with beside():
+            terms |= _base_terms(gan, networks, episode, moved, config, rng)
+    if config.adversarial_weight:
+        terms["novel_adversarial"] = _adversarial(
+            networks.novel_discriminator,
+            translated,
+            networks.novel_answers(episode),
+            _novel_labels(episode),
+            weights,
+            config,
+        )
+    if gan.has_cycle and config.cycle_weight:
+        assert returned is not None
+        novel_again = networks.base_to_novel(returned, moved.base, moved.novel)
+        terms["novel_cycle"] = cycle_loss(novel_again, moved.partners, weights)
+    return terms
+
+
+def _base_terms(
+    gan: Gan,
+    networks: Networks,
+    episode: Episode,
+    moved: Translations,
+    config: TrainConfig,
+    rng: torch.Generator,
+) -> Terms:
+    """Return terms of what was translated to base classes, there and back."""
+    terms: Terms = {}
+    assert moved.returned is not None
+    if config.adversarial_weight:
+        terms["base_adversarial"] = _adversarial(
+            networks.base_discriminator,
+            moved.returned,
+            networks.base_answers(episode),
+            episode.sources,
+            episode.back_weights,
+            config,
+        )
+    if gan.has_cycle and config.cycle_weight:
+        noise = networks.noise(tuple(episode.weights.shape), rng, moved.translated)
+        if config.cycle_noise == "forward":
+            noise = torch.zeros_like(noise)
+        base_again = networks.novel_to_base(moved.translated, moved.novel, moved.base, noise)
+        weights = episode.weights / len(episode.weights)
+        terms["base_cycle"] = cycle_loss(base_again, moved.examples, weights)
+    if config.noise_penalty:
         terms["noise_penalty"] = networks.noise.penalty()
     return terms
+
+
+def _adversarial(
+    discriminator: Discriminator,
+    translated: Tensor,
+    answers: Answers,
+    labels: Tensor,
+    weights: Tensor,
+    config: TrainConfig,
+) -> Tensor:
+    """Return what a generator wants of a discriminator.
+
+    The paper prints minimax: not to be called fake. That is the same whichever real class an
+    example is then taken for, so nothing points to its own. Its text says "classifying the
+    generated example as y_n": the class-directed loss does.
+    """
+    if config.generator_loss == "minimax":
+        return discriminator.log_likelihood(translated, answers, None, weights)
+    return -discriminator.log_likelihood(translated, answers, labels, weights)
 
 
 def _novel_labels(episode: Episode) -> Tensor:
     """Return the position of every novel class, shape (N, 1)."""
     return torch.arange(len(episode.weights), device=episode.weights.device).unsqueeze(1)
-
-
-def _of_labels(log_probabilities: Tensor, labels: Tensor) -> Tensor:
-    """Return the log-probability of each example's own class, shape (...)."""
-    labels = labels.expand(log_probabilities.shape[:-1]).unsqueeze(-1)
-    return log_probabilities.gather(-1, labels).squeeze(-1)

@@ -4,18 +4,23 @@ Shapes: N = novel classes, C = base classes, L = base classes that a novel class
 S = examples of a class, D = feature dimension, m = Ky Fan order.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]  # exported, but not declared so
+from torch.nn.functional import pad
+
+from cpaan.devices import kernels_for
 
 _EXTRA_DIRECTIONS = 6
 """Beyond m, for a start of subspace iteration: what is just below the m-th value must not be
 mistaken for it."""
-_NUM_ITERATIONS = 2
+_NUM_STEPS = 4
+"""Multiplications of a covariance with a guess of its leading eigenvectors."""
+_NUM_STEPS_FOR_SPECTRA = 30
+"""The same for base classes, once for a whole training, where a GPU would take long to solve."""
 _WIDEST_ON_GPU = 32
 """Of matrices whose eigenvectors a GPU finds for a whole batch at once; wider ones it takes one by
 one, ten times slower than a CPU does."""
@@ -102,34 +107,44 @@ class Spectra(NamedTuple):
     matrices: Tensor  # (C, D, D)
     leading: Tensor  # (C, D, directions), orthonormal columns
     norms: Tensor  # (C,) Ky Fan m-norms
+    halves: tuple[Tensor, Tensor] | None  # for a GPU: see `cpaan.kernels.to_halves`
 
 
 def spectra(matrices: Tensor, m: int) -> Spectra:
     """Return covariances, shape (C, D, D), with what `covariance_distances` needs of them."""
-    num_directions = min(m + _EXTRA_DIRECTIONS, matrices.shape[-1])
-    values, vectors = _eigh(matrices)
-    return Spectra(
-        matrices=matrices,
-        leading=vectors[..., -num_directions:].contiguous(),
-        norms=values[..., -m:].sum(dim=-1),
-    )
+    num_dims = matrices.shape[-1]
+    num_directions = min(m + _EXTRA_DIRECTIONS, num_dims)
+    halves = None
+    kernels = kernels_for(matrices)
+    if kernels and kernels.fits(num_dims, 2 * num_directions) and 2 * num_directions < num_dims:
+        halves = kernels.to_halves(matrices)
+        block = _largest_columns(matrices, num_directions)
+        for _ in range(_NUM_STEPS_FOR_SPECTRA):
+            block = matrices @ _orthonormal(block)
+        block = _orthonormal(block)
+        values, rotation = _eigh(block.mT @ matrices @ block)
+        vectors = block @ rotation[..., :num_directions]
+    else:
+        values, vectors = _eigh(matrices)
+    leading = vectors[..., :num_directions].contiguous()
+    return Spectra(matrices, leading, values[..., :m].sum(dim=-1), halves)
 
 
 def covariance_distances(base: Spectra, classes: Tensor, other: Tensor, m: int) -> Tensor:
     """Return Ky Fan m-norms of base covariances minus others, for many pairs that share them.
 
-    Each difference X is symmetric and indefinite: its singular values are the sizes of its
-    eigenvalues. What X does not nearly vanish on is close to the leading eigenvectors of the one
-    covariance and of the other; two multiplications of these by X and a small eigenproblem give
-    the norm with a relative error of about 1e-4 on covariances of real features. Where so many
-    vectors would fill the space, the eigenproblem is the whole one.
+    Each difference X is symmetric and indefinite. What it does not nearly vanish on is close to
+    the leading eigenvectors of the one covariance and of the other. X times these spans, once
+    orthonormal, nearly all that X acts on; the singular values of X times that are, on covariances
+    of real features, those of X to a relative error of about 1e-4. Where so many vectors would
+    fill the space, the whole of X is taken instead.
 
     The gradient is the subgradient with respect to ``other``; it is summed over the pairs of a
     novel class before it is multiplied by anything large.
 
     Args:
         base: Covariances of base classes.
-        classes: Which of them each novel class is compared with, shape (N, L).
+        classes: Which of them each novel class is compared with, shape (N, L), the nearest first.
         other: Covariances of novel classes, shape (N, D, D).
         m: Ky Fan order.
 
@@ -144,70 +159,104 @@ class _CovarianceDistances(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, other: Tensor, base: Spectra, classes: Tensor, m: int) -> Tensor:
         try:
-            vectors, values = _leading_eigenpairs(other, base, classes)
-        except LinAlgError:  # of NaN, there are no eigenvalues
-            values = other.new_full((*classes.shape, m), torch.nan)
-            vectors = other.new_zeros(*classes.shape, other.shape[-1], m)
-        order = values.abs().argsort(dim=-1, descending=True)[..., :m]
-        values = values.gather(-1, order)
-        vectors = vectors.gather(-1, order.unsqueeze(-2).expand(*vectors.shape[:-1], -1))
+            # In units of the covariances, or squares of numbers would leave their range.
+            unit = torch.maximum(base.norms[classes], _largest_variance(other).unsqueeze(1))
+            right, images = _singular_vectors(other, base, classes, m, unit[..., None, None])
+        except LinAlgError:  # of NaN, there are no singular values
+            right = other.new_zeros(*classes.shape, m, other.shape[-1])
+            images = torch.full_like(right, torch.nan)
+        sizes = torch.linalg.vector_norm(images, dim=-1)  # (N, L, m)
         # As in the norm itself: where there is nothing, the subgradient of least norm.
-        sizes = values.abs()
         rank_tolerance = other.shape[-1] * torch.finfo(other.dtype).eps
-        is_nonzero = sizes > rank_tolerance * sizes[..., :1]
-        ctx.save_for_backward(vectors, values.sign() * is_nonzero)
-        return sizes.sum(dim=-1)
+        is_nonzero = sizes > rank_tolerance * sizes.amax(dim=-1, keepdim=True)
+        ctx.save_for_backward(right, images, torch.where(is_nonzero, 1 / sizes, 0.0))
+        return sizes.sum(dim=-1) * unit
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None, None]:
-        vectors, signs = ctx.saved_tensors  # (N, L, D, m), (N, L, m)
-        scaled = vectors * (-grad_output.unsqueeze(-1) * signs).unsqueeze(-2)
-        left = vectors.transpose(1, 2).flatten(2)  # (N, D, L * m)
-        right = scaled.transpose(1, 2).flatten(2)
-        return left @ right.transpose(-2, -1), None, None, None
+        right, images, inverse = ctx.saved_tensors  # (N, L, m, D) twice, (N, L, m)
+        left = (images * (-grad_output.unsqueeze(-1) * inverse).unsqueeze(-1)).to(right.dtype)
+        gradient = left.flatten(1, 2).mT @ right.flatten(1, 2)
+        return gradient.to(images.dtype), None, None, None
 
 
-def _leading_eigenpairs(other: Tensor, base: Spectra, classes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return approximate eigenvectors (N, L, D, directions) of the differences, and eigenvalues."""
+def _singular_vectors(
+    other: Tensor, base: Spectra, classes: Tensor, m: int, unit: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return leading right singular vectors of the differences, and their images.
+
+    Images are X times the vectors over ``unit``, which has shape (N, L, 1, 1): left singular
+    vectors times singular values. Shapes (N, L, m, D); or more than m, with zeros.
+    """
     num_dims, num_directions = base.leading.shape[-2:]
     if 2 * num_directions >= num_dims:
-        values, vectors = _eigh(base.matrices[classes] - other.unsqueeze(1))
-        return vectors, values
+        differences = base.matrices[classes] - other.unsqueeze(1)
+        _, vectors = _eigh(differences)
+        right = vectors[..., :m].mT
+        return right, (right / unit) @ differences
 
-    # The other covariances' leading eigenvectors, from those of the nearest base class, and from
+    # The other covariances' leading directions, from those of the nearest base class, and from
     # the columns of their own largest variances: they may have what no base class has.
-    largest = other.diagonal(dim1=-2, dim2=-1).topk(num_directions, dim=-1).indices
-    own = other.gather(-1, largest.unsqueeze(-2).expand(-1, num_dims, -1))
-    start = torch.cat([other @ base.leading[classes[:, 0]], own], dim=-1)
-    vectors, _ = _eigenpairs_near(start, lambda block: other @ block)
-    of_other = vectors[..., -num_directions:].unsqueeze(1).expand(-1, classes.shape[1], -1, -1)
+    num_near = num_directions // 2
+    near = base.leading[classes[:, 0]][..., :num_near]
+    directions = torch.cat([near, _largest_columns(other, num_directions - num_near)], dim=-1)
+    # Over its largest entry, lest powers of it leave the range of numbers.
+    scaled = other / _largest_variance(other).view(-1, 1, 1)
+    for _ in range(_NUM_STEPS):
+        directions = scaled @ directions
+    directions = _orthonormal(directions)
 
-    matrices = base.matrices[classes]
-    return _eigenpairs_near(
-        torch.cat([base.leading[classes], of_other], dim=-1),
-        lambda block: _times_difference(matrices, other, block),
-    )
+    kernels = kernels_for(other)
+    halves = kernels.to_halves(other) if kernels and base.halves else None
+    dtype = torch.half if halves else other.dtype
+    start = other.new_empty((*classes.shape, num_dims, 2 * num_directions), dtype=dtype)
+    start[..., :num_directions] = base.leading[classes]
+    start[..., num_directions:] = directions.unsqueeze(1)
+
+    def multiply(block: Tensor) -> Tensor:
+        if kernels and halves and base.halves:
+            result: Tensor = kernels.times_difference(*base.halves, classes, *halves, block)
+            return result
+        return _times_difference(base.matrices, classes, other, block)
+
+    block = _orthonormal(multiply(start), dtype)
+    images = multiply(block)
+    if kernels and halves:
+        _, rotation = kernels.eigh(kernels.scaled_gram(images), tolerance=1e-5)
+        # Rows of odd lengths are slow to multiply.
+        rotation = pad(rotation[..., :m], (0, -m % 8))
+    else:
+        _, rotation = _eigh(_scaled_gram(images))
+        rotation = rotation[..., :m]
+    rotation = rotation.mT
+    return rotation.to(dtype) @ block.mT, (rotation / unit) @ images.mT
 
 
-def _eigenpairs_near(start: Tensor, times: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-    """Return eigenvectors and ascending eigenvalues of a symmetric matrix on a subspace.
+def _largest_variance(covariances: Tensor) -> Tensor:
+    """Return the largest entry of each covariance, which is on its diagonal; never zero."""
+    largest = covariances.diagonal(dim1=-2, dim2=-1).amax(dim=-1)
+    return largest.clamp(min=torch.finfo(covariances.dtype).tiny)
 
-    Args:
-        start: Columns whose span is close to the wanted eigenvectors, shape (..., D, columns).
-        times: Multiplies such a block by the matrix.
-    """
-    block = start
-    for _ in range(_NUM_ITERATIONS):
-        block = times(_orthonormal(block))
-    block = _orthonormal(block)
-    small = block.transpose(-2, -1) @ times(block)
-    values, rotation = _eigh((small + small.transpose(-2, -1)) / 2)
-    return block @ rotation, values
+
+def _scaled_gram(block: Tensor) -> Tensor:
+    """Return blockᵀ @ block over the square of its largest entry, for blocks (..., D, W)."""
+    largest = block.abs().amax(dim=(-2, -1), keepdim=True)
+    block = block / largest.clamp(min=torch.finfo(block.dtype).tiny)
+    return block.mT @ block
+
+
+def _largest_columns(matrices: Tensor, count: int) -> Tensor:
+    """Return the columns of the largest diagonal entries, shape (..., D, count), about as one."""
+    diagonal = matrices.diagonal(dim1=-2, dim2=-1)
+    largest = diagonal.topk(count, dim=-1)
+    places = largest.indices.unsqueeze(-2).expand(*matrices.shape[:-1], -1)
+    tiny = torch.finfo(matrices.dtype).tiny
+    return matrices.gather(-1, places) / largest.values.unsqueeze(-2).clamp(min=tiny)
 
 
 def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
-    """Return eigenvalues, ascending, and eigenvectors of symmetric matrices.
+    """Return eigenvalues, the largest in size first, and eigenvectors of symmetric matrices.
 
     With many eigenvalues at zero, as few examples have, float32 at times does not converge, or
     gives NaN without a word; float64 then does.
@@ -215,8 +264,12 @@ def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
     Raises:
         LinAlgError: If an entry is not finite.
     """
-    device = matrices.device
-    if matrices.is_cuda and matrices.shape[-1] > _WIDEST_ON_GPU:
+    device, width = matrices.device, matrices.shape[-1]
+    kernels = kernels_for(matrices)
+    if kernels and kernels.fits(width, width):
+        solved: tuple[Tensor, Tensor] = kernels.eigh(matrices)
+        return solved
+    if matrices.is_cuda and width > _WIDEST_ON_GPU:
         matrices = matrices.cpu()
     try:
         values, vectors = torch.linalg.eigh(matrices)
@@ -227,28 +280,46 @@ def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
         if not matrices.isfinite().all():
             raise LinAlgError("of NaN or infinity, there are no eigenvalues")
         values, vectors = torch.linalg.eigh(matrices.double())
+    order = values.abs().argsort(dim=-1, descending=True)
+    vectors = vectors.gather(-1, order.unsqueeze(-2).expand_as(vectors))
+    values = values.gather(-1, order)
     return values.to(device, matrices.dtype), vectors.to(device, matrices.dtype)
 
 
-def _times_difference(matrices: Tensor, other: Tensor, block: Tensor) -> Tensor:
-    """Return (base covariance - other covariance) @ block, shape (N, L, D, directions)."""
-    num_novel, num_pairs, num_dims, num_directions = block.shape
-    together = block.transpose(1, 2).flatten(2)  # one product for all pairs of a novel class
-    by_other = (other @ together).view(num_novel, num_dims, num_pairs, num_directions)
-    return matrices @ block - by_other.transpose(1, 2)
+def _times_difference(base: Tensor, classes: Tensor, other: Tensor, block: Tensor) -> Tensor:
+    """Return (base covariance - other covariance) @ block, shape (N, L, D, columns)."""
+    together = block.transpose(1, 2)  # one product for all pairs of a novel class
+    by_other = (other @ together.flatten(2)).view_as(together).transpose(1, 2)
+    # And one for all pairs of a base class, so that its covariance is read once.
+    result = torch.empty_like(block).flatten(0, 1)
+    present, number = classes.unique(return_inverse=True)
+    members = number.flatten().argsort(stable=True)
+    counts = number.flatten().bincount().tolist()
+    columns = block.flatten(0, 1)
+    for each, pairs in zip(present.tolist(), members.split(counts), strict=True):
+        chosen = columns[pairs].transpose(0, 1)
+        by_base = (base[each] @ chosen.flatten(1)).view_as(chosen)
+        result[pairs] = by_base.transpose(0, 1)
+    return result.view_as(block) - by_other
 
 
-def _orthonormal(block: Tensor) -> Tensor:
+def _orthonormal(block: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Return an orthonormal basis of the span of columns, shape (..., D, directions).
 
-    By the eigenvectors of the Gram matrix, which are far quicker to have than a QR
-    factorisation for many narrow blocks. Columns that depend on others become zero.
+    Columns that depend on others become zero, or whatever is orthogonal to all.
     """
-    tiny = torch.finfo(block.dtype).tiny
+    kernels = kernels_for(block)
+    if kernels and kernels.fits(*block.shape[-2:]):
+        result: Tensor = kernels.orthonormal(block, dtype or block.dtype)
+        return result
     # By the largest entry first: squares of large or small entries leave the range of numbers.
+    tiny = torch.finfo(block.dtype).tiny
     block = block / block.abs().amax(dim=-2, keepdim=True).clamp(min=tiny)
-    block = block / block.norm(dim=-2, keepdim=True).clamp(min=tiny)
-    values, vectors = _eigh(block.transpose(-2, -1) @ block)
-    limit = values[..., -1:] * block.shape[-2] * torch.finfo(block.dtype).eps
-    factor = torch.where(values > limit, values.clamp(min=tiny).rsqrt(), 0.0)
-    return (block @ vectors) * factor.unsqueeze(-2)
+    return torch.linalg.qr(block)[0]
+
+
+def needs_processor(num_dims: int, m: int, device: torch.device) -> bool:
+    """Return whether distances of so many dimensions keep a GPU waiting for the processor."""
+    width = min(2 * (m + _EXTRA_DIRECTIONS), num_dims)
+    kernels = kernels_for(torch.empty(0, device=device))
+    return kernels is None or not kernels.fits(num_dims, width)

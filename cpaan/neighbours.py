@@ -9,9 +9,9 @@ from torch import Tensor
 from cpaan.config import NeighbourSettings
 
 # Each pass looks at so many temperatures at once and narrows the range to two neighbours of
-# them, to 1e-9 in the end. Bisection, in many short steps, would cost a GPU several times more.
+# them, to 1e-6 in the end. Bisection, in many short steps, would cost a GPU several times more.
 _TEMPERATURES = 33
-_PASSES = 7
+_PASSES = 5
 
 
 def similarity(novel: Tensor, base: Tensor, settings: NeighbourSettings) -> Tensor:
@@ -32,6 +32,21 @@ def similarity(novel: Tensor, base: Tensor, settings: NeighbourSettings) -> Tens
     if settings.perplexity is None:
         return printed_similarity(novel, base)
     return soft_similarity(novel, base, settings.perplexity)
+
+
+def draw_by(scores: Tensor, uniforms: Tensor) -> Tensor:
+    """Return base classes drawn in proportion to scores.
+
+    Args:
+        scores: Shape (..., C), with a sum above zero.
+        uniforms: Numbers from 0 to 1, shape (..., draws).
+
+    Returns:
+        Positions of classes whose score is not zero, shape (..., draws).
+    """
+    cumulative = scores.double().cumsum(dim=-1)
+    cumulative = cumulative / cumulative[..., -1:]  # which differs from one by rounding
+    return torch.searchsorted(cumulative, uniforms.double(), right=True)
 
 
 def check_neighbours(settings: NeighbourSettings, num_base: int) -> None:
@@ -118,7 +133,10 @@ def check_perplexity(perplexity: float, num_base: int) -> None:
 
 
 def _mean_perplexity(distances: Tensor, log_temperature: Tensor) -> Tensor:
-    log_scores = (-distances / log_temperature.exp()).log_softmax(dim=-1)
-    # A score that underflows to zero has a finite logarithm still, so its share is zero, not NaN.
-    entropy = -(log_scores.exp() * log_scores).sum(dim=-1, keepdim=True)
+    # Of p = w / Σw with w = exp(-d / T), the entropy is log Σw + Σ p d / T. The nearest class
+    # has d = 0 and w = 1, so that nothing overflows, and Σw is never zero.
+    inverse = (-log_temperature).exp()
+    weights = (distances * -inverse).exp()
+    total = weights.sum(dim=-1, keepdim=True)
+    entropy = total.log() + inverse * (weights * distances).sum(dim=-1, keepdim=True) / total
     return entropy.exp().mean(dim=-2, keepdim=True)

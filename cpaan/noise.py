@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 from cpaan.config import TrainConfig
 
@@ -42,7 +43,10 @@ class MixtureNoise(nn.Module):
         """Draw vectors, shape (*shape, Z), of the device and type of ``like``."""
         component = torch.randint(len(self.means), shape, generator=rng, device=like.device)
         standard = _normal((*shape, self.num_dims), rng, like)
-        return self.means[component] + self.deviations[component] * standard
+        # A product picks a component as quickly as an index does, and gradients are sums again.
+        picked = one_hot(component, len(self.means)).to(like.dtype)
+        means, deviations = (each.to(like.dtype) for each in (self.means, self.deviations))
+        return picked @ means + (picked @ deviations) * standard
 
     def penalty(self) -> Tensor:
         """Return DeLiGAN's penalty, the mean of (1 - σ)², which keeps components from shrinking."""

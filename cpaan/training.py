@@ -3,44 +3,18 @@
 Shapes: N = meta-novel classes, M = meta-base examples, D = feature dimension.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cpaan.config import TrainConfig
+from cpaan.devices import quick_products
 from cpaan.episodes import Episodes
-from cpaan.gans import (
-    Gan,
-    Networks,
-    discriminator_objective,
-    discriminator_terms,
-    generator_objective,
-    generator_terms,
-)
-from cpaan.randomness import new_rng, reseed
+from cpaan.gans import Gan, Networks
+from cpaan.randomness import new_rng
+from cpaan.steps import TERMS, Step
 from cpaan.workers import ALONE, Workers
-
-LOSSES = (
-    "novel_discriminator",
-    "base_discriminator",
-    "discriminator_objective",
-    "novel_adversarial",
-    "base_adversarial",
-    "cycle",
-    "covariance",
-    "prototype",
-    "noise_penalty",
-    "generator_objective",
-)
-TERMS = ("effective_examples", "least_effective_examples", *LOSSES, "similarity_left_out")
-"""What the history has of every episode, in the order of computation.
-
-The effective number of translated examples of a class is 1 / Σ weight²: mean and minimum over
-classes. Losses are without their weights, zero where a GAN has no such term; the two objectives are
-the weighted sums. At the end, the share of similarity that the covariance term does not look at."""
 
 
 class TrainingDivergedError(ValueError):
@@ -62,9 +36,7 @@ class TrainingRun:
     ) -> None:
         """Draw the networks' weights.
 
-        Every episode has a random stream of its own, decided by its number. Several workers take
-        the next episodes at the same time, one each, and step along the mean of their gradients:
-        all of them must make the same calls.
+        Several workers must make the same calls: see `Step`.
 
         Args:
             gan: Which of the four.
@@ -87,7 +59,6 @@ class TrainingRun:
         self.episodes = episodes
         self.episode = 0
         self._seed_word = int(torch.randint(2**62, (), generator=rng))
-        self._rng = new_rng(0, device=episodes.data.base.features.device)
         self._workers = workers
         self.networks = Networks(
             gan,
@@ -96,8 +67,7 @@ class TrainingRun:
             new_rng(self._seed_word, 0),
             has_way_back=gan.has_cycle if has_way_back is None else has_way_back,
         )
-        self._generators = _adam(self.networks.of_generators(), config.adam_beta1)
-        self._discriminators = _adam(self.networks.of_discriminators(), config.adam_beta1)
+        self._step = Step(gan, episodes, self.networks, config, self._seed_word, workers)
         self._history: list[Tensor] = []  # (steps, terms) each
         self._has_diverged = False
 
@@ -125,12 +95,9 @@ class TrainingRun:
         """
         assert num_episodes % self._workers.count == 0, "every worker has its share"
         rows: list[Tensor] = []
-        with _quick_products(self._rng.device):
+        with quick_products(self._step.device):
             for _ in range(num_episodes // self._workers.count):
-                reseed(self._rng, self._seed_word, 1, self.episode + self._workers.rank)
-                terms = dict.fromkeys(TERMS, torch.zeros((), device=self._rng.device))
-                self._train_one_episode(terms)
-                rows.append(torch.stack([term.detach().double() for term in terms.values()]))
+                rows.append(self._step(self.episode))
                 self.episode += self._workers.count
         chunk = torch.stack(rows)
         self._workers.average([chunk])  # so that all of them see when one has diverged
@@ -152,42 +119,6 @@ class TrainingRun:
         self._has_diverged = True
         raise TrainingDivergedError(f"{self.gan.name} diverged: at episode {episode}, {what}")
 
-    def _train_one_episode(self, terms: dict[str, Tensor]) -> None:
-        """Draw an episode, update the discriminators, then the generators; fill in the terms."""
-        config, networks = self.config, self.networks
-        episode = self.episodes.draw(self._rng)
-        effective = 1 / episode.sample_weights.square().sum(dim=1)
-        terms["effective_examples"] = effective.mean()
-        terms["least_effective_examples"] = effective.amin()
-        moved = networks.translate(episode, self._rng)
-
-        if config.adversarial_weight:
-            terms |= discriminator_terms(networks, episode, moved)
-            terms["discriminator_objective"] = discriminator_objective(terms)
-            self._update(
-                self._discriminators,
-                config.discriminator_learning_rate,
-                terms["discriminator_objective"],
-            )
-
-        terms |= generator_terms(
-            self.gan, networks, episode, moved, self.episodes.data, config, self._rng
-        )
-        terms["generator_objective"] = generator_objective(terms, config)
-        self._update(self._generators, config.generator_learning_rate, terms["generator_objective"])
-
-    def _update(self, optimiser: torch.optim.Adam, learning_rate: float, loss: Tensor) -> None:
-        """Take one step of one side; the other side's gradients are not even computed."""
-        (group,) = optimiser.param_groups
-        num_anneals = self.episode // self.config.anneal_every_episodes
-        group["lr"] = learning_rate * self.config.anneal_factor**num_anneals
-        parameters: Sequence[nn.Parameter] = group["params"]
-        gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-        self._workers.average(gradients)
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
-        optimiser.step()
-
     def state_dict(self) -> dict[str, Any]:
         """Return all that decides how the run goes on.
 
@@ -201,9 +132,8 @@ class TrainingRun:
             "config": self.config.to_dict(),
             "episode": self.episode,
             "networks": self.networks.state_dict(),
-            "generators": self._generators.state_dict(),
-            "discriminators": self._discriminators.state_dict(),
-            "device": self._rng.device.type,
+            **self._step.state_dict(),
+            "device": self._step.device.type,
             "workers": self._workers.count,
             "history": self.history,
         }
@@ -228,7 +158,7 @@ class TrainingRun:
                 f"it has {state['episode']} episodes, and {self.config.num_episodes} are wanted"
             )
         if state["episode"] < self.config.num_episodes:
-            here = self._rng.device.type
+            here = self._step.device.type
             if state["device"] != here:
                 raise ValueError(
                     f"it was trained on {state['device']} and can go on only there, not on {here}"
@@ -239,28 +169,10 @@ class TrainingRun:
                     f"many, not with {self._workers.count}"
                 )
         self.networks.load_state_dict(state["networks"])
-        self._generators.load_state_dict(state["generators"])
-        self._discriminators.load_state_dict(state["discriminators"])
+        self._step.load_state_dict(state)
         self._history = [state["history"]]
         self.episode = state["episode"]
 
     def _identity(self) -> dict[str, Any]:
         fingerprint = self.episodes.data.fingerprint
         return {"GAN": self.gan.name, "data": fingerprint, "seed": self._seed_word}
-
-
-@contextmanager
-def _quick_products(device: torch.device) -> Iterator[None]:
-    """Let a GPU multiply float32 matrices to three digits, which training a GAN does not notice."""
-    before = torch.get_float32_matmul_precision()
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-def _adam(parameters: list[nn.Parameter], beta1: float) -> torch.optim.Adam:
-    # The learning rate is set before every step.
-    return torch.optim.Adam(parameters, lr=0.0, betas=(beta1, 0.999))

@@ -13,6 +13,10 @@ import numpy as np
 import pytest
 import torch
 
+# The kernels of a GPU run without one in Triton's interpreter. Before Triton starts.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 from cpaan.feature_parquet import write_features
 from cpaan.features import FeatureTable
 from cpaan.files import write_whole

@@ -10,7 +10,8 @@ PACKAGE = ROOT / "cpaan"
 
 # A module may import those of earlier lines and of its own line.
 LAYERS = [
-    {"settings", "config", "files", "linalg", "randomness", "provenance", "workers"},
+    {"devices", "kernels"},
+    {"settings", "config", "files", "linalg", "randomness", "provenance", "rows", "workers"},
     {"features"},
     {"compact", "feature_source", "feature_parquet", "feature_hdf5"},
     {"feature_files", "feature_cache", "splits", "builtin"},
@@ -20,6 +21,7 @@ LAYERS = [
     {"episodes"},
     {"objectives"},
     {"gans"},
+    {"steps"},
     {"training"},
     {"augmentation", "checkpoints", "classifiers"},
     {"evaluation", "priors", "summary", "spiral"},

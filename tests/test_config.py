@@ -78,6 +78,7 @@ CHOICES = (
     "sampling",
     "real_examples",
     "normalisation",
+    "precision",
     "residual",
     "output",
     "discriminator",

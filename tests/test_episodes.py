@@ -154,7 +154,7 @@ def test_real_examples_may_be_the_shots_that_count():
 def test_real_examples_may_be_any_of_the_class():
     config = config_of(real_examples="class", episode_shots=(1,))
     data, rng = data_of(config), new_rng(0)
-    drawn = [MetaEpisodes(data, config).draw(rng) for _ in range(100)]
+    drawn = [MetaEpisodes(data, config).draw(rng) for _ in range(200)]
 
     rows = torch.cat([rows_of(episode.real, data.base).flatten() for episode in drawn])
     shots = torch.cat([rows_of(episode.shots, data.base).flatten() for episode in drawn])
@@ -179,11 +179,10 @@ def test_base_examples_are_of_their_source_class(sampling, num_batches):
 def test_partners_are_shots_that_count_of_the_meta_novel_class(seed):
     episode, _ = draw(seed)
 
-    assert episode.partners.shape == (2, 40, NUM_DIMS)
+    assert episode.partners.shape == (2, 40)
     num_shots = int((episode.shot_weights > 0).sum())
-    for partners, shots in zip(episode.partners, episode.shots, strict=True):
-        used = set(map(tuple, partners.tolist()))
-        assert used == set(map(tuple, shots[:num_shots].tolist()))
+    for partners in episode.partners:
+        assert set(partners.tolist()) == set(range(num_shots))
 
 
 def test_spread_makes_the_mean_squared_distance_to_the_class_mean_one():
@@ -368,7 +367,7 @@ def test_hard_neighbours_are_the_only_classes_to_be_drawn(sampling, normalised_w
 
 def test_similarity_too_small_for_any_loss_is_left_out():
     """exp(-47) is less: squared distances between these classes are larger than that by far."""
-    episode, _ = draw(perplexity=None, normalisation="none")
+    episode, _ = draw(seed=1, perplexity=None, normalisation="none")
 
     assert ((episode.alpha == 0) | (episode.alpha > 1e-20)).all()
     assert (episode.alpha == 0).any()

@@ -207,7 +207,7 @@ def test_spectra_have_the_leading_eigenvectors_and_norms_of_their_matrices():
 
     assert found.leading.shape[-1] > 3
     inside = found.leading.transpose(1, 2) @ matrices @ found.leading
-    eigenvalues = 1 / torch.arange(found.leading.shape[-1], 0, -1, dtype=torch.float64)
+    eigenvalues = 1 / torch.arange(1, found.leading.shape[-1] + 1, dtype=torch.float64)
     torch.testing.assert_close(inside, torch.diag(eigenvalues).expand(2, -1, -1))
     torch.testing.assert_close(found.norms, ky_fan_norm(matrices, m=3))
 

@@ -6,6 +6,7 @@ import torch
 from cpaan.config import NeighbourSettings
 from cpaan.neighbours import (
     check_neighbours,
+    draw_by,
     hard_similarity,
     printed_similarity,
     similarity,
@@ -166,3 +167,45 @@ def test_settings_that_base_classes_cannot_serve_are_refused(settings, message):
 )
 def test_settings_that_are_not_used_are_not_refused(settings):
     check_neighbours(NeighbourSettings(**settings), num_base=8)
+
+
+FIRST, LAST = 0.0, 1 - 2**-53  # of all numbers that a uniform draw can give
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("scores", "of_first", "of_last"),
+    [
+        ([0.0, 0.25, 0.0, 0.75, 0.0], 1, 3),
+        ([0.0, 0.0, 1.0], 2, 2),
+        ([1.0, 0.0, 0.0], 0, 0),
+        ([0.0, *[0.1] * 10, 0.0], 1, 10),  # sums to one but for rounding
+        ([0.0, *[1 / 3] * 3, 0.0], 1, 3),
+        ([0.0, 1e-30, 0.0], 1, 1),
+    ],
+)
+def test_a_class_without_a_score_is_never_drawn(scores, of_first, of_last, dtype):
+    scores = torch.tensor(scores, dtype=dtype)
+    between = torch.linspace(0, 1, 100, dtype=torch.float64)[:-1]
+    uniforms = torch.cat([torch.tensor([FIRST, LAST], dtype=torch.float64), between])
+
+    drawn = draw_by(scores, uniforms)
+
+    assert drawn[:2].tolist() == [of_first, of_last]
+    assert (scores[drawn] > 0).all()
+
+
+def test_classes_are_drawn_in_proportion_to_their_scores():
+    scores = torch.tensor([2.0, 0.0, 5.0, 3.0])  # of any sum
+    uniforms = (torch.arange(10, dtype=torch.float64) + 0.5) / 10
+
+    drawn = draw_by(scores, uniforms)
+
+    assert drawn.tolist() == [0, 0, 2, 2, 2, 2, 2, 3, 3, 3]
+
+
+def test_every_novel_class_draws_by_scores_of_its_own():
+    scores = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.25, 0.75]])
+    uniforms = torch.tensor([[0.1, 0.6, 0.9], [0.1, 0.6, 0.2]])
+
+    assert draw_by(scores, uniforms).tolist() == [[0, 1, 1], [1, 2, 1]]

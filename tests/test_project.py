@@ -37,7 +37,9 @@ def test_every_dependency_is_pinned():
     names = {name.lower().replace("_", "-") for name in pinned}
 
     for requirement in wanted:
-        assert re.split(r"[\[<>=]", requirement)[0].lower() in names
+        name = re.split(r"[\[<>=;]", requirement)[0].lower()
+        # Every build of torch wants a version of Triton of its own, and no other.
+        assert name in names or name == "triton"
     assert pinned["torch"] == "2.13.0"
 
 

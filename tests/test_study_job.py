@@ -15,11 +15,12 @@ from test_training import SMALL
 
 from cpaan import EvaluationConfig, evaluate, open_features, write_features
 from cpaan.files import pack_state, unpack_state
+from cpaan.steps import LOSSES, TERMS
 from cpaan.study import job as job_module
 from cpaan.study.config import DataReference
 from cpaan.study.job import Evaluation, Job, Report, run_job, score_job
 from cpaan.study.storage import Storage
-from cpaan.training import LOSSES, TERMS, TrainingRun
+from cpaan.training import TrainingRun
 
 CPU = torch.device("cpu")
 # Synthetic examples outweigh the real ones, so that a small change of the generator shows.

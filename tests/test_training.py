@@ -1,5 +1,6 @@
 """Runs that repeat, stop and go on to the last bit; what training teaches; how it fails."""
 
+import copy
 import json
 import os
 import statistics
@@ -21,14 +22,16 @@ from cpaan.gans import (
     discriminator_objective,
     discriminator_terms,
     generator_objective,
-    generator_terms,
+    moment_terms,
+    pair_terms,
 )
 from cpaan.linalg import covariances, ky_fan_norm
 from cpaan.randomness import new_rng
 from cpaan.splits import draw_shots
+from cpaan.steps import LOSSES, TERMS
 from cpaan.synthetic import GaussianClasses, gaussian_classes
 from cpaan.tasks import BaseSet, LowShotTask, read_phase
-from cpaan.training import LOSSES, TERMS, TrainingDivergedError, TrainingRun
+from cpaan.training import TrainingDivergedError, TrainingRun
 from cpaan.training_data import TrainingData
 
 SMALL = TrainConfig(
@@ -94,6 +97,48 @@ def test_looking_at_the_losses_changes_nothing():
 
     assert torch.equal(at_once.history, in_steps.history)
     assert torch.equal(flat(at_once), flat(in_steps))
+
+
+def are_equal(first: object, second: object) -> bool:
+    """Compare states, or parts of them, to the last bit."""
+    if isinstance(first, torch.Tensor):
+        return torch.equal(first, second)
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(
+            are_equal(value, second[name]) for name, value in first.items()
+        )
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(are_equal, first, second))
+    return first == second
+
+
+@pytest.mark.parametrize("name", GANS)
+def test_a_run_of_one_and_three_episodes_equals_one_of_four_to_the_last_bit(name):
+    """The fifth episode, too: a run draws the next one while it plays one."""
+    at_once, in_two = new_run(name), new_run(name)
+
+    at_once.advance(4)
+    in_two.advance(1)
+    in_two.advance(3)
+
+    for _ in range(2):
+        assert are_equal(in_two.state_dict(), at_once.state_dict())
+        for run in (at_once, in_two):
+            run.advance(1)
+
+
+def test_a_run_that_loads_what_it_was_forgets_the_episode_drawn_ahead():
+    run = new_run()
+    run.advance(1)
+    early = copy.deepcopy(run.state_dict())
+    run.advance(3)
+    late = copy.deepcopy(run.state_dict())
+
+    run.load_state_dict(early)
+    run.advance(3)
+
+    assert not are_equal(early, late)
+    assert are_equal(run.state_dict(), late)
 
 
 @pytest.mark.parametrize(("name", "stop"), [("cCov-GAN", 1), ("cCov-GAN", 4), ("cDeLi-GAN", 3)])
@@ -267,7 +312,8 @@ def test_terms_that_a_gan_lacks_are_zero():
 
     adversarial = {"novel_discriminator", "discriminator_objective"}
     adversarial |= {"novel_adversarial", "generator_objective"}
-    cycle = adversarial | {"base_discriminator", "base_adversarial", "cycle"}
+    cycle = adversarial | {"base_discriminator", "base_adversarial"}
+    cycle |= {"novel_cycle", "base_cycle"}
     assert terms_of("c-GAN") == adversarial
     assert terms_of("cCyc-GAN") == terms_of("cDeLi-GAN") == cycle
     assert terms_of("cCov-GAN") == cycle | {"covariance"}
@@ -316,10 +362,9 @@ def test_divergence_is_reported_where_it_began(settings, message):
 
 def test_weights_that_the_last_update_spoilt_are_seen_and_not_kept(tmp_path):
     """No loss has been computed with them yet."""
-    run = new_run(noise="mixture", noise_penalty=1.0)
+    run = new_run(noise="mixture", noise_penalty=1.0, cycle_weight=0.0, adversarial_weight=0.0)
     with torch.no_grad():
         run.networks.novel_to_base.last.bias[0] = torch.nan
-    run.config = run.config.with_overrides({"cycle_weight": 0.0, "adversarial_weight": 0.0})
 
     with pytest.raises(TrainingDivergedError, match="episode 1, weights became infinite or NaN"):
         run.advance(2)
@@ -372,6 +417,18 @@ def test_every_switch_changes_the_run(settings):
 
     assert switched.history.isfinite().all()
     assert not torch.equal(plain.history, switched.history)
+
+
+def test_precision_is_of_no_consequence_without_a_gpu():
+    mixed, full = (
+        new_run(dtype=torch.float32, precision=precision) for precision in ("mixed", "full")
+    )
+
+    for run in (mixed, full):
+        run.advance(3)
+
+    assert torch.equal(mixed.history, full.history)
+    assert torch.equal(flat(mixed), flat(full))
 
 
 def novel_covariance_gap(name: str, made: GaussianClasses, task: LowShotTask, seed: int) -> float:
@@ -463,15 +520,16 @@ def train_by_hand(run: TrainingRun, steps: list[list[int]]) -> list[torch.Tensor
 
     objectives = []
     for numbers in steps:
-        rngs = [new_rng(run._seed_word, 1, number) for number in numbers]
-        drawn = [run.episodes.draw(rng) for rng in rngs]
+        drawn = [run.episodes.draw(new_rng(run._seed_word, 1, number)) for number in numbers]
+        rngs = [new_rng(run._seed_word, 2, number) for number in numbers]
         moved = [networks.translate(*pair) for pair in zip(drawn, rngs, strict=True)]
         terms = [dict.fromkeys(TERMS, torch.zeros(())) for _ in numbers]
-        for each, episode, translations in zip(terms, drawn, moved, strict=True):
+        for each, episode, translations, rng in zip(terms, drawn, moved, rngs, strict=True):
+            each |= moment_terms(run.gan, episode, translations, data, config, rng)
             each |= discriminator_terms(networks, episode, translations)
         update(0, [discriminator_objective(each) for each in terms])
         for each, episode, translations, rng in zip(terms, drawn, moved, rngs, strict=True):
-            each |= generator_terms(run.gan, networks, episode, translations, data, config, rng)
+            each |= pair_terms(run.gan, networks, episode, translations, config, rng)
         objectives.append(update(1, [generator_objective(each, config) for each in terms]))
     return objectives
 

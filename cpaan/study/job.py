@@ -17,15 +17,17 @@ from cpaan.gans import GANS
 from cpaan.methods import Adversarial
 from cpaan.randomness import new_rng
 from cpaan.splits import VALIDATION_PHASE
+from cpaan.steps import LOSSES
 from cpaan.study.config import DataReference
 from cpaan.study.storage import Storage
 from cpaan.tasks import LowShotTask, Queries, read_phase
-from cpaan.training import LOSSES, TrainingDivergedError, TrainingRun
+from cpaan.training import TrainingDivergedError, TrainingRun
 from cpaan.workers import ALONE, Workers
 
 NUM_THREADS = 1
 """Of torch in every process of a study, which has one core; the number decides the last digits."""
 _STEPS_AT_ONCE = 50  # between looks at the losses, and at the clock
+_TIMES_ON_GPU = 8  # as many: a look makes it wait
 _SECONDS_BETWEEN_CHECKPOINTS = 30.0
 _OF_ANOTHER = "another worker could not go on"
 
@@ -113,6 +115,7 @@ def run_job(job: Job, device: torch.device, workers: Workers = ALONE) -> Iterato
     if workers.mean(float(run.episode), device) != run.episode:
         # A process that should be dead may have written in between: all of them read again.
         raise RuntimeError("workers have read different states")
+    steps_at_once = _STEPS_AT_ONCE * (_TIMES_ON_GPU if device.type == "cuda" else 1)
     keeper.start_clock()
     if keeper.curve:
         yield Report(tuple(keeper.curve))
@@ -123,7 +126,7 @@ def run_job(job: Job, device: torch.device, workers: Workers = ALONE) -> Iterato
         losses = dict.fromkeys(LOSSES, 0.0)
         try:
             while run.episode < mark:
-                count = min(_STEPS_AT_ONCE * workers.count, mark - run.episode)
+                count = min(steps_at_once * workers.count, mark - run.episode)
                 means = run.advance(count)
                 for name in LOSSES:
                     losses[name] += means[name] * count / (mark - first)

@@ -1,0 +1,275 @@
+"""An evaluation with the linear head: all problems at once, against one after the other.
+
+Shapes: P = problems, N = novel classes, C = all classes of the phase, S = synthetic examples a
+class, D = feature dimension.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, linear
+
+from cpaan.bench.measuring import Bench, Row, Subject, Timing
+from cpaan.bench.scales import Scale
+from cpaan.benchmark import draw_phase
+from cpaan.builtin import builtin_features
+from cpaan.classifiers import LinearClassifier, real_shares
+from cpaan.config import LINEAR_AS_IN_BENCHMARK, EvaluationConfig, TrainConfig
+from cpaan.evaluation import score
+from cpaan.methods import make_method
+from cpaan.randomness import new_rng
+from cpaan.splits import VALIDATION_PHASE
+from cpaan.tasks import BaseSet, LowShotTask, Problem, Queries, read_phase
+
+HELP = "an evaluation with the linear head, all problems at once, against one after the other"
+
+_METHOD = "copy"  # synthetic examples at no cost of their own: what is measured is the head
+_PLAIN_STEPS = 3  # of each problem, in one timed call
+_EXAMPLES_A_CLASS = 1_300  # of ImageNet's base classes
+
+
+def make_config(scale: Scale) -> EvaluationConfig:
+    """Return the benchmark's linear classifier, for as many iterations as the scale has."""
+    return EvaluationConfig(
+        **{
+            **LINEAR_AS_IN_BENCHMARK,
+            "heads": ("linear",),
+            "num_synthetic": scale.num_synthetic,
+            "linear_num_steps": scale.num_linear_steps,
+        }
+    )
+
+
+def make_task(
+    scale: Scale, config: EvaluationConfig, seed: int, device: torch.device
+) -> tuple[LowShotTask, Queries]:
+    """Return the built-in validation phase at slice scale, otherwise random classes of the sizes.
+
+    What a linear classifier costs does not depend on the features' values.
+    """
+    if scale.name == "slice":
+        table, split = builtin_features()
+        shot_rows = draw_phase(table, split, VALIDATION_PHASE, config)
+        return read_phase(table, split, VALIDATION_PHASE, shot_rows, sorted(config.shots), device)
+    rng = new_rng(seed, device=device)
+    num_classes = scale.num_base + scale.num_novel
+    num_base = max(scale.num_classes, scale.num_base)
+    per_class = min(_EXAMPLES_A_CLASS, 40 * scale.num_queries // num_classes)
+    means = _normal((num_base + scale.num_novel, scale.num_dims), rng)
+    base_means, novel_means = means[:num_base], means[num_base:]
+    base = torch.cat([mean + _normal((per_class, scale.num_dims), rng) for mean in base_means])
+    counts = torch.full((num_base,), per_class, device=device)
+    shape = (config.num_draws, scale.num_novel, max(config.shots), scale.num_dims)
+    shots = novel_means.unsqueeze(1) + _normal(shape, rng)
+    own_means = torch.cat([base_means[: scale.num_base], novel_means])
+    labels = torch.arange(scale.num_queries, device=device) % num_classes
+    task = LowShotTask(
+        base=BaseSet(base.half(), counts),
+        num_base=scale.num_base,
+        shots=shots,
+        problems=tuple(
+            Problem(shots, draw) for shots in config.shots for draw in range(config.num_draws)
+        ),
+    )
+    queries = own_means[labels] + _normal((scale.num_queries, scale.num_dims), rng)
+    return task, Queries(queries, labels)
+
+
+def _normal(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+    return torch.randn(shape, generator=rng, device=rng.device)
+
+
+class PlainLinear:
+    """Softmax regression of one problem, by an ordinary loop on the batches of the fast head."""
+
+    def __init__(
+        self, task: LowShotTask, number: int, synthetic: Tensor, config: EvaluationConfig
+    ) -> None:
+        """Take problem ``number`` of a task, and its part of synthetic examples (P, N, S, D)."""
+        self._task, self._config = task, config
+        self._shots = task.support(task.problems[number])  # (N, K, D)
+        self._synthetic = synthetic[number]
+        self._real_share = real_shares(task, synthetic, config)[number]
+        self._num_classes = task.num_base + task.num_novel
+        num_dims = task.shots.shape[-1]
+        self.weight = torch.zeros(self._num_classes, num_dims, device=task.device)
+        self.bias = torch.zeros(self._num_classes, device=task.device)
+        self.weight.requires_grad_()
+        self.bias.requires_grad_()
+
+    def train(self, num_steps: int, rng: torch.Generator) -> None:
+        """Take some steps of SGD from where it is."""
+        config = self._config
+        optimiser = torch.optim.SGD(
+            [self.weight, self.bias],
+            lr=config.linear_learning_rate,
+            momentum=0.9,
+            dampening=0.9,
+            weight_decay=config.linear_weight_decay,
+        )
+        count = max(1, round(config.linear_batch_size / self._num_classes))
+        labels = torch.arange(self._num_classes, device=self._task.device)
+        labels = labels.repeat_interleave(count)
+        for _ in range(num_steps):
+            logits = linear(self._batch(count, rng), self.weight, self.bias)
+            loss = cross_entropy(logits, labels)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+
+    def _batch(self, count: int, rng: torch.Generator) -> Tensor:
+        """Return so many examples of every class, shape (C * count, D): base, then novel.
+
+        A class's rows at even distances from a random start; those of a novel class are real and
+        synthetic by their weights, with a random rounding.
+        """
+        task = self._task
+        uniforms = torch.rand(self._num_classes, 2, generator=rng, dtype=torch.float64)
+        uniforms = uniforms.to(task.device)
+        order = torch.arange(count, device=task.device)
+        classes = torch.arange(task.num_base, device=task.device).unsqueeze(1).expand(-1, count)
+        places = (uniforms[: task.num_base, :1] + order) / count
+        base = task.base.pick(classes, places)
+
+        start, rounding = uniforms[task.num_base :].split(1, dim=-1)  # (N, 1)
+        num_real = (self._real_share * count + rounding).floor()
+        num_shots, num_synthetic = self._shots.shape[1], self._synthetic.shape[1]
+        place = (order + start) / num_real.clamp(min=1) * num_shots
+        of_real = place.long().clamp(max=num_shots - 1)
+        place = (order - num_real + start) / (count - num_real).clamp(min=1) * num_synthetic
+        of_synthetic = place.long().clamp(0, num_synthetic - 1)
+        novel = torch.arange(task.num_novel, device=task.device).unsqueeze(1)
+        is_real = (order < num_real).unsqueeze(-1)
+        examples = torch.where(
+            is_real, self._shots[novel, of_real], self._synthetic[novel, of_synthetic]
+        )
+        return torch.cat([base.flatten(0, 1), examples.flatten(0, 1)])
+
+
+def compare_logits(
+    task: LowShotTask,
+    synthetic: Tensor,
+    queries: Tensor,
+    config: EvaluationConfig,
+    num_steps: int,
+    seed: int,
+) -> float:
+    """Return the largest difference of logits after the same batches, over the largest logit."""
+    config = config.with_overrides({"linear_num_steps": num_steps})
+    head = LinearClassifier(config)
+    head.fit(task, synthetic, new_rng(seed))
+    together = head.scores(queries)
+    worst = largest = 0.0
+    for number in range(0, len(task.problems), max(1, len(task.problems) // 4)):
+        alone = PlainLinear(task, number, synthetic, config)
+        alone.train(num_steps, new_rng(seed))
+        with torch.no_grad():
+            logits = linear(queries, alone.weight, alone.bias)
+        worst = max(worst, float((together[number] - logits).abs().max()))
+        largest = max(largest, float(logits.abs().max()))
+    return worst / largest
+
+
+def measure(bench: Bench) -> list[Row]:
+    """Measure an iteration of the linear head over all problems, and a whole evaluation."""
+    scale = bench.scale
+    iteration, whole_evaluation = "evaluate linear iteration", "evaluate linear whole"
+    if not (bench.wants(iteration) or bench.wants(whole_evaluation)):
+        return []
+    config = make_config(scale)
+    task, queries = make_task(scale, config, bench.seed, bench.device)
+    method = make_method(_METHOD, config, TrainConfig())
+    synthetic = method.synthesise(task, new_rng(bench.seed))
+    assert synthetic is not None
+    num_problems, num_classes = len(task.problems), task.num_base + task.num_novel
+    timed = config.with_overrides({"linear_num_steps": scale.num_timed_steps})
+    alone = [PlainLinear(task, number, synthetic, config) for number in range(num_problems)]
+
+    def fit_together() -> None:
+        LinearClassifier(timed).fit(task, synthetic, new_rng(bench.seed))
+
+    def fit_one_by_one() -> None:
+        for problem in alone:
+            problem.train(_PLAIN_STEPS, new_rng(bench.seed))
+
+    bench.say("evaluate: an iteration ...")
+    fit_together()  # the first time takes seconds, which would count as a slow call's own
+    times = bench.time(
+        {
+            "ours": Subject(fit_together, scale.num_timed_steps),
+            "plain": Subject(fit_one_by_one, _PLAIN_STEPS),
+        }
+    )
+    error = compare_logits(
+        task, synthetic, queries.features[:1024], config, scale.num_timed_steps, bench.seed
+    )
+    flop, num_bytes = count_work(task, config)
+    floor_ms = bench.peaks.floor_ms(flop, num_bytes)
+    sizes: dict[str, Any] = {
+        "num_dims": task.shots.shape[-1],
+        "num_problems": num_problems,
+        "num_base": task.num_base,
+        "num_novel": task.num_novel,
+        "num_queries": len(queries.labels),
+        "num_synthetic": synthetic.shape[2],
+        "batch_size": num_classes * max(1, round(config.linear_batch_size / num_classes)),
+        "num_iterations": config.linear_num_steps,
+    }
+    rows = []
+    if bench.wants(iteration):
+        rows.append(
+            bench.row(
+                iteration,
+                times["ours"],
+                times["plain"],
+                relative_error=error,
+                floor_ms=floor_ms,
+                **sizes,
+                timed_iterations=scale.num_timed_steps,
+                plain_timed_iterations=_PLAIN_STEPS,
+            )
+        )
+    if bench.wants(whole_evaluation):
+        # Its synthetic examples are made anew: those of the first measurement go.
+        del synthetic, alone
+        bench.say("evaluate: whole ...")
+        whole = bench.time({"ours": Subject(lambda: _evaluate(config, task, queries, bench.seed))})
+        rows.append(
+            bench.row(
+                whole_evaluation,
+                whole["ours"],
+                _training_alone(times["plain"], config),
+                floor_ms=floor_ms * config.linear_num_steps,
+                **sizes,
+                plain_timed_iterations=_PLAIN_STEPS,  # in proportion, and the training alone
+            )
+        )
+    return rows
+
+
+def _evaluate(config: EvaluationConfig, task: LowShotTask, queries: Queries, seed: int) -> None:
+    """Synthesise, fit, predict and score in every column."""
+    method = make_method(_METHOD, config, TrainConfig())
+    method.fit(task, new_rng(seed))
+    list(score(method, task, queries))
+
+
+def _training_alone(iteration: Timing, config: EvaluationConfig) -> Timing:
+    return iteration.times(config.linear_num_steps)
+
+
+def count_work(task: LowShotTask, config: EvaluationConfig) -> tuple[float, float]:
+    """Return the least arithmetic and traffic of an iteration over all problems: FLOP and bytes.
+
+    Arithmetic: logits of every problem's batch, and the gradient of its weights. Traffic: weights
+    and momentum read and written, and the batch read: its base half, which all problems share,
+    once, its novel half for each.
+    """
+    num_problems, num_classes = len(task.problems), task.num_base + task.num_novel
+    num_dims = task.shots.shape[-1]
+    count = max(1, round(config.linear_batch_size / num_classes))
+    flop = 4.0 * num_problems * count * num_classes * num_classes * num_dims
+    num_rows = count * (task.num_base + num_problems * task.num_novel)
+    num_bytes = 4.0 * num_dims * (4 * num_problems * num_classes + num_rows)
+    return flop, num_bytes

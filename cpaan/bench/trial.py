@@ -1,0 +1,115 @@
+"""One whole trial through Ray, as a study runs it: start, data, training, evaluations, end."""
+
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from cpaan.bench.measuring import Bench, Row, summarise
+from cpaan.bench.scales import Scale, real_classes
+from cpaan.builtin import builtin_features
+from cpaan.feature_cache import open_features
+from cpaan.feature_parquet import write_features
+from cpaan.features import TEST, TRAIN, FeatureTable
+from cpaan.files import load_state
+from cpaan.randomness import new_rng
+from cpaan.splits import Phase, Split
+from cpaan.study.config import PRESETS, DataReference, StudyConfig
+from cpaan.study.job import Job
+
+HELP = "a whole trial of cCov-GAN through Ray, and which share of it is training and evaluation"
+
+METHOD = "cCov-GAN"
+_NUM_EPISODES = {"paper": 100_000, "slice": 20, "small": 10}
+_ROWS = {TRAIN: 1_281, TEST: 50}  # of an ImageNet class, on average
+_SHOTS_AND_MORE = 60
+"""Train rows of a novel class: shots are drawn from them."""
+
+
+def measure(bench: Bench) -> list[Row]:
+    """Return one row: a trial from the start of Ray to its end."""
+    # Here, because Ray takes seconds to import, and the other benchmarks do without it.
+    from cpaan.study.cluster import ray_cluster
+    from cpaan.study.trial import Trial, train_with_workers
+
+    scale = bench.scale
+    is_cuda = bench.device.type == "cuda"
+    with tempfile.TemporaryDirectory() as folder:
+        data = _write_data(Path(folder), bench) if scale.name == "paper" else _builtin()
+        _, evaluation = PRESETS["paper"].recommended()
+        training = scale.training(num_episodes=_NUM_EPISODES[scale.name])
+        study = StudyConfig(method=METHOD, head="linear", gpus_per_worker=float(is_cuda))
+        job = Job(
+            method=METHOD,
+            training=training,
+            evaluation=evaluation.with_overrides({"heads": (study.head,)}),
+            seed=bench.seed,
+            marks=study.marks(training.num_episodes),
+            data=data,
+            storage=folder,
+            path="trial.pt",
+        )
+        started = time.monotonic()
+        with ray_cluster(None, bench.say):
+            ray_seconds = time.monotonic() - started
+            bench.say(f"{training.num_episodes} episodes, evaluated after {job.marks} ...")
+            train_with_workers(Trial(0, job, study), [])
+            seconds = time.monotonic() - started
+        state = load_state(Path(folder) / job.path)
+    last = state["curve"][-1]
+    return [
+        bench.row(
+            f"trial {METHOD}",
+            summarise([1e3 * seconds]),
+            None,
+            num_episodes=training.num_episodes,
+            marks=list(job.marks),
+            # Ray's own is outside; of what the worker did, all but opening the data is inside.
+            training_and_evaluation_seconds=state["seconds"],
+            share_of_training_and_evaluation=state["seconds"] / seconds,
+            ray_init_seconds=ray_seconds,
+            novel_top5=last["novel_top5"],
+            all_top5=last["all_top5"],
+        )
+    ]
+
+
+def _builtin() -> DataReference:
+    table, split = builtin_features()
+    return DataReference.of(table, split, None)
+
+
+def _write_data(folder: Path, bench: Bench) -> DataReference:
+    """Write features of the paper's numbers of classes and rows, and open them once.
+
+    Classes are those of `real_classes`, their rows drawn again and again; so are "novel" ones,
+    mixed from base classes too: scores mean nothing here. Decoding a file for the first time is
+    no part of a trial, and done before.
+    """
+    bench.say("writing features ...")
+    split = _split(bench.scale)
+    names = split.base_classes("validation") + split.validation.novel
+    rng = new_rng(bench.seed)
+    blocks, classes, partitions = [], [], []
+    for name, rows in zip(names, real_classes(len(names)), strict=True):
+        for partition, count in _ROWS.items():
+            if partition == TRAIN and name in split.validation.novel:
+                count = _SHOTS_AND_MORE
+            chosen = torch.randint(len(rows), (count,), generator=rng)
+            blocks.append(rows[chosen].half().numpy())
+            classes += [name] * count
+            partitions += [partition] * count
+    table = FeatureTable.from_arrays(np.concatenate(blocks), classes, partitions)
+    path = folder / "features.parquet"
+    write_features(path, table)
+    return DataReference.of(open_features(str(path)), split, [str(path)])
+
+
+def _split(scale: Scale) -> Split:
+    """Return the paper's numbers of classes: validation 193 and 300, test 196 and 311."""
+    base = [f"base{number:03}" for number in range(scale.num_classes)]
+    own, other = tuple(base[scale.num_base :]), tuple(base[: scale.num_base])
+    novel = [f"novel{number:03}" for number in range(300 + scale.num_novel)]
+    return Split(Phase(own, tuple(novel[:300])), Phase(other, tuple(novel[300:])))
