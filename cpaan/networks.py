@@ -159,13 +159,16 @@ class Discriminator(nn.Module):
             embedded = self.key(prototypes) / math.sqrt(self.embed.out_features)
             embedded = torch.cat([embedded, self.fake.weight])
             keys = embedded @ self.embed.weight
-            biases = pad(self.fake.bias, (len(classes), 0)) + embedded @ self.embed.bias
+            biases = embedded @ self.embed.bias
+            biases = torch.cat([biases[:-1], biases[-1:] + self.fake.bias])
         if is_present is not None:
-            biases = biases.masked_fill(~pad(is_present, (0, 1), value=True), -math.inf)
-        # A GPU multiplies matrices of odd sizes slowly.
-        missing = -len(keys) % (16 if keys.is_cuda else 1)
-        keys = pad(keys, (0, 0, 0, missing))
-        return Answers(keys, pad(biases, (0, missing), value=-math.inf), len(classes))
+            of_classes = biases[:-1].masked_fill(~is_present, -math.inf)
+            biases = torch.cat([of_classes, biases[-1:]])
+        if keys.is_cuda:  # which multiplies matrices of odd sizes slowly
+            missing = -len(keys) % 16
+            keys = pad(keys, (0, 0, 0, missing))
+            biases = pad(biases, (0, missing), value=-math.inf)
+        return Answers(keys, biases, len(classes))
 
     def log_likelihood(
         self, examples: Tensor, answers: Answers, targets: Tensor | None, weights: Tensor

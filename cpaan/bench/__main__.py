@@ -15,7 +15,7 @@ from cpaan.bench import (
     starting,
     trial,
 )
-from cpaan.bench.measuring import Bench, table, to_json
+from cpaan.bench.measuring import Bench, Row, table, to_json
 from cpaan.bench.scales import SCALES
 from cpaan.cli.guard import guarded
 from cpaan.cli.options import Parser, add_traceback, check_writable, choose_device, new_progress
@@ -75,7 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("name", choices=list(BENCHMARKS), metavar="NAME", help="one of the above")
     parser.add_argument("--device", help="cpu or cuda; default: cuda where there is one")
     parser.add_argument("--scale", choices=list(SCALES), default="slice", help="default: slice")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows, too")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the rows, too, each as it comes"
+    )
     parser.add_argument("--only", metavar="TEXT", help="only rows whose name has this in it")
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
     add_traceback(parser)
@@ -88,19 +90,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.json.is_dir():
                 raise ValueError(f"--json names a file, but {options.json} is a folder")
             check_writable(options.json.absolute().parent)
+
+        def keep(rows: Sequence[Row]) -> None:
+            if options.json is not None:
+                write_whole(options.json, to_json(rows))
+
         bench = Bench(
             device=choose_device(options.device),
             scale=SCALES[options.scale],
             seed=options.seed,
             say=new_progress(),
             only=options.only,
+            keep=keep,
         )
         rows = BENCHMARKS[options.name].measure(bench)
         if not rows:
             raise ValueError(f"no row of {options.name} has {options.only!r} in its name")
         print(table(rows))
-        if options.json is not None:
-            write_whole(options.json, to_json(rows))
         return 0
 
     return guarded(parser.prog, run, traceback=options.traceback)

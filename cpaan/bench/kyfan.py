@@ -24,7 +24,7 @@ from cpaan.training_data import TrainingData
 
 HELP = "the covariance term: norms of all pairs and their gradient, against a full SVD of each"
 
-_MOST_PLAIN_PAIRS = {"cpu": 16, "cuda": 64}
+_MOST_PLAIN_PAIRS = 16
 """Pairs that the plain side decomposes where there are more; each costs the same, one after the
 other, on either device, and all of them would be minutes."""
 _CALLS_AT_ONCE = {"cpu": 1, "cuda": 20}
@@ -114,7 +114,7 @@ def plain(comparison: Comparison, pairs: Tensor) -> Tensor:
 def choose_pairs(comparison: Comparison) -> Tensor:
     """Return positions of the pairs that the plain side decomposes, evenly spaced."""
     num_pairs = comparison.classes.numel()
-    count = min(num_pairs, _MOST_PLAIN_PAIRS[comparison.other.device.type])
+    count = min(num_pairs, _MOST_PLAIN_PAIRS)
     return torch.arange(count, device=comparison.other.device) * num_pairs // count
 
 

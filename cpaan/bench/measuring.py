@@ -6,7 +6,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -184,6 +184,9 @@ class Bench:
     say: Callable[[str], None]
     only: str | None = None
     """A part of the names of the rows that are wanted; None: all."""
+    keep: Callable[[Sequence[Row]], None] = lambda rows: None
+    """Called with all rows so far after each: a run that is stopped has not been for nothing."""
+    _rows: list[Row] = field(default_factory=list)
 
     @cached_property
     def about(self) -> dict[str, Any]:
@@ -254,6 +257,8 @@ class Bench:
             **self.about,
         }
         self.say(_line(row))
+        self._rows.append(row)
+        self.keep(self._rows)
         return row
 
 
