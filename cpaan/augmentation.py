@@ -139,8 +139,10 @@ def mean_pairwise_distance(examples: Tensor) -> Tensor:
         Shape (...); NaN where there is only one example.
     """
     *batch, num_examples, num_dims = examples.shape
-    # From the middle of a class: products of coordinates that lie far out lose the digits.
-    classes = (examples - examples.mean(dim=-2, keepdim=True)).view(-1, num_examples, num_dims)
-    totals = torch.stack([torch.cdist(rows, rows).sum() for rows in classes])
+    totals = []
+    for rows in examples.view(-1, num_examples, num_dims):  # one by one: all may fill a GPU
+        # From the middle of a class: products of coordinates that lie far out lose the digits.
+        centred = rows - rows.mean(dim=0)
+        totals.append(torch.cdist(centred, centred).sum())
     pairs = num_examples * (num_examples - 1)
-    return (totals / (pairs or torch.nan)).view(batch).cpu()
+    return (torch.stack(totals) / (pairs or torch.nan)).view(batch).cpu()

@@ -280,6 +280,8 @@ def _log_likelihood_kernel(
     target = tl.load(targets + row, mask=is_row, other=0).to(tl.int32)
     own = tl.sum(tl.where(column[None, :] == target[:, None], value, 0.0), axis=1)
     weight = tl.load(weights + row, mask=is_row, other=0.0)
+    # Beyond the last row, the first class is read, and may be one that cannot be the answer.
+    own = tl.where(is_row, own, total)
     tl.store(values + tl.program_id(0), tl.sum(weight * (own - total), axis=0))
     tl.store(totals + row, total, mask=is_row)
 

@@ -90,6 +90,28 @@ def test_log_likelihoods_and_their_gradients_are_those_of_the_definition(both):
         torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-4)
 
 
+def test_rows_beyond_the_last_have_no_share(both):
+    """A program takes eight rows; those that are not there would name the first class."""
+    biases = torch.zeros(4, device=DEVICE)
+    biases[0] = -torch.inf
+    hidden, keys = normals(3, WIDTH, seed=1), normals(4, WIDTH, seed=2)
+    targets, weights = torch.full((3,), 2, device=DEVICE), torch.ones(3, device=DEVICE)
+
+    ours, plain = both(lambda: rows.log_likelihood(hidden, keys, biases, targets, weights))
+
+    torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-4)
+
+
+def test_sums_of_a_single_class_are_found(both):
+    def compute():
+        table = normals(1, WIDTH, seed=1).requires_grad_()
+        outputs = rows.layer([], Shared(by_novel=table), shape=(1, 5), dtype=torch.float32)
+        return torch.autograd.grad(outputs.sum(), [table])
+
+    (ours,), (plain,) = both(compute)
+    torch.testing.assert_close(ours, plain)
+
+
 def test_distances_and_moments_are_those_of_the_definition(both):
     num_rows = NUM_NOVEL * NUM_EXAMPLES
     weights = normals(num_rows, seed=1).abs()

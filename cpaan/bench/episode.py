@@ -78,7 +78,7 @@ def _measure_case(
     episodes = MetaEpisodes(data, config)
     count = _EPISODES_AT_ONCE[bench.device.type]
     run = TrainingRun(gan, episodes, config, new_rng(bench.seed))
-    subjects = {"ours": Subject(lambda: run.advance(count), count)}
+    subjects = {"ours": Subject(lambda: run.advance(count), count, is_warm=False)}
     num_pairs = plain_pairs = None
     if gan.has_covariance:
         comparison = kyfan.compare(data, config, bench.seed, is_moved=True)

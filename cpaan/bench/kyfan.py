@@ -214,7 +214,7 @@ def _measure_case(bench: Bench, name: str, changes: dict[str, Any], varied: list
     with quick_products(bench.device):
         times = bench.time(
             {
-                "ours": Subject(ours_again, count),
+                "ours": Subject(ours_again, count, is_warm=False),
                 "plain": Subject(lambda: plain(comparison, pairs)),
             }
         )

@@ -43,6 +43,9 @@ class Subject:
     function: Callable[[], object]
     count: int = 1
     """How many of what is counted, such as episodes, one call does."""
+    is_warm: bool = True
+    """Whether a first call that takes long is slow by itself, and counts. Otherwise it is the cost
+    of a start, such as a kernel's compilation, which later calls do not have."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ def interleave(
     """Time functions in turn, round after round, so that a slow minute meets all of them.
 
     A clock of this process before and after, with the GPU waited for both times: what a user
-    waits. Two calls of each warm up, unless they are slow by themselves.
+    waits. Two calls of each warm up; of one that is slow by itself, none.
 
     Args:
         subjects: By name.
@@ -106,7 +109,10 @@ def interleave(
             spent[name] += seconds
             if peak is not None:
                 peaks[name] = max(peak, peaks[name] or 0.0)
-            if round_number >= 2 or seconds > _SLOW_SECONDS:
+            is_slow = seconds > _SLOW_SECONDS and (subject.is_warm or round_number > 0)
+            if round_number == 0 and not subject.is_warm:
+                spent[name] = 0.0
+            if round_number >= 2 or is_slow:
                 times.append(1e3 * seconds / subject.count)
     return {name: summarise(times, peaks[name]) for name, times in measured.items()}
 
