@@ -18,9 +18,18 @@ from cpaan.bench.plain import PlainRun, plain_terms
 from cpaan.bench.scales import SCALES, real_classes
 from cpaan.config import LINEAR_AS_IN_BENCHMARK, EvaluationConfig, TrainConfig
 from cpaan.episodes import MetaEpisodes
-from cpaan.gans import GANS, Networks, discriminator_terms, moment_terms, pair_terms
+from cpaan.gans import (
+    GANS,
+    Networks,
+    discriminator_objective,
+    discriminator_terms,
+    generator_objective,
+    moment_terms,
+    pair_terms,
+)
 from cpaan.linalg import ky_fan_norm
 from cpaan.randomness import new_rng
+from cpaan.steps import TERMS
 from cpaan.tasks import BaseSet
 from cpaan.training import TrainingRun
 from cpaan.training_data import TrainingData
@@ -323,3 +332,72 @@ def test_the_help_explains_every_benchmark_and_column(capsys):
         assert f"\n  {word}" in text
     for key in ("ours_ms", "plain_ms", "ratio", "relative_error", "floor_ms", "peak_memory_mb"):
         assert key in text
+
+
+REAL = {
+    "num_ways": 4,
+    "episode_shots": (5,),
+    "batch_size": 80,
+    "perplexity": 8.0,
+    "hidden_dim": 32,
+    "noise_dim": 8,
+    "num_components": 5,
+    "num_covariance_classes": 6,
+    "ky_fan_order": 5,
+}
+
+
+@pytest.mark.parametrize("neighbours", ["soft", "hard"])
+@pytest.mark.parametrize(
+    ("name", "noise"), [*((name, "gaussian") for name in GANS), ("cCov-GAN", "mixture")]
+)
+def test_losses_and_gradients_in_float32_are_plain_to_four_digits(name, noise, neighbours):
+    """On real features, where covariances are compared by their leading directions alone."""
+    config = TrainConfig(**REAL, noise=noise, neighbours=neighbours, residual="mean-shift")
+    gan = GANS[name]
+    classes = [rows[:, :64] for rows in real_classes(20)]
+    base = BaseSet(torch.cat(classes), torch.tensor([len(rows) for rows in classes]))
+    data = TrainingData.prepare(base, config, with_covariances=True)
+    networks = Networks(gan, data, config, new_rng(0), has_way_back=gan.has_cycle)
+    for_weights = new_rng(3)
+    with torch.no_grad():
+        for parameter in networks.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=for_weights) / 10)
+    rng = new_rng(1)
+    episode = MetaEpisodes(data, config).draw(rng)
+    state = rng.get_state()
+    moved = networks.translate(episode, rng)
+    ours = moment_terms(gan, episode, moved, data, config, rng)
+    ours |= discriminator_terms(networks, episode, moved)
+    ours |= pair_terms(gan, networks, episode, moved, config, rng)
+    rng.set_state(state)
+    of_discriminators, of_generators = plain_terms(gan, networks, episode, data, config, rng)
+
+    for term, value in {**of_discriminators, **of_generators}.items():
+        torch.testing.assert_close(ours[term], value, rtol=1e-4, atol=1e-6)
+    for parameters, objectives in (
+        (
+            networks.of_discriminators(),
+            (
+                discriminator_objective(zeros(ours)),
+                discriminator_objective(zeros(of_discriminators)),
+            ),
+        ),
+        (
+            networks.of_generators(),
+            (
+                generator_objective(zeros(ours), config),
+                generator_objective(zeros(of_generators), config),
+            ),
+        ),
+    ):
+        found, wanted = (
+            torch.cat([each.flatten() for each in torch.autograd.grad(objective, parameters)])
+            for objective in objectives
+        )
+        assert (found - wanted).norm() <= 1e-4 * wanted.norm()
+
+
+def zeros(terms):
+    """Terms that a GAN lacks are zero."""
+    return {**dict.fromkeys(TERMS, torch.zeros(())), **terms}
