@@ -208,8 +208,16 @@ class Step:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with optimisers as they were."""
-        self._generators.load_state_dict(state["generators"])
-        self._discriminators.load_state_dict(state["discriminators"])
+        for optimiser, name in (
+            (self._generators, "generators"),
+            (self._discriminators, "discriminators"),
+        ):
+            # How it computes is of this run and its device: a learning rate from a file would
+            # not be where a recording reads it.
+            (group,) = optimiser.param_groups
+            own = {key: value for key, value in group.items() if key != "params"}
+            optimiser.load_state_dict(state[name])
+            optimiser.param_groups[0].update(own)
         self._begin_anew()
 
 

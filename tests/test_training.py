@@ -7,6 +7,7 @@ import statistics
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -168,6 +169,25 @@ def test_a_run_that_goes_on_in_a_new_process_equals_one_that_never_stopped(name,
     for run in (resumed, unbroken):  # optimisers and random states too
         run.advance(2)
     assert torch.equal(flat(resumed), flat(unbroken))
+
+
+def test_how_a_run_computes_is_not_taken_from_a_state():
+    """A GPU's recording reads the learning rate from a tensor of its own, not from a file's."""
+    run = new_run()
+    run.advance(2)
+    state = deepcopy(run.state_dict())
+    for side in ("generators", "discriminators"):
+        state[side]["param_groups"][0] |= {"lr": torch.tensor(9.0), "capturable": True}
+    other = new_run()
+
+    other.load_state_dict(state)
+
+    run.advance(1)
+    other.advance(1)
+    assert torch.equal(flat(run), flat(other))
+    (group,) = other._step._generators.param_groups
+    assert isinstance(group["lr"], float)
+    assert not group["capturable"]
 
 
 def test_a_checkpoint_holds_the_whole_config(tmp_path):

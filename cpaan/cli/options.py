@@ -51,6 +51,8 @@ def choose_device(name: str | None) -> torch.device:
         raise ValueError(f"device {name} cannot be used: {reason}") from error
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"device is cpu or cuda, got {name}")
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)  # where kernels and streams of our own begin
     return device
 
 
