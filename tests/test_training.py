@@ -7,7 +7,6 @@ import statistics
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -175,7 +174,7 @@ def test_how_a_run_computes_is_not_taken_from_a_state():
     """A GPU's recording reads the learning rate from a tensor of its own, not from a file's."""
     run = new_run()
     run.advance(2)
-    state = deepcopy(run.state_dict())
+    state = copy.deepcopy(run.state_dict())
     for side in ("generators", "discriminators"):
         state[side]["param_groups"][0] |= {"lr": torch.tensor(9.0), "capturable": True}
     other = new_run()
