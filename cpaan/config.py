@@ -172,8 +172,9 @@ class TrainConfig(NeighbourSettings):
     """Of features before training. Spread: by one number, so that a base example's mean squared
     distance to its class mean is one; unit-norm: every example to length one."""
     precision: Literal["mixed", "full"] = "mixed"
-    """On a GPU. Mixed: pairs of examples and classes in bfloat16, sums and weights in float32;
-    full: all in float32."""
+    """On a GPU. Mixed: pairs of examples and classes in bfloat16, weights, losses and covariances
+    in float32; full: pairs in float32, too. Either way float32 is multiplied as TF32, and
+    covariances are compared by products of float16."""
     hidden_dim: int = 512
     """Width of the hidden layers of all networks."""
     residual: Literal["none", "identity", "mean-shift"] = "identity"

@@ -116,10 +116,11 @@ class Recorded:
             self._num_ordinary -= 1
             self._function()
         else:
-            self._graph = torch.cuda.CUDAGraph()
+            graph = torch.cuda.CUDAGraph()
             for rng in self._rngs:
-                self._graph.register_generator_state(rng)
+                graph.register_generator_state(rng)
             # Other threads of the process may go on with what they do on the GPU.
-            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._function()
-            self._graph.replay()
+            self._graph = graph
+            graph.replay()

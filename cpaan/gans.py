@@ -298,7 +298,7 @@ def _base_terms(
         weights = episode.weights / len(episode.weights)
         terms["base_cycle"] = cycle_loss(base_again, moved.examples, weights)
     if config.noise_penalty:
-        terms["noise_penalty"] = networks.noise.penalty()
+        terms["noise_penalty"] = networks.noise.penalty(episode.weights)
     return terms
 
 

@@ -144,7 +144,7 @@ def covariance_distances(base: Spectra, classes: Tensor, other: Tensor, m: int) 
 
     Args:
         base: Covariances of base classes.
-        classes: Which of them each novel class is compared with, shape (N, L), the nearest first.
+        classes: Which of them each novel class is compared with, shape (N, L); a near one first.
         other: Covariances of novel classes, shape (N, D, D).
         m: Ky Fan order.
 
@@ -167,7 +167,8 @@ class _CovarianceDistances(torch.autograd.Function):
             images = torch.full_like(right, torch.nan)
         sizes = torch.linalg.vector_norm(images, dim=-1)  # (N, L, m)
         # As in the norm itself: where there is nothing, the subgradient of least norm.
-        rank_tolerance = other.shape[-1] * torch.finfo(other.dtype).eps
+        precision = torch.finfo(right.dtype).eps
+        rank_tolerance = max(precision, other.shape[-1] * torch.finfo(other.dtype).eps)
         is_nonzero = sizes > rank_tolerance * sizes.amax(dim=-1, keepdim=True)
         ctx.save_for_backward(right, images, torch.where(is_nonzero, 1 / sizes, 0.0))
         return sizes.sum(dim=-1) * unit
@@ -176,9 +177,10 @@ class _CovarianceDistances(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None, None]:
         right, images, inverse = ctx.saved_tensors  # (N, L, m, D) twice, (N, L, m)
-        left = (images * (-grad_output.unsqueeze(-1) * inverse).unsqueeze(-1)).to(right.dtype)
-        gradient = left.flatten(1, 2).mT @ right.flatten(1, 2)
-        return gradient.to(images.dtype), None, None, None
+        left = images * (-grad_output.unsqueeze(-1) * inverse).unsqueeze(-1)
+        # Wide, whatever the vectors are: weights of pairs may be as small as numbers get.
+        gradient = left.flatten(1, 2).mT @ right.to(left.dtype).flatten(1, 2)
+        return gradient, None, None, None
 
 
 def _singular_vectors(
@@ -267,8 +269,11 @@ def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
     device, width = matrices.device, matrices.shape[-1]
     kernels = kernels_for(matrices)
     if kernels and kernels.fits(width, width):
-        solved: tuple[Tensor, Tensor] = kernels.eigh(matrices)
-        return solved
+        # Over the largest entry: the kernel squares entries.
+        largest = matrices.abs().amax(dim=(-2, -1), keepdim=True)
+        largest = largest.clamp(min=torch.finfo(matrices.dtype).tiny)
+        values, vectors = kernels.eigh(matrices / largest)
+        return values * largest.squeeze(-1), vectors
     if matrices.is_cuda and width > _WIDEST_ON_GPU:
         matrices = matrices.cpu()
     try:
@@ -318,8 +323,9 @@ def _orthonormal(block: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return torch.linalg.qr(block)[0]
 
 
-def needs_processor(num_dims: int, m: int, device: torch.device) -> bool:
-    """Return whether distances of so many dimensions keep a GPU waiting for the processor."""
+def needs_processor(features: Tensor, m: int) -> bool:
+    """Return whether distances of covariances of features, (..., D), wait for the processor."""
+    num_dims = features.shape[-1]
     width = min(2 * (m + _EXTRA_DIRECTIONS), num_dims)
-    kernels = kernels_for(torch.empty(0, device=device))
+    kernels = kernels_for(features)
     return kernels is None or not kernels.fits(num_dims, width)

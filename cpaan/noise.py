@@ -18,9 +18,9 @@ class GaussianNoise(nn.Module):
         """Draw vectors, shape (*shape, Z), of the device and type of ``like``."""
         return _normal((*shape, self.num_dims), rng, like)
 
-    def penalty(self) -> Tensor:
-        """Return zero: nothing is learnt here."""
-        return torch.zeros(())
+    def penalty(self, like: Tensor) -> Tensor:
+        """Return zero, of the device and type of ``like``: nothing is learnt here."""
+        return like.new_zeros(())
 
 
 class MixtureNoise(nn.Module):
@@ -48,7 +48,7 @@ class MixtureNoise(nn.Module):
         means, deviations = (each.to(like.dtype) for each in (self.means, self.deviations))
         return picked @ means + (picked @ deviations) * standard
 
-    def penalty(self) -> Tensor:
+    def penalty(self, like: Tensor) -> Tensor:
         """Return DeLiGAN's penalty, the mean of (1 - σ)², which keeps components from shrinking."""
         return (1 - self.deviations).square().mean()
 

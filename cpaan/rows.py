@@ -6,7 +6,7 @@ way; gradients are summed back into the tables. Nothing is repeated in memory.
 
 Each function is a formula in PyTorch, which is its definition. On a GPU, the same and its gradient
 are computed by `cpaan.kernels` in fewer passes, and rows may be of a narrower type than weights and
-tables (bfloat16 beside float32): products are then of narrow numbers, and sums wide.
+tables (bfloat16 beside float32): products are then of narrow numbers, summed in float32.
 
 Shapes: R = rows, one for each pair, all of a novel class together; N = novel classes,
 M = R / N examples of each, T = rows of a table, W = numbers of a row, D = feature dimension.
@@ -177,7 +177,7 @@ class _Layer(torch.autograd.Function):
         added: Tensor | None,
         *products: Tensor,
     ) -> Tensor:
-        inputs = [_aligned(each) for each in products[::2]]
+        inputs = [_aligned(each.to(dtype)) for each in products[::2]]
         weights = [_aligned(each.to(dtype)) for each in products[1::2]]
         rows = None
         for each, weight in zip(inputs, weights, strict=True):

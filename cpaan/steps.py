@@ -86,8 +86,9 @@ class Step:
         """Forget what was drawn and recorded: the optimisers' tensors may be others now."""
         self._episode: Episode | None = None
         self._factor: float | None = None
-        is_recordable = not self._gan.has_covariance or not needs_processor(
-            self._episodes.data.base.features.shape[1], self._config.ky_fan_order, self.device
+        has_covariance = self._gan.has_covariance and self._config.covariance_weight > 0
+        is_recordable = not has_covariance or not needs_processor(
+            self._episodes.data.base.features, self._config.ky_fan_order
         )
         functions = [self._teach_discriminators, self._teach_generators, self._finish]
         if self._workers.count == 1:
@@ -242,7 +243,7 @@ def _set_gradients(optimiser: torch.optim.Adam, loss: Tensor) -> None:
 
 
 def _adam(parameters: list[nn.Parameter], beta1: float, device: torch.device) -> torch.optim.Adam:
-    # The learning rate is set before every step.
+    # The learning rate is set before the first step, and where it is annealed.
     return torch.optim.Adam(
         parameters,
         lr=new_rate(device),

@@ -22,7 +22,7 @@ class Workers:
 
         All workers must call it at the same point, with tensors of the same shapes.
         """
-        if self.count == 1:
+        if self.count == 1 or not tensors:
             return
         # One message for all: most tensors are small, and every message costs a round trip.
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors])

@@ -178,3 +178,28 @@ def test_covariance_distances_are_ky_fan_norms(both):
 def with_halves(base: Tensor, m: int) -> Spectra:
     """Spectra with what products of half precision need, on any device."""
     return spectra(base, m)._replace(halves=kernels.to_halves(base))
+
+
+def test_gradients_of_small_weights_keep_their_digits(both):
+    """Vectors are of half precision, which has no numbers below 1e-8."""
+    classes = torch.tensor([[0, 1]], device=DEVICE)
+    base = covariances(normals(2, 60, 48, seed=1))
+    other = covariances(normals(1, 60, 48, seed=2))
+
+    def gradient_of(weight: float) -> Tensor:
+        leaf = other.clone().requires_grad_()
+        distances = covariance_distances(with_halves(base, 4), classes, leaf, 4)
+        return torch.autograd.grad(weight * distances.sum(), leaf)[0]
+
+    (small, large), _ = both(lambda: (gradient_of(1e-9), gradient_of(1.0)))
+    torch.testing.assert_close(small / 1e-9, large, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e25])
+def test_eigenproblems_are_solved_at_extreme_scales(both, scale):
+    matrices = normals(2, 6, 6, seed=1)
+    matrices = (matrices + matrices.mT) * scale
+
+    (values, _), (plain, _) = both(lambda: linalg._eigh(matrices))
+
+    torch.testing.assert_close(values[..., :6] / scale, plain / scale, rtol=1e-4, atol=1e-4)

@@ -132,5 +132,5 @@ def test_noise_is_made_as_configured():
 def test_the_penalty_is_the_mean_squared_distance_of_deviations_to_one():
     noise = mixture([[0.0, 0.0]], [[1.0, -2.0]])
 
-    assert noise.penalty().item() == pytest.approx((0 + 9) / 2)
-    assert GaussianNoise(2).penalty() == 0
+    assert noise.penalty(torch.zeros(())).item() == pytest.approx((0 + 9) / 2)
+    assert GaussianNoise(2).penalty(torch.zeros(())) == 0

@@ -33,6 +33,7 @@ from cpaan.synthetic import GaussianClasses, gaussian_classes
 from cpaan.tasks import BaseSet, LowShotTask, read_phase
 from cpaan.training import TrainingDivergedError, TrainingRun
 from cpaan.training_data import TrainingData
+from cpaan.workers import Workers
 
 SMALL = TrainConfig(
     num_ways=3,
@@ -495,6 +496,11 @@ def test_the_covariance_term_brings_synthetic_examples_closer_to_the_true_covari
             found.append(novel_covariance_gap(name, made, task, seed))
 
     assert statistics.median(gaps["cCov-GAN"]) < 0.9 * statistics.median(gaps["c-GAN"])
+
+
+def test_workers_that_have_nothing_to_average_go_on():
+    """As discriminators, where they have no weight."""
+    Workers(rank=0, count=2).average([])
 
 
 def new_workers(name: str = "cCov-GAN", count: int = 2, **settings: object) -> list[TrainingRun]:

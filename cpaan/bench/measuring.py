@@ -159,7 +159,8 @@ class Peaks:
         """Return the least time of so much arithmetic and traffic, were they to overlap fully.
 
         Nothing but the counted work is in it: no starts of kernels, no steps that wait for each
-        other. It cannot be reached; how far off one is says what could at most be gained.
+        other. How far off one is says what could at most be gained; to be below it means that the
+        device was busier when its best was measured.
         """
         return 1e3 * max(flop / self.flop_per_second, num_bytes / self.bytes_per_second)
 

@@ -34,10 +34,10 @@ _OTHERS = "other elementwise steps"
 
 
 def measure(bench: Bench) -> list[Row]:
-    """Return a row for each family: milliseconds an episode, were its kernels alone.
+    """Return a row for each family: milliseconds of its kernels in an episode.
 
-    They are not: kernels that do not wait for each other run side by side, and so the first row,
-    the step as a user waits for it, is shorter than the sum of the others.
+    Kernels that do not wait for each other run side by side, and take longer for it. So the first
+    row, the step as a user waits for it, is shorter than the sum of the others.
 
     Raises:
         ValueError: If the device is no GPU.

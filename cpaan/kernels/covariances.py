@@ -26,7 +26,7 @@ def _orthonormal_kernel(
     DIMS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    first = tl.program_id(0) * num_dims * width
+    first = tl.program_id(0).to(tl.int64) * num_dims * width
     row, column = tl.arange(0, DIMS), tl.arange(0, WIDTH)
     is_there = (row[:, None] < num_dims) & (column[None, :] < width)
     place = first + row[:, None] * width + column[None, :]
