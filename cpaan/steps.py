@@ -154,7 +154,6 @@ class Step:
         self._terms["effective_examples"] = effective.mean()
         self._terms["least_effective_examples"] = effective.amin()
         self._moved: Translations = networks.translate(episode, self._for_noise, self._base_side)
-        # What was returned is used on that side alone until both are waited for.
         with self._comparing():
             self._terms |= moment_terms(
                 gan, episode, self._moved, self._episodes.data, config, self._for_noise

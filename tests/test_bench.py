@@ -4,6 +4,7 @@ Nothing here is timed: how fast something is depends on the day.
 """
 
 import json
+from functools import partial
 from itertools import product
 
 import pytest
@@ -20,6 +21,7 @@ from cpaan.config import LINEAR_AS_IN_BENCHMARK, EvaluationConfig, TrainConfig
 from cpaan.episodes import MetaEpisodes
 from cpaan.gans import (
     GANS,
+    Gan,
     Networks,
     discriminator_objective,
     discriminator_terms,
@@ -49,19 +51,19 @@ def data_of(config: TrainConfig, *, is_positive: bool = False) -> TrainingData:
     return TrainingData.prepare(base, config, with_covariances=True, dtype=torch.float64)
 
 
-def assert_plain_terms(name: str, *, is_positive: bool = False, **settings) -> None:
-    """Compare terms and gradients of fast path and plain definition, at weights that are drawn."""
-    config = config_of(**settings)
-    data, gan = data_of(config, is_positive=is_positive), GANS[name]
+def both_terms(gan: Gan, data: TrainingData, config: TrainConfig, *, weight_size: float) -> tuple:
+    """Return networks with drawn weights, and one episode's terms by the fast path and the plain.
+
+    Terms are those of discriminators, then those of generators.
+    """
     networks = Networks(gan, data, config, new_rng(0), has_way_back=gan.has_cycle)
     for_weights = new_rng(3)
     with torch.no_grad():  # residual generators start with zeros, where gradients vanish
         for parameter in networks.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=for_weights) / 2)
+            parameter.copy_(weight_size * torch.randn(parameter.shape, generator=for_weights))
     rng = new_rng(1)
     episode = MetaEpisodes(data, config).draw(rng)
     state = rng.get_state()
-
     moved = networks.translate(episode, rng)
     fast = (
         discriminator_terms(networks, episode, moved),
@@ -71,8 +73,15 @@ def assert_plain_terms(name: str, *, is_positive: bool = False, **settings) -> N
         },
     )
     rng.set_state(state)
-    plain = plain_terms(gan, networks, episode, data, config, rng)
+    return networks, fast, plain_terms(gan, networks, episode, data, config, rng)
 
+
+def assert_plain_terms(name: str, *, is_positive: bool = False, **settings) -> None:
+    """Compare terms and gradients of fast path and plain definition, at weights that are drawn."""
+    config = config_of(**settings)
+    networks, fast, plain = both_terms(
+        GANS[name], data_of(config, is_positive=is_positive), config, weight_size=0.5
+    )
     sides = (networks.of_discriminators(), networks.of_generators())
     for ours, reference, parameters in zip(fast, plain, sides, strict=True):
         assert ours.keys() == reference.keys()
@@ -358,42 +367,17 @@ def test_losses_and_gradients_in_float32_are_plain_to_four_digits(name, noise, n
     classes = [rows[:, :64] for rows in real_classes(20)]
     base = BaseSet(torch.cat(classes), torch.tensor([len(rows) for rows in classes]))
     data = TrainingData.prepare(base, config, with_covariances=True)
-    networks = Networks(gan, data, config, new_rng(0), has_way_back=gan.has_cycle)
-    for_weights = new_rng(3)
-    with torch.no_grad():
-        for parameter in networks.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=for_weights) / 10)
-    rng = new_rng(1)
-    episode = MetaEpisodes(data, config).draw(rng)
-    state = rng.get_state()
-    moved = networks.translate(episode, rng)
-    ours = moment_terms(gan, episode, moved, data, config, rng)
-    ours |= discriminator_terms(networks, episode, moved)
-    ours |= pair_terms(gan, networks, episode, moved, config, rng)
-    rng.set_state(state)
-    of_discriminators, of_generators = plain_terms(gan, networks, episode, data, config, rng)
-
-    for term, value in {**of_discriminators, **of_generators}.items():
-        torch.testing.assert_close(ours[term], value, rtol=1e-4, atol=1e-6)
-    for parameters, objectives in (
-        (
-            networks.of_discriminators(),
-            (
-                discriminator_objective(zeros(ours)),
-                discriminator_objective(zeros(of_discriminators)),
-            ),
-        ),
-        (
-            networks.of_generators(),
-            (
-                generator_objective(zeros(ours), config),
-                generator_objective(zeros(of_generators), config),
-            ),
-        ),
-    ):
+    networks, fast, plain = both_terms(gan, data, config, weight_size=0.1)
+    sides = (
+        (networks.of_discriminators(), discriminator_objective),
+        (networks.of_generators(), partial(generator_objective, config=config)),
+    )
+    for ours, reference, (parameters, objective) in zip(fast, plain, sides, strict=True):
+        for term, value in reference.items():
+            torch.testing.assert_close(ours[term], value, rtol=1e-4, atol=1e-6)
         found, wanted = (
-            torch.cat([each.flatten() for each in torch.autograd.grad(objective, parameters)])
-            for objective in objectives
+            torch.cat([g.flatten() for g in torch.autograd.grad(objective(zeros(t)), parameters)])
+            for t in (ours, reference)
         )
         assert (found - wanted).norm() <= 1e-4 * wanted.norm()
 
