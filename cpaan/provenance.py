@@ -72,6 +72,16 @@ def record_test_read(fingerprint: str, log: Path = TEST_READS) -> None:
         file.write(json.dumps({**entry, "features": fingerprint}) + "\n")
 
 
+def take_over_test_reads(source: Path, log: Path = TEST_READS) -> None:
+    """Append what another machine's log says to this one, as far as it is not there already."""
+    known = set(log.read_text().splitlines()) if log.exists() else set()
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a") as file:
+        for line in source.read_text().splitlines():
+            if line not in known:
+                file.write(line + "\n")
+
+
 def count_test_reads(fingerprint: str, log: Path = TEST_READS) -> int:
     """Return how often the log says that this table's test-phase rows were read.
 

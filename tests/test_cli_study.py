@@ -17,7 +17,8 @@ from optuna.trial import TrialState, create_trial
 from cpaan.cli import watching
 from cpaan.cli.report import main as report
 from cpaan.cli.search import main as search
-from cpaan.cli.study_options import new_study, search_parser
+from cpaan.cli.study_options import search_parser
+from cpaan.cli.study_setup import new_study
 from cpaan.cli.watching import StudyWatch
 from cpaan.study import cluster
 from cpaan.study.config import StudyConfig

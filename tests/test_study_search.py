@@ -19,6 +19,7 @@ from cpaan.files import load_state
 from cpaan.study.cluster import ray_cluster
 from cpaan.study.config import StudyConfig
 from cpaan.study.job import Evaluation, Job, run_job
+from cpaan.study.machines import check_machines
 from cpaan.study.trial import Trial, train_with_workers
 
 pytestmark = pytest.mark.slow
@@ -141,6 +142,7 @@ def test_more_gpus_than_exist_are_refused(two_cpus, study_features, capsys):
 
 
 def train(job: Job, num_workers: int) -> tuple[list[tuple[int, float, float]], dict]:
+    check_machines(job.storage, print)
     train_with_workers(Trial(0, job, StudyConfig(workers_per_trial=num_workers)), [])
     state = load_state(Path(job.storage) / job.path)
     return scores(tuple(Evaluation(**entry) for entry in state["curve"])), state["run"]["networks"]

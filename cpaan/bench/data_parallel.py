@@ -42,11 +42,13 @@ def measure(bench: Bench) -> list[Row]:
     """Return one row: two workers as ours, one as plain, and half of one's time as the floor."""
     # Here, because Ray takes seconds to import, and the other benchmarks do without it.
     from cpaan.study.cluster import ray_cluster
+    from cpaan.study.machines import check_machines
     from cpaan.study.trial import Trial, train_with_workers
 
     sizes = SIZES[bench.scale.name]
     found: dict[int, list[float]] = {1: [], 2: []}
     with tempfile.TemporaryDirectory() as folder, ray_cluster(None, bench.say):
+        check_machines(folder, bench.say)
         for repeat in range(REPEATS):
             for count, times in found.items():
                 job = make_job(folder, f"{count}-{repeat}.pt", seed=bench.seed, **sizes)

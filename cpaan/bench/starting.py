@@ -24,6 +24,7 @@ def measure(bench: Bench) -> list[Row]:
     """
     # Here, because Ray takes seconds to import, and the other benchmarks do without it.
     from cpaan.study.cluster import ray_cluster
+    from cpaan.study.machines import check_machines
     from cpaan.study.trial import Trial, train_with_workers
 
     if bench.device.type != "cpu":
@@ -32,6 +33,7 @@ def measure(bench: Bench) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         started = time.monotonic()
         with ray_cluster(None, bench.say):
+            check_machines(folder, bench.say)
             ray_ms = 1e3 * (time.monotonic() - started)
             for repeat in range(REPEATS):
                 for name, times in found.items():

@@ -39,6 +39,7 @@ def measure(bench: Bench) -> list[Row]:
     """
     # Here, because Ray takes seconds to import, and the other benchmarks do without it.
     from cpaan.study.cluster import ray_cluster
+    from cpaan.study.machines import check_machines
     from cpaan.study.trial import Trial, train_with_workers
 
     scale = bench.scale
@@ -66,6 +67,7 @@ def measure(bench: Bench) -> list[Row]:
         )
         times = [time.monotonic()]
         with ray_cluster(None, bench.say):
+            check_machines(folder, bench.say)
             times.append(time.monotonic())
             train_with_workers(Trial(0, first, study), [])
             times.append(time.monotonic())

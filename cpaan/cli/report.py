@@ -1,14 +1,18 @@
 """``tune/report.py``: a study's best configuration on the test phase."""
 
 import argparse
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from cpaan.cli.guard import INTERRUPTED, guarded
 from cpaan.cli.options import Parser, add_traceback, check_writable, names, positive_number
+from cpaan.cli.remote import add_cluster, bring_test_reads_home, run_on_cluster
 from cpaan.cli.study_options import INCOMPLETE, RESULTS
+from cpaan.cli.study_setup import fetch_if_absent
 from cpaan.cli.watching import StudyWatch
 from cpaan.config import HEADS
-from cpaan.provenance import TEST_READS
+from cpaan.provenance import TEST_READS, take_over_test_reads
 from cpaan.splits import TEST_PHASE, read_draws
 from cpaan.study.cluster import ray_cluster
 from cpaan.study.fleet import WorkLostError
@@ -33,13 +37,15 @@ examples:
   python tune/report.py                       the newest study
   python tune/report.py results/mine --seeds 5
   python tune/report.py --heads centroid,cosine,knn,linear
+  python tune/report.py mine --cluster cluster/gpu.yaml
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     options = _parser().parse_args(arguments)
-    return guarded(PROGRAM, lambda: _report(options), traceback=options.traceback)
+    return guarded(PROGRAM, lambda: _run(options, arguments), traceback=options.traceback)
 
 
 def _parser() -> Parser:
@@ -83,12 +89,40 @@ def _parser() -> Parser:
     parser.add_argument(
         "--address", metavar="A", help="of a running Ray, host:port or auto (default: a new one)"
     )
+    add_cluster(parser)
+    parser.add_argument(
+        "--known-reads",
+        metavar="J",
+        help=f"a {TEST_READS.name} of another machine to take over; --cluster sends this one's",
+    )
     add_traceback(parser)
     return parser
 
 
+def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+    if not options.cluster:
+        if options.stop:
+            raise ValueError("--stop needs --cluster: what runs here is ended by Ctrl-C")
+        return _report(options)
+    name = find_study(options.study, RESULTS).name
+    if options.study is None:
+        arguments = [name, *arguments]
+    files = {}
+    if options.draws_file:
+        files["--draws-file"] = options.draws_file
+    if TEST_READS.exists():
+        files["--known-reads"] = [str(TEST_READS)]
+    status = run_on_cluster(options, "report.py", name, arguments, files)
+    if status in (0, INCOMPLETE) and not options.stop:
+        bring_test_reads_home(options.cluster)
+    return status
+
+
 def _report(options: argparse.Namespace) -> int:
+    if options.known_reads:
+        take_over_test_reads(Path(options.known_reads))
     folder = find_study(options.study, RESULTS)
+    fetch_if_absent(folder)
     study = read_study(folder)
     read_json(folder, BEST)
     heads = tuple(options.heads or ())

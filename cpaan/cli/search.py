@@ -2,25 +2,26 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
 from optuna.exceptions import OptunaError
 
 from cpaan.cli.guard import INTERRUPTED, guarded
-from cpaan.cli.study_options import (
-    INCOMPLETE,
-    PROGRAM,
+from cpaan.cli.remote import check_reachable, run_on_cluster
+from cpaan.cli.study_options import INCOMPLETE, PROGRAM, RESULTS, search_parser
+from cpaan.cli.study_setup import (
     describe_study,
     new_study,
     read_points,
     resumed_study,
-    search_parser,
+    study_name,
 )
 from cpaan.cli.watching import StudyWatch
 from cpaan.study.cluster import ray_cluster
 from cpaan.study.fleet import WorkLostError
-from cpaan.study.folder import Study
+from cpaan.study.folder import Study, find_study
 from cpaan.study.records import BEST, CONFIG, LOG, TRIALS
 from cpaan.study.search import Outcome, search
 from cpaan.study.storage import Storage
@@ -28,8 +29,26 @@ from cpaan.study.storage import Storage
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     options = search_parser().parse_args(arguments)
-    return guarded(PROGRAM, lambda: _search(options), traceback=options.traceback)
+    return guarded(PROGRAM, lambda: _run(options, arguments), traceback=options.traceback)
+
+
+def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+    if not options.cluster:
+        if options.stop:
+            raise ValueError("--stop needs --cluster: what runs here is ended by Ctrl-C")
+        return _search(options)
+    check_reachable(options.features)
+    if options.resume is None:
+        name = study_name(options)
+        decided = ["--study", name]
+    else:
+        name = find_study(options.resume or None, RESULTS).name
+        decided = ["--resume", name]
+    files = {"--split": options.split, "--points": options.points}
+    local = {option: [path] for option, path in files.items() if path and "://" not in path}
+    return run_on_cluster(options, "search.py", name, [*arguments, *decided], local)
 
 
 def _search(options: argparse.Namespace) -> int:

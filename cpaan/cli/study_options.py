@@ -1,34 +1,14 @@
-"""The options of ``tune/search.py``, and the study that they describe."""
+"""The options of ``tune/search.py``."""
 
 import argparse
-import json
 import re
-from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-import torch
-
-from cpaan.cli.options import (
-    Parser,
-    add_traceback,
-    check_writable,
-    open_data,
-    positive_number,
-)
+from cpaan.cli.options import Parser, add_traceback, positive_number
+from cpaan.cli.remote import add_cluster
 from cpaan.config import HEADS
-from cpaan.features import TRAIN
-from cpaan.gans import GANS, check_objective
-from cpaan.settings import parse_settings
-from cpaan.splits import VALIDATION_PHASE
-from cpaan.study.config import PRESETS, DataReference, StudyConfig
-from cpaan.study.folder import Study, fetch_study, find_study, read_study
-from cpaan.study.records import CONFIG
-from cpaan.study.space import AS_PRINTED, RECOMMENDED
-from cpaan.study.storage import join
-from cpaan.tasks import check_phase
-from cpaan.training_data import check_training
+from cpaan.gans import GANS
+from cpaan.study.config import PRESETS, StudyConfig
 
 PROGRAM = "python tune/search.py"
 RESULTS = Path("results")
@@ -45,7 +25,8 @@ printed weights with our settings, and its settings to the letter. Test classes 
 python tune/report.py does that.
 
 Without arguments this is a study of cCov-GAN on the built-in features that takes minutes on two
-CPU cores. The same command runs on a GPU (which is found) and on a Ray cluster (--address).
+CPU cores. The same command runs on a GPU (which is found) and on a Ray cluster (--cluster, or
+--address on a machine of it).
 """
 
 _EXAMPLES = """\
@@ -56,9 +37,9 @@ examples:
   your own features, at the paper's scale, four trials on each GPU:
     python tune/search.py --features features.parquet --split split.json --preset paper \\
       --gpus-per-worker 0.25
-  on a cluster, two GPUs a trial, with states on S3:
-    python tune/search.py --address auto --workers-per-trial 2 --gpus-per-worker 1 \\
-      --storage s3://bucket/studies
+  on a cluster that `ray up cluster/gpu.yaml` has started, two GPUs a trial:
+    python tune/search.py --cluster cluster/gpu.yaml --preset paper --study mine \\
+      --features s3://bucket/features.parquet --workers-per-trial 2
   stop after ten minutes, and go on later, with more trials:
     python tune/search.py --study mine --timeout 10m
     python tune/search.py --resume mine --trials 40
@@ -165,11 +146,13 @@ def search_parser() -> Parser:
     where.add_argument(
         "--storage",
         metavar="P",
-        help="a folder or s3://... that all machines reach (default: the study's folder)",
+        help="a folder or s3://... that all machines reach (default: $CPAAN_STORAGE, which cluster "
+        "files set, or the study's folder)",
     )
     where.add_argument(
         "--timeout", type=_duration, metavar="T", help="90, 10m or 2h; the rest can be resumed"
     )
+    add_cluster(where)
     keep = parser.add_argument_group("what is kept")
     keep.add_argument(
         "--study", metavar="NAME", help=f"a new folder in {RESULTS}/ (default: method and time)"
@@ -184,153 +167,6 @@ def search_parser() -> Parser:
     keep.add_argument("--dry-run", action="store_true", help="show what would be done, and end")
     add_traceback(parser)
     return parser
-
-
-def new_study(options: argparse.Namespace) -> Study:
-    """Return the study that the options describe, checked as far as it can be without Ray."""
-    preset = PRESETS[options.preset or "quick"]
-    training, evaluation = preset.recommended()
-    config = StudyConfig().with_overrides({**preset.study, **_given(options)})
-    of_config, of_training, of_evaluation = parse_settings(
-        options.set, config, training, evaluation
-    )
-    config = config.with_overrides(of_config)
-    if options.episodes is not None:
-        of_training = {"num_episodes": options.episodes, **of_training}
-    training = training.with_overrides(of_training)
-    evaluation = evaluation.with_overrides(of_evaluation)
-    table, split = open_data(options.features, options.split)
-    check_phase(table, split, VALIDATION_PHASE)
-    name = options.study or f"{config.method}-{datetime.now():%Y%m%d-%H%M%S}"
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise ValueError(f"a study's name has letters, digits, '.', '_' and '-', got {name!r}")
-    study = Study(
-        config=config,
-        training=training,
-        evaluation=evaluation,
-        data=DataReference.of(table, split, options.features),
-        num_dims=table.num_dims,
-        folder=RESULTS / name,
-        elsewhere=_elsewhere(options.storage, name),
-    )
-    if (study.folder / CONFIG).exists():
-        raise ValueError(f"{study.folder} exists: {PROGRAM} --resume {name} goes on with it")
-    study.space.check_fixed([*of_training, *of_evaluation])
-    base_classes = split.base_classes(VALIDATION_PHASE)
-    counts = torch.tensor([len(table.rows_of(each, TRAIN)) for each in base_classes])
-    gan = GANS[config.method]
-    for whose in (RECOMMENDED, AS_PRINTED):
-        study.space.point(whose)
-        tried = study.space.around(whose).training
-        check_training(tried, counts, table.num_dims, with_covariances=gan.has_covariance)
-        check_objective(gan, tried)
-    if training.num_episodes % config.workers_per_trial:
-        raise ValueError(
-            f"{training.num_episodes} episodes cannot be shared by {config.workers_per_trial} "
-            f"workers: take a multiple of {config.workers_per_trial}"
-        )
-    check_writable(study.folder)
-    return study
-
-
-def resumed_study(options: argparse.Namespace) -> Study:
-    """Return the study to go on with, with what the options may change of it."""
-    if options.study is not None or options.preset is not None or options.points is not None:
-        raise ValueError("--resume has its study, its preset and its points: none can be given")
-    folder = find_study(options.resume or None, RESULTS)
-    elsewhere = _elsewhere(options.storage, folder.name)
-    if elsewhere is not None and not (folder / CONFIG).exists():
-        fetch_study(elsewhere, folder)
-    earlier = read_study(folder)
-    if elsewhere not in (None, earlier.elsewhere):
-        raise ValueError(f"{folder} has its storage in {earlier.storage}, not in {elsewhere}")
-    of_config, of_training, of_evaluation = parse_settings(
-        options.set, earlier.config, earlier.training, earlier.evaluation
-    )
-    if options.episodes is not None:
-        of_training = {"num_episodes": options.episodes, **of_training}
-    data = earlier.data
-    if options.features is not None:
-        data = DataReference.of(*open_data(options.features, options.split), options.features)
-    study = replace(
-        earlier,
-        config=earlier.config.with_overrides({**_given(options), **of_config}),
-        training=earlier.training.with_overrides(of_training),
-        evaluation=earlier.evaluation.with_overrides(of_evaluation),
-        data=data,
-    )
-    study.check_goes_on_from(earlier)
-    study.data.open()
-    check_writable(folder)
-    return study
-
-
-def _given(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings of the study that were given as options."""
-    novel_weight, all_weight = options.weights or (None, None)
-    given = {
-        "method": options.method,
-        "seed": options.seed,
-        "num_trials": options.trials,
-        "workers_per_trial": options.workers_per_trial,
-        "gpus_per_worker": options.gpus_per_worker,
-        "wide": options.wide,
-        "head": options.head,
-        "novel_weight": novel_weight,
-        "all_weight": all_weight,
-        "pareto": options.pareto,
-        "early_stopping": False if options.no_early_stopping else None,
-    }
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def describe_study(study: Study) -> str:
-    """Return what a dry run prints: all settings, the paper's points, and the size of it."""
-    marks = study.config.marks(study.training.num_episodes)
-    points = {whose: study.space.point(whose) for whose in (RECOMMENDED, AS_PRINTED)}
-    return json.dumps(
-        {
-            "folder": str(study.folder),
-            **study.describe(),
-            "evaluated after episodes": marks,
-            "trial 0": points[RECOMMENDED],
-            "trial 1": points[AS_PRINTED],
-            "trial 1, all settings": study.space.around(AS_PRINTED).training.to_dict(),
-        },
-        indent=1,
-    )
-
-
-def read_points(path: str | None, study: Study) -> list[dict[str, Any]]:
-    """Return the points of a file, if one is named, as far as the study can try them all.
-
-    Raises:
-        ValueError: If one is none of the study's space.
-    """
-    if path is None:
-        return []
-    try:
-        points = json.loads(Path(path).read_text())
-    except ValueError as error:
-        raise ValueError(f"{path} is no JSON: {error}") from error
-    if not isinstance(points, list) or not all(isinstance(point, dict) for point in points):
-        raise ValueError(f"{path} is no list of parameters by name")
-    num_free = study.config.num_trials - 2  # the first two are the paper's
-    if len(points) > num_free:
-        raise ValueError(f"{path} has {len(points)} points, and --trials room for {num_free}")
-    for number, point in enumerate(points):
-        try:
-            study.space.check_point(point)
-        except ValueError as error:
-            raise ValueError(f"point {number} of {path}: {error}") from error
-    return points
-
-
-def _elsewhere(storage: str | None, name: str) -> str | None:
-    """Return where in a named storage a study is."""
-    if storage is None:
-        return None
-    return join(storage if "://" in storage else str(Path(storage).absolute()), name)
 
 
 def _weights(text: str) -> tuple[float, float]:

@@ -1,5 +1,6 @@
 """Ray, started here or elsewhere; what it has, and what a study needs of it."""
 
+import json
 import logging
 import os
 import socket
@@ -18,17 +19,23 @@ HEAD = {"node:__internal_head__": 0.001}
 """Resource of the processes that wait for others: the head always has it, and a CPU core would be
 missing for the work. On a cluster, they stay on the machine that is not taken away."""
 
+NODES = "CPAAN_NODES"
+"""Environment variable of the head: machines that the autoscaler starts when they are needed, which
+Ray itself does not tell; JSON such as ``[{"count": 8, "CPU": 4, "GPU": 1}]``."""
+
 _SECONDS_TO_ANSWER = 10.0
 _SECONDS_TO_BE_RAY = 30.0
 
 _ENVIRONMENT = {
     # Ray's own variables reach its processes by this way alone.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.3",  # a report waits for the next one
-    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300",
     "RAY_TRAIN_ENABLE_STATE_TRACKING": "1",  # Train runs are seen in the dashboard
     "RAY_TRAIN_ENABLE_CONTROLLER_STRUCTURED_LOGGING": "0",
     "RAY_TRAIN_ENABLE_WORKER_STRUCTURED_LOGGING": "0",
 }
+
+_START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
+_SECONDS_TO_START, _SECONDS_TO_START_MACHINES = "300", "1800"
 
 _OWN_ENVIRONMENT = {
     # Ctrl-C is ours: everything is kept already, so there is nothing to wait for.
@@ -48,7 +55,7 @@ class Cluster:
     dashboard: str | None
     """Its address for a browser; None if there is none."""
     nodes: tuple[dict[str, float], ...]
-    """Resources of each machine."""
+    """Resources of each machine, of those too that come when they are needed."""
 
     @property
     def announcement(self) -> str:
@@ -124,6 +131,7 @@ def ray_cluster(address: str | None, progress: Callable[[str], None]) -> Iterato
         yield _describe(ray.init(ignore_reinit_error=True, logging_level=logging.ERROR))
         return
     address = address or os.environ.get("RAY_ADDRESS")
+    coming = _coming_nodes() if address else ()
     if address is None:
         progress("starting Ray")
     else:
@@ -133,7 +141,12 @@ def ray_cluster(address: str | None, progress: Callable[[str], None]) -> Iterato
         "address": address or "local",
         "log_to_driver": False,
         "logging_level": logging.ERROR,
-        "runtime_env": {"env_vars": _ENVIRONMENT},
+        "runtime_env": {
+            "env_vars": {
+                **_ENVIRONMENT,
+                _START_TIMEOUT: _SECONDS_TO_START_MACHINES if coming else _SECONDS_TO_START,
+            }
+        },
     }
     if address is None:
         # Without a dashboard, what a stopped trial held would never be given back.
@@ -144,15 +157,35 @@ def ray_cluster(address: str | None, progress: Callable[[str], None]) -> Iterato
         reason = " ".join(str(error).split())
         raise ValueError(f"no Ray answers at {address or 'this machine'}: {reason}") from error
     try:
-        yield _describe(context)
+        yield _describe(context, coming)
     finally:
         ray.shutdown()
 
 
-def _describe(context: Any) -> Cluster:
+def _describe(context: Any, coming: tuple[dict[str, float], ...] = ()) -> Cluster:
     url = context.dashboard_url
     nodes = tuple(dict(node["Resources"]) for node in ray.nodes() if node["Alive"])
+    if coming:  # those that are there already are among them, but for the head
+        nodes = (*(node for node in nodes if node.keys() & HEAD.keys()), *coming)
     return Cluster(f"http://{url}" if url else None, nodes)
+
+
+def _coming_nodes() -> tuple[dict[str, float], ...]:
+    """Return resources of the machines that `NODES` tells of.
+
+    Raises:
+        ValueError: If it cannot be understood.
+    """
+    text = os.environ.get(NODES, "[]")
+    try:
+        kinds = [(int(kind.pop("count")), kind) for kind in json.loads(text)]
+        return tuple(
+            {name: float(amount) for name, amount in kind.items()}
+            for count, kind in kinds
+            for _ in range(count)
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{NODES} is no list of machines: {text}") from error
 
 
 def _check_address(address: str) -> None:

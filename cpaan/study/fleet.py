@@ -10,6 +10,7 @@ import torch
 
 from cpaan.study.cluster import HEAD, worker_resources
 from cpaan.study.job import run_job
+from cpaan.study.machines import check_this_machine
 from cpaan.study.trial import MOST_FAILURES, Trial, train_with_workers
 
 Key = TypeVar("Key")
@@ -101,6 +102,7 @@ def _result_of(reference: Any, key: Any) -> Any:
 def _train_and_call(
     function: Callable[..., Any], trial: Trial, trains: bool, trained: None, *arguments: Any
 ) -> Any:
+    check_this_machine(trial.job.storage)
     device = torch.device("cuda" if trial.study.gpus_per_worker else "cpu")
     if trains:
         for report in run_job(trial.job, device):

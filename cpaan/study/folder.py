@@ -11,7 +11,7 @@ from cpaan.config import EvaluationConfig, TrainConfig
 from cpaan.provenance import describe_run
 from cpaan.study.config import DataReference, StudyConfig
 from cpaan.study.job import Job
-from cpaan.study.records import CONFIG, OPTUNA, Records, read_json
+from cpaan.study.records import BEST, CONFIG, OPTUNA, Records, read_json
 from cpaan.study.space import Settled, Space
 from cpaan.study.storage import Storage
 
@@ -160,11 +160,12 @@ def fetch_study(location: str, folder: Path) -> None:
         ValueError: If there is no study.
     """
     storage, here = Storage(location), Storage(str(folder))
-    for name in (OPTUNA, CONFIG):  # the config last: with it, the folder is a study
+    for name in (BEST, OPTUNA, CONFIG):  # the config last: with it, the folder is a study
         content = storage.read(name)
-        if content is None:
+        if content is not None:
+            here.write(name, content)
+        elif name != BEST:  # which comes with the end of a search
             raise ValueError(f"{location} has no {name}: it is no study")
-        here.write(name, content)
 
 
 def find_study(name: str | None, results: Path) -> Path:

@@ -21,6 +21,7 @@ from cpaan.study.cluster import Cluster
 from cpaan.study.fleet import JobFailedError, collect, start
 from cpaan.study.folder import Study
 from cpaan.study.job import NUM_THREADS, load_method, read_validation
+from cpaan.study.machines import check_machines
 from cpaan.study.records import BEST, OPTUNA, read_json
 from cpaan.study.searcher import open_study, settled_of
 from cpaan.study.space import Settled
@@ -126,6 +127,7 @@ def make_report(
     table, split = study.data.open(), study.data.split
     check_phase(table, split, TEST_PHASE)
     cluster.check(study.config)
+    check_machines(study.storage, say)
     heads = settings.heads or (study.config.head,)
     rows = rows_of(study, best, settings)
     draws = _draw(study, settings, fixed_rows)

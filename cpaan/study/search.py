@@ -14,6 +14,7 @@ from ray.tune.schedulers import FIFOScheduler
 from cpaan.study.cluster import HEAD, Cluster
 from cpaan.study.finals import choose_best, known_best
 from cpaan.study.folder import Study, state_path
+from cpaan.study.machines import check_machines
 from cpaan.study.records import BEST, OPTUNA
 from cpaan.study.searcher import (
     ENDED,
@@ -91,6 +92,7 @@ def _search(
     num_concurrent: int | None,
     deadline: float | None,
 ) -> Outcome:
+    check_machines(study.storage, watch.say)
     study.write()
     optuna_study = open_study(study.folder / OPTUNA, study.config)
     enqueue_points(optuna_study, study.space, points)

@@ -13,6 +13,7 @@ from ray.util.metrics import Gauge
 from cpaan.study.cluster import worker_resources
 from cpaan.study.config import StudyConfig
 from cpaan.study.job import Job, Report, run_job
+from cpaan.study.machines import check_this_machine
 from cpaan.study.storage import join
 from cpaan.workers import Workers
 
@@ -79,6 +80,7 @@ def _work(arguments: dict[str, Any]) -> None:
     job, study = Job.from_dict(arguments["job"]), StudyConfig(**arguments["study"])
     context = ray_train.get_context()
     workers = Workers(context.get_world_rank(), context.get_world_size())
+    check_this_machine(job.storage)
     device: torch.device = get_device()
     gauges = _Gauges(arguments["number"]) if workers.rank == 0 else None
     for report in run_job(job, device, workers):

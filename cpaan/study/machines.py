@@ -1,0 +1,87 @@
+"""Whether the machines of a cluster reach what they must share."""
+
+import socket
+import uuid
+from collections.abc import Callable
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from cpaan.study.storage import Storage
+
+_MARK = ".machines/mark"
+_SECONDS = 120.0  # for a process to start on a machine that has just come up, and to answer
+
+
+def check_machines(location: str, say: Callable[[str], None]) -> None:
+    """Let every machine of the cluster read from a storage and write to it.
+
+    What is left behind is a mark, by which machines that come later find out for themselves:
+    see `check_this_machine`.
+
+    Args:
+        location: Of the storage.
+        say: Called with a line about it, where there are several machines.
+
+    Raises:
+        ValueError: With the machines that cannot, and why.
+    """
+    storage = Storage(location)
+    storage.check()
+    mark = uuid.uuid4().hex.encode()
+    storage.write(_MARK, mark)
+    nodes = {
+        node["NodeID"]: f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+        for node in ray.nodes()
+        if node["Alive"]
+    }
+    if len(nodes) == 1:
+        return
+    say(f"checking that {len(nodes)} machines share {location}")
+    answer = ray.remote(_answer_there)
+    answers = {
+        node: answer.options(
+            num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
+        ).remote(location, mark, _name_of(node))
+        for node in nodes
+    }
+    problems = []
+    for node, reference in answers.items():
+        try:
+            problem = ray.get(reference, timeout=_SECONDS)
+        except RayError as error:
+            problem = " ".join(str(error).split())[:200]
+        if problem is None and storage.read(_name_of(node)) != mark:
+            problem = "what it writes is not seen here"
+        if problem is not None:
+            problems.append(f"{nodes[node]}: {problem}")
+        storage.delete(_name_of(node))
+    if problems:
+        raise ValueError(f"storage {location} is not shared by all machines: {'; '.join(problems)}")
+
+
+def check_this_machine(location: str) -> None:
+    """Refuse to work on a machine that does not see a study's storage, as one may that comes late.
+
+    Raises:
+        RuntimeError: If it does not: another machine may do the work.
+    """
+    if not Storage(location).exists(_MARK):
+        raise RuntimeError(f"{socket.gethostname()} does not see the study in {location}")
+
+
+def _answer_there(location: str, mark: bytes, name: str) -> str | None:
+    """Read the mark and write it back under a name; return what is wrong, if anything."""
+    try:
+        storage = Storage(location)
+        if storage.read(_MARK) != mark:
+            return "it does not see what is written elsewhere"
+        storage.write(name, mark)
+    except (OSError, ValueError) as error:
+        return " ".join(str(error).split())
+    return None
+
+
+def _name_of(node: str) -> str:
+    return f".machines/{node}"

@@ -1,0 +1,276 @@
+"""A real `ray up` of cluster/local.yaml, a study on it, a machine that dies, and `ray down`."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import requests
+from ssh_machines import USER, Machines, ssh_machines, what_is_missing
+
+ROOT = Path(__file__).parent.parent
+HEAD, WORKER = "127.0.0.11", "127.0.0.12"
+
+pytestmark = pytest.mark.slow
+
+SMALL = ["--trials", "2", "--episodes", "40", "--workers-per-trial", "2", "--no-early-stopping"]
+SMALL += ["--set", "num_finalists=1", "--set", "num_final_seeds=1", "--set", "num_final_draws=2"]
+
+
+@dataclass
+class Laptop:
+    """Where commands are given: a home with a token, and a folder to work in."""
+
+    home: Path
+    cluster: Path
+    dashboard_port: int
+
+    @property
+    def environment(self) -> dict[str, str]:
+        own = {"HOME": str(self.home), "RAY_UP_enable_autoscaler_v2": "0"}
+        return {**os.environ, **own, "PYTHONPATH": str(ROOT)}
+
+    def ray(self, *arguments: str) -> str:
+        """Run a command of Ray, and return what it prints."""
+        done = subprocess.run(
+            [sys.executable, "-m", "ray.scripts.scripts", *arguments],
+            cwd=ROOT,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def begin(self, script: str, *arguments: str) -> subprocess.Popen:
+        """Begin one of the two commands; what it prints goes to a file of the script's name."""
+        command = [sys.executable, ROOT / "tune" / script, "--cluster", self.cluster, *arguments]
+        with self.log(script).open("w") as log:
+            return subprocess.Popen(
+                command, cwd=self.home, env=self.environment, stdout=log, stderr=log
+            )
+
+    def log(self, script: str) -> Path:
+        return self.home / f"{script}.log"
+
+
+@pytest.fixture(scope="module")
+def machines():
+    if missing := what_is_missing():
+        pytest.skip(f"missing here: {missing}")
+    with ssh_machines(HEAD, WORKER) as found:
+        bring_packages(found)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def laptop(machines, tmp_path_factory):
+    home = tmp_path_factory.mktemp("laptop")
+    cluster = home / "local.yaml"
+    text, port = cluster_file(machines)
+    cluster.write_text(text)
+    laptop = Laptop(home, cluster, port)
+    laptop.ray("get-auth-token", "--generate")
+    (home / ".ray" / "auth_token").chmod(0o600)
+    laptop.ray("up", "--yes", str(cluster))
+    yield laptop
+    name = re.search(r"cluster_name: (\S+)", text)[1]
+    for left in Path("/tmp/ray").glob(f"cluster-{name}.*"):
+        left.unlink()
+
+
+def bring_packages(machines: Machines) -> None:
+    """Copy what is installed here: the cluster's own installation finds most of it there then."""
+    environment = machines.home / "cpaan" / ".venv"
+    environment.parent.mkdir()
+    machines.own(environment.parent)
+    machines.run("python3", "-m", "venv", "--without-pip", str(environment))
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    target = environment / "lib" / version / "site-packages"
+    if target.exists():  # another Python would need other files
+        shutil.rmtree(target)
+        source = sysconfig.get_path("purelib")
+        # Ray's own is installed there: its commands are files beside the packages.
+        without = ["*cpaan*", "ray", "ray-*", "__pycache__", "triton", "mypy", "sklearn"]
+        shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns(*without))
+        machines.own(target)
+
+
+def cluster_file(machines: Machines) -> tuple[str, int]:
+    """Return cluster/local.yaml for these machines, and the port of its dashboard.
+
+    Both have the same network: their addresses are told to Ray, and no port is used twice.
+    """
+    text = (ROOT / "cluster" / "local.yaml").read_text()
+    name = f"cpaan-test-{os.getpid()}"
+    for old, new in {
+        "cluster_name: cpaan-local": f"cluster_name: {name}",
+        "SET-ADDRESS-OF-THE-HEAD": HEAD,
+        "SET-ADDRESS-OF-A-WORKER": WORKER,
+        "SET-USER": USER,
+        "~/.ssh/id_ed25519": str(machines.key),
+        "SET-FOLDER-THAT-ALL-MACHINES-SHARE": str(machines.home / "shared"),
+        '[{"count": 1, "CPU": 8, "GPU": 1}]': '[{"count": 1, "CPU": 1}]',
+    }.items():
+        assert old in text
+        text = text.replace(old, new)
+    of_head, of_worker = text.split("worker_start_ray_commands:")
+    address = re.search(r"--port=(\d+)", of_head)[1]
+    ports = {}
+
+    def another(found: re.Match) -> str:
+        # The head's own port is named in both.
+        port = ports.setdefault(found[2], free_port()) if found[2] == address else free_port()
+        return f"{found[1]}{port}"
+
+    of_head = re.sub(r"(-port=)(\d{4})\b", another, of_head)
+    of_worker = re.sub(r"(-port=|HEAD_IP:)(\d{4})\b", another, of_worker)
+    of_worker = of_worker.replace("=20000", "=30000").replace("=29999", "=31999")
+    of_head = of_head.replace("ray start", f"ray start --node-ip-address={HEAD} --num-cpus=1")
+    of_worker = of_worker.replace("ray start", f"ray start --node-ip-address={WORKER} --num-cpus=1")
+    dashboard = int(re.search(r"--dashboard-port=(\d+)", of_head)[1])
+    return f"{of_head}worker_start_ray_commands:{of_worker}", dashboard
+
+
+_given: set[int] = set()
+
+
+def free_port() -> int:
+    """Return a port that is free on all addresses, and outside of those that Ray gives workers."""
+    for port in range(7000, 9999):
+        if port in _given:
+            continue
+        with socket.socket() as tried:
+            try:
+                tried.bind(("0.0.0.0", port))
+            except OSError:
+                continue
+        _given.add(port)
+        return port
+    raise AssertionError("no port is free")
+
+
+def wait_for(condition: Callable[[], object], seconds: float, about: Callable[[], str]) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, about()
+        time.sleep(0.3)
+
+
+def test_the_head_answers_no_one_without_the_token(laptop, machines):
+    address = f"http://127.0.0.1:{laptop.dashboard_port}"
+    token = (laptop.home / ".ray" / "auth_token").read_text().strip()
+    job = {"entrypoint": "touch /tmp/was-here"}
+
+    for path in ("/api/jobs/", "/nodes?view=summary", "/api/cluster_status"):
+        assert requests.get(f"{address}{path}").status_code == 401, path
+    assert requests.post(f"{address}/api/jobs/", json=job).status_code == 401
+    wrong = {"Authorization": "Bearer " + "0" * len(token)}
+    assert requests.get(f"{address}/api/jobs/", headers=wrong).status_code in (401, 403)
+
+    right = {"Authorization": f"Bearer {token}"}
+    assert requests.get(f"{address}/api/jobs/", headers=right).json() == []
+    there = machines.home / ".ray" / "auth_token"
+    assert stat.S_IMODE(there.stat().st_mode) == 0o600
+    assert there.read_text().strip() == token
+
+
+def test_what_listens_beyond_loopback_is_what_the_readme_lists(laptop, machines):
+    page = (ROOT / "cluster" / "README.md").read_text()
+    listed = {int(port) for port in re.findall(r"^\| (\d+) \|", page, flags=re.MULTILINE)}
+    original = (ROOT / "cluster" / "local.yaml").read_text()
+    # Ports of this test stand for those of the file, in the same order.
+    stands_for = dict(
+        zip(
+            *(
+                re.findall(r"-port=(\d{4})\b", text.split("worker_start")[0])
+                for text in (laptop.cluster.read_text(), original)
+            ),
+            strict=True,
+        )
+    )
+    workers = range(20000, 30000)
+
+    head = machines.each[0]
+    shown = subprocess.run(["ss", "-ltnpH"], check=True, capture_output=True, text=True).stdout
+    found = set()
+    for line in shown.splitlines():
+        pids = {int(pid) for pid in re.findall(r"pid=(\d+)", line)}
+        host, _, port = line.split()[3].rpartition(":")
+        # What is bound to the machine's own address is bound beyond loopback on a real one.
+        is_loopback = host.strip("[]").removeprefix("::ffff:") == "127.0.0.1"
+        if pids & head.commands().keys() and not is_loopback:
+            found.add(int(stands_for.get(port, port)))
+    assert 6379 in found
+    assert {port for port in found if port not in workers} <= listed
+    assert 8265 not in found | listed
+
+
+def test_a_study_outlives_a_machine_and_its_results_come_home(laptop, machines):
+    head, worker = machines.each
+    log = laptop.log("search.py")
+
+    def trains(machine) -> bool:
+        return any("RayTrainWorker" in command for command in machine.commands().values())
+
+    searching = laptop.begin("search.py", "--study", "one", *SMALL)
+    try:
+        wait_for(lambda: trains(head) and trains(worker), 240, log.read_text)
+        worker.kill()
+        lose_connection(searching)
+        time.sleep(5)
+        worker.start()
+        wait_for(lambda: searching.poll() is not None, 600, log.read_text)
+    finally:
+        searching.kill()
+    assert searching.returncode == 0, log.read_text()
+    said = log.read_text()
+    assert "checking that 2 machines share" in said
+    assert "the connection is lost" in said
+    assert "connected again" in said
+    assert said.count("trial 1 complete") == 1
+    trials = pd.read_parquet(laptop.home / "results" / "one" / "trials.parquet")
+    assert trials["state"].tolist() == ["complete", "complete"]
+    assert trials["episodes"].tolist() == [40, 40]
+    config = json.loads((laptop.home / "results" / "one" / "config.json").read_text())
+    assert config["storage"] == str(machines.home / "shared" / "one")
+
+    reporting = laptop.begin("report.py", "one", "--draws", "2")
+    try:
+        wait_for(lambda: reporting.poll() is not None, 600, laptop.log("report.py").read_text)
+    finally:
+        reporting.kill()
+    assert reporting.returncode == 0, laptop.log("report.py").read_text()
+    assert (laptop.home / "results" / "one" / "report" / "report.md").exists()
+    assert len((laptop.home / "results" / "test-reads.jsonl").read_text().splitlines()) == 1
+
+
+def lose_connection(process: subprocess.Popen) -> None:
+    """End what the laptop is connected by."""
+    shown = ["ps", "-o", "pid=,args=", "--ppid", str(process.pid)]
+    children = subprocess.run(shown, capture_output=True, text=True).stdout
+    for line in children.splitlines():
+        if "ray.scripts.scripts dashboard" in line:
+            os.killpg(int(line.split()[0]), 15)
+
+
+def test_ray_down_leaves_nothing_running(laptop, machines):
+    laptop.ray("down", "--yes", str(laptop.cluster))
+
+    def left() -> list[str]:
+        commands = [c for machine in machines.each for c in machine.commands().values()]
+        return [command for command in commands if not command.startswith("sshd")]
+
+    wait_for(lambda: not left(), 30, lambda: "\n".join(left()))
