@@ -56,9 +56,9 @@ examples:
   your own features, at the paper's scale, four trials on each GPU:
     python tune/search.py --features features.parquet --split split.json --preset paper \\
       --gpus-per-worker 0.25
-  on a cluster, two GPUs a trial, with states on S3:
+  on a cluster, two GPUs a trial, with features and states on S3:
     python tune/search.py --address auto --workers-per-trial 2 --gpus-per-worker 1 \\
-      --storage s3://bucket/studies
+      --features s3://bucket/features.parquet --storage s3://bucket/studies
   stop after ten minutes, and go on later, with more trials:
     python tune/search.py --study mine --timeout 10m
     python tune/search.py --resume mine --trials 40
@@ -95,7 +95,12 @@ def search_parser() -> Parser:
     what.add_argument(
         "--method", metavar="M", help=f"of {', '.join(GANS)} (default: {StudyConfig().method})"
     )
-    what.add_argument("--features", nargs="+", metavar="F", help="as of `python -m cpaan evaluate`")
+    what.add_argument(
+        "--features",
+        nargs="+",
+        metavar="F",
+        help="as of `python -m cpaan evaluate`; by an address, every machine has its own copy",
+    )
     what.add_argument("--split", metavar="S", help="by default the one beside the features")
     what.add_argument("--trials", type=positive_number, metavar="N", help="how many there are")
     what.add_argument(
