@@ -77,9 +77,7 @@ class Split:
 
 
 def read_split(path: str | Path) -> Split:
-    """Read a ``split.json`` of the project or a ``label_idx.json`` of the benchmark.
-
-    By its path, or its address.
+    """Read, by path or address, the project's ``split.json`` or the benchmark's ``label_idx.json``.
 
     The benchmark's group 1 is for validation and group 2 for the test. (The paper prints their
     sizes the other way round; the benchmark's code and every later user agree on this one.)
