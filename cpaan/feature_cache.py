@@ -5,8 +5,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cpaan.feature_files import expand_paths, open_source
+from cpaan.copies import copy_here
+from cpaan.feature_files import expand_paths, expand_place, open_source
 from cpaan.feature_source import Source
 from cpaan.features import FeatureTable, finish_fingerprint
+from cpaan.files import locked
+from cpaan.places import Place, is_address
 
 _FORMAT = 1  # of the cache's own files; another number makes all entries outdated
+_COPIES = "copies"  # of files that are elsewhere
 
 
 def default_cache_folder() -> Path:
@@ -29,41 +33,85 @@ def default_cache_folder() -> Path:
 
 
 def open_features(
-    *paths: str | Path,
+    *locations: str | Path,
     label_names: Sequence[str] | None = None,
     cache_folder: Path | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> FeatureTable:
     """Read a feature table, through the cache.
 
-    The first call decodes the file block by block; later calls, in any process, only map the
-    result. A table is decoded again when its file's path, size or times have changed.
+    The first call copies the file, should it be elsewhere, and decodes it block by block; other
+    calls, in any process of the machine, wait for that and only map the result. This is done
+    again when the file's path or address, size or times have changed.
 
     Args:
-        paths: A Parquet file; or the train and the test file of an HDF5 pair; or a folder
-            that holds such a pair.
+        locations: A Parquet file; or the train and the test file of an HDF5 pair; or a folder
+            that holds either; by path, or by an address (``s3://bucket/features.parquet``).
         label_names: For HDF5: the class name behind each integer label.
-        cache_folder: Where decoded tables are kept.
+        cache_folder: Where copies and decoded tables are kept.
+        progress: Is told, in a line, what is copied.
 
     Raises:
         ValueError: If a file cannot be read or what it holds is no feature table.
         FileNotFoundError: If there is no such file.
     """
-    files = expand_paths([Path(path) for path in paths])
+    files = local_files(locations, cache_folder, progress)
+    with _naming_addresses(locations):
+        return _open_files(files, label_names, cache_folder or default_cache_folder())
+
+
+def local_files(
+    locations: Sequence[str | Path],
+    cache_folder: Path | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> list[Path]:
+    """Return the files of a table, or their copies: one Parquet file, or an HDF5 pair.
+
+    Takes and raises what `open_features` does.
+    """
+    folder = (cache_folder or default_cache_folder()) / _COPIES
+    paths: list[Path] = []
+    for location in locations:
+        place = Place.at(location)
+        if place.local is not None:
+            paths.append(place.local)
+        else:
+            paths += [copy_here(file, folder, progress) for file in expand_place(place)]
+    with _naming_addresses(locations):
+        return expand_paths(paths)
+
+
+@contextmanager
+def _naming_addresses(locations: Sequence[str | Path]) -> Iterator[None]:
+    """Put addresses before a message, which names their copies alone."""
+    try:
+        yield
+    except ValueError as error:
+        addresses = [str(location) for location in locations if is_address(location)]
+        if not addresses:
+            raise
+        raise ValueError(f"{' and '.join(addresses)}: {error}") from error
+
+
+def _open_files(files: list[Path], label_names: Sequence[str] | None, folder: Path) -> FeatureTable:
     names = tuple(label_names) if label_names is not None and len(files) == 2 else None
     stats = [file.stat() for file in files]
     source = _digest([str(file) for file in files], names)
     state = _digest(_FORMAT, [(s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in stats])
-    folder = cache_folder or default_cache_folder()
     entry = folder / f"{source}-{state}"
-    if entry.exists():
-        # An entry can be damaged, or removed by a process that met a newer file just now.
-        with suppress(OSError, ValueError, KeyError, TypeError, EOFError):
-            return _map_entry(entry)
+    if (table := _mapped(entry)) is not None:
+        return table
+    with locked(folder / f".{source}.lock") as is_alone:
+        if (table := _mapped(entry)) is not None:
+            return table  # another process was first
         shutil.rmtree(entry, ignore_errors=True)
-    _decode(files, names, entry)
-    for outdated in set(folder.glob(f"{source}-*")) - {entry}:
-        shutil.rmtree(outdated, ignore_errors=True)
-    return _map_entry(entry)
+        if is_alone:
+            for left in folder.glob(f".{source}-*"):  # by a process that died
+                shutil.rmtree(left, ignore_errors=True)
+        _decode(files, names, entry)
+        for outdated in set(folder.glob(f"{source}-*")) - {entry}:
+            shutil.rmtree(outdated, ignore_errors=True)
+        return _map_entry(entry)
 
 
 def _digest(*parts: object) -> str:
@@ -73,7 +121,7 @@ def _digest(*parts: object) -> str:
 def _decode(files: list[Path], label_names: Sequence[str] | None, entry: Path) -> None:
     """Decode files into a new cache entry, which appears whole or not at all."""
     entry.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=entry.parent))
+    partial = Path(tempfile.mkdtemp(prefix=f".{entry.name}-", dir=entry.parent))
     try:
         try:
             _write_entry(open_source(files, label_names), partial)
@@ -154,6 +202,14 @@ def _write_entry(source: Source, folder: Path) -> None:
         "fingerprint": finish_fingerprint(digest, labels, train_mask, class_names),
     }
     (folder / "about.json").write_text(json.dumps(about))
+
+
+def _mapped(entry: Path) -> FeatureTable | None:
+    """Return the table of an entry, or None if there is none or it is damaged."""
+    try:
+        return _map_entry(entry)
+    except (OSError, ValueError, KeyError, TypeError, EOFError):
+        return None
 
 
 def _map_entry(entry: Path) -> FeatureTable:

@@ -8,7 +8,7 @@ The forms that are read:
 Neither form can carry code. Everything that would have to be unpickled is refused.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import h5py
@@ -16,6 +16,7 @@ import h5py
 from cpaan.feature_hdf5 import open_hdf5_pair
 from cpaan.feature_parquet import open_parquet
 from cpaan.feature_source import Source
+from cpaan.places import Place
 
 
 def open_source(files: Sequence[Path], label_names: Sequence[str] | None) -> Source:
@@ -40,7 +41,10 @@ def expand_paths(paths: Sequence[Path]) -> list[Path]:
         if not path.exists():
             raise FileNotFoundError(f"no such file: {path}")
     if len(paths) == 1 and paths[0].is_dir():
-        return _features_in(paths[0])
+        folder = paths[0]
+        found = sorted(path.name for path in folder.iterdir())
+        chosen = _features_among(found, folder, lambda name: h5py.is_hdf5(folder / name))
+        return [folder / name for name in chosen]
     kinds = [_kind_of(path) for path in paths]
     if kinds == ["hdf5"]:
         raise ValueError(
@@ -55,18 +59,35 @@ def expand_paths(paths: Sequence[Path]) -> list[Path]:
     return paths
 
 
-def _features_in(folder: Path) -> list[Path]:
+def expand_place(place: Place) -> list[Place]:
+    """Return the files that a file or folder elsewhere stands for; HDF5 is known by its name.
+
+    Raises:
+        ValueError: If a folder holds none, or it cannot be reached.
+        FileNotFoundError: If there is nothing.
+    """
+    if not place.is_folder():
+        return [place]
+    chosen = _features_among(
+        place.names(), place.location, lambda name: name.endswith((".hdf5", ".h5"))
+    )
+    return [place.child(name) for name in chosen]
+
+
+def _features_among(
+    names: Sequence[str], folder: str | Path, is_hdf5: Callable[[str], bool]
+) -> list[str]:
     """Find a folder's only Parquet file, or its HDF5 pair by names (test is often called val)."""
-    parquet = sorted(folder.glob("*.parquet"))
+    parquet = [name for name in names if name.endswith(".parquet")]
     if len(parquet) == 1:
         return parquet
-    files = [path for path in sorted(folder.iterdir()) if h5py.is_hdf5(path)]
-    train = [path for path in files if "train" in path.stem]
-    test = [path for path in files if "val" in path.stem or "test" in path.stem]
+    files = [name for name in names if is_hdf5(name)]
+    train = [name for name in files if "train" in Path(name).stem]
+    test = [name for name in files if "val" in Path(name).stem or "test" in Path(name).stem]
     if len(train) != 1 or len(test) != 1 or train == test:
         raise ValueError(
             f"{folder} must hold one Parquet file, or one HDF5 file with 'train' and one with "
-            f"'val' or 'test' in its name, found {[path.name for path in parquet + files]}"
+            f"'val' or 'test' in its name, found {parquet + files}"
         )
     return [train[0], test[0]]
 

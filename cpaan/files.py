@@ -1,10 +1,11 @@
-"""Files that are never seen half-written."""
+"""Files that are never seen half-written, and work that one process does for all."""
 
+import fcntl
 import io
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,6 +27,36 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         Path(partial).replace(path)
     finally:
         Path(partial).unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Keep other processes of this machine out, until the end or our death; they wait.
+
+    Gives whether it could: some file systems have no locks. The file is gone afterwards.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        with path.open("a") as file:
+            is_alone = False
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX)
+                is_alone = True
+            # Whoever was in before us took the file away: who comes next does not meet us there.
+            if is_alone and not _is_at(path, file.fileno()):
+                continue
+            try:
+                yield is_alone
+            finally:
+                path.unlink(missing_ok=True)
+            return
+
+
+def _is_at(path: Path, handle: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(handle))
+    except FileNotFoundError:
+        return False
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from cpaan.features import TRAIN, FeatureTable, name_some
 from cpaan.files import write_whole
+from cpaan.places import Place, folder_of
 
 VALIDATION_PHASE, TEST_PHASE = "validation", "test"
 _SPLIT_NAMES = ("split.json", "label_idx.json")  # the project's and the benchmark's
@@ -76,7 +77,7 @@ class Split:
 
 
 def read_split(path: str | Path) -> Split:
-    """Read a ``split.json`` of the project or a ``label_idx.json`` of the benchmark.
+    """Read, by path or address, the project's ``split.json`` or the benchmark's ``label_idx.json``.
 
     The benchmark's group 1 is for validation and group 2 for the test. (The paper prints their
     sizes the other way round; the benchmark's code and every later user agree on this one.)
@@ -104,26 +105,25 @@ def read_split(path: str | Path) -> Split:
     )
 
 
-def find_split(data: Path) -> Path:
-    """Return the split that lies beside a file, or in a folder.
+def find_split(data: str) -> str:
+    """Return the path or address of the split that lies beside a file, or in a folder.
 
     Raises:
         ValueError: If there is none.
         FileNotFoundError: If there is no such file or folder.
     """
-    if not data.exists():
-        raise FileNotFoundError(f"no such file: {data}")
-    folder = data if data.is_dir() else data.parent
+    place = Place.at(data)
+    folder = place if place.is_folder() else Place.at(folder_of(data))
     for name in _SPLIT_NAMES:
-        if (folder / name).exists():
-            return folder / name
-    raise ValueError(f"no {' or '.join(_SPLIT_NAMES)} in {folder}: give one with --split")
+        if folder.child(name).exists():
+            return folder.child(name).location
+    raise ValueError(f"no {' or '.join(_SPLIT_NAMES)} in {folder.location}: give one with --split")
 
 
-def copy_split(path: Path, folder: Path) -> None:
+def copy_split(location: str, folder: Path) -> None:
     """Put a split file where `find_split` finds it."""
-    is_of_benchmark = read_split(path).label_names is not None
-    write_whole(folder / _SPLIT_NAMES[is_of_benchmark], path.read_text())
+    is_of_benchmark = read_split(location).label_names is not None
+    write_whole(folder / _SPLIT_NAMES[is_of_benchmark], Place.at(location).read().decode())
 
 
 def draw_shots(
@@ -296,10 +296,6 @@ def _strings(values: Any) -> tuple[str, ...]:
 
 def _read_json(path: str | Path) -> Any:
     try:
-        return json.loads(Path(path).read_text())
-    except FileNotFoundError:
-        raise FileNotFoundError(f"no such file: {path}") from None
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+        return json.loads(Place.at(path).read())
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from error

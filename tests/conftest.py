@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
+import pyarrow.fs
 import pytest
 import torch
 
@@ -20,6 +22,7 @@ if not torch.cuda.is_available():
 from cpaan.feature_parquet import write_features
 from cpaan.features import FeatureTable
 from cpaan.files import write_whole
+from cpaan.places import Place, join
 from cpaan.splits import ShotRows, Split, draw_shots
 from cpaan.synthetic import GaussianClasses, gaussian_classes
 from cpaan.tasks import BaseSet, LowShotTask, Problem
@@ -118,3 +121,84 @@ def study_features(tmp_path_factory) -> Path:
     }
     write_whole(folder / "split.json", json.dumps(groups))
     return folder / "features.parquet"
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket of the tests' own S3."""
+
+    location: str
+    requests: list[tuple[str, str]]
+    """What the server was asked: method and path, which begins with the bucket's name."""
+
+    @property
+    def name(self) -> str:
+        return self.place().path
+
+    def place(self, path: str | None = None) -> Place:
+        return Place.at(join(self.location, path) if path else self.location)
+
+    def put(self, path: str, content: bytes | Path) -> str:
+        """Put an object in the place of what is there, and return its address."""
+        place = self.place(path)
+        with place.files.open_output_stream(place.path, compression=None) as file:
+            file.write(content.read_bytes() if isinstance(content, Path) else content)
+        return place.location
+
+    def names(self) -> list[str]:
+        """Return the paths of all objects."""
+        selector = pyarrow.fs.FileSelector(self.name, recursive=True)
+        found = self.place().files.get_file_info(selector)
+        return sorted(
+            each.path.removeprefix(f"{self.name}/")
+            for each in found
+            if each.type == pyarrow.fs.FileType.File
+        )
+
+    def num_downloads(self, path: str) -> int:
+        return self.requests.count(("GET", f"/{self.name}/{path}"))
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """An S3 in a thread of this process: its port, and what it was asked.
+
+    To the bucket called forbidden nobody has access.
+    """
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
+    application = DomainDispatcherApplication(create_backend_app)
+    requests: list[tuple[str, str]] = []
+
+    def noting(environ, start_response):
+        requests.append((environ["REQUEST_METHOD"], environ["PATH_INFO"]))
+        if environ["PATH_INFO"].startswith("/forbidden"):
+            start_response("403 Forbidden", [("Content-Length", "0")])
+            return [b""]
+        return application(environ, start_response)
+
+    server = make_server("127.0.0.1", 0, noting, threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"127.0.0.1:{server.port}", requests
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def bucket(s3_server, tmp_path, monkeypatch) -> Bucket:
+    """A bucket for one test, and credentials."""
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "user",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    server, requests = s3_server
+    name = f"bucket-{len(requests)}"
+    location = f"s3://{name}?endpoint_override={server}&scheme=http"
+    Place.at(f"{location}&allow_bucket_creation=true").files.create_dir(name)
+    return Bucket(location, requests)

@@ -12,6 +12,7 @@ PACKAGE = ROOT / "cpaan"
 LAYERS = [
     {"devices", "kernels"},
     {"settings", "config", "files", "linalg", "randomness", "provenance", "rows", "workers"},
+    {"places", "copies"},
     {"features"},
     {"compact", "feature_source", "feature_parquet", "feature_hdf5"},
     {"feature_files", "feature_cache", "splits", "builtin"},

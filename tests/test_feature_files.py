@@ -5,6 +5,7 @@ import json
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import h5py
@@ -15,6 +16,7 @@ import pytest
 import torch
 from conftest import random_table
 
+from cpaan import feature_cache
 from cpaan.feature_cache import default_cache_folder, open_features
 from cpaan.feature_parquet import read_about, write_compact_features, write_features
 from cpaan.features import FeatureTable
@@ -256,6 +258,35 @@ def test_processes_that_decode_at_once_agree(tmp_path):
         output, _ = process.communicate(timeout=60)
         assert output.strip() == table.fingerprint
     assert len(list(default_cache_folder().iterdir())) == 1
+
+
+def test_of_all_that_open_a_table_at_once_one_decodes_it(tmp_path, monkeypatch):
+    path = write_parquet(tmp_path / "f.parquet")
+    decoded = []
+
+    def noting(*arguments):
+        decoded.append(arguments)
+        return decode(*arguments)
+
+    decode = feature_cache._decode
+    monkeypatch.setattr(feature_cache, "_decode", noting)
+
+    with ThreadPoolExecutor(8) as pool:
+        tables = list(pool.map(open_features, [path] * 8))
+
+    assert {table.fingerprint for table in tables} == {open_features(path).fingerprint}
+    assert len(decoded) == 1
+
+
+def test_half_an_entry_of_a_process_that_died_is_removed(tmp_path):
+    path = write_parquet(tmp_path / "f.parquet")
+    open_features(path)
+    (entry,) = default_cache_folder().iterdir()
+    entry.rename(entry.with_name(f".{entry.name}-abc"))
+
+    open_features(path)
+
+    assert list(default_cache_folder().iterdir()) == [entry]
 
 
 @pytest.mark.parametrize("column", ["class", "partition", "feature"])

@@ -2,11 +2,14 @@
 
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
-from cpaan.files import load_state, save_state
+from cpaan import files
+from cpaan.files import load_state, locked, save_state
 
 
 def test_a_state_reads_back(tmp_path):
@@ -43,3 +46,40 @@ except OSError:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
 
     assert done.stdout.strip() == "told {'step': 1} ['run.pt']", done.stderr
+
+
+def test_one_at_a_time_has_a_lock_and_the_last_takes_it_away(tmp_path):
+    inside: list[int] = []
+    most: list[int] = []
+
+    def work(number: int) -> None:
+        with locked(tmp_path / "deep" / "x.lock") as is_alone:
+            assert is_alone
+            inside.append(number)
+            most.append(len(inside))
+            time.sleep(0.001)  # lets the others try
+            inside.remove(number)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(100)))
+
+    assert most == [1] * 100
+    assert not list((tmp_path / "deep").iterdir())
+
+
+def test_where_there_are_no_locks_the_work_is_done_and_that_is_known(tmp_path, monkeypatch):
+    def refuse(*_arguments):
+        raise OSError("no locks available")
+
+    monkeypatch.setattr(files.fcntl, "flock", refuse)
+
+    with locked(tmp_path / "x.lock") as is_alone:
+        assert not is_alone
+
+
+def test_an_error_inside_is_told_and_frees_the_lock(tmp_path):
+    with pytest.raises(ValueError, match="inside"), locked(tmp_path / "x.lock"):
+        raise ValueError("inside")
+
+    with locked(tmp_path / "x.lock") as is_alone:
+        assert is_alone

@@ -60,6 +60,8 @@ examples:
     python -m cpaan evaluate --features features/ResNet10 --split label_idx.json \\
       --draws-file splitfile_1.json splitfile_2.json splitfile_3.json \\
       splitfile_4.json splitfile_5.json
+  features in a bucket, copied to this machine once:
+    python -m cpaan evaluate --features s3://bucket/features.parquet
   less weight for the real shots:
     python -m cpaan evaluate ... --set mixing_weight=0.2
   a GAN beside the controls, kept so that a stopped run goes on, and one setting changed:
@@ -85,12 +87,14 @@ def add_command(commands: Any) -> None:
         "--features",
         nargs="+",
         metavar="F",
-        help="a Parquet file; or the train and the test file of an HDF5 pair, or their folder",
+        help="a Parquet file; or the train and the test file of an HDF5 pair; or a folder of "
+        "either; by path or by address (s3://bucket/features.parquet)",
     )
     data.add_argument(
         "--split",
         metavar="S",
-        help="split.json or the benchmark's label_idx.json; by default the one beside the features",
+        help="split.json or the benchmark's label_idx.json, by path or address; by default the one "
+        "beside the features",
     )
     data.add_argument(
         "--phase",

@@ -66,8 +66,9 @@ def open_data(features: list[str] | None, split: str | None) -> tuple[FeatureTab
         if split is not None:
             raise ValueError("--split needs --features")
         return builtin_features()
-    found = read_split(split or find_split(Path(features[0])))
-    return open_features(*features, label_names=found.label_names), found
+    found = read_split(split or find_split(features[0]))
+    table = open_features(*features, label_names=found.label_names, progress=new_progress())
+    return table, found
 
 
 def check_writable(folder: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cpaan.cli.guard import INTERRUPTED
 from cpaan.cli.options import new_progress
+from cpaan.places import is_address
 from cpaan.provenance import TEST_READS, take_over_test_reads
 from cpaan.study.remote import INPUTS, Jobs, NotThereError, RemoteCluster
 
@@ -126,7 +127,7 @@ def check_reachable(features: Sequence[str] | None) -> None:
         ValueError: If a path is one of this machine.
     """
     for path in features or ():
-        if "://" not in path and not Path(path).is_absolute():
+        if not is_address(path) and not Path(path).is_absolute():
             raise ValueError(
                 f"{path} is a file of this machine: give an address such as s3://bucket/{path}, "
                 "or the absolute path of a folder that all machines of the cluster share"

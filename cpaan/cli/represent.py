@@ -17,8 +17,7 @@ from cpaan.cli.options import (
     new_progress,
     positive_number,
 )
-from cpaan.feature_cache import open_features
-from cpaan.feature_files import expand_paths
+from cpaan.feature_cache import local_files, open_features
 from cpaan.feature_parquet import read_about, write_compact_features
 from cpaan.features import FeatureTable, name_some
 from cpaan.provenance import describe_run
@@ -86,11 +85,13 @@ def add_command(commands: Any) -> None:
         "--images", nargs="+", metavar="I", help="Parquet files, a folder of them, or ImageNet's"
     )
     source.add_argument(
-        "--features", nargs="+", metavar="F", help="features that are there, to work on"
+        "--features",
+        nargs="+",
+        metavar="F",
+        help="features that are there, by path or address, to work on",
     )
     data.add_argument(
         "--split",
-        type=Path,
         metavar="S",
         help="split.json or the benchmark's label_idx.json; by default the one beside the data",
     )
@@ -176,7 +177,7 @@ def add_command(commands: Any) -> None:
 def _represent(options: argparse.Namespace) -> int:
     _refuse_idle(options)
     device = choose_device(options.device)
-    split_path = options.split or find_split(Path((options.images or options.features)[0]))
+    split_path = options.split or find_split((options.images or options.features)[0])
     split = read_split(split_path)
     (of_backbone,) = parse_settings(options.set, BackboneConfig())
     (of_embedding,) = parse_settings(options.embed_set, EmbeddingConfig())
@@ -223,7 +224,7 @@ def _represent(options: argparse.Namespace) -> int:
     if options.compact:
         newest = newest / "compact"
         target = newest / FEATURES
-        if options.features and target.resolve() in _files_of(options):
+        if options.features and target.resolve() in local_files(options.features):
             raise ValueError(f"{newest} is compact already")
         write_compact_features(target, table, about)
         copy_split(split_path, newest)
@@ -232,16 +233,12 @@ def _represent(options: argparse.Namespace) -> int:
     return 0
 
 
-def _files_of(options: argparse.Namespace) -> list[Path]:
-    return expand_paths([Path(path) for path in options.features])
-
-
 def _open_features(
     options: argparse.Namespace, split: Split
 ) -> tuple[FeatureTable, dict[str, Any]]:
     """Return features that are there already, and where they come from."""
-    table = open_features(*options.features, label_names=split.label_names)
-    files = _files_of(options)
+    table = open_features(*options.features, label_names=split.label_names, progress=new_progress())
+    files = local_files(options.features)
     made = read_about(files[0]) if len(files) == 1 else None  # HDF5 pairs say nothing of it
     return table, {"run": describe_run(), "features": table.fingerprint, "made_from": made}
 

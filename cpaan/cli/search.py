@@ -19,6 +19,7 @@ from cpaan.cli.study_setup import (
     study_name,
 )
 from cpaan.cli.watching import StudyWatch
+from cpaan.places import is_address
 from cpaan.study.cluster import ray_cluster
 from cpaan.study.fleet import WorkLostError
 from cpaan.study.folder import Study, find_study
@@ -47,7 +48,7 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         name = find_study(options.resume or None, RESULTS).name
         decided = ["--resume", name]
     files = {"--split": options.split, "--points": options.points}
-    local = {option: [path] for option, path in files.items() if path and "://" not in path}
+    local = {option: [path] for option, path in files.items() if path and not is_address(path)}
     return run_on_cluster(options, "search.py", name, [*arguments, *decided], local)
 
 

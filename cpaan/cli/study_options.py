@@ -76,7 +76,12 @@ def search_parser() -> Parser:
     what.add_argument(
         "--method", metavar="M", help=f"of {', '.join(GANS)} (default: {StudyConfig().method})"
     )
-    what.add_argument("--features", nargs="+", metavar="F", help="as of `python -m cpaan evaluate`")
+    what.add_argument(
+        "--features",
+        nargs="+",
+        metavar="F",
+        help="as of `python -m cpaan evaluate`; by an address, every machine has its own copy",
+    )
     what.add_argument("--split", metavar="S", help="by default the one beside the features")
     what.add_argument("--trials", type=positive_number, metavar="N", help="how many there are")
     what.add_argument(

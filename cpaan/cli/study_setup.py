@@ -15,13 +15,13 @@ from cpaan.cli.options import check_writable, open_data
 from cpaan.cli.study_options import PROGRAM, RESULTS
 from cpaan.features import TRAIN
 from cpaan.gans import GANS, check_objective
+from cpaan.places import absolute, join
 from cpaan.settings import parse_settings
 from cpaan.splits import VALIDATION_PHASE
 from cpaan.study.config import PRESETS, DataReference, StudyConfig
 from cpaan.study.folder import Study, fetch_study, find_study, read_study
 from cpaan.study.records import CONFIG
 from cpaan.study.space import AS_PRINTED, RECOMMENDED
-from cpaan.study.storage import join
 from cpaan.tasks import check_phase
 from cpaan.training_data import check_training
 
@@ -194,4 +194,4 @@ def _elsewhere(storage: str | None, name: str) -> str | None:
     """Return where in a named storage a study is."""
     if storage is None:
         return None
-    return join(storage if "://" in storage else str(Path(storage).absolute()), name)
+    return join(absolute(storage), name)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Self
 
 from cpaan.builtin import builtin_features
@@ -10,6 +9,7 @@ from cpaan.config import HEADS, EvaluationConfig, TrainConfig
 from cpaan.feature_cache import open_features
 from cpaan.features import FeatureTable
 from cpaan.gans import GANS
+from cpaan.places import absolute
 from cpaan.settings import Settings
 from cpaan.splits import Phase, Split
 
@@ -156,7 +156,7 @@ class DataReference:
     """Which features and classes, by name: every process opens, and maps, them for itself."""
 
     features: tuple[str, ...]
-    """Absolute paths as `cpaan.feature_cache.open_features` takes them; none: the built-in ones."""
+    """Absolute paths or addresses, for `cpaan.feature_cache.open_features`; none: the built-in."""
     split: Split
     fingerprint: str
     """Of the features."""
@@ -164,8 +164,8 @@ class DataReference:
     @classmethod
     def of(cls, table: FeatureTable, split: Split, features: list[str] | None) -> Self:
         """Return the reference of an opened table."""
-        paths = tuple(str(Path(path).absolute()) for path in features or [])
-        return cls(paths, split, table.fingerprint)
+        locations = tuple(absolute(location) for location in features or [])
+        return cls(locations, split, table.fingerprint)
 
     def open(self) -> FeatureTable:
         """Return the table.

@@ -11,6 +11,7 @@ from ray import tune as ray_tune
 from ray.tune import FailureConfig, RunConfig, TuneConfig
 from ray.tune.schedulers import FIFOScheduler
 
+from cpaan.places import join
 from cpaan.study.cluster import HEAD, Cluster
 from cpaan.study.finals import choose_best, known_best
 from cpaan.study.folder import Study, state_path
@@ -25,7 +26,7 @@ from cpaan.study.searcher import (
     open_study,
 )
 from cpaan.study.space import Settled
-from cpaan.study.storage import Storage, join
+from cpaan.study.storage import Storage
 from cpaan.study.trial import MOST_FAILURES, PROBLEM, Trial, run_trial
 
 _SECONDS_BETWEEN_TICKS = 1.0

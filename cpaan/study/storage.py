@@ -5,6 +5,7 @@ from pathlib import Path
 import pyarrow.fs
 
 from cpaan.files import replacing
+from cpaan.places import Place, reason
 
 _CHECK = ".written-and-read-back"
 
@@ -23,19 +24,15 @@ class Storage:
         """
         self.location = location
         try:
-            if "://" in location:
-                self._files, self._root = pyarrow.fs.FileSystem.from_uri(location)
-            else:
-                self._files = pyarrow.fs.LocalFileSystem()
-                self._root = str(Path(location).absolute())
-        except (pyarrow.ArrowException, OSError, ValueError) as error:
-            raise ValueError(f"storage {location} cannot be used: {_reason(error)}") from error
+            self._place = Place.at(location)
+        except ValueError as error:
+            raise ValueError(f"storage {error}") from error
+        self._files = self._place.files
 
     @property
     def local(self) -> Path | None:
         """The folder, where it is one of this machine's."""
-        is_local = isinstance(self._files, pyarrow.fs.LocalFileSystem)
-        return Path(self._root) if is_local else None
+        return self._place.local
 
     def exists(self, name: str) -> bool:
         """Return whether there is such a file."""
@@ -82,22 +79,10 @@ class Storage:
             self.delete(_CHECK)
         except (pyarrow.ArrowException, OSError) as error:
             raise ValueError(
-                f"storage {self.location} cannot be written: {_reason(error)}"
+                f"storage {self.location} cannot be written: {reason(error)}"
             ) from error
         if not is_same:
             raise ValueError(f"storage {self.location} does not give back what was written")
 
     def _path(self, name: str) -> str:
-        return f"{self._root}/{name}"
-
-
-def join(location: str, name: str) -> str:
-    """Return the location of a folder in another; what follows a question mark stays behind."""
-    folder, mark, query = location.partition("?")
-    return f"{folder.rstrip('/')}/{name}{mark}{query}"
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return " ".join(str(error).split())
+        return f"{self._place.path}/{name}"
