@@ -137,6 +137,16 @@ def test_bad_input_is_one_line(capsys, arguments, message):
     assert message in refused(capsys, search, *arguments)
 
 
+def test_a_study_of_another_machine_is_not_begun_over(capsys):
+    Path("shared/mine").mkdir(parents=True)
+    Path("shared/mine/config.json").write_text("{}")
+
+    line = refused(capsys, search, "--study", "mine", "--storage", "shared")
+
+    assert "shared/mine has a study: python tune/search.py --resume mine goes on with it" in line
+    assert Path("shared/mine/config.json").read_text() == "{}"
+
+
 @pytest.mark.parametrize(
     ("points", "message"),
     [

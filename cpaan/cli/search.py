@@ -58,7 +58,12 @@ def _search(options: argparse.Namespace) -> int:
     if options.dry_run:
         print(describe_study(study))
         return 0
-    Storage(study.storage).check()
+    storage = Storage(study.storage)
+    storage.check()
+    if options.resume is None and storage.exists(CONFIG):  # of another machine, or one that is lost
+        raise ValueError(
+            f"{study.storage} has a study: {PROGRAM} --resume {study.folder.name} goes on with it"
+        )
     watch = StudyWatch(study.config, study.training.num_episodes, study.folder / LOG)
     goes_on = f"{PROGRAM} --resume {study.folder}"
     try:
