@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+#SBATCH --job-name=cpaan
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=16
+#SBATCH --gpus-per-node=4
+#SBATCH --exclusive
+#SBATCH --time=24:00:00
+#SBATCH --signal=B:USR1@300
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=%x-%j.log
+
+# A study on Slurm: Ray on all nodes of the job, the study on the first of them.
+#
+#   sbatch cluster/slurm.sh NAME --preset paper --gpus-per-worker 0.25
+#   sbatch --partition P --account A --nodes 4 cluster/slurm.sh NAME --preset paper
+#
+# From the project's folder, after `make`, on a file system that all nodes share; the options after
+# the name are those of tune/search.py. The same command again goes on with the study, and so does
+# the job when Slurm requeues it: after a preemption, a lost node, or five minutes before its time
+# is over. `scancel JOB` stops it. CPAAN_RESULTS is the folder that studies are in (default:
+# results).
+#
+# Whole nodes (--exclusive), because `ray symmetric-run` refuses a node on which it sees another
+# Ray, and the `ray stop` at its end would stop that one too.
+
+set -euo pipefail
+
+fail() {
+  echo "cluster/slurm.sh: $*" >&2
+  exit 2
+}
+
+most_restarts=20 # of a study that never ends
+[[ -n ${SLURM_JOB_ID:-} ]] || fail "it is for sbatch: sbatch cluster/slurm.sh NAME --preset paper"
+(($# > 0)) || fail "the study has no name: sbatch cluster/slurm.sh NAME --preset paper"
+[[ -f tune/search.py ]] || fail "$PWD is not the project's folder: submit it from there"
+name=$1
+shift
+
+if [[ -z ${VIRTUAL_ENV:-} && -f .venv/bin/activate ]]; then
+  # shellcheck source=/dev/null
+  source .venv/bin/activate
+fi
+wanted=$(sed -n 's/^ray==//p' constraints.txt)
+# The address by which this node, the first of the job, reaches others: its name may stand for a
+# loopback address on the node itself.
+read -r installed head < <(
+  python -c 'import ray; print(ray.__version__, ray.util.get_node_ip_address())'
+) || fail "python has no Ray: run make first, or activate the environment that has it"
+[[ $installed == "$wanted" ]] || fail "Ray is $installed, but constraints.txt has $wanted"
+
+num_nodes=${SLURM_JOB_NUM_NODES:-1}
+num_cpus=${SLURM_CPUS_PER_TASK:-${SLURM_CPUS_ON_NODE:-1}}
+# srun does not take the CPUs of a task from sbatch.
+on_all_nodes=(srun "--nodes=$num_nodes" --ntasks-per-node=1 "--cpus-per-task=$num_cpus")
+
+export CPAAN_RESULTS=${CPAAN_RESULTS:-$PWD/results}
+mkdir -p "$CPAAN_RESULTS"
+probe=$(mktemp "$CPAAN_RESULTS/.seen-by-all-nodes-XXXXXX")
+trap 'rm -f "$probe"' EXIT
+"${on_all_nodes[@]}" test -e "$probe" ||
+  fail "not all nodes see $CPAAN_RESULTS: it must be on a file system that they share"
+
+# Without a token, everyone who reaches a node can run code as you. Ray reads this file by default,
+# so `ray job list` and the dashboard find it too.
+export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$HOME/.ray/auth_token
+mkdir -p "$HOME/.ray"
+if [[ ! -s $RAY_AUTH_TOKEN_PATH ]]; then
+  fresh=$(mktemp "$HOME/.ray/auth_token-XXXXXX") # readable by its owner only
+  python -c 'import secrets; print(secrets.token_hex(32), end="")' >"$fresh"
+  mv -n "$fresh" "$RAY_AUTH_TOKEN_PATH" # another job may have been first
+  rm -f "$fresh"
+fi
+chmod 600 "$RAY_AUTH_TOKEN_PATH"
+
+# Ports and folder of this job alone: a Ray that runs on the same machine is neither met nor joined.
+# Below those that the system gives to clients, above those of Ray's own defaults.
+port=$((20000 + SLURM_JOB_ID % 3000 * 4))
+export RAY_TMPDIR=/tmp/cpaan-$SLURM_JOB_ID
+export RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT=300 # for nodes that are slow to begin
+export RAY_worker_maximum_startup_concurrency=16  # a trial has many small processes
+unset RAY_ADDRESS
+start=(
+  --address "$head:$port" --min-nodes "$num_nodes" --num-cpus "$num_cpus"
+  --dashboard-host 127.0.0.1 --dashboard-port $((port + 1))
+  --ray-client-server-port $((port + 2)) --dashboard-agent-listen-port $((port + 3))
+  --min-worker-port 0 --max-worker-port 0 # any that are free
+  --disable-usage-stats
+)
+if [[ -n ${SLURM_GPUS_ON_NODE:-} ]]; then
+  start+=(--num-gpus "$SLURM_GPUS_ON_NODE") # refused if Slurm shows Ray fewer
+fi
+
+requeue() {
+  is_signalled=yes
+  if ((${SLURM_RESTART_COUNT:-0} < most_restarts)); then
+    echo "cluster/slurm.sh: the time is nearly over; $name goes on when the job begins again"
+    scontrol requeue "$SLURM_JOB_ID" || true
+  fi
+}
+trap requeue USR1
+
+"${on_all_nodes[@]}" --kill-on-bad-exit=1 ray symmetric-run "${start[@]}" -- \
+  env "RAY_ADDRESS=$head:$port" bash cluster/study.sh "$name" "$@" &
+step=$!
+is_signalled=yes
+while [[ $is_signalled == yes ]]; do # a signal ends the wait, not the step
+  is_signalled=no
+  status=0
+  wait "$step" || status=$?
+done
+((status == 0)) || exit "$status"
+# Ray that could not start ends symmetric-run with 0, too.
+if [[ ! -e $CPAAN_RESULTS/$name/report/report.json ]]; then
+  echo "cluster/slurm.sh: Ray did not start, or $name has no report: what is said above is why" >&2
+  exit 1
+fi
