@@ -47,6 +47,7 @@ CLUSTER = {
     "auth": {},
 }
 ENVIRONMENT = {
+    "RAY_worker_maximum_startup_concurrency": "16",  # as cluster files have it
     "RAY_FAKE_CLUSTER": "1",
     "RAY_enable_autoscaler_v2": "1",
     "AUTOSCALER_UPDATE_INTERVAL_S": "1",
