@@ -19,8 +19,8 @@
 # From the project's folder, after `make`, on a file system that all nodes share; the options after
 # the name are those of tune/search.py. The same command again goes on with the study, and so does
 # the job when Slurm requeues it: after a preemption, a lost node, or five minutes before its time
-# is over. `scancel JOB` stops it. CPAAN_RESULTS is the folder that studies are in (default:
-# results).
+# is over. `scancel JOB` stops it. CPAAN_FOLDER is the folder that has results/ (default: the
+# project's).
 #
 # Whole nodes (--exclusive), because `ray symmetric-run` refuses a node on which it sees another
 # Ray, and the `ray stop` at its end would stop that one too.
@@ -56,12 +56,13 @@ num_cpus=${SLURM_CPUS_PER_TASK:-${SLURM_CPUS_ON_NODE:-1}}
 # srun does not take the CPUs of a task from sbatch.
 on_all_nodes=(srun "--nodes=$num_nodes" --ntasks-per-node=1 "--cpus-per-task=$num_cpus")
 
-export CPAAN_RESULTS=${CPAAN_RESULTS:-$PWD/results}
-mkdir -p "$CPAAN_RESULTS"
-probe=$(mktemp "$CPAAN_RESULTS/.seen-by-all-nodes-XXXXXX")
+export CPAAN_FOLDER=${CPAAN_FOLDER:-$PWD}
+results=$CPAAN_FOLDER/results
+mkdir -p "$results"
+probe=$(mktemp "$results/.seen-by-all-nodes-XXXXXX")
 trap 'rm -f "$probe"' EXIT
 "${on_all_nodes[@]}" test -e "$probe" ||
-  fail "not all nodes see $CPAAN_RESULTS: it must be on a file system that they share"
+  fail "not all nodes see $results: it must be on a file system that they share"
 
 # Without a token, everyone who reaches a node can run code as you. Ray reads this file by default,
 # so `ray job list` and the dashboard find it too.
@@ -113,7 +114,7 @@ while [[ $is_signalled == yes ]]; do # a signal ends the wait, not the step
 done
 ((status == 0)) || exit "$status"
 # Ray that could not start ends symmetric-run with 0, too.
-if [[ ! -e $CPAAN_RESULTS/$name/report/report.json ]]; then
+if [[ ! -e $results/$name/report/report.json ]]; then
   echo "cluster/slurm.sh: Ray did not start, or $name has no report: what is said above is why" >&2
   exit 1
 fi

@@ -5,16 +5,16 @@
 #
 # It can be stopped at any moment and be run again, on another machine too where CPAAN_STORAGE is
 # set. The options are those of the beginning: a study that goes on has them in its config.json.
-# CPAAN_RESULTS is the folder that studies are in (default: results).
+# CPAAN_FOLDER is the folder that has results/ (default: the current one).
 set -euo pipefail
 
 name=${1:?usage: cluster/study.sh NAME [options of tune/search.py]}
 shift
 project=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
-results=${CPAAN_RESULTS:-results}
+cd -- "${CPAAN_FOLDER:-.}"
 # Without an address, the commands would start a Ray of their own beside that of the cluster.
 export RAY_ADDRESS=${RAY_ADDRESS:-auto}
-search=(python "$project/tune/search.py" --results "$results")
+search=(python "$project/tune/search.py")
 
 status=0
 # A dry run fetches the study from the storage to a head that does not have it. If that fails for
@@ -27,7 +27,7 @@ fi
 
 # Status 1 is also that of a study whose best trial is known and some other trial failed. Its log
 # and trials.parquet say so; a job that failed for it would be tried again, and fail again.
-if ((status > 1)) || [[ ! -e $results/$name/best.json ]]; then
+if ((status > 1)) || [[ ! -e results/$name/best.json ]]; then
   exit "$status"
 fi
-exec python "$project/tune/report.py" "$name" --results "$results"
+exec python "$project/tune/report.py" "$name"

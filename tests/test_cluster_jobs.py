@@ -28,7 +28,7 @@ ROOT = Path(__file__).parent.parent
 JOB = yaml.safe_load((ROOT / "cluster" / "kuberay-job.yaml").read_text())
 SCHEMA = json.loads((Path(__file__).parent / "rayjob.schema.json").read_text())
 KUBERNETES = "1.28"  # whose types those of KubeRay 1.6 are
-PLACEHOLDER = "REPLACE-ME"
+PLACEHOLDER = "SET-"
 
 
 def pinned(name: str) -> str:
@@ -148,8 +148,6 @@ def test_the_image_has_the_script_where_the_job_looks_for_it():
     assert (ROOT / Path(script).relative_to(folder)).exists()
     parsed = search_parser().parse_args(["--study", name, *options])
     assert parsed.preset == "paper"
-    # Those of a cluster without GPUs so far would be taken for none.
-    assert parsed.gpus_per_worker == 1
 
 
 def test_nothing_of_the_job_is_seen_from_outside_and_nobody_is_root():
@@ -177,9 +175,17 @@ def test_gpus_come_when_they_are_wanted_and_go_when_they_are_idle():
     assert cluster["autoscalerOptions"]["idleTimeoutSeconds"] > 0
     assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
     assert (gpus["replicas"], gpus["minReplicas"]) == (0, 0)
-    assert gpus["maxReplicas"] > 0
-    assert gpus["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1
+    limits = gpus["template"]["spec"]["containers"][0]["resources"]["limits"]
+    assert limits["nvidia.com/gpu"] == 1
+    assert json.loads(head_variables()["CPAAN_NODES"]) == [
+        {"count": gpus["maxReplicas"], "CPU": int(limits["cpu"]), "GPU": 1}
+    ]
     assert JOB["spec"]["shutdownAfterJobFinishes"] is True
+
+
+def head_variables() -> dict[str, str]:
+    head = pod_templates(JOB)[1]["spec"]["containers"][0]
+    return {each["name"]: each["value"] for each in head["env"]}
 
 
 def test_placeholders_can_be_taken_for_nothing(capsys):
@@ -187,10 +193,9 @@ def test_placeholders_can_be_taken_for_nothing(capsys):
     images = {each["image"] for pod in pod_templates(JOB) for each in pod["spec"]["containers"]}
     assert len(images) == 1
     assert not any(re.fullmatch(image_name, image) for image in images)
-    assert re.fullmatch(image_name, images.pop().replace(PLACEHOLDER, "registry.example.org"))
+    assert re.fullmatch(image_name, re.sub(r"SET-[A-Z]+", "registry.example.org", images.pop()))
 
-    head = pod_templates(JOB)[1]["spec"]["containers"][0]
-    (storage,) = (each["value"] for each in head["env"] if each["name"] == "CPAAN_STORAGE")
+    storage = head_variables()["CPAAN_STORAGE"]
     assert PLACEHOLDER in storage
     assert search(["--study", "s", "--storage", storage]) == 2
     assert f"storage {storage}/s cannot be used" in capsys.readouterr().err
@@ -242,7 +247,8 @@ def ray_that(commands: Path, does: str) -> None:
     write_command(commands, "ray", f'printf "%s\\n" "$@" > {commands}/called.txt\n{does}')
 
 
-REPORTS = 'mkdir -p "$CPAAN_RESULTS/mine/report"; touch "$CPAAN_RESULTS/mine/report/report.json"'
+REPORT = "$CPAAN_FOLDER/results/mine/report"
+REPORTS = f"mkdir -p {REPORT}; touch {REPORT}/report.json"
 
 
 def started_with(commands: Path) -> dict[str, str]:
@@ -388,9 +394,7 @@ exit "$status" """,
 
     tune = f"{project}/tune"
     expected = [
-        f"{tune}/report.py mine --results results"
-        if call == "report"
-        else f"{tune}/search.py --results results {call}"
+        f"{tune}/report.py mine" if call == "report" else f"{tune}/search.py {call}"
         for call in calls
     ]
     assert (commands / "calls.txt").read_text().splitlines() == expected

@@ -54,6 +54,20 @@ class Laptop:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
+    @property
+    def token(self) -> str:
+        return (self.home / ".ray" / "auth_token").read_text().strip()
+
+    def ask(self, path: str) -> requests.Response:
+        """Ask the dashboard, on the machine itself and with the token."""
+        url = f"http://127.0.0.1:{self.dashboard_port}{path}"
+        return requests.get(url, headers={"Authorization": f"Bearer {self.token}"})
+
+    def nodes(self) -> list[str]:
+        """Return the addresses of the machines that have joined."""
+        summary = self.ask("/nodes?view=summary").json()["data"]["summary"]
+        return [each["ip"] for each in summary if each["raylet"]["state"] == "ALIVE"]
+
     def begin(self, script: str, *arguments: str) -> subprocess.Popen:
         """Begin one of the two commands; what it prints goes to a file of the script's name."""
         command = [sys.executable, ROOT / "tune" / script, "--cluster", self.cluster, *arguments]
@@ -85,6 +99,7 @@ def laptop(machines, tmp_path_factory):
     laptop.ray("get-auth-token", "--generate")
     (home / ".ray" / "auth_token").chmod(0o600)
     laptop.ray("up", "--yes", str(cluster))
+    wait_for(lambda: len(laptop.nodes()) == 2, 600, lambda: str(laptop.nodes()))
     yield laptop
     name = re.search(r"cluster_name: (\S+)", text)[1]
     for left in Path("/tmp/ray").glob(f"cluster-{name}.*"):
@@ -171,20 +186,18 @@ def wait_for(condition: Callable[[], object], seconds: float, about: Callable[[]
 
 def test_the_head_answers_no_one_without_the_token(laptop, machines):
     address = f"http://127.0.0.1:{laptop.dashboard_port}"
-    token = (laptop.home / ".ray" / "auth_token").read_text().strip()
     job = {"entrypoint": "touch /tmp/was-here"}
 
     for path in ("/api/jobs/", "/nodes?view=summary", "/api/cluster_status"):
         assert requests.get(f"{address}{path}").status_code == 401, path
     assert requests.post(f"{address}/api/jobs/", json=job).status_code == 401
-    wrong = {"Authorization": "Bearer " + "0" * len(token)}
+    wrong = {"Authorization": "Bearer " + "0" * len(laptop.token)}
     assert requests.get(f"{address}/api/jobs/", headers=wrong).status_code in (401, 403)
 
-    right = {"Authorization": f"Bearer {token}"}
-    assert requests.get(f"{address}/api/jobs/", headers=right).json() == []
+    assert laptop.ask("/api/jobs/").json() == []
     there = machines.home / ".ray" / "auth_token"
     assert stat.S_IMODE(there.stat().st_mode) == 0o600
-    assert there.read_text().strip() == token
+    assert there.read_text().strip() == laptop.token
 
 
 def test_what_listens_beyond_loopback_is_what_the_readme_lists(laptop, machines):
@@ -218,6 +231,19 @@ def test_what_listens_beyond_loopback_is_what_the_readme_lists(laptop, machines)
     assert 8265 not in found | listed
 
 
+def test_a_storage_that_machines_do_not_share_is_refused_with_their_names(laptop):
+    """Their folders /tmp are their own."""
+    refused = laptop.begin("search.py", "--study", "alone", "--storage", "/tmp/alone")
+    log = laptop.log("search.py")
+    wait_for(lambda: refused.poll() is not None, 600, log.read_text)
+
+    assert refused.returncode == 2
+    (line,) = [line for line in log.read_text().splitlines() if "error:" in line]
+    assert "storage /tmp/alone/alone is not shared by all machines: " in line
+    assert f"({WORKER}): it does not see what is written elsewhere" in line
+    assert f"({HEAD})" not in line
+
+
 def test_a_study_outlives_a_machine_and_its_results_come_home(laptop, machines):
     head, worker = machines.each
     log = laptop.log("search.py")
@@ -227,12 +253,12 @@ def test_a_study_outlives_a_machine_and_its_results_come_home(laptop, machines):
 
     searching = laptop.begin("search.py", "--study", "one", *SMALL)
     try:
-        wait_for(lambda: trains(head) and trains(worker), 240, log.read_text)
+        wait_for(lambda: trains(head) and trains(worker), 600, log.read_text)
         worker.kill()
         lose_connection(searching)
         time.sleep(5)
         worker.start()
-        wait_for(lambda: searching.poll() is not None, 600, log.read_text)
+        wait_for(lambda: searching.poll() is not None, 900, log.read_text)
     finally:
         searching.kill()
     assert searching.returncode == 0, log.read_text()
@@ -249,7 +275,7 @@ def test_a_study_outlives_a_machine_and_its_results_come_home(laptop, machines):
 
     reporting = laptop.begin("report.py", "one", "--draws", "2")
     try:
-        wait_for(lambda: reporting.poll() is not None, 600, laptop.log("report.py").read_text)
+        wait_for(lambda: reporting.poll() is not None, 900, laptop.log("report.py").read_text)
     finally:
         reporting.kill()
     assert reporting.returncode == 0, laptop.log("report.py").read_text()

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import aiohttp
@@ -32,6 +32,7 @@ INPUTS = "inputs"
 """Folder of files that travel with a job, in its working directory."""
 
 _DASHBOARD_PORT = re.compile(r"--dashboard-port[= ](\d+)")
+_PROJECT = Path(cpaan.__file__).parent.parent  # which the paths in cluster files begin from
 _PLACEHOLDER = re.compile(r"\bSET-[A-Z-]+")
 _SECONDS_TO_CONNECT = 60.0
 _SECONDS_BETWEEN_TRIES = 5.0
@@ -79,11 +80,12 @@ class RemoteCluster:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         ports = ["--port", str(port), "--remote-port", self._dashboard_port]
-        command = _ray("dashboard", str(self._config), *ports)
+        command = _ray("dashboard", str(self._config.absolute()), *ports)
         with tempfile.TemporaryFile("w+") as output:
             # A group of its own: Ctrl-C is ours to answer, and ssh ends with what started it.
             tunnel = subprocess.Popen(
                 command,
+                cwd=_PROJECT,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -103,7 +105,8 @@ class RemoteCluster:
                     logging.getLogger(name).setLevel(logging.WARNING)
                 yield Jobs(client)
             finally:
-                os.killpg(tunnel.pid, signal.SIGTERM)
+                with suppress(ProcessLookupError):  # it may have ended by itself
+                    os.killpg(tunnel.pid, signal.SIGTERM)
                 tunnel.wait()
 
     def _raise_unreachable(self, output: str) -> None:
@@ -158,8 +161,14 @@ class RemoteCluster:
         """
         target.parent.mkdir(parents=True, exist_ok=True)
         source, slash = f"~/{WORK}/{path}", "/" if path.endswith("/") else ""
-        command = _ray("rsync-down", str(self._config), source, f"{target.absolute()}{slash}")
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        config, place = self._config.absolute(), f"{target.absolute()}{slash}"
+        done = subprocess.run(
+            _ray("rsync-down", str(config), source, place),
+            cwd=_PROJECT,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
         if done.returncode:
             last = (done.stderr or done.stdout).strip().splitlines()[-1:]
             raise ValueError(f"{source} could not be fetched: {' '.join(last)}")
@@ -235,10 +244,9 @@ class Jobs:
 
 def _stage(folder: Path, files: Mapping[str, Path]) -> None:
     """Copy what travels: the package, the two commands, and files; nothing else."""
-    package = Path(cpaan.__file__).parent
     without_caches = shutil.ignore_patterns("__pycache__")
-    for source in (package, package.parent / "tune"):
-        shutil.copytree(source, folder / source.name, ignore=without_caches)
+    for name in ("cpaan", "tune"):
+        shutil.copytree(_PROJECT / name, folder / name, ignore=without_caches)
     (folder / INPUTS).mkdir()
     for name, file in files.items():
         shutil.copy(file, folder / INPUTS / name)
