@@ -58,8 +58,8 @@ def test_the_token_must_be_there_and_ones_own(home, tmp_path):
 
 def test_a_cluster_that_is_not_up_is_an_error_of_one_line(home, tmp_path, capsys):
     text = (ROOT / "cluster" / "local.yaml").read_text()
-    for name in ("ADDRESS-OF-THE-HEAD", "ADDRESS-OF-A-WORKER", "USER"):
-        text = text.replace(f"SET-{name}", "127.0.0.77")
+    for number, name in enumerate(("ADDRESS-OF-THE-HEAD", "ADDRESS-OF-A-WORKER", "USER")):
+        text = text.replace(f"SET-{name}", f"127.0.0.7{number}")
     text = text.replace("SET-FOLDER-THAT-ALL-MACHINES-SHARE", "/x")
     text = text.replace("cpaan-local", f"cpaan-absent-{os.getpid()}")
     file = write(tmp_path / "c.yaml", text)
