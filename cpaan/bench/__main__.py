@@ -7,15 +7,19 @@ from pathlib import Path
 
 from cpaan.bench import (
     data_parallel,
+    driver,
     episode,
     evaluate,
     kyfan,
     profile,
     sharing,
     starting,
+    state,
+    study_time,
     trial,
+    tune_loop,
 )
-from cpaan.bench.measuring import Bench, Row, table, to_json
+from cpaan.bench.measuring import TITLES, Bench, Row, table, to_json
 from cpaan.bench.scales import SCALES
 from cpaan.cli.guard import guarded
 from cpaan.cli.options import Parser, add_traceback, check_writable, choose_device, new_progress
@@ -30,6 +34,10 @@ BENCHMARKS = {
     "sharing": sharing,
     "starting": starting,
     "trial": trial,
+    "state": state,
+    "driver": driver,
+    "tune-loop": tune_loop,
+    "study-time": study_time,
 }
 
 _HELP = """\
@@ -103,10 +111,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             only=options.only,
             keep=keep,
         )
-        rows = BENCHMARKS[options.name].measure(bench)
+        module = BENCHMARKS[options.name]
+        rows = module.measure(bench)
         if not rows:
             raise ValueError(f"no row of {options.name} has {options.only!r} in its name")
-        print(table(rows))
+        print(table(rows, getattr(module, "TITLES", TITLES)))
         return 0
 
     return guarded(parser.prog, run, traceback=options.traceback)

@@ -13,23 +13,22 @@ from ray.tune.schedulers import FIFOScheduler
 
 from cpaan.study.cluster import HEAD, Cluster
 from cpaan.study.finals import choose_best, known_best
-from cpaan.study.folder import Study, state_path
+from cpaan.study.folder import Study
 from cpaan.study.records import BEST, OPTUNA
 from cpaan.study.searcher import (
     ENDED,
     OptunaSearcher,
     ResumableASHA,
-    best_trials,
     enqueue_points,
     open_study,
 )
 from cpaan.study.space import Settled
-from cpaan.study.storage import Storage, join
+from cpaan.study.storage import join
 from cpaan.study.trial import MOST_FAILURES, PROBLEM, Trial, run_trial
+from cpaan.study.upkeep import Upkeep
 
 _SECONDS_BETWEEN_TICKS = 1.0
 _MOST_LETTERS = 500  # of an error that Ray tells with all of its circumstances
-_FRESH_DRAWS = 1  # what is added to the seed of the draws for the finalists
 
 
 class Watch(Protocol):
@@ -96,13 +95,7 @@ def _search(
     enqueue_points(optuna_study, study.space, points)
     records = study.records
 
-    forgotten: set[int] = set()
-
-    def changed() -> None:
-        records.update(optuna_study, study.config)
-        _forget_states(study, optuna_study, forgotten)
-        watch.show(optuna_study)
-
+    upkeep = Upkeep(study, optuna_study, records, watch.show)
     best = None
     watch.say(cluster.announcement)
     # More would only wait for room, and be taken for trials that cannot start.
@@ -110,7 +103,7 @@ def _search(
     at_once = min(at_once, num_concurrent or at_once)
     num_left = study.config.num_trials - len(_ended(optuna_study))
     if num_left > 0:
-        _run_trials(study, optuna_study, changed, watch, num_left, at_once, deadline)
+        run_trials(study, optuna_study, upkeep, watch, num_left, at_once, deadline)
     is_late = deadline is not None and time.monotonic() > deadline
     num_ended = len(_ended(optuna_study))
     if num_ended >= study.config.num_trials and not is_late:
@@ -123,16 +116,31 @@ def _search(
     return Outcome(len(_ended(optuna_study)), _failed(optuna_study), best)
 
 
-def _run_trials(
+def run_trials(
     study: Study,
     optuna_study: optuna.Study,
-    changed: Callable[[], None],
+    upkeep: Upkeep,
     watch: Watch,
     num_left: int,
     num_concurrent: int,
-    deadline: float | None,
+    deadline: float | None = None,
+    function: Callable[[dict[str, Any]], None] = run_trial,
 ) -> None:
-    """Run as many trials as are left, some at a time."""
+    """Run as many trials as are left, some at a time.
+
+    Args:
+        study: All settings.
+        optuna_study: Its trials, with its points queued.
+        upkeep: Told of every change.
+        watch: Who looks on.
+        num_left: Trials to be run.
+        num_concurrent: At a time.
+        deadline: Of the monotonic clock, when nothing new is begun; None: never.
+        function: What Tune calls with a trial; a benchmark has one that trains nothing.
+
+    Raises:
+        OSError, optuna.exceptions.OptunaError: If the records cannot be written.
+    """
     config = study.config
     marks = config.marks(study.training.num_episodes)
 
@@ -141,9 +149,9 @@ def _run_trials(
         return Trial(number, replace(job, marks=marks), config)
 
     stops_early = config.early_stopping and not config.pareto and len(marks) > 1
-    searcher = OptunaSearcher(optuna_study, study.space, config, make_trial, changed)
+    searcher = OptunaSearcher(optuna_study, study.space, config, make_trial, upkeep.changed)
     tuner = ray_tune.Tuner(
-        ray_tune.with_resources(run_trial, HEAD),
+        ray_tune.with_resources(function, HEAD),
         tune_config=TuneConfig(
             search_alg=searcher,
             scheduler=ResumableASHA(config, marks, optuna_study)
@@ -222,13 +230,3 @@ def _failed(study: optuna.Study) -> list[tuple[int, dict[str, Any], str]]:
         for trial in study.get_trials(deepcopy=False)
         if trial.user_attrs.get(PROBLEM) is not None
     ]
-
-
-def _forget_states(study: Study, optuna_study: optuna.Study, forgotten: set[int]) -> None:
-    """Remove what only a trial that goes on would need; the best few stay for the end."""
-    kept = {t.number for t in best_trials(optuna_study, study.config, study.config.num_finalists)}
-    storage = Storage(study.storage)
-    for trial in _ended(optuna_study):
-        if trial.number not in kept | forgotten:
-            storage.delete(state_path(trial.number, study.config.seed))
-            forgotten.add(trial.number)
