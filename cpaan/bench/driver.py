@@ -65,8 +65,14 @@ class Drives(Protocol):
     def report(self, trial: Any, num_marks: int, *, is_last: bool) -> bool:
         """Take what a trial reports at a mark; return whether it goes on."""
 
-    def tick(self) -> None:
-        """Do what is done every second."""
+    def step(self) -> None:
+        """Do what is done after every event."""
+
+    def finish(self) -> None:
+        """Do what is left at the end."""
+
+    def set_clock(self, now: float) -> None:
+        """Tell the time before an event."""
 
     @property
     def spent(self) -> float:
@@ -126,7 +132,7 @@ def simulate(
     events = [_Event(0.0, order) for order in range(num_at_once)]
     order = num_at_once
     ended = [0] * len(marks)
-    num_begun, free_at, waited, last_tick = 0, 0.0, 0.0, 0.0
+    num_begun, free_at, waited = 0, 0.0, 0.0
     while events and driver.spent < most_busy_seconds:
         event = heapq.heappop(events)
         if event.trial is None and num_begun == num_trials:
@@ -134,6 +140,7 @@ def simulate(
         begun = max(event.at, free_at)
         waited += begun - event.at
         spent = driver.spent
+        driver.set_clock(begun)
         trial, num_marks = event.trial, event.num_marks
         if trial is None:
             trial, goes_on = driver.begin(str(num_begun)), True
@@ -141,9 +148,7 @@ def simulate(
         else:
             is_last = num_marks == len(marks)
             goes_on = driver.report(trial, num_marks, is_last=is_last) and not is_last
-        if begun - last_tick >= _SECONDS_BETWEEN_TICKS:
-            last_tick = begun
-            driver.tick()
+        driver.step()
         free_at = begun + driver.spent - spent
         if goes_on:
             earlier = marks[num_marks - 1] if num_marks else 0
@@ -154,6 +159,9 @@ def simulate(
             following = _Event(free_at, order)
         heapq.heappush(events, following)
         order += 1
+    spent = driver.spent
+    driver.finish()
+    free_at += driver.spent - spent
     return Simulated(free_at, driver.spent, waited, tuple(ended))
 
 
@@ -186,7 +194,9 @@ class StudyDriver:
         watch = StudyWatch(
             config, self.marks[-1], stream=(study.folder / "shown.log").open("w", buffering=1)
         )
-        self.upkeep = Upkeep(study, self.optuna_study, study.records, watch.show)
+        self._now = self._told_at = self._shown_at = 0.0
+        records = study.records
+        self.upkeep = Upkeep(study, self.optuna_study, records, watch.show, self._clock)
         for name in ("write", "forget", "show"):
             setattr(self.upkeep, name, self._timed(name, getattr(self.upkeep, name)))
 
@@ -194,7 +204,12 @@ class StudyDriver:
             return Trial(number, study.job(number, settled, config.seed), config)
 
         self._searcher = OptunaSearcher(
-            self.optuna_study, study.space, config, make_trial, self.upkeep.changed
+            self.optuna_study,
+            study.space,
+            config,
+            make_trial,
+            self.upkeep.changed,
+            self.upkeep.begin_anew,
         )
         self._scheduler = ResumableASHA(config, self.marks, self.optuna_study)
 
@@ -256,9 +271,23 @@ class StudyDriver:
             raise self._searcher.failure
         return goes_on
 
-    def tick(self) -> None:
-        """Show how trials stand."""
-        self.upkeep.show()
+    def step(self) -> None:
+        """Catch up, and show every second how trials stand, as between two steps of Tune's."""
+        self.upkeep.catch_up()
+        if self._clock() - self._shown_at >= _SECONDS_BETWEEN_TICKS:
+            self._shown_at = self._clock()
+            self.upkeep.show()
+
+    def finish(self) -> None:
+        """Catch up for the last time."""
+        self.upkeep.finish()
+
+    def set_clock(self, now: float) -> None:
+        """Tell the simulated time; from then on, real time goes by until it is told again."""
+        self._now, self._told_at = now, time.process_time()
+
+    def _clock(self) -> float:
+        return self._now + time.process_time() - self._told_at
 
 
 def new_study(folder: Path, num_trials: int, **settings: Any) -> Study:

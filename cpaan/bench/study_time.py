@@ -22,7 +22,7 @@ TITLES = {
     "cost_spot": "USD spot",
     "hours_spot": "h spot",
 }
-"""Of the table. Kept: all GPUs are paid to the end; back: each until its last work is done."""
+"""Of the table. Kept: all GPUs are paid to the end; back: each is handed back when it idles."""
 
 NUM_GPUS = (1, 8, 64, 512)
 NUM_TRIALS = (40, 256, 2_048)
@@ -60,14 +60,16 @@ class Circumstances:
     """What is assumed beside what was measured."""
 
     price: float = 7.91
-    """US dollars of a GPU and hour, taken on demand: an eighth of an AWS p5en.48xlarge, which has
-    eight H200, as its list price was remembered in November 2026. To be checked by who pays."""
+    """US dollars of a GPU and hour, on demand: an eighth of an AWS p5en.48xlarge, which has eight
+    H200, at 63.30 an hour. Written from memory in November 2026: to be checked by who pays."""
     spot_price: float = 3.96
     """The same where it may be taken away: half. Varies by hour and place."""
     interruptions: float = 0.05
     """Of a GPU on spot, an hour."""
-    replacement_seconds: float = 240.0
-    """From an interruption until another machine is ready; while a trial waits, nothing is paid."""
+    machine_seconds: float = 240.0
+    """Until a machine that was asked for is ready."""
+    idle_seconds: float = 300.0
+    """Until one that has nothing to do is handed back: Ray's autoscaler waits five minutes."""
     checkpoint_seconds: float = 30.0
     """Between states that are kept: half of it is done again."""
     slow_share: float = 0.18
@@ -77,9 +79,22 @@ class Circumstances:
     driver_seconds: float = DRIVER_SECONDS
     """Of the driver for a trial; it does one thing at a time."""
 
+    def seconds_paid(self, found: "StudyTime", num_gpus: int, *, kept: bool) -> float:
+        """Return GPU seconds that are paid.
+
+        Args:
+            found: What a study takes.
+            num_gpus: That there are.
+            kept: Whether all of them are kept to the end. Otherwise those that are used are asked
+                for at the beginning, and each is handed back when there is nothing left for it.
+        """
+        if kept:
+            return num_gpus * found.seconds
+        return found.busy_seconds + found.num_used * (self.machine_seconds + self.idle_seconds)
+
     def stretch(self, times: TrialTimes) -> float:
         """Return how much longer work takes on spot, waiting and done again, on average."""
-        lost = self.checkpoint_seconds / 2 + times.start + self.replacement_seconds
+        lost = self.checkpoint_seconds / 2 + times.start + self.machine_seconds
         return 1 + self.interruptions / 3600 * lost
 
 
@@ -91,8 +106,8 @@ class Schedule:
     """Until the last is done."""
     busy_seconds: float
     """Of all GPUs together."""
-    held_seconds: float
-    """Likewise, if each is handed back when there is nothing more for it to do."""
+    num_used: int
+    """GPUs that had anything to do."""
 
 
 def schedule(pieces: Sequence[float], num_gpus: int, driver_seconds: float = 0.0) -> Schedule:
@@ -108,7 +123,7 @@ def schedule(pieces: Sequence[float], num_gpus: int, driver_seconds: float = 0.0
     for piece in pieces:
         driver_free_at = max(driver_free_at, free_at[0]) + driver_seconds
         heapq.heapreplace(free_at, driver_free_at + piece)
-    return Schedule(max(free_at), sum(pieces), sum(free_at))
+    return Schedule(max(free_at), sum(pieces), len(free_at))
 
 
 def trial_pieces(
@@ -159,7 +174,8 @@ class StudyTime:
 
     seconds: float
     busy_seconds: float
-    held_seconds: float
+    num_used: int
+    """GPUs that had anything to do."""
     longest_chain: float
     """Seconds that no number of GPUs makes fewer: the longest trial, then the longest score."""
 
@@ -200,7 +216,7 @@ def study_time(
     return StudyTime(
         seconds=sum(part.seconds for part in parts),
         busy_seconds=sum(part.busy_seconds for part in parts),
-        held_seconds=sum(part.held_seconds for part in parts),
+        num_used=max(part.num_used for part in parts),
         longest_chain=stretch * (max(trials) + max(finals)),
     )
 
@@ -209,6 +225,7 @@ def measure(bench: Bench) -> list[Row]:
     """Return a row for each number of trials and of GPUs."""
     circumstances = Circumstances()
     stretch = circumstances.stretch(MEASURED)
+    price, spot_price = circumstances.price / 3600, circumstances.spot_price / 3600  # of a second
     rows = []
     for num_trials in NUM_TRIALS:
         config = StudyConfig(**{**PRESETS["paper"].study, "num_trials": num_trials})
@@ -232,9 +249,10 @@ def measure(bench: Bench) -> list[Row]:
                     hours=found.seconds / 3600,
                     share_of_gpus_busy=found.busy_seconds / (num_gpus * found.seconds),
                     gpu_hours_used=found.busy_seconds / 3600,
-                    cost_kept=num_gpus * found.seconds / 3600 * circumstances.price,
-                    cost_handed_back=found.held_seconds / 3600 * circumstances.price,
-                    cost_spot=spot.held_seconds / 3600 * circumstances.spot_price,
+                    cost_kept=price * circumstances.seconds_paid(found, num_gpus, kept=True),
+                    cost_handed_back=price
+                    * circumstances.seconds_paid(found, num_gpus, kept=False),
+                    cost_spot=spot_price * circumstances.seconds_paid(spot, num_gpus, kept=False),
                     hours_spot=spot.seconds / 3600,
                     work_without_early_stopping=study_time(exhaustive, 1).busy_seconds
                     / alone.busy_seconds,

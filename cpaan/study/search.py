@@ -38,7 +38,7 @@ class Watch(Protocol):
         """Take a line about what is being done."""
 
     def show(self, study: optuna.Study) -> None:
-        """Take the state of all trials; called after every change, and every second."""
+        """Take the state of all trials; called soon after every change, and every second."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,9 @@ def run_trials(
         return Trial(number, replace(job, marks=marks), config)
 
     stops_early = config.early_stopping and not config.pareto and len(marks) > 1
-    searcher = OptunaSearcher(optuna_study, study.space, config, make_trial, upkeep.changed)
+    searcher = OptunaSearcher(
+        optuna_study, study.space, config, make_trial, upkeep.changed, upkeep.begin_anew
+    )
     tuner = ray_tune.Tuner(
         ray_tune.with_resources(function, HEAD),
         tune_config=TuneConfig(
@@ -168,11 +170,13 @@ def run_trials(
             storage_path=join(study.storage, "ray"),
             stop=_Stop(deadline, searcher),
             failure_config=FailureConfig(max_failures=MOST_FAILURES),
-            callbacks=[_Lookout(watch, optuna_study)],
+            callbacks=[_Lookout(watch, optuna_study, upkeep, searcher)],
             verbose=0,
         ),
     )
     tuner.fit()
+    with searcher.noting_failure():
+        upkeep.finish()
     if searcher.failure is not None:
         raise searcher.failure
 
@@ -197,11 +201,16 @@ class _Stop(ray_tune.Stopper):
 class _Lookout(ray_tune.Callback):
     """Shows every second how trials stand while Tune runs, and says when one had to start anew."""
 
-    def __init__(self, watch: Watch, study: optuna.Study) -> None:
+    def __init__(
+        self, watch: Watch, study: optuna.Study, upkeep: Upkeep, searcher: OptunaSearcher
+    ) -> None:
         self._watch, self._study = watch, study
+        self._upkeep, self._searcher = upkeep, searcher
         self._last = 0.0
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        with self._searcher.noting_failure():
+            self._upkeep.catch_up()
         if time.monotonic() - self._last > _SECONDS_BETWEEN_TICKS:
             self._last = time.monotonic()
             self._watch.show(self._study)
