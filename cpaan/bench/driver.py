@@ -1,6 +1,7 @@
 """What a search's driver does for each trial, with many trials at once under a simulated clock."""
 
 import heapq
+import io
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -191,9 +192,7 @@ class StudyDriver:
         self._rng = np.random.default_rng(seed)
         self._storage = Storage(study.storage)
         self._to_metrics = to_metrics
-        watch = StudyWatch(
-            config, self.marks[-1], stream=(study.folder / "shown.log").open("w", buffering=1)
-        )
+        watch = StudyWatch(config, self.marks[-1], stream=io.StringIO())
         self._now = self._told_at = self._shown_at = 0.0
         records = study.records
         self.upkeep = Upkeep(study, self.optuna_study, records, watch.show, self._clock)
