@@ -210,7 +210,8 @@ class StudyDriver:
             self.upkeep.changed,
             self.upkeep.begin_anew,
         )
-        self._scheduler = ResumableASHA(config, self.marks, self.optuna_study)
+        # Of any type, since Tune's controller, which it does not ask, is missing.
+        self._scheduler: Any = ResumableASHA(config, self.marks, self.optuna_study)
 
     def _timed(self, name: str, function: Callable[[], None]) -> Callable[[], None]:
         def call() -> None:

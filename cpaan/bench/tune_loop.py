@@ -80,13 +80,12 @@ def measure(bench: Bench) -> list[Row]:
         upkeep = Upkeep(study, optuna_study, study.records, watch.show)
         with ray_cluster(None, bench.say):
             bench.say(f"{num_trials} trials, {NUM_AT_ONCE} at once ...")
-            started, cpu_before, machine_before = time.monotonic(), time.process_time(), _machine()
+            started, cpu_before = time.monotonic(), time.process_time()
             run_trials(
                 study, optuna_study, upkeep, watch, num_trials, NUM_AT_ONCE, function=run_light
             )
             seconds = time.monotonic() - started
             cpu_seconds = time.process_time() - cpu_before
-            of_machine = _machine() - machine_before
         trials = optuna_study.get_trials(deepcopy=False)
         words = [json.loads(path.read_text()) for path in Path(folder).rglob("light/*.json")]
     num_reports = sum(len(trial.intermediate_values) for trial in trials)
@@ -101,7 +100,6 @@ def measure(bench: Bench) -> list[Row]:
             # All threads of the driver: Tune's loop, ours, and Ray's own.
             driver_cpu_ms_of_a_trial=1e3 * cpu_seconds / num_trials,
             driver_cpu_ms_of_a_report=1e3 * cpu_seconds / num_reports,
-            machine_cpu_ms_of_a_trial=1e3 * of_machine / num_trials,
             share_of_driver=cpu_seconds / seconds,
         ),
         bench.row(
@@ -112,11 +110,3 @@ def measure(bench: Bench) -> list[Row]:
             memory_mb=statistics.median(word["memory_mb"] for word in words),
         ),
     ]
-
-
-def _machine() -> float:
-    """Return seconds that all cores of this machine have worked."""
-    ticks_a_second = 100.0  # Linux tells these in hundredths, whatever its own clock
-    with open("/proc/stat") as file:
-        user, nice, system, _idle, _waiting, *more = map(int, file.readline().split()[1:8])
-    return (user + nice + system + sum(more)) / ticks_a_second
