@@ -18,7 +18,7 @@ from cpaan.study.storage import Storage
 HELP = "a search with 16 light trials at once: the driver's processor time, and a trial's; cpu"
 
 NUM_AT_ONCE = 16
-NUM_TRIALS = {"paper": 96, "slice": 48, "small": 4}
+NUM_TRIALS = {"paper": 96, "slice": 32, "small": 4}
 _SECONDS_BETWEEN_MARKS = 0.2
 
 
