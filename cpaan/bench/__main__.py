@@ -61,6 +61,10 @@ Where the plain side would take minutes, it does a part and its time is in propo
 and plain_timed_iterations say of what. The covariance term looks at some base classes of every
 novel one; similarity_left_out is the share of similarity of the others.
 
+Trials of driver take what was measured elsewhere, by a simulated clock; what proposes, decides and
+records is real, and ours_ms its processor time. study-time is a model: its assumptions are in the
+JSON file.
+
 Scales:
 
   paper   D 512, 389 classes, 20 ways, 10 shots, B 1,000: 16,000 pairs; 76 of the classes are real,
