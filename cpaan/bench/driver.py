@@ -90,6 +90,7 @@ class Simulated:
     """Of the driver."""
     waited_seconds: float
     """Of all trials together, for a driver that was busy with others."""
+    num_begun: int
     ended_at_mark: tuple[int, ...]
     """Trials that ended at each mark."""
 
@@ -163,7 +164,7 @@ def simulate(
     spent = driver.spent
     driver.finish()
     free_at += driver.spent - spent
-    return Simulated(free_at, driver.spent, waited, tuple(ended))
+    return Simulated(free_at, driver.spent, waited, num_begun, tuple(ended))
 
 
 class StudyDriver:
@@ -342,17 +343,18 @@ def _rows(
     share = found.busy_seconds / found.seconds
     whole = bench.row(
         f"{name}: a trial",
-        summarise([1e3 * found.busy_seconds / max(1, found.num_ended)]),
+        summarise([1e3 * found.busy_seconds / found.num_begun]),
         None,
         num_at_once=num_at_once,
         num_trials=num_trials,
-        # Fewer than all: the driver was cut off, and what ran has its share in the time of a trial.
+        # Fewer than all: the driver was cut off, and a whole trial takes it more than that.
+        num_begun=found.num_begun,
         num_ended=found.num_ended,
         ended_at_mark=list(found.ended_at_mark),
         simulated_seconds=found.seconds,
         busy_seconds=found.busy_seconds,
         share_of_time_busy=share,
-        waited_seconds_of_a_trial=found.waited_seconds / max(1, found.num_ended),
+        waited_seconds_of_a_trial=found.waited_seconds / found.num_begun,
         family="driver: a trial",
         varied=["num_at_once"],
     )

@@ -51,8 +51,9 @@ MEASURED = TrialTimes(start=21.8, episode=3.26e-3, evaluation=9.2)
 """On one H200, commit 1731a1b, seed 0: ``python -m cpaan.bench`` with trial, episode and evaluate,
 each with ``--device cuda --scale paper``."""
 
-DRIVER_SECONDS = 0.0
-"""Of a driver for each trial."""
+DRIVER_SECONDS = 0.23
+"""Of a driver for each trial: 0.13 of ours with 512 trials at once, commit ea01312, and at most 0.1
+of Tune's loop, commit 1d6d0f7; ``python -m cpaan.bench`` with driver and tune-loop, seed 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
