@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from cpaan.bench.__main__ import BENCHMARKS, main
-from cpaan.bench.driver import Stopwatch, StudyDriver, new_study, simulate
+from cpaan.bench.driver import Stopwatch, StudyDriver, new_study
 from cpaan.bench.measuring import Bench
 from cpaan.bench.scales import SCALES
+from cpaan.bench.simulation import simulate
 from cpaan.bench.study_time import (
     MEASURED,
     Circumstances,
