@@ -174,9 +174,11 @@ def run_trials(
             verbose=0,
         ),
     )
-    tuner.fit()
-    with searcher.noting_failure():
-        upkeep.finish()
+    try:
+        tuner.fit()
+    finally:  # after Ctrl-C too
+        with searcher.noting_failure():
+            upkeep.finish()
     if searcher.failure is not None:
         raise searcher.failure
 
