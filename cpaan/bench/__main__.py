@@ -7,15 +7,19 @@ from pathlib import Path
 
 from cpaan.bench import (
     data_parallel,
+    driver,
     episode,
     evaluate,
     kyfan,
     profile,
     sharing,
     starting,
+    state,
+    study_time,
     trial,
+    tune_loop,
 )
-from cpaan.bench.measuring import Bench, Row, table, to_json
+from cpaan.bench.measuring import TITLES, Bench, Row, table, to_json
 from cpaan.bench.scales import SCALES
 from cpaan.cli.guard import guarded
 from cpaan.cli.options import Parser, add_traceback, check_writable, choose_device, new_progress
@@ -30,6 +34,10 @@ BENCHMARKS = {
     "sharing": sharing,
     "starting": starting,
     "trial": trial,
+    "state": state,
+    "driver": driver,
+    "tune-loop": tune_loop,
+    "study-time": study_time,
 }
 
 _HELP = """\
@@ -52,6 +60,10 @@ Columns of the table, keys of the JSON file:
 Where the plain side would take minutes, it does a part and its time is in proportion: plain_pairs
 and plain_timed_iterations say of what. The covariance term looks at some base classes of every
 novel one; similarity_left_out is the share of similarity of the others.
+
+Trials of driver take what was measured elsewhere, by a simulated clock; what proposes, decides and
+records is real, and ours_ms its processor time. study-time is a model: its assumptions are in the
+JSON file.
 
 Scales:
 
@@ -103,10 +115,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             only=options.only,
             keep=keep,
         )
-        rows = BENCHMARKS[options.name].measure(bench)
+        module = BENCHMARKS[options.name]
+        rows = module.measure(bench)
         if not rows:
             raise ValueError(f"no row of {options.name} has {options.only!r} in its name")
-        print(table(rows))
+        print(table(rows, getattr(module, "TITLES", TITLES)))
         return 0
 
     return guarded(parser.prog, run, traceback=options.traceback)

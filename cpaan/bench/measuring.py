@@ -284,7 +284,7 @@ def to_json(rows: Sequence[Row]) -> str:
     return json.dumps(rows, indent=1, allow_nan=False) + "\n"
 
 
-_TITLES = {
+TITLES = {
     "ours_ms": "ours ms",
     "ours_spread_ms": "spread",
     "plain_ms": "plain ms",
@@ -295,14 +295,15 @@ _TITLES = {
     "floor_ratio": "over floor",
     "peak_memory_mb": "peak MiB",
 }
+"""Of the table's columns."""
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[Row], titles: Mapping[str, str] = TITLES) -> str:
     """Return rows as text, and how the cost grows with each size that was varied."""
     width = max([len(row["name"]) for row in rows] + [4]) + 2
-    lines = ["name".ljust(width) + "".join(title.rjust(11) for title in _TITLES.values())]
+    lines = ["name".ljust(width) + "".join(title.rjust(11) for title in titles.values())]
     for row in rows:
-        cells = (_cell(row.get(key)).rjust(11) for key in _TITLES)
+        cells = (_cell(row.get(key)).rjust(11) for key in titles)
         lines.append(row["name"].ljust(width) + "".join(cells))
     return "\n".join([*lines, *growth(rows)])
 

@@ -64,8 +64,9 @@ class StudyWatch:
         self._most_at_once = max(self._most_at_once, len(trials) - len(ended))
         if self._known_ends is None:  # what an earlier run has done is no news
             self._known_ends = set(ended)
+        news = ended - self._known_ends
         for trial in trials:
-            if trial.number in ended - self._known_ends:
+            if trial.number in news:
                 self._durations[trial.number] = now - self._begun.pop(trial.number, now)
                 self._known_ends.add(trial.number)
                 self.say(f"{self._describe(trial)}; {self._summary(trials)}")

@@ -14,24 +14,22 @@ from ray.tune.schedulers import FIFOScheduler
 from cpaan.places import join
 from cpaan.study.cluster import HEAD, Cluster
 from cpaan.study.finals import choose_best, known_best
-from cpaan.study.folder import Study, state_path
+from cpaan.study.folder import Study
 from cpaan.study.machines import check_machines
 from cpaan.study.records import BEST, OPTUNA
 from cpaan.study.searcher import (
     ENDED,
     OptunaSearcher,
     ResumableASHA,
-    best_trials,
     enqueue_points,
     open_study,
 )
 from cpaan.study.space import Settled
-from cpaan.study.storage import Storage
 from cpaan.study.trial import MOST_FAILURES, PROBLEM, Trial, run_trial
+from cpaan.study.upkeep import Upkeep
 
 _SECONDS_BETWEEN_TICKS = 1.0
 _MOST_LETTERS = 500  # of an error that Ray tells with all of its circumstances
-_FRESH_DRAWS = 1  # what is added to the seed of the draws for the finalists
 
 
 class Watch(Protocol):
@@ -41,7 +39,7 @@ class Watch(Protocol):
         """Take a line about what is being done."""
 
     def show(self, study: optuna.Study) -> None:
-        """Take the state of all trials; called after every change, and every second."""
+        """Take the state of all trials; called soon after every change, and every second."""
 
 
 @dataclass(frozen=True)
@@ -99,13 +97,7 @@ def _search(
     enqueue_points(optuna_study, study.space, points)
     records = study.records
 
-    forgotten: set[int] = set()
-
-    def changed() -> None:
-        records.update(optuna_study, study.config)
-        _forget_states(study, optuna_study, forgotten)
-        watch.show(optuna_study)
-
+    upkeep = Upkeep(study, optuna_study, records, watch.show)
     best = None
     watch.say(cluster.announcement)
     # More would only wait for room, and be taken for trials that cannot start.
@@ -113,7 +105,7 @@ def _search(
     at_once = min(at_once, num_concurrent or at_once)
     num_left = study.config.num_trials - len(_ended(optuna_study))
     if num_left > 0:
-        _run_trials(study, optuna_study, changed, watch, num_left, at_once, deadline)
+        run_trials(study, optuna_study, upkeep, watch, num_left, at_once, deadline)
     is_late = deadline is not None and time.monotonic() > deadline
     num_ended = len(_ended(optuna_study))
     if num_ended >= study.config.num_trials and not is_late:
@@ -126,16 +118,31 @@ def _search(
     return Outcome(len(_ended(optuna_study)), _failed(optuna_study), best)
 
 
-def _run_trials(
+def run_trials(
     study: Study,
     optuna_study: optuna.Study,
-    changed: Callable[[], None],
+    upkeep: Upkeep,
     watch: Watch,
     num_left: int,
     num_concurrent: int,
-    deadline: float | None,
+    deadline: float | None = None,
+    function: Callable[[dict[str, Any]], None] = run_trial,
 ) -> None:
-    """Run as many trials as are left, some at a time."""
+    """Run as many trials as are left, some at a time.
+
+    Args:
+        study: All settings.
+        optuna_study: Its trials, with its points queued.
+        upkeep: Told of every change.
+        watch: Who looks on.
+        num_left: Trials to be run.
+        num_concurrent: At a time.
+        deadline: Of the monotonic clock, when nothing new is begun; None: never.
+        function: What Tune calls with a trial; a benchmark has one that trains nothing.
+
+    Raises:
+        OSError, optuna.exceptions.OptunaError: If the records cannot be written.
+    """
     config = study.config
     marks = config.marks(study.training.num_episodes)
 
@@ -144,9 +151,11 @@ def _run_trials(
         return Trial(number, replace(job, marks=marks), config)
 
     stops_early = config.early_stopping and not config.pareto and len(marks) > 1
-    searcher = OptunaSearcher(optuna_study, study.space, config, make_trial, changed)
+    searcher = OptunaSearcher(
+        optuna_study, study.space, config, make_trial, upkeep.changed, upkeep.begin_anew
+    )
     tuner = ray_tune.Tuner(
-        ray_tune.with_resources(run_trial, HEAD),
+        ray_tune.with_resources(function, HEAD),
         tune_config=TuneConfig(
             search_alg=searcher,
             scheduler=ResumableASHA(config, marks, optuna_study)
@@ -163,11 +172,15 @@ def _run_trials(
             storage_path=join(study.storage, "ray"),
             stop=_Stop(deadline, searcher),
             failure_config=FailureConfig(max_failures=MOST_FAILURES),
-            callbacks=[_Lookout(watch, optuna_study)],
+            callbacks=[_Lookout(watch, optuna_study, upkeep, searcher)],
             verbose=0,
         ),
     )
-    tuner.fit()
+    try:
+        tuner.fit()
+    finally:  # after Ctrl-C too
+        with searcher.noting_failure():
+            upkeep.finish()
     if searcher.failure is not None:
         raise searcher.failure
 
@@ -192,11 +205,16 @@ class _Stop(ray_tune.Stopper):
 class _Lookout(ray_tune.Callback):
     """Shows every second how trials stand while Tune runs, and says when one had to start anew."""
 
-    def __init__(self, watch: Watch, study: optuna.Study) -> None:
+    def __init__(
+        self, watch: Watch, study: optuna.Study, upkeep: Upkeep, searcher: OptunaSearcher
+    ) -> None:
         self._watch, self._study = watch, study
+        self._upkeep, self._searcher = upkeep, searcher
         self._last = 0.0
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        with self._searcher.noting_failure():
+            self._upkeep.catch_up()
         if time.monotonic() - self._last > _SECONDS_BETWEEN_TICKS:
             self._last = time.monotonic()
             self._watch.show(self._study)
@@ -225,13 +243,3 @@ def _failed(study: optuna.Study) -> list[tuple[int, dict[str, Any], str]]:
         for trial in study.get_trials(deepcopy=False)
         if trial.user_attrs.get(PROBLEM) is not None
     ]
-
-
-def _forget_states(study: Study, optuna_study: optuna.Study, forgotten: set[int]) -> None:
-    """Remove what only a trial that goes on would need; the best few stay for the end."""
-    kept = {t.number for t in best_trials(optuna_study, study.config, study.config.num_finalists)}
-    storage = Storage(study.storage)
-    for trial in _ended(optuna_study):
-        if trial.number not in kept | forgotten:
-            storage.delete(state_path(trial.number, study.config.seed))
-            forgotten.add(trial.number)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import optuna
+from optuna.storages import RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from ray.tune.schedulers import ASHAScheduler
@@ -21,6 +22,7 @@ from ray.tune.search import Searcher
 
 from cpaan.config import EvaluationConfig, TrainConfig
 from cpaan.study.config import StudyConfig
+from cpaan.study.own_storage import OwnStorage
 from cpaan.study.space import AS_PRINTED, RECOMMENDED, Settled, Space
 from cpaan.study.trial import ALL_TOP5, CURVE, EPISODE, NOVEL_TOP5, PROBLEM, SCORE, Trial
 
@@ -32,11 +34,11 @@ ENDED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
 def open_study(path: Path, config: StudyConfig) -> optuna.Study:
-    """Open the Optuna study in a file, or make it."""
+    """Open the Optuna study in a file, or make it; what others write later may not be seen."""
     path.parent.mkdir(parents=True, exist_ok=True)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna.create_study(
-        storage=f"sqlite:///{path}",
+        storage=OwnStorage(RDBStorage(f"sqlite:///{path}")),
         study_name=STUDY_NAME,
         directions=[StudyDirection.MAXIMIZE] * (2 if config.pareto else 1),
         load_if_exists=True,
@@ -73,6 +75,7 @@ class OptunaSearcher(Searcher):
         config: StudyConfig,
         make_trial: Callable[[int, Settled], Trial],
         changed: Callable[[], None],
+        begin_anew: Callable[[int], None] = lambda number: None,
     ) -> None:
         """Keep the study.
 
@@ -82,10 +85,11 @@ class OptunaSearcher(Searcher):
             config: The study's settings.
             make_trial: Makes a trial of its number and settings.
             changed: Called after everything that was written down.
+            begin_anew: Called with the number of a trial that was not proposed before.
         """
         super().__init__(metric=SCORE, mode="max")
         self._study, self._space, self._config = study, space, config
-        self._make_trial, self._changed = make_trial, changed
+        self._make_trial, self._changed, self._begin_anew = make_trial, changed, begin_anew
         running = study.get_trials(deepcopy=False, states=[TrialState.RUNNING])
         self._unfinished = deque(running)
         self._trials: dict[str, optuna.Trial] = {}
@@ -95,12 +99,13 @@ class OptunaSearcher(Searcher):
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
         """Return an unfinished trial, or a new one."""
-        with self._noting_failure():
+        with self.noting_failure():
             return self._suggest(trial_id)
         return None
 
     @contextmanager
-    def _noting_failure(self) -> Iterator[None]:
+    def noting_failure(self) -> Iterator[None]:
+        """Take what cannot be written for the end of the search."""
         try:
             yield
         except (OSError, optuna.exceptions.OptunaError) as error:
@@ -116,6 +121,8 @@ class OptunaSearcher(Searcher):
             self._seed_sampler(len(begun))
             trial = self._study.ask()
         self._trials[trial_id] = trial
+        if "training" not in trial.user_attrs:  # nor was it proposed in full before
+            self._begin_anew(trial.number)
         whose = trial.user_attrs.get(WHOSE, RECOMMENDED)
         settled = self._space.propose(trial, whose)
         trial.set_user_attr("training", settled.training.to_dict())
@@ -142,7 +149,7 @@ class OptunaSearcher(Searcher):
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Write down what is new of a trial's curve."""
-        with self._noting_failure():
+        with self.noting_failure():
             self._note(self._trials[trial_id], result)
             self._changed()
 
@@ -154,7 +161,7 @@ class OptunaSearcher(Searcher):
         A trial whose processes died too often stays unfinished: it is no fault of its
         parameters, and a search that goes on tries it again.
         """
-        with self._noting_failure():
+        with self.noting_failure():
             self._tell(self._trials[trial_id], None if error else result)
             self._changed()
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from ray import train as ray_train
+from ray import tune as ray_tune
 from ray.train import FailureConfig, RunConfig, ScalingConfig, UserCallback
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ray.tune.integration.ray_train import TuneReportCallback
@@ -36,6 +37,11 @@ class Trial:
 def run_trial(config: dict[str, Any]) -> None:
     """Run one trial as a function of Ray Tune: ``config`` holds a `Trial` under "trial"."""
     train_with_workers(config["trial"], [TuneReportCallback()])
+
+
+def report_to_tune(metrics: dict[str, Any]) -> None:
+    """Report from a function of Ray Tune that has no Ray Train inside; a benchmark's has none."""
+    ray_tune.report(metrics)
 
 
 def train_with_workers(trial: Trial, callbacks: list[UserCallback]) -> None:
