@@ -16,7 +16,8 @@ from test_study_storage import room_for
 
 from cpaan.cli import main
 from cpaan.cli.options import open_data
-from cpaan.cli.study_options import new_study, resumed_study, search_parser
+from cpaan.cli.study_options import search_parser
+from cpaan.cli.study_setup import new_study, resumed_study
 from cpaan.feature_cache import default_cache_folder, open_features
 from cpaan.feature_parquet import write_features
 from cpaan.places import Place, join

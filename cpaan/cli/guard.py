@@ -8,6 +8,7 @@ import torch
 
 from cpaan.cli.options import BAD_INPUT
 
+INCOMPLETE = 1  # of a study, something failed or is left to do
 INTERRUPTED = 130
 CLOSED_PIPE = 141
 

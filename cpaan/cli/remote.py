@@ -6,13 +6,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from cpaan.cli.guard import INTERRUPTED
+from cpaan.cli.guard import INCOMPLETE, INTERRUPTED
 from cpaan.cli.options import new_progress
 from cpaan.places import is_address
 from cpaan.provenance import TEST_READS, take_over_test_reads
+from cpaan.study.records import CONFIG
 from cpaan.study.remote import INPUTS, Jobs, NotThereError, RemoteCluster
 
-LOST = 1
+_LOST = 1  # what ended with its machine has told no status
 
 
 def add_cluster(group: argparse._ActionsContainer) -> None:
@@ -35,6 +36,8 @@ def run_on_cluster(
     study: str,
     arguments: Sequence[str],
     local_files: Mapping[str, Sequence[str]],
+    *,
+    begins: bool = False,
 ) -> int:
     """Send a command to a cluster, or find it there, and follow it to its end.
 
@@ -44,6 +47,8 @@ def run_on_cluster(
         study: The name of the study.
         arguments: Of the command, without what follows from the others.
         local_files: For options that take files: those of this machine.
+        begins: Whether it is about a new study: one that was begun there is followed, even if it
+            has ended meanwhile.
 
     Returns:
         The exit status of the command there.
@@ -54,17 +59,23 @@ def run_on_cluster(
     say = new_progress()
     cluster = RemoteCluster(Path(options.cluster))
     labels = {"script": script, "study": study}
+    home = TEST_READS.parent / study
     try:
         with cluster.connect() as jobs:
             job = jobs.running(labels)
             if options.stop:
                 return _stop(jobs, job, study, say)
+            if job is None and begins:
+                labels["begins"] = "yes"
+                job = jobs.succeeded(labels)
             if job is None:
+                if begins and (home / CONFIG).exists():
+                    raise ValueError(f"{home} exists: --resume {study} goes on with it there")
                 entrypoint, files = _entrypoint(script, arguments, local_files)
                 job = jobs.submit(entrypoint, labels, files)
                 say(f"sent to {options.cluster} as {job}")
             else:
-                say(f"runs on {options.cluster} already, as {job}")
+                say(f"is on {options.cluster} already, as {job}")
     except ConnectionError as error:
         raise ValueError(str(error)) from error
     say(f"its dashboard: ray dashboard {options.cluster}")
@@ -78,10 +89,13 @@ def run_on_cluster(
             f"({study}) follows it again, and --stop ends it"
         )
         return INTERRUPTED
-    home = TEST_READS.parent / study
-    cluster.fetch(f"{home}/", home)
-    say(f"brought home: {home}/")
-    return LOST if status is None else status
+    try:
+        cluster.fetch(f"{home}/", home)
+        say(f"brought home: {home}/")
+    except ValueError:
+        if status in (0, INCOMPLETE):  # otherwise it may have ended before there was anything
+            raise
+    return _LOST if status is None else status
 
 
 def bring_test_reads_home(config: str) -> None:

@@ -5,10 +5,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cpaan.cli.guard import INTERRUPTED, guarded
+from cpaan.cli.guard import INCOMPLETE, INTERRUPTED, guarded
 from cpaan.cli.options import Parser, add_traceback, check_writable, names, positive_number
 from cpaan.cli.remote import add_cluster, bring_test_reads_home, run_on_cluster
-from cpaan.cli.study_options import INCOMPLETE, RESULTS
+from cpaan.cli.study_options import RESULTS
 from cpaan.cli.study_setup import fetch_if_absent
 from cpaan.cli.watching import StudyWatch
 from cpaan.config import HEADS

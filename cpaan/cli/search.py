@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from optuna.exceptions import OptunaError
 
-from cpaan.cli.guard import INTERRUPTED, guarded
+from cpaan.cli.guard import INCOMPLETE, INTERRUPTED, guarded
 from cpaan.cli.remote import check_reachable, run_on_cluster
-from cpaan.cli.study_options import INCOMPLETE, PROGRAM, RESULTS, search_parser
+from cpaan.cli.study_options import PROGRAM, RESULTS, search_parser
 from cpaan.cli.study_setup import (
     describe_study,
     new_study,
@@ -49,7 +49,8 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         decided = ["--resume", name]
     files = {"--split": options.split, "--points": options.points}
     local = {option: [path] for option, path in files.items() if path and not is_address(path)}
-    return run_on_cluster(options, "search.py", name, [*arguments, *decided], local)
+    sent = [*arguments, *decided]
+    return run_on_cluster(options, "search.py", name, sent, local, begins=options.resume is None)
 
 
 def _search(options: argparse.Namespace) -> int:

@@ -12,7 +12,6 @@ from cpaan.study.config import PRESETS, StudyConfig
 
 PROGRAM = "python tune/search.py"
 RESULTS = Path("results")
-INCOMPLETE = 1
 
 _HELP = """\
 Search the hyper-parameters of one of the four GANs, on Ray.

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import aiohttp
 import requests
-from ray.job_submission import JobDetails, JobSubmissionClient
+from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
 import cpaan
 from cpaan.provenance import commit
@@ -205,11 +205,20 @@ class Jobs:
 
     def running(self, labels: Mapping[str, str]) -> str | None:
         """Return the job with these labels that has not ended, if there is one."""
-        for details in self._client.list_jobs():
-            has_labels = labels.items() <= (details.metadata or {}).items()
-            if has_labels and not details.status.is_terminal():
-                return details.submission_id
-        return None
+        found = self._with_labels(labels)
+        return next((job for job, status in found if not status.is_terminal()), None)
+
+    def succeeded(self, labels: Mapping[str, str]) -> str | None:
+        """Return a job with these labels that has done all, if there is one."""
+        found = self._with_labels(labels)
+        return next((job for job, status in found if status == JobStatus.SUCCEEDED), None)
+
+    def _with_labels(self, labels: Mapping[str, str]) -> list[tuple[str, JobStatus]]:
+        return [
+            (details.submission_id, details.status)
+            for details in self._client.list_jobs()
+            if details.submission_id and labels.items() <= (details.metadata or {}).items()
+        ]
 
     def details(self, job: str) -> JobDetails:
         """Return how a job stands.
