@@ -1,5 +1,6 @@
 """A real `ray up` of cluster/local.yaml, a study on it, a machine that dies, and `ray down`."""
 
+import hashlib
 import json
 import os
 import re
@@ -255,8 +256,7 @@ def test_a_study_outlives_a_machine_and_its_results_come_home(laptop, machines):
     try:
         wait_for(lambda: trains(head) and trains(worker), 600, log.read_text)
         worker.kill()
-        # All of the laptop's: connections share one, which outlives those who asked for it.
-        subprocess.run(["pkill", "-f", f"^ssh.*{machines.key}"], check=True)
+        lose_connection(laptop)
         time.sleep(5)
         worker.start()
         wait_for(lambda: searching.poll() is not None, 900, log.read_text)
@@ -282,6 +282,13 @@ def test_a_study_outlives_a_machine_and_its_results_come_home(laptop, machines):
     assert reporting.returncode == 0, laptop.log("report.py").read_text()
     assert (laptop.home / "results" / "one" / "report" / "report.md").exists()
     assert len((laptop.home / "results" / "test-reads.jsonl").read_text().splitlines()) == 1
+
+
+def lose_connection(laptop: Laptop) -> None:
+    """End what the laptop is connected by: one connection, by which all others go."""
+    name = re.search(r"cluster_name: (\S+)", laptop.cluster.read_text())[1]
+    folder = hashlib.sha1(name.encode()).hexdigest()[:10]  # as Ray names it
+    subprocess.run(["pkill", "-f", rf"^ssh: /tmp/ray_ssh_\w+/{folder}/"], check=True)
 
 
 def test_ray_down_leaves_nothing_running(laptop, machines):
