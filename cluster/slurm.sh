@@ -16,7 +16,7 @@
 #   sbatch cluster/slurm.sh NAME --preset paper --gpus-per-worker 0.25
 #   sbatch --partition P --account A --nodes 4 cluster/slurm.sh NAME --preset paper
 #
-# From the project's folder, after `make`, on a file system that all nodes share; the options after
+# From the project's folder, after `make setup`, on a file system that all nodes share; the options after
 # the name are those of tune/search.py. The same command again goes on with the study, and so does
 # the job when Slurm requeues it: after a preemption, a lost node, or five minutes before its time
 # is over. `scancel JOB` stops it. CPAAN_FOLDER is the folder that has results/ (default: the
@@ -48,7 +48,7 @@ wanted=$(sed -n 's/^ray==//p' constraints.txt)
 # loopback address on the node itself.
 read -r installed head < <(
   python -c 'import ray; print(ray.__version__, ray.util.get_node_ip_address())'
-) || fail "python has no Ray: run make first, or activate the environment that has it"
+) || fail "python has no Ray: run make setup first, or activate the environment that has it"
 [[ $installed == "$wanted" ]] || fail "Ray is $installed, but constraints.txt has $wanted"
 
 num_nodes=${SLURM_JOB_NUM_NODES:-1}

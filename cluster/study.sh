@@ -30,4 +30,8 @@ fi
 if ((status > 1)) || [[ ! -e results/$name/best.json ]]; then
   exit "$status"
 fi
+# A report reads the test phase: once is enough for what has not changed since.
+if [[ results/$name/report/report.json -nt results/$name/best.json ]]; then
+  exit 0
+fi
 exec python "$project/tune/report.py" "$name"

@@ -8,6 +8,7 @@ processes of such a machine ends no others.
 import os
 import pwd
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -17,26 +18,29 @@ from pathlib import Path
 
 USER = "cpaan-test"
 _NEEDED = ("sshd", "ssh", "ssh-keygen", "rsync", "unshare", "useradd", "userdel", "runuser", "ss")
+_SPACES = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc"]
+_PATH = "/usr/local/bin:/usr/bin:/bin"  # as ssh has it for a user
 _SECONDS = 20.0
 
 
-def what_is_missing() -> str | None:
-    """Return what this machine lacks to be several; None if it lacks nothing."""
+def what_is_missing(*addresses: str) -> str | None:
+    """Return what this machine lacks to be several, at some addresses; None if it lacks nothing."""
     if os.geteuid() != 0:
         return "root, who makes a user and starts ssh servers"
     if absent := [name for name in _NEEDED if shutil.which(name) is None]:
         return f"{', '.join(absent)} (Debian: apt-get install openssh-server rsync iproute2)"
-    if subprocess.run(
-        ["unshare", "--pid", "--fork", "--mount", "true"], capture_output=True
-    ).returncode:
+    if subprocess.run([*_SPACES, "true"], capture_output=True).returncode:
         return "the right to make namespaces (unshare)"
+    for address in addresses:
+        with socket.socket() as server:
+            try:
+                server.bind((address, 22))
+            except OSError:
+                return f"port 22 of {address}, which another ssh server has"
     command = [shutil.which("runuser"), "-u", "nobody", "--", "python3", "-m", "pip", "--version"]
     if subprocess.run(command, capture_output=True, cwd="/", env={"PATH": _PATH}).returncode:
         return "a python3 with pip that every user can run (Debian: apt-get install python3-pip)"
     return None
-
-
-_PATH = "/usr/local/bin:/usr/bin:/bin"  # as ssh has it for a user
 
 
 class Machine:
@@ -56,8 +60,7 @@ class Machine:
     def start(self) -> None:
         """Let it come up."""
         sshd = f"exec {shutil.which('sshd')} -D -e -f {self._folder}/sshd_config"
-        spaces = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc"]
-        command = [*spaces, "sh", "-c", f"mount --bind {self._folder}/tmp /tmp && {sshd}"]
+        command = [*_SPACES, "sh", "-c", f"mount --bind {self._folder}/tmp /tmp && {sshd}"]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         deadline = time.monotonic() + _SECONDS

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -68,6 +69,8 @@ WATCHING = """
 
 
 def test_machines_come_for_trials_and_go_after_them(tmp_path):
+    if shutil.which("unshare") is None or shutil.which("ip") is None:
+        pytest.skip("missing here: unshare or ip (Debian: apt-get install util-linux iproute2)")
     tried = subprocess.run([*SPACES, "true"], capture_output=True)
     if tried.returncode:
         pytest.skip(f"namespaces of its own cannot be had here: {tried.stderr.decode().strip()}")

@@ -62,6 +62,7 @@ def test_rays_validator_would_say_if_a_word_were_wrong(monkeypatch):
 def test_images_are_of_the_locked_ray_and_the_projects_python(name):
     image = file_of(name)["docker"]["image"]
 
+    assert f"FROM {image}\n" in (ROOT / "cluster" / "Dockerfile").read_text()
     version, python = re.fullmatch(r"rayproject/ray:([\d.]+)-py(\d+)-cu\d+", image).groups()
     assert version == locked("ray")
     wanted = re.search(r'requires-python = ">=3\.(\d+)"', (ROOT / "pyproject.toml").read_text())[1]
@@ -123,7 +124,8 @@ def test_amazons_machines_are_closed_and_their_disks_encrypted():
         machine = kind["node_config"]
         assert machine["MetadataOptions"]["HttpTokens"] == "required"
         assert all(disk["Ebs"]["Encrypted"] for disk in machine["BlockDeviceMappings"])
-        assert machine["IamInstanceProfile"] == {"Name": "cpaan-node"}
+        profile = f"cpaan-node-{content['provider']['region']}"  # as the stack names it
+        assert machine["IamInstanceProfile"] == {"Name": profile}
         # Of a group that Ray makes, ssh is open to everyone, whatever else it is told.
         assert machine["SecurityGroupIds"] == ["SET-SECURITY-GROUP-ID"]
     assert "security_group" not in content["provider"]

@@ -443,7 +443,11 @@ def test_a_study_on_slurm_is_lost_with_its_node_and_goes_on_when_it_is_requeued(
         assert not (study / "best.json").exists()
 
         monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-        assert start().wait(timeout=900) == 0, log.read_text()
+        second = start()
+        try:
+            assert second.wait(timeout=900) == 0, log.read_text()
+        finally:
+            second.kill()
     finally:
         shutil.rmtree(f"/tmp/cpaan-{job_id}", ignore_errors=True)
 

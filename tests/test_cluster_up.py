@@ -51,6 +51,7 @@ class Laptop:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            timeout=900,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -83,7 +84,7 @@ class Laptop:
 
 @pytest.fixture(scope="module")
 def machines():
-    if missing := what_is_missing():
+    if missing := what_is_missing(HEAD, WORKER):
         pytest.skip(f"missing here: {missing}")
     with ssh_machines(HEAD, WORKER) as found:
         bring_packages(found)
@@ -287,7 +288,7 @@ def test_a_study_outlives_a_machine_and_its_results_come_home(laptop, machines):
 def lose_connection(laptop: Laptop) -> None:
     """End what the laptop is connected by: one connection, by which all others go."""
     name = re.search(r"cluster_name: (\S+)", laptop.cluster.read_text())[1]
-    folder = hashlib.sha1(name.encode()).hexdigest()[:10]  # as Ray names it
+    folder = hashlib.sha256(name.encode()).hexdigest()[:10]  # as Ray names it
     subprocess.run(["pkill", "-f", rf"^ssh: /tmp/ray_ssh_\w+/{folder}/"], check=True)
 
 

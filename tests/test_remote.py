@@ -4,11 +4,15 @@ import json
 import os
 import shutil
 import subprocess
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from ray.job_submission import JobStatus
 
-from cpaan.cli.remote import _entrypoint
+from cpaan.cli.remote import Command, _find
 from cpaan.cli.report import main as report
 from cpaan.cli.search import main as search
 from cpaan.provenance import TEST_READS, count_test_reads, take_over_test_reads
@@ -84,20 +88,20 @@ def test_the_command_there_has_the_same_arguments_and_its_files(tmp_path, monkey
     python = write(tmp_path / "python", f'#!/bin/sh\nprintf "%s\\n" "$@" > "{told}"\n')
     python.chmod(0o755)
 
-    entrypoint, files = _entrypoint(
-        "search.py", ["--set", "a=b c", "--points", str(points)], {"--points": [str(points)]}
-    )
+    arguments = ["--set", "a=b c", "--points", str(points)]
+    command = Command("search.py", "mine", arguments, {"--points": [str(points)]})
+    entrypoint, files = command.entrypoint()
     for name, path in files.items():
         shutil.copy(path, sent / "inputs" / name)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SENT": str(sent)}
     subprocess.run(entrypoint, shell=True, check=True, env=environment)
 
-    script, *arguments = told.read_text().splitlines()
+    script, *given = told.read_text().splitlines()
     assert script == f"{sent}/tune/search.py"
-    assert arguments[:5] == ["--set", "a=b c", "--points", str(points), "--points"]
-    assert Path(arguments[5]).read_text() == "[]"
-    assert Path(arguments[5]).parent == sent / "inputs"
-    assert arguments[6:] == ["--cluster="]
+    assert given[:5] == [*arguments, "--points"]
+    assert Path(given[5]).read_text() == "[]"
+    assert Path(given[5]).parent == sent / "inputs"
+    assert given[6:] == ["--cluster="]
 
 
 def test_what_travels_is_the_package_and_the_commands_and_nothing_else():
@@ -109,51 +113,98 @@ def test_what_travels_is_the_package_and_the_commands_and_nothing_else():
 
     client = Client()
 
-    assert Jobs(client).submit("true", {}, {"a.json": ROOT / "pyproject.toml"}) == "job"
+    assert Jobs(client).submit("true", {"a.json": ROOT / "pyproject.toml"}, {}) == "job"
     assert {name.split("/")[0] for name in client.names} == {"cpaan", "tune", "inputs"}
     assert {"tune/search.py", "cpaan/study/remote.py", "inputs/a.json"} <= client.names
     assert not any("__pycache__" in name for name in client.names)
 
 
+class NoJobs:
+    """A cluster that is up and has never done anything, to which nothing may be sent."""
+
+    def __init__(self, config=None):
+        pass
+
+    def connect(self):
+        return nullcontext(self)
+
+    def running(self, labels):
+        return None
+
+    def last(self, labels):
+        return None
+
+    def submit(self, *arguments):
+        raise AssertionError("nothing is sent")
+
+
 @pytest.mark.parametrize(
     ("command", "arguments", "said"),
     [
-        (search, ["--stop"], "--stop needs --cluster"),
-        (report, ["--stop"], "--stop needs --cluster"),
         (search, ["--features", "x.parquet"], "x.parquet is a file of this machine: give an add"),
         (search, ["--study", "a/b"], "a study's name has letters"),
+        (search, ["--resume", ".."], "a study's name has letters"),
+        (report, ["a b"], "a study's name has letters"),
         (search, ["--points", "absent.json"], "there is no file absent.json"),
+        (search, ["--dry-run"], "--dry-run shows what this machine would do"),
+        (search, ["--study", "mine"], "results/mine exists: --resume mine goes on with it"),
+        (search, ["--study", "other", "--stop"], "nothing runs there for other"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_sent(
-    home, tmp_path, capsys, command, arguments, said, monkeypatch
+    capsys, command, arguments, said, monkeypatch
 ):
-    class Reached:
-        def __init__(self, config):
-            pass
+    monkeypatch.setattr("cpaan.cli.remote.RemoteCluster", NoJobs)
+    Path("results/mine").mkdir(parents=True)
+    Path("results/mine/config.json").touch()
 
-        def connect(self):
-            return self
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error):
-            return None
-
-        def running(self, labels):
-            return None
-
-        succeeded = running
-
-        def submit(self, *arguments):
-            raise AssertionError("nothing is sent")
-
-    monkeypatch.setattr("cpaan.cli.remote.RemoteCluster", Reached)
-    file = [] if "--stop" in arguments else ["--cluster", "c.yaml"]
-
-    assert command([*arguments, *file]) == 2
+    assert command([*arguments, "--cluster", "c.yaml"]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [search, report])
+def test_what_runs_here_is_not_stopped_from_elsewhere(command, capsys):
+    assert command(["--stop"]) == 2
+    assert "--stop needs --cluster" in capsys.readouterr().err
+
+
+def jobs_of(*entries: tuple[str, Command, str]) -> Jobs:
+    """Return jobs by name, command and status, in the order in which they were begun."""
+
+    class Client:
+        def list_jobs(self):
+            return [
+                SimpleNamespace(
+                    submission_id=name, metadata=each.labels, status=JobStatus[status], start_time=n
+                )
+                for n, (name, each, status) in enumerate(entries)
+            ]
+
+    return Jobs(Client())
+
+
+SEARCH = Command("search.py", "mine", ["--study", "mine"], {}, begins=True)
+GO_ON = Command("search.py", "mine", ["--resume", "mine"], {}, repeats=True)
+REPORT = Command("report.py", "mine", ["mine"], {})
+
+
+@pytest.mark.parametrize(
+    ("command", "entries", "found"),
+    [
+        (SEARCH, [], None),
+        (SEARCH, [("a", SEARCH, "RUNNING")], "a"),
+        (SEARCH, [("a", SEARCH, "SUCCEEDED")], "a"),  # while nobody looked
+        (SEARCH, [("a", SEARCH, "FAILED")], None),
+        (GO_ON, [("a", SEARCH, "RUNNING")], "a"),
+        (GO_ON, [("a", GO_ON, "SUCCEEDED")], None),
+        (REPORT, [("a", SEARCH, "SUCCEEDED")], None),
+        (REPORT, [("a", SEARCH, "SUCCEEDED"), ("b", REPORT, "SUCCEEDED")], "b"),
+        (REPORT, [("a", REPORT, "SUCCEEDED"), ("b", GO_ON, "SUCCEEDED")], None),  # it has changed
+        (REPORT, [("a", replace(REPORT, study="other"), "RUNNING")], None),
+    ],
+)
+def test_a_command_that_is_given_again_is_found(command, entries, found):
+    assert _find(jobs_of(*entries), command) == found
 
 
 def test_reads_of_the_test_phase_are_taken_over_once(tmp_path):

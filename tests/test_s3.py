@@ -350,7 +350,7 @@ def test_records_are_mirrored(bucket, tmp_path):
 def test_where_there_is_no_study_none_is_fetched(bucket):
     location = join(bucket.location, "study")
 
-    with pytest.raises(ValueError, match=f"has no {OPTUNA}: it is no study"):
+    with pytest.raises(ValueError, match=f"has no {CONFIG}: it is no study"):
         fetch_study(location, Path("results/study"))
 
     assert not Path("results/study").exists()

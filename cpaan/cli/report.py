@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cpaan.cli.guard import INCOMPLETE, INTERRUPTED, guarded
 from cpaan.cli.options import Parser, add_traceback, check_writable, names, positive_number
-from cpaan.cli.remote import add_cluster, bring_test_reads_home, run_on_cluster
+from cpaan.cli.remote import Command, add_cluster, run_on_cluster
 from cpaan.cli.study_options import RESULTS
 from cpaan.cli.study_setup import fetch_if_absent
 from cpaan.cli.watching import StudyWatch
@@ -105,17 +105,14 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
             raise ValueError("--stop needs --cluster: what runs here is ended by Ctrl-C")
         return _report(options)
     name = find_study(options.study, RESULTS).name
-    if options.study is None:
-        arguments = [name, *arguments]
+    # By its name alone: where it is here says nothing there.
+    others = [each for each in arguments if each != options.study]
     files = {}
     if options.draws_file:
         files["--draws-file"] = options.draws_file
     if TEST_READS.exists():
         files["--known-reads"] = [str(TEST_READS)]
-    status = run_on_cluster(options, "report.py", name, arguments, files)
-    if status in (0, INCOMPLETE) and not options.stop:
-        bring_test_reads_home(options.cluster)
-    return status
+    return run_on_cluster(options, Command("report.py", name, [name, *others], files))
 
 
 def _report(options: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from optuna.exceptions import OptunaError
 
 from cpaan.cli.guard import INCOMPLETE, INTERRUPTED, guarded
-from cpaan.cli.remote import check_reachable, run_on_cluster
+from cpaan.cli.remote import Command, check_reachable, run_on_cluster
 from cpaan.cli.study_options import PROGRAM, RESULTS, search_parser
 from cpaan.cli.study_setup import (
     describe_study,
@@ -40,17 +40,21 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         if options.stop:
             raise ValueError("--stop needs --cluster: what runs here is ended by Ctrl-C")
         return _search(options)
+    if options.dry_run:
+        raise ValueError("--dry-run shows what this machine would do: leave --cluster out")
     check_reachable(options.features)
-    if options.resume is None:
-        name = study_name(options)
-        decided = ["--study", name]
-    else:
-        name = find_study(options.resume or None, RESULTS).name
-        decided = ["--resume", name]
+    is_new = options.resume is None
+    name = study_name(options) if is_new else find_study(options.resume or None, RESULTS).name
     files = {"--split": options.split, "--points": options.points}
-    local = {option: [path] for option, path in files.items() if path and not is_address(path)}
-    sent = [*arguments, *decided]
-    return run_on_cluster(options, "search.py", name, sent, local, begins=options.resume is None)
+    command = Command(
+        "search.py",
+        name,
+        [*arguments, "--study" if is_new else "--resume", name],
+        {option: [path] for option, path in files.items() if path and not is_address(path)},
+        begins=is_new,
+        repeats=not is_new,
+    )
+    return run_on_cluster(options, command)
 
 
 def _search(options: argparse.Namespace) -> int:

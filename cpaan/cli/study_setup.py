@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import re
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from cpaan.cli.options import check_writable, open_data
+from cpaan.cli.remote import check_name
 from cpaan.cli.study_options import PROGRAM, RESULTS
 from cpaan.features import TRAIN
 from cpaan.gans import GANS, check_objective
@@ -37,8 +37,7 @@ def study_name(options: argparse.Namespace) -> str:
     """
     method = options.method or StudyConfig().method
     name: str = options.study or f"{method}-{datetime.now():%Y%m%d-%H%M%S}"
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise ValueError(f"a study's name has letters, digits, '.', '_' and '-', got {name!r}")
+    check_name(name)
     return name
 
 

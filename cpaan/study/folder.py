@@ -160,11 +160,13 @@ def fetch_study(location: str, folder: Path) -> None:
         ValueError: If there is no study.
     """
     storage, here = Storage(location), Storage(str(folder))
-    for name in (BEST, OPTUNA, CONFIG):  # the config last: with it, the folder is a study
+    # The config last: with it, the folder is a study. It is also the first that a search writes:
+    # one that was lost at once has no more, and one that has not ended no best.
+    for name in (BEST, OPTUNA, CONFIG):
         content = storage.read(name)
         if content is not None:
             here.write(name, content)
-        elif name != BEST:  # which comes with the end of a search
+        elif name == CONFIG:
             raise ValueError(f"{location} has no {name}: it is no study")
 
 

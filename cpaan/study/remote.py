@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -117,7 +118,7 @@ class RemoteCluster:
 
     def follow(
         self, job: str, write: Callable[[str], None], say: Callable[[str], None]
-    ) -> int | None:
+    ) -> tuple[int | None, str]:
         """Pass on what a job prints until it ends, over as many connections as that takes.
 
         Args:
@@ -126,7 +127,8 @@ class RemoteCluster:
             say: Called with a line when the connection is lost or found.
 
         Returns:
-            The exit status of its program; None if it was stopped, or died with its machine.
+            The exit status of its program, None if it was stopped, died with its machine, or did
+            not begin; and what Ray says of its end.
 
         Raises:
             NotThereError: If there is no such job any more.
@@ -145,7 +147,7 @@ class RemoteCluster:
                         skip = max(0, skip - len(text))
                     details = jobs.details(job)
                     if details.status.is_terminal():
-                        return details.driver_exit_code
+                        return details.driver_exit_code, " ".join((details.message or "").split())
             except _LOST as error:
                 if not is_lost:
                     reason = " ".join(str(error).split()) or type(error).__name__
@@ -174,19 +176,31 @@ class RemoteCluster:
             raise ValueError(f"{source} could not be fetched: {' '.join(last)}")
 
 
+@dataclass(frozen=True)
+class Job:
+    """A job of a cluster."""
+
+    name: str
+    labels: Mapping[str, str]
+    has_ended: bool
+    has_succeeded: bool
+    """With the exit status 0."""
+    start_time: int
+
+
 class Jobs:
     """The jobs of a cluster, as long as there is a connection."""
 
     def __init__(self, client: JobSubmissionClient) -> None:
         self._client = client
 
-    def submit(self, entrypoint: str, labels: Mapping[str, str], files: Mapping[str, Path]) -> str:
+    def submit(self, entrypoint: str, files: Mapping[str, Path], labels: Mapping[str, str]) -> str:
         """Send the project's code and some files, and let the head run a command with them.
 
         Args:
             entrypoint: For a shell, in `WORK`; ``$SENT`` has ``cpaan``, ``tune`` and `INPUTS`.
-            labels: By which `running` finds the job again.
             files: Of this machine, by their names in `INPUTS`.
+            labels: By which `running` and `last` find the job again.
 
         Returns:
             The job's name.
@@ -206,19 +220,26 @@ class Jobs:
     def running(self, labels: Mapping[str, str]) -> str | None:
         """Return the job with these labels that has not ended, if there is one."""
         found = self._with_labels(labels)
-        return next((job for job, status in found if not status.is_terminal()), None)
+        return next((job.name for job in found if not job.has_ended), None)
 
-    def succeeded(self, labels: Mapping[str, str]) -> str | None:
-        """Return a job with these labels that has done all, if there is one."""
-        found = self._with_labels(labels)
-        return next((job for job, status in found if status == JobStatus.SUCCEEDED), None)
+    def last(self, labels: Mapping[str, str]) -> "Job | None":
+        """Return the job with these labels that was begun last, if there is one."""
+        return next(iter(self._with_labels(labels)), None)
 
-    def _with_labels(self, labels: Mapping[str, str]) -> list[tuple[str, JobStatus]]:
-        return [
-            (details.submission_id, details.status)
+    def _with_labels(self, labels: Mapping[str, str]) -> list["Job"]:
+        """Return all such jobs, the last one first."""
+        found = [
+            Job(
+                details.submission_id,
+                details.metadata or {},
+                details.status.is_terminal(),
+                details.status == JobStatus.SUCCEEDED,
+                details.start_time or 0,
+            )
             for details in self._client.list_jobs()
             if details.submission_id and labels.items() <= (details.metadata or {}).items()
         ]
+        return sorted(found, key=lambda job: job.start_time, reverse=True)
 
     def details(self, job: str) -> JobDetails:
         """Return how a job stands.
@@ -247,8 +268,10 @@ class Jobs:
                     raise ConnectionError(str(error)) from error
 
     def stop(self, job: str) -> None:
-        """Let a job end; what it kept stays."""
+        """Let a job end, and wait until it has; what it kept stays."""
         self._client.stop_job(job)
+        while not self.details(job).status.is_terminal():
+            time.sleep(0.5)
 
 
 def _stage(folder: Path, files: Mapping[str, Path]) -> None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import optuna
 
@@ -82,9 +83,9 @@ class Upkeep:
         ended = self._optuna_study.get_trials(deepcopy=False, states=ENDED)
         numbers = {trial.number for trial in ended} - needed - self._forgotten
         paths = [state_path(number, config.seed) for number in sorted(numbers)]
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_AT_ONCE) as pool, suppress(OSError):  # it is tried again
             list(pool.map(self._storage.delete, paths))
-        self._forgotten |= numbers
+            self._forgotten |= numbers
 
     def begin_anew(self, number: int) -> None:
         """Remove the state of a trial of this number that nobody knows of any more.
