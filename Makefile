@@ -1,6 +1,7 @@
 # `make study` and `make test` work from a fresh clone on a bare machine with python3, pip and make.
 
-PYTHON ?= python3
+# Not the environment's own, should it be active: it has no pip.
+PYTHON ?= $(shell PATH=$$(echo "$$PATH" | sed "s|$(CURDIR)/.venv/bin:||g") command -v python3)
 VENV := .venv
 RUN := $(VENV)/bin/python
 

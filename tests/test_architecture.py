@@ -94,3 +94,38 @@ def test_an_import_against_the_arrows_would_be_seen(tmp_path):
 
     assert {"methods", "cli"} <= own_imports(tmp_path / "x.py")
     assert "ray.tune" in imports_of(tmp_path / "x.py")
+
+
+UNPICKLERS = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+SAFELY = {("torch", "load"): ("weights_only", True), ("np", "load"): ("allow_pickle", False)}
+
+
+def unpickling(path: Path) -> list[str]:
+    """Return what in a file could run code that the file it reads has brought."""
+    found = [name for name in imports_of(path) if name.split(".")[0] in UNPICKLERS]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        owner, name = node.func.value, node.func.attr
+        call = (owner.id if isinstance(owner, ast.Name) else "", name)
+        values = {each.arg: getattr(each.value, "value", None) for each in node.keywords}
+        if call in SAFELY and values.get(SAFELY[call][0]) is not SAFELY[call][1]:
+            found.append(f"{'.'.join(call)} in line {node.lineno}")
+        if name == "read_pickle":
+            found.append(f"read_pickle in line {node.lineno}")
+    return found
+
+
+def test_our_own_files_are_read_without_unpickling():
+    for path in PACKAGE.rglob("*.py"):
+        assert unpickling(path) == [], path
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["import pickle", "torch.load(f)", "torch.load(f, weights_only=False)", "np.load(f)"],
+)
+def test_unpickling_would_be_seen(tmp_path, line):
+    (tmp_path / "x.py").write_text(f"{line}\n")
+
+    assert unpickling(tmp_path / "x.py")

@@ -401,6 +401,20 @@ exit "$status" """,
     assert done.returncode == status
 
 
+def test_a_report_of_what_has_not_changed_is_not_made_again(project):
+    commands = project.parent / "commands"
+    write_command(commands, "python", f'echo "$*" >> {commands}/calls.txt')
+    study = project / "results" / "mine"
+    (study / "report").mkdir(parents=True)
+    (study / "best.json").touch()
+    (study / "report" / "report.json").touch()
+
+    for best_time, called in ((1, False), (2**33, True)):
+        os.utime(study / "best.json", (best_time, best_time))
+        assert run("cluster/study.sh", "mine").returncode == 0
+        assert ("report.py" in (commands / "calls.txt").read_text()) == called
+
+
 def set_apart() -> list[str]:
     """Return a command that runs another one where it sees no processes but its own.
 

@@ -68,8 +68,9 @@ def train_backbone(
     """
     started = saved = time.monotonic()
     run = BackboneRun(
-        np.load(folder / IMAGES, mmap_mode="c"),  # as torch wants it; nothing is written
-        np.load(folder / LABELS),
+        # Mapped as torch wants it; nothing is written.
+        np.load(folder / IMAGES, mmap_mode="c", allow_pickle=False),
+        np.load(folder / LABELS, allow_pickle=False),
         num_classes,
         config,
         seed,

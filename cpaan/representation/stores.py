@@ -58,10 +58,13 @@ class RowStore:
             for name, (shape, kind) in shapes.items():
                 _make_array(folder / f"{name}.npy", shape, np.dtype(kind))
         self.arrays: dict[str, NDArray[Any]] = {
-            name: np.load(folder / f"{name}.npy", mmap_mode="r+") for name in arrays
+            name: np.load(folder / f"{name}.npy", mmap_mode="r+", allow_pickle=False)
+            for name in arrays
         }
         self.is_made: NDArray[np.bool_] = (
-            np.zeros(len(rows), dtype=np.bool_) if is_new else np.load(self._done)
+            np.zeros(len(rows), dtype=np.bool_)
+            if is_new
+            else np.load(self._done, allow_pickle=False)
         )
         self._save()
 
