@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cpaan.places import join
+from cpaan.study.machines import MARK, check_this_machine
 from cpaan.study.storage import Storage
 
 
@@ -149,3 +150,14 @@ def test_an_address_that_leads_nowhere_is_refused_in_one_line(location):
         Storage(location)
 
     assert "\n" not in str(refused.value)
+
+
+def test_a_machine_that_does_not_see_the_study_takes_no_work(tmp_path):
+    """As one that comes late may not: its folder of that name is another one."""
+    location = str(tmp_path / "shared")
+
+    with pytest.raises(RuntimeError, match=f"does not see the study in {location}"):
+        check_this_machine(location)
+
+    Storage(location).write(MARK, b"of the machine that began")
+    check_this_machine(location)

@@ -10,7 +10,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from cpaan.study.storage import Storage
 
-_MARK = ".machines/mark"
+MARK = ".machines/mark"
+"""File of a storage by which a machine knows that it sees what the others do."""
 _SECONDS = 120.0  # for a process to start on a machine that has just come up, and to answer
 
 
@@ -30,7 +31,7 @@ def check_machines(location: str, say: Callable[[str], None]) -> None:
     storage = Storage(location)
     storage.check()
     mark = uuid.uuid4().hex.encode()
-    storage.write(_MARK, mark)
+    storage.write(MARK, mark)
     nodes = {
         node["NodeID"]: f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
         for node in ray.nodes()
@@ -67,7 +68,7 @@ def check_this_machine(location: str) -> None:
     Raises:
         RuntimeError: If it does not: another machine may do the work.
     """
-    if not Storage(location).exists(_MARK):
+    if not Storage(location).exists(MARK):
         raise RuntimeError(f"{socket.gethostname()} does not see the study in {location}")
 
 
@@ -75,7 +76,7 @@ def _answer_there(location: str, mark: bytes, name: str) -> str | None:
     """Read the mark and write it back under a name; return what is wrong, if anything."""
     try:
         storage = Storage(location)
-        if storage.read(_MARK) != mark:
+        if storage.read(MARK) != mark:
             return "it does not see what is written elsewhere"
         storage.write(name, mark)
     except (OSError, ValueError) as error:
