@@ -300,4 +300,4 @@ def test_ray_down_leaves_nothing_running(laptop, machines):
         return [command for command in commands if not command.startswith("sshd")]
 
     # On workers, Ray ends by itself when it has not found its head for a minute.
-    wait_for(lambda: not left(), 180, lambda: "\n".join(left()))
+    wait_for(lambda: not left(), 400, lambda: "\n".join(left()))
