@@ -184,6 +184,7 @@ def jobs_of(*entries: tuple[str, Command, str]) -> Jobs:
 
 
 SEARCH = Command("search.py", "mine", ["--study", "mine"], {}, begins=True)
+NAMED_LATER = replace(SEARCH, arguments=["--study", "mine", "--study", "mine"])
 GO_ON = Command("search.py", "mine", ["--resume", "mine"], {}, repeats=True)
 REPORT = Command("report.py", "mine", ["mine"], {})
 
@@ -194,6 +195,7 @@ REPORT = Command("report.py", "mine", ["mine"], {})
         (SEARCH, [], None),
         (SEARCH, [("a", SEARCH, "RUNNING")], "a"),
         (SEARCH, [("a", SEARCH, "SUCCEEDED")], "a"),  # while nobody looked
+        (NAMED_LATER, [("a", SEARCH, "SUCCEEDED")], "a"),
         (SEARCH, [("a", SEARCH, "FAILED")], None),
         (GO_ON, [("a", SEARCH, "RUNNING")], "a"),
         (GO_ON, [("a", GO_ON, "SUCCEEDED")], None),

@@ -36,6 +36,17 @@ def add_cluster(group: argparse._ActionsContainer) -> None:
     )
 
 
+def is_for_cluster(options: argparse.Namespace) -> bool:
+    """Return whether a command is to be run elsewhere.
+
+    Raises:
+        ValueError: If it asks here for what only a command elsewhere can do.
+    """
+    if options.stop and not options.cluster:
+        raise ValueError("--stop needs --cluster: what runs here is ended by Ctrl-C")
+    return bool(options.cluster)
+
+
 @dataclass(frozen=True)
 class Command:
     """One of the two commands, as it is to be run elsewhere."""
@@ -54,8 +65,9 @@ class Command:
 
     @property
     def labels(self) -> dict[str, str]:
-        """By which its job is found again."""
-        return {"script": self.script, "study": self.study, "arguments": " ".join(self.arguments)}
+        """By which its job is found again; of those that begin a study there is one."""
+        arguments = "" if self.begins else " ".join(self.arguments)
+        return {"script": self.script, "study": self.study, "arguments": arguments}
 
     def entrypoint(self) -> tuple[str, dict[str, Path]]:
         """Return it as the head runs it, and the files that it needs by their names there.

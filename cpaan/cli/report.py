@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cpaan.cli.guard import INCOMPLETE, INTERRUPTED, guarded
 from cpaan.cli.options import Parser, add_traceback, check_writable, names, positive_number
-from cpaan.cli.remote import Command, add_cluster, run_on_cluster
+from cpaan.cli.remote import Command, add_cluster, is_for_cluster, run_on_cluster
 from cpaan.cli.study_options import RESULTS
 from cpaan.cli.study_setup import fetch_if_absent
 from cpaan.cli.watching import StudyWatch
@@ -100,9 +100,7 @@ def _parser() -> Parser:
 
 
 def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
-    if not options.cluster:
-        if options.stop:
-            raise ValueError("--stop needs --cluster: what runs here is ended by Ctrl-C")
+    if not is_for_cluster(options):
         return _report(options)
     name = find_study(options.study, RESULTS).name
     # By its name alone: where it is here says nothing there.

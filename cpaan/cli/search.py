@@ -9,7 +9,7 @@ from dataclasses import replace
 from optuna.exceptions import OptunaError
 
 from cpaan.cli.guard import INCOMPLETE, INTERRUPTED, guarded
-from cpaan.cli.remote import Command, check_reachable, run_on_cluster
+from cpaan.cli.remote import Command, check_reachable, is_for_cluster, run_on_cluster
 from cpaan.cli.study_options import PROGRAM, RESULTS, search_parser
 from cpaan.cli.study_setup import (
     describe_study,
@@ -36,9 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
-    if not options.cluster:
-        if options.stop:
-            raise ValueError("--stop needs --cluster: what runs here is ended by Ctrl-C")
+    if not is_for_cluster(options):
         return _search(options)
     if options.dry_run:
         raise ValueError("--dry-run shows what this machine would do: leave --cluster out")

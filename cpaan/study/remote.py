@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import aiohttp
 import requests
@@ -110,7 +111,7 @@ class RemoteCluster:
                     os.killpg(tunnel.pid, signal.SIGTERM)
                 tunnel.wait()
 
-    def _raise_unreachable(self, output: str) -> None:
+    def _raise_unreachable(self, output: str) -> NoReturn:
         if "not found" in output and "ead node" in output:
             raise NotThereError(f"{self._config} has no running head: ray up {self._config}")
         last = output.strip().splitlines()[-1:] or ["no answer"]
