@@ -13,6 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import pyarrow.fs
 import pytest
+import sqlalchemy
 import torch
 
 # The kernels of a GPU run without one in Triton's interpreter. Before Triton starts.
@@ -202,3 +203,16 @@ def bucket(s3_server, tmp_path, monkeypatch) -> Bucket:
     location = f"s3://{name}?endpoint_override={server}&scheme=http"
     Place.at(f"{location}&allow_bucket_creation=true").files.create_dir(name)
     return Bucket(location, requests)
+
+
+@pytest.fixture
+def quick_disk() -> Iterator[None]:
+    """Let SQLite not wait for the disk: what a test writes need not outlive the machine."""
+
+    def hurry(connection, _record) -> None:
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("PRAGMA journal_mode = MEMORY")
+
+    sqlalchemy.event.listen(sqlalchemy.Engine, "connect", hurry)
+    yield
+    sqlalchemy.event.remove(sqlalchemy.Engine, "connect", hurry)

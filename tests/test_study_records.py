@@ -2,7 +2,7 @@
 
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import optuna
 import pandas as pd
 import pytest
-import sqlalchemy
 from optuna.trial import TrialState
 from ray.tune.schedulers import TrialScheduler
 from tensorboardX.proto.event_pb2 import Event
@@ -32,22 +31,11 @@ from cpaan.study.space import AS_PRINTED, RECOMMENDED
 from cpaan.study.storage import Storage
 from cpaan.study.trial import ALL_TOP5, CURVE, EPISODE, NOVEL_TOP5, to_metrics
 
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
 CONFIG = StudyConfig(num_trials=12)
 MARKS = CONFIG.marks(200)
 SPACE = new_space(training=new_space().training.with_overrides({"num_episodes": MARKS[-1]}))
-
-
-@pytest.fixture(autouse=True)
-def quick_disk() -> Iterator[None]:
-    """Let SQLite not wait for the disk: what a test writes need not outlive the machine."""
-
-    def hurry(connection, _record) -> None:
-        connection.execute("PRAGMA synchronous = OFF")
-        connection.execute("PRAGMA journal_mode = MEMORY")
-
-    sqlalchemy.event.listen(sqlalchemy.Engine, "connect", hurry)
-    yield
-    sqlalchemy.event.remove(sqlalchemy.Engine, "connect", hurry)
 
 
 def result_of(

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import optuna
 import pytest
-from test_study_records import CONFIG, Search, quick_disk  # noqa: F401
+from test_study_records import CONFIG, Search
 
 from cpaan.bench.driver import new_study
 from cpaan.study.folder import Study, state_path
@@ -14,6 +14,8 @@ from cpaan.study.records import OPTUNA
 from cpaan.study.searcher import OptunaSearcher
 from cpaan.study.storage import Storage
 from cpaan.study.upkeep import Upkeep
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
 def in_the_file(folder: Path) -> list[optuna.trial.FrozenTrial]:
