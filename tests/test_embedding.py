@@ -11,17 +11,17 @@ import torch
 from conftest import shots_of
 
 from cpaan.features import FeatureTable
+from cpaan.few_shot_episodes import FewShotEpisode, FewShotEpisodes, read_base
 from cpaan.randomness import new_rng
 from cpaan.representation import embedding
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.representation.embedding import EmbeddingRun, embed_table, prototype_scores
-from cpaan.representation.few_shot_episodes import FewShotEpisode, FewShotEpisodes, read_base
 from cpaan.splits import Split
 from cpaan.synthetic import GaussianClasses
 from cpaan.tasks import BaseSet, read_phase
 
 CPU = torch.device("cpu")
-SMALL = EmbeddingConfig(num_episodes=20, shots=(1, 2, 5), num_queries=3, hidden_dim=16)
+SMALL = EmbeddingConfig(num_episodes=20, episode_shots=(1, 2, 5), num_queries=3, hidden_dim=16)
 LINEAR = {"output": "linear", "dropout": 0.0, "weight_decay": 0.0}
 
 
@@ -43,7 +43,8 @@ def numbered_rows(counts: tuple[int, ...] = (6, 9, 7, 30)) -> BaseSet:
 @pytest.mark.parametrize("num_shots", [1, 4])
 def test_supports_and_queries_share_no_row_and_are_of_their_classes(num_shots):
     episodes = FewShotEpisodes(
-        numbered_rows(), SMALL.with_overrides({"shots": (1, 4), "num_queries": 2, "num_ways": 3})
+        numbered_rows(),
+        SMALL.with_overrides({"episode_shots": (1, 4), "num_queries": 2, "num_ways": 3}),
     )
     met = set()
     for seed in range(50):
@@ -62,7 +63,7 @@ def test_supports_and_queries_share_no_row_and_are_of_their_classes(num_shots):
 
 
 def test_an_episode_has_all_classes_where_there_are_fewer_than_ways():
-    config = SMALL.with_overrides({"shots": (1,)})
+    config = SMALL.with_overrides({"episode_shots": (1,)})
     episode = FewShotEpisodes(numbered_rows(), config).draw(1, new_rng(0))
 
     assert sorted(episode.classes.tolist()) == [0, 1, 2, 3]
@@ -71,13 +72,13 @@ def test_an_episode_has_all_classes_where_there_are_fewer_than_ways():
 def test_episodes_differ_and_each_number_of_shots_has_its_turn(gaussians):
     run = new_run(gaussians)
     drawn = []
-    draw = run._episodes.draw
+    draw = run.network.episodes.draw
 
     def note(num_shots: int, rng: torch.Generator) -> FewShotEpisode:
         drawn.append(draw(num_shots, rng))
         return drawn[-1]
 
-    run._episodes.draw = note
+    run.network.episodes.draw = note
     run.advance(60)
 
     shots = Counter(episode.supports.shape[1] for episode in drawn)
@@ -89,7 +90,7 @@ def test_episodes_differ_and_each_number_of_shots_has_its_turn(gaussians):
 @pytest.mark.parametrize("normalisation", ["centred", "none"])
 def test_before_training_a_residual_network_ranks_by_the_nearest_centroid(gaussians, normalisation):
     run = new_run(gaussians, normalisation=normalisation, **LINEAR)
-    episode = run._episodes.draw(5, new_rng(1))
+    episode = run.network.episodes.draw(5, new_rng(1))
 
     scores = run.network.scores(episode).detach()
 
@@ -121,7 +122,7 @@ def test_distances_far_from_zero_keep_their_digits_and_gradients():
         SMALL,
         SMALL.with_overrides(LINEAR),
         SMALL.with_overrides({"output": "relu", "residual": False}),
-        dataclasses.replace(EmbeddingConfig.plain(), shots=(1, 2, 5), num_queries=3),
+        dataclasses.replace(EmbeddingConfig.plain(), episode_shots=(1, 2, 5), num_queries=3),
     ],
     ids=["sphere", "linear", "relu", "plain"],
 )
@@ -129,7 +130,11 @@ def test_at_the_start_predictions_have_half_of_the_entropy_they_could_have(gauss
     run = EmbeddingRun(read_base(gaussians.table, gaussians.split, CPU), config, seed=0)
     entropies = []
     for seed in range(10):
-        logs = run.network.scores(run._episodes.draw(2, new_rng(seed))).detach().log_softmax(dim=1)
+        logs = (
+            run.network.scores(run.network.episodes.draw(2, new_rng(seed)))
+            .detach()
+            .log_softmax(dim=1)
+        )
         entropies.append(-(logs.exp() * logs).sum(dim=1).mean())
 
     assert float(torch.stack(entropies).mean()) == pytest.approx(math.log(24) / 2, rel=0.1)
@@ -295,8 +300,8 @@ def test_too_few_rows_are_refused_with_the_class_and_both_numbers():
     [
         {"num_episodes": 0},
         {"num_ways": 1},
-        {"shots": ()},
-        {"shots": (0, 5)},
+        {"episode_shots": ()},
+        {"episode_shots": (0, 5)},
         {"num_queries": 0},
         {"hidden_dim": -1},
         {"dropout": 1.0},

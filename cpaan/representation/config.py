@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal, Self
 
+from cpaan.layers import PerceptronSettings
+from cpaan.learning import EpisodeSettings, LearningSettings
 from cpaan.settings import Settings
 
 LARGEST_SMALL_IMAGE = 64
@@ -73,9 +75,7 @@ class BackboneConfig(Settings):
             "grown_after",
         )
         self._refuse_negative("weight_decay")
-        for name in ("momentum", "label_smoothing", "warmup"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be from 0 to below 1, got {getattr(self, name)}")
+        self._refuse_unless_below_one("momentum", "label_smoothing", "warmup")
         for name in (
             "first_view",
             "grown_after",
@@ -139,7 +139,7 @@ class BackboneConfig(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbeddingConfig(Settings):
+class EmbeddingConfig(PerceptronSettings, EpisodeSettings, LearningSettings):
     """Everything that decides the embedding, apart from features and seed.
 
     The defaults are what we recommend; `plain` is what is commonly meant by the name. That learns
@@ -151,40 +151,12 @@ class EmbeddingConfig(Settings):
 
     num_episodes: int = 800
     """Episodes of training."""
-    num_ways: int = 200
-    """Classes of an episode; all base classes where there are fewer."""
-    shots: tuple[int, ...] = (1, 2, 5, 10, 20)
-    """Supports of a class; an episode draws one of these numbers."""
-    num_queries: int = 5
-    """Queries of a class."""
-
-    normalisation: Literal["centred", "none"] = "centred"
-    """Of features before the network. Centred: on the mean of the base prototypes, then scaled by
-    one number so that a base example's mean squared distance to its class mean is D."""
-    hidden_dim: int = 512
-    """Width of the hidden layer."""
-    residual: bool = True
-    """Whether the network's output is added to its input; training then starts at the identity."""
     output: Literal["sphere", "linear", "relu"] = "sphere"
     """Sphere: every embedded row is scaled to a mean square of one."""
-
-    dropout: float = 0.5
-    """Share of the input and of the hidden layer that is left out in training."""
     weight_decay: float = 2.0
     """Share of the matrices that a step takes away, in units of the learning rate."""
     learning_rate: float = 3e-3
-    """Adam's, at the start; it falls along a half-cosine to zero."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._refuse_unless_positive("num_episodes", "num_queries", "hidden_dim", "learning_rate")
-        self._refuse_negative("dropout", "weight_decay")
-        if self.num_ways < 2:
-            raise ValueError(f"num_ways must be 2 or more, got {self.num_ways}")
-        if not self.shots or min(self.shots) < 1:
-            raise ValueError(f"shots must be positive whole numbers, got {list(self.shots)}")
-        if self.dropout >= 1:
-            raise ValueError(f"dropout must be below 1, got {self.dropout}")
+    """At the start."""
 
     @classmethod
     def plain(cls) -> Self:

@@ -12,11 +12,11 @@ import torch
 from cpaan.feature_cache import open_features
 from cpaan.feature_parquet import write_features
 from cpaan.features import FeatureTable
+from cpaan.few_shot_episodes import read_base
 from cpaan.files import load_state, save_state, write_whole
 from cpaan.provenance import describe_run
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.representation.embedding import EmbeddingRun, embed_table
-from cpaan.representation.few_shot_episodes import read_base
 from cpaan.representation.layout import (
     ABOUT,
     FEATURES,

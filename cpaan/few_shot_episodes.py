@@ -1,4 +1,4 @@
-"""Episodes for embeddings: some shots and some queries of base classes.
+"""Episodes for meta-learners: some shots and some queries of base classes.
 
 Shapes: D = feature dimension, N = ways, K = shots, Q = queries of a class.
 """
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cpaan.features import TRAIN, FeatureTable
-from cpaan.representation.config import EmbeddingConfig
+from cpaan.learning import EpisodeRngs, EpisodeSettings
 from cpaan.splits import VALIDATION_PHASE, Split
 from cpaan.tasks import BaseSet
 
@@ -34,7 +34,7 @@ def read_base(table: FeatureTable, split: Split, device: torch.device) -> BaseSe
     return BaseSet(table.gather(np.concatenate(rows)).to(device), counts, names)
 
 
-def check_rows(num_rows: Mapping[str, int], config: EmbeddingConfig) -> None:
+def check_rows(num_rows: Mapping[str, int], config: EpisodeSettings) -> None:
     """Refuse base classes that episodes cannot be drawn from.
 
     Args:
@@ -44,20 +44,30 @@ def check_rows(num_rows: Mapping[str, int], config: EmbeddingConfig) -> None:
     Raises:
         ValueError: If there is but one class, or one has too few rows.
     """
-    needed = max(config.shots) + config.num_queries
+    needed = max(config.episode_shots) + config.num_queries
     smallest = min(num_rows, key=lambda name: num_rows[name])
     if len(num_rows) < 2 or num_rows[smallest] < needed:
         raise ValueError(
             f"class {smallest}, the smallest of {len(num_rows)}, has {num_rows[smallest]} train "
             f"rows, but 2 classes with as many as the most shots and num_queries together, "
-            f"{needed}, are needed"
+            f"{needed}, are needed (--set episode_shots=...)"
         )
+
+
+def percent_right(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return how many queries score best for their own class, in percent.
+
+    Args:
+        scores: Shape (queries, N).
+        labels: Shape (queries,).
+    """
+    return 100 * (scores.detach().argmax(dim=1) == labels).float().mean()
 
 
 class FewShotEpisodes:
     """Draws episodes from base classes; holds no random state."""
 
-    def __init__(self, base: BaseSet, config: EmbeddingConfig) -> None:
+    def __init__(self, base: BaseSet, config: EpisodeSettings) -> None:
         """Check that there are examples enough.
 
         Raises:
@@ -67,6 +77,19 @@ class FewShotEpisodes:
         self._base = base
         self._config = config
         self._every_row = torch.arange(int(base.counts.max()), device=base.counts.device)
+
+    def draw_next(self, rngs: EpisodeRngs) -> FewShotEpisode:
+        """Draw an episode with one of the configured numbers of shots."""
+        choice = torch.randint(len(self._config.episode_shots), (), generator=rngs.cpu)
+        return self.draw(self._config.episode_shots[int(choice)], rngs.device)
+
+    def draw_middling(self, rng: torch.Generator) -> FewShotEpisode:
+        """Draw an episode with the middle one of the configured numbers of shots.
+
+        A scale that is chosen by an episode depends on that number, but should not on luck.
+        """
+        shots = sorted(self._config.episode_shots)
+        return self.draw(shots[len(shots) // 2], rng)
 
     def draw(self, num_shots: int, rng: torch.Generator) -> FewShotEpisode:
         """Draw classes, and rows of each without replacement; nobody waits for the device."""

@@ -1,0 +1,1 @@
+"""What several baselines share, or what is too much for the file of one."""

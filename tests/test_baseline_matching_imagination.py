@@ -1,0 +1,55 @@
+"""Feature Imagination on PMN: where it starts, and what is refused."""
+
+import pytest
+import torch
+from conftest import assert_searched, shots_of
+
+from cpaan.baselines.matching_imagination import (
+    PUBLISHED,
+    SPACE,
+    MatchingImagination,
+    MatchingImaginationConfig,
+)
+from cpaan.config import OWN
+from cpaan.learning import LearningRun
+from cpaan.randomness import new_rng
+from cpaan.tasks import LowShotTask, read_phase
+
+SMALL = MatchingImaginationConfig(
+    num_episodes=20, episode_shots=(1, 2, 5), num_queries=3, num_augmented=10
+)
+
+
+def untrained(task: LowShotTask, **settings: object) -> tuple[MatchingImagination, LearningRun]:
+    """A method as it is before its first episode, and its run."""
+    made = MatchingImagination(SMALL.with_overrides(settings))
+    run = made.begin(task.base, new_rng(0))
+    made.fit(task, new_rng(0))
+    return made, run
+
+
+def test_before_training_imagination_is_a_matcher_of_repeated_shots(gaussians):
+    rows = shots_of(gaussians.table, gaussians.split)
+    task, queries = read_phase(
+        gaussians.table, gaussians.split, "validation", rows, (1, 5), torch.device("cpu")
+    )
+    imagination, run = untrained(task)
+
+    scores = imagination.predict(queries.features)[OWN]
+
+    nothing, _ = untrained(task, num_augmented=1)  # shots are but repeated
+    torch.testing.assert_close(scores, nothing.predict(queries.features)[OWN])
+    for parameter in run.learner.hallucinator.parameters():
+        parameter.data += 0.1
+    imagination.fit(task, new_rng(0))
+    assert not torch.allclose(imagination.predict(queries.features)[OWN], scores, rtol=0.01)
+
+
+def test_supports_are_needed():
+    with pytest.raises(ValueError, match="num_examples"):
+        SMALL.with_overrides({"num_examples": 0})
+
+
+def test_defaults_lie_inside_of_what_is_searched():
+    assert PUBLISHED.hallucinator == "relu"
+    assert_searched(SPACE, MatchingImaginationConfig())
