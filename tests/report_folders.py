@@ -1,0 +1,189 @@
+"""Small reports whose numbers one can check by hand, as `tune/report.py` leaves them."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+COLUMNS = {"novel": 0.0, "all": 5.0, "base": 20.0, "novel_joint": -5.0, "all_prior": 6.0}
+"""What is added to a row's level."""
+SHOTS = {1: 0.0, 5: 10.0}
+DRAWS = (-1.0, 1.0, -2.0, 0.0, 2.0)
+"""The first two are the fixed ones. Both kinds have the mean zero."""
+NUM_FIXED = 2
+LEVELS = {
+    ("none", "centroid"): 30.0,
+    ("none", "linear"): 32.0,
+    ("copy", "centroid"): 36.0,
+    ("copy", "linear"): 31.0,
+    ("MAML", "own"): 35.0,
+    ("PN", "centroid"): 40.0,
+    ("PN", "linear"): 33.0,
+    ("cCov-GAN-PN", "centroid"): 41.0,
+    ("cCov-GAN-PN", "linear"): 45.0,
+    ("cCov-GAN-PN: all base classes", "linear"): 39.0,  # the head of the search
+}
+ABLATION = {"of": "cCov-GAN-PN", "family": "neighbours", "label": "all base classes"}
+RUN = {
+    "command": "python tune/report.py --name hand",
+    "commit": "0123456789abcdef0123456789abcdef01234567",
+    "time": "2026-11-15T12:43:56+00:00",
+    "python": "3.11.7",
+    "numpy": "2.4.6",
+    "torch": "2.13.0",
+}
+SEARCH = {**RUN, "command": "python tune/search.py --name hand"}
+CURVES = {0: [20.0, 30.0, 40.0], 1: [21.0], 2: [25.0, 35.0], 3: [22.0, 33.0, 42.0]}
+
+
+def make_scores(levels: Mapping[tuple[str, str], float] = LEVELS) -> pd.DataFrame:
+    """Return scores: level, plus column, shots and draw; top-1 is ten below, seeds differ by 1."""
+    return pd.DataFrame(
+        [
+            {
+                "method": method,
+                "head": head,
+                "column": column,
+                "shots": shots,
+                "draw": draw,
+                "seed": seed,
+                "top1": level + of_column + of_shots + wobble + of_seed - 10,
+                "top5": level + of_column + of_shots + wobble + of_seed,
+            }
+            for (method, head), level in levels.items()
+            for column, of_column in COLUMNS.items()
+            for shots, of_shots in SHOTS.items()
+            for draw, wobble in enumerate(DRAWS)
+            for seed, of_seed in ((3, -0.5), (4, 0.5))
+        ]
+    )
+
+
+def make_trials() -> pd.DataFrame:
+    """Return four trials: two complete, two stopped at the rungs 5 and 10."""
+    return pd.DataFrame(
+        [
+            {
+                "trial": trial,
+                "state": "complete" if len(curve) == 3 else "stopped early",
+                "score": curve[-1],
+                "novel_top5": curve[-1] - 1,
+                "all_top5": curve[-1] + 1,
+                "episodes": (5, 10, 20)[len(curve) - 1],
+                "seconds": 90.0,
+                "worker_seconds": 90.0,
+                "gpu_seconds": 45.0,
+                "cycle_weight": 1.0 + trial,
+                "ky_fan_order": 2 + trial,
+                "curve": [
+                    {
+                        "episode": episode,
+                        "novel_top5": value - 1,
+                        "all_top5": value + 1,
+                        "seconds": 90.0,
+                    }
+                    for episode, value in zip((5, 10, 20), curve, strict=False)
+                ],
+                "training": "{}",
+                "evaluation": "{}",
+                "problem": None,
+            }
+            for trial, curve in CURVES.items()
+        ]
+    )
+
+
+def _best(method: str) -> dict[str, Any]:
+    return {
+        "run": SEARCH,
+        "method": method,
+        "trial": 3,
+        "score": 42.0,
+        "parameters": {"cycle_weight": 4.0, "ky_fan_order": 5},
+        "head": "linear",
+        "num_trials": 4,
+    }
+
+
+def _study(method: str) -> dict[str, Any]:
+    classes = {"base": ["a", "b"], "novel": ["c", "d", "e"]}
+    return {
+        "config": {"method": method, "seed": 0, "early_stopping": True},
+        "data": {
+            "fingerprint": "f1f2f3",
+            "split": {"validation": classes, "test": classes, "label_names": None},
+        },
+        "dimensions": 16,
+    }
+
+
+def make_about(scores: pd.DataFrame, *, is_table: bool = True) -> dict[str, Any]:
+    """Return ``report.json``: of many rows, or of one and the controls."""
+    names = list(dict.fromkeys(scores["method"]))
+    rows = [
+        {
+            "name": name,
+            "method": name.split(":")[0],
+            "trial": 3,
+            "seeds": [3, 4],
+            "training": None,
+            "evaluation": {},
+            "ablation": ABLATION if name.endswith("all base classes") else None,
+        }
+        for name in names
+    ]
+    searched = [row["name"] for row in rows if row["ablation"] is None]
+    of_table = {
+        "studies": {name: _study(name) for name in searched},
+        "best": {name: _best(name) for name in searched},
+    }
+    of_one = {"study": _study("cCov-GAN-PN"), "best": _best("cCov-GAN-PN")}
+    return {
+        "run": RUN,
+        "settings": {"num_seeds": 2, "num_fixed_draws": NUM_FIXED, "num_seeded_draws": 3},
+        "phase": "test",
+        "rows": rows,
+        "failed": {"SN": "SN has no scores: it diverged & ended <early>"},
+        "test_reads": 7,
+        "nodes": [{"CPU": 16.0, "GPU": 1.0, "accelerator_type:H200": 1.0}],
+        "num_fixed": NUM_FIXED,
+        "cost": {"seconds": 600.0, "gpu_seconds": 1800.0},
+        **(of_table if is_table else of_one),
+        "cells": [],
+        "diversity": [
+            {"method": name, "shots": k, "draw": draw, "seed": 3, "distance": 9.0, "ratio": ratio}
+            for name, ratio in (("copy", 1.1), ("cCov-GAN-PN", 0.8))
+            for k in SHOTS
+            for draw in range(len(DRAWS))
+        ],
+        "priors": [],
+        # As if validation had seen the same levels.
+        "heads": [
+            {"method": method, "head": head, "score": level}
+            for (method, head), level in sorted(LEVELS.items(), key=lambda item: -item[1])
+            if ":" not in method
+        ],
+    }
+
+
+def write_report(folder: Path, *, is_table: bool = True, **changes: Any) -> Path:
+    """Write a report and its searches' trials into a folder, and return it.
+
+    Args:
+        folder: Made where it is missing.
+        is_table: Whether every row has a search of its own.
+        changes: Of ``report.json``; None takes a key away.
+    """
+    scores = make_scores()
+    about = {**make_about(scores, is_table=is_table), **changes}
+    about = {key: value for key, value in about.items() if value is not None}
+    report = folder / "report"
+    report.mkdir(parents=True)
+    scores.to_parquet(report / "scores.parquet", index=False)
+    (report / "report.json").write_text(json.dumps(about))
+    for place in [folder / "PN", folder / "cCov-GAN-PN"] if is_table else [folder]:
+        place.mkdir(exist_ok=True)
+        make_trials().to_parquet(place / "trials.parquet", index=False)
+    return folder

@@ -1,0 +1,43 @@
+"""From a study's folder to the files of its page."""
+
+from pathlib import Path
+
+import pytest
+from report_folders import write_report
+
+from cpaan.page.page import write_page
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    written: dict[str, bytes] = {}
+    write_page(folder, written.__setitem__)
+    return written
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_table", [True, False])
+def test_a_page_and_its_pictures_are_written_below_the_report(tmp_path, is_table):
+    written = files_of(write_report(tmp_path / "hand", is_table=is_table))
+
+    page = written.pop("report/index.html").decode()
+    assert page.startswith("<!DOCTYPE html>")
+    assert page.rstrip().endswith("</html>")
+    assert written
+    for name, content in written.items():
+        assert f'href="{name.removeprefix("report/")}"' in page
+        assert content.startswith(b"\x89PNG" if name.endswith("png") else b"<?xml")
+
+
+@pytest.mark.slow
+def test_the_same_files_give_the_same_page(tmp_path):
+    folder = write_report(tmp_path / "hand", is_table=False)
+
+    assert files_of(folder) == files_of(folder)
+
+
+def test_a_folder_without_a_report_has_no_page(tmp_path):
+    written: dict[str, bytes] = {}
+
+    with pytest.raises(ValueError, match="there is no report to draw"):
+        write_page(tmp_path, written.__setitem__)
+    assert written == {}
