@@ -3,7 +3,8 @@
 Shapes: P = problems, N = novel classes, S = synthetic examples a class, D = feature dimension.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -146,3 +147,22 @@ def mean_pairwise_distance(examples: Tensor) -> Tensor:
         totals.append(torch.cdist(centred, centred).sum())
     pairs = num_examples * (num_examples - 1)
     return (torch.stack(totals) / (pairs or torch.nan)).view(batch).cpu()
+
+
+def diversity_of(synthetic: Sequence[Tensor]) -> Tensor | None:
+    """Return the mean distance of two synthetic examples of a class, shape (P, N).
+
+    Args:
+        synthetic: Of every problem, P times shape (N, S, D).
+
+    Returns:
+        On the CPU; NaN where S is zero or one. None if no problem has any synthetic examples.
+    """
+    if not any(each.shape[1] for each in synthetic):
+        return None
+    return torch.stack(
+        [
+            mean_pairwise_distance(each) if each.shape[1] else torch.full((len(each),), math.nan)
+            for each in synthetic
+        ]
+    )

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cpaan.files import load_state, save_state
+from cpaan.learning import Run
 from cpaan.provenance import describe_run
-from cpaan.steps import LOSSES
-from cpaan.training import TrainingRun
 
 _MOST_EPISODES_AT_ONCE = 100  # between looks at the losses
 _SECONDS_AT_ONCE = 2.0
@@ -15,12 +14,12 @@ _SECONDS_BETWEEN_MESSAGES = 10.0
 _SECONDS_BETWEEN_CHECKPOINTS = 30.0
 
 
-def save_checkpoint(run: TrainingRun, path: Path) -> None:
+def save_checkpoint(run: Run, path: Path) -> None:
     """Write all that decides how a run goes on, whole or not at all: the old file survives."""
     save_state(path, {**run.state_dict(), "run": describe_run()})
 
 
-def load_checkpoint(run: TrainingRun, path: Path) -> dict[str, str]:
+def load_checkpoint(run: Run, path: Path) -> dict[str, str]:
     """Let a new run go on from a file.
 
     Returns:
@@ -28,13 +27,15 @@ def load_checkpoint(run: TrainingRun, path: Path) -> dict[str, str]:
 
     Raises:
         ValueError: If it is no checkpoint, or one of another run; see
-            `TrainingRun.load_state_dict`.
+            its ``load_state_dict``.
     """
     state = load_state(path)
     try:
-        missing = {"GAN", "config", "episode", "networks"} - set(state)
+        missing = set(run.state_dict()) - set(state)
         if missing:
-            raise ValueError(f"it is no checkpoint of a GAN: {', '.join(sorted(missing))} missing")
+            raise ValueError(
+                f"it is no checkpoint of {run.name}: {', '.join(sorted(missing))} missing"
+            )
         run.load_state_dict(state)
     except Exception as error:  # a file of something else fails anywhere
         reason = " ".join(str(error).split())
@@ -43,7 +44,7 @@ def load_checkpoint(run: TrainingRun, path: Path) -> dict[str, str]:
 
 
 def train_to_end(
-    run: TrainingRun,
+    run: Run,
     *,
     checkpoint: Path | None = None,
     progress: Callable[[str], None] = lambda message: None,
@@ -55,7 +56,7 @@ def train_to_end(
         checkpoint: Where it is kept now and then, and at the end; None: nowhere.
         progress: Called with a line now and then.
     """
-    num_episodes, name = run.config.num_episodes, run.gan.name
+    num_episodes, name = run.num_episodes, run.name
     started, first = time.monotonic(), run.episode
     said = saved = looked = started
     count, kept = 1, run.episode
@@ -70,7 +71,9 @@ def train_to_end(
             if is_last or now - said > _SECONDS_BETWEEN_MESSAGES:
                 said = now
                 left = (num_episodes - run.episode) * (now - started) / (run.episode - first)
-                losses = ", ".join(f"{term} {terms[term]:.3g}" for term in LOSSES if terms[term])
+                losses = ", ".join(
+                    f"{term} {terms[term]:.3g}" for term in run.losses if terms[term]
+                )
                 place = f"episode {run.episode} of {num_episodes}, {left:.0f} s left"
                 progress(f"{name}: {place}; {losses}")
             if checkpoint and (is_last or now - saved > _SECONDS_BETWEEN_CHECKPOINTS):

@@ -6,6 +6,8 @@ from typing import Any, Literal, Self, get_type_hints
 from cpaan.settings import Settings
 
 HEADS = ("centroid", "cosine", "knn", "linear")
+OWN = "own"
+"""Stands in the place of a head for the classifier of a method that has one of its own."""
 
 _LARGEST_COUNT = 10**9
 
@@ -67,7 +69,8 @@ class EvaluationConfig(NeighbourSettings):
     seed: int = 0
     """The first training seed; the others follow it."""
     heads: tuple[str, ...] = HEADS
-    """Classifiers that are fitted to the same examples."""
+    """Classifiers that are fitted to the same examples; methods that have none but their own are
+    asked for that."""
 
     num_synthetic: int = 100
     """Synthetic examples of each novel class."""
@@ -120,7 +123,7 @@ class EvaluationConfig(NeighbourSettings):
             raise ValueError(f"shots must be positive whole numbers, got {list(self.shots)}")
         if len(set(self.shots)) < len(self.shots):
             raise ValueError(f"each number of shots is wanted once, got {list(self.shots)}")
-        unknown = [head for head in self.heads if head not in HEADS]
+        unknown = [head for head in self.heads if head not in (*HEADS, OWN)]
         if unknown or not self.heads or len(set(self.heads)) < len(self.heads):
             raise ValueError(
                 f"heads are {', '.join(HEADS)}, each once at most, got {', '.join(self.heads)!r}"
@@ -142,8 +145,9 @@ the base classes, then train on real and synthetic examples as if all were real.
 class TrainConfig(NeighbourSettings):
     """Everything that decides meta-training, apart from data, seed and which of the four GANs.
 
-    The defaults are what we recommend; `as_printed` is the paper. Weights and distances are in
-    units of the normalised features.
+    The defaults are what we recommend (CP-AAN+); `faithful` is the paper's method, and
+    `as_printed` the paper to the letter. Weights and distances are in units of the normalised
+    features.
 
     Raises:
         ValueError: If a value makes no sense.
@@ -287,6 +291,18 @@ class TrainConfig(NeighbourSettings):
     def num_base_examples(self) -> int:
         """Meta-base examples of an episode."""
         return self.batch_size - self.num_ways * self.max_shots
+
+    @classmethod
+    def faithful(cls) -> Self:
+        """Return the paper's method: open points settled, and nothing that goes past it.
+
+        What the defaults have beyond it: discriminators that see the whole meta-novel class, a
+        generator that begins as the identity, the term that draws the translated mean towards the
+        mean of the whole class, and episodes with as few shots as the test.
+        """
+        return cls(
+            episode_shots=(10,), real_examples="shots", residual="none", prototype_weight=0.0
+        )
 
     @classmethod
     def as_printed(cls) -> Self:

@@ -1,4 +1,4 @@
-"""The column all_prior: the share of novel queries that is assumed, and how it is chosen."""
+"""What is chosen on the validation phase: the prior of the column all_prior, and a head."""
 
 from typing import Any
 
@@ -38,6 +38,23 @@ def with_priors(scores: pd.DataFrame, priors: pd.DataFrame) -> pd.DataFrame:
     chosen = pd.concat(parts, axis="columns").reset_index()
     together = pd.concat([scores[is_plain], chosen], ignore_index=True).drop(columns="prior")
     return together.sort_values("method", key=in_order, kind="stable", ignore_index=True)
+
+
+def best_heads(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return how each head of a method did: the mean of LSL and GLSL top-5 over all shots.
+
+    Returns:
+        Columns method, head and score; the best head of a method first.
+    """
+    relevant = scores[scores["column"].isin(["novel", "all"])]
+    means = relevant.groupby(["method", "head", "column"], sort=False)["top5"].mean()
+    found = means.groupby(["method", "head"], sort=False).mean().rename("score").reset_index()
+    found["score"] = found["score"].round(9)  # or the last bit would decide between equal ones
+    order = {name: number for number, name in enumerate(found["method"].unique())}
+    found = found.sort_values("score", ascending=False, kind="stable")
+    return found.sort_values(
+        "method", key=lambda names: names.map(order), kind="stable", ignore_index=True
+    )
 
 
 def in_order(column: "pd.Series[Any]") -> "pd.Series[Any]":

@@ -15,6 +15,11 @@ def reseed(rng: torch.Generator, *words: int) -> torch.Generator:
     return rng.manual_seed(int(state) % 2**63)
 
 
+def draw_word(rng: torch.Generator) -> int:
+    """Draw a whole number for `new_rng`, which decides any number of streams."""
+    return int(torch.randint(2**62, (), generator=rng))
+
+
 def spawn(rng: torch.Generator, count: int) -> list[torch.Generator]:
     """Return generators for parts of a task, so that none depends on how much another draws."""
     return [new_rng(int(word)) for word in torch.randint(2**62, (count,), generator=rng)]

@@ -46,12 +46,40 @@ class Settings:
             if not 0 < getattr(self, name) < _LARGEST:
                 raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}")
 
+    def _refuse_unless_below_one(self, *names: str) -> None:
+        for name in names:
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be from 0 to below 1, got {getattr(self, name)}")
+
     def _refuse_negative(self, *names: str) -> None:
         for name in names:
             if not 0 <= getattr(self, name) < _LARGEST:
                 raise ValueError(
                     f"{name} must be finite and not negative, got {getattr(self, name)}"
                 )
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers that a search may try, ends included; whole ones where both ends are."""
+
+    low: float
+    high: float
+    log: bool = False
+
+
+class Choice(tuple[Any, ...]):
+    """Values that a search may try."""
+
+    __slots__ = ()
+
+    def __new__(cls, *values: Any) -> Self:
+        """Take the values one by one."""
+        return super().__new__(cls, values)
+
+
+SearchSpace = Mapping[str, Range | Choice]
+"""What may be searched of a method, by the names of its settings."""
 
 
 def parse_settings(assignments: Sequence[str], *configs: Settings) -> list[dict[str, Any]]:

@@ -4,8 +4,9 @@ Two base classes leave none to play novel ones, so there is no meta-training her
 trained directly to translate the base arms into the novel ones, of which it sees four points each.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -146,3 +147,59 @@ def check_spiral(config: TrainConfig) -> None:
 def draw_points(seed: int) -> Spiral:
     """Return the spiral of a seed."""
     return spiral(new_rng(seed, 3))
+
+
+_DIGITS = 3  # of coordinates that go from -6 to 6
+
+
+def to_plain(points: Spiral, outcomes: Mapping[str, SpiralOutcome]) -> dict[str, Any]:
+    """Return a spiral and what GANs made of it as lists and numbers, for a JSON file.
+
+    Coordinates are rounded: enough for a picture, too little to compute with.
+    """
+
+    def rounded(tensor: Tensor) -> list[list[list[float]]]:
+        return [
+            [[round(value, _DIGITS) for value in point] for point in arm] for arm in tensor.tolist()
+        ]
+
+    return {
+        "base": rounded(points.base),
+        "novel": rounded(points.novel),
+        "shots": rounded(points.shots),
+        "outcomes": {
+            name: {
+                "translated": rounded(outcome.translated),
+                "returned": rounded(outcome.returned),
+                "diversity_ratio": outcome.diversity_ratio,
+                "covariance_gap": outcome.covariance_gap,
+            }
+            for name, outcome in outcomes.items()
+        },
+    }
+
+
+def from_plain(content: Mapping[str, Any]) -> tuple[Spiral, dict[str, SpiralOutcome]]:
+    """Return what `to_plain` was given, as far as its rounding has left it.
+
+    Raises:
+        ValueError: If a part is missing.
+    """
+
+    def tensor(values: list[list[list[float]]]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float64)
+
+    try:
+        points = Spiral(*(tensor(content[name]) for name in ("base", "novel", "shots")))
+        outcomes = {
+            name: SpiralOutcome(
+                translated=tensor(outcome["translated"]),
+                returned=tensor(outcome["returned"]),
+                diversity_ratio=outcome["diversity_ratio"],
+                covariance_gap=outcome["covariance_gap"],
+            )
+            for name, outcome in content["outcomes"].items()
+        }
+    except KeyError as error:
+        raise ValueError(f"this is no spiral: it lacks {error}") from error
+    return points, outcomes

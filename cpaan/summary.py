@@ -93,9 +93,15 @@ def is_only_row(against: str, scores: pd.DataFrame) -> bool:
     return all(against in (method, f"{method}/{head}") for method, head in rows)
 
 
-def mean_interval(values: pd.Series) -> float:
-    """Return half the width of the 95 % t-interval of a mean; NaN for a single value."""
+def mean_interval(values: pd.Series, num_comparisons: int = 1) -> float:
+    """Return half the width of the 95 % t-interval of a mean; NaN for a single value.
+
+    Args:
+        values: Of which the mean is taken.
+        num_comparisons: Out of how many this one was picked, for being the largest, say. The
+            interval is then so wide that those of all of them hold at once (Bonferroni).
+    """
     if len(values) < 2:
         return float("nan")
-    quantile = stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)
+    quantile = stdtrit(len(values) - 1, 1 - (1 - CONFIDENCE) / (2 * num_comparisons))
     return float(quantile * values.std() / np.sqrt(len(values)))

@@ -4,6 +4,7 @@ Shapes: P = problems, B = base classes of the phase, N = novel classes, D = feat
 """
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -63,6 +64,15 @@ class BaseSet:
             digest.update(rows[number].contiguous().cpu().numpy().tobytes())
         return digest.hexdigest()[:16]
 
+    def in_order_of_names(self) -> "BaseSet":
+        """Return the same examples with classes in the order of names, as both phases have it."""
+        rows = self.by_class()
+        return BaseSet(
+            torch.cat([rows[number] for number in self.order]),
+            self.counts[self.order],
+            [self.names[number] for number in self.order],
+        )
+
     def by_class(self) -> tuple[Tensor, ...]:
         """Return views of each class's rows."""
         return self.features.split(self.counts.tolist())
@@ -81,6 +91,15 @@ class BaseSet:
         """Mean Euclidean norm of an example."""
         total = sum(_at_least_float32(rows).norm(dim=1).sum().double() for rows in self.by_class())
         return float(total) / len(self.features) or 1.0
+
+    def check_finite(self) -> None:
+        """Refuse examples that no network can learn from.
+
+        Raises:
+            ValueError: If examples or their squares are not finite.
+        """
+        if not math.isfinite(self.variance):
+            raise ValueError("the features are not finite, or too large: their squares are not")
 
     def pick(self, classes: Tensor, uniforms: Tensor) -> Tensor:
         """Return one row of each named class, shape (*classes.shape, D), in float32 or better.
@@ -125,6 +144,36 @@ class LowShotTask:
     def support(self, problem: Problem) -> Tensor:
         """Return the real examples of one problem's novel classes, shape (N, shots, D)."""
         return self.shots[problem.draw, :, : problem.num_shots]
+
+    def columns_from(self, order: Sequence[int]) -> Tensor:
+        """Return where each class of the scores stands if base classes are in another order.
+
+        Args:
+            order: Positions of all base classes, or of the phase's own; novel ones are behind them.
+
+        Returns:
+            Shape (B + N,).
+        """
+        base = torch.tensor(order).argsort()[: self.num_base]
+        novel = torch.arange(len(order), len(order) + self.num_novel)
+        return torch.cat([base, novel]).to(self.device)
+
+    def draw_exemplars(self, num_exemplars: int, rng: torch.Generator) -> Tensor:
+        """Draw rows of the phase's base classes, shape (B, num_exemplars, D), in float32.
+
+        Of a class, no row comes twice before all have come once.
+
+        Args:
+            num_exemplars: Of each class.
+            rng: On the CPU.
+        """
+        counts = self.base.counts[: self.num_base].cpu().unsqueeze(1)
+        every_row = torch.arange(int(counts.max()))
+        keys = torch.rand(len(counts), len(every_row), generator=rng)
+        order = keys.masked_fill(every_row >= counts, math.inf).argsort(dim=1)
+        chosen = order.gather(1, torch.arange(num_exemplars) % counts).to(self.device)
+        first_row = self.base.first_row[: self.num_base].unsqueeze(1)
+        return self.base.features[first_row + chosen].float()
 
     @cached_property
     def novel_prototypes(self) -> Tensor:

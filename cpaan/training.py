@@ -12,13 +12,10 @@ from cpaan.config import TrainConfig
 from cpaan.devices import quick_products
 from cpaan.episodes import Episodes
 from cpaan.gans import Gan, Networks
+from cpaan.learning import TrainingDivergedError, check_goes_on
 from cpaan.randomness import new_rng
-from cpaan.steps import TERMS, Step
+from cpaan.steps import LOSSES, TERMS, Step
 from cpaan.workers import ALONE, Workers
-
-
-class TrainingDivergedError(ValueError):
-    """A loss is no longer a number."""
 
 
 class TrainingRun:
@@ -49,12 +46,10 @@ class TrainingRun:
         Raises:
             ValueError: If the workers cannot share the configured number of episodes evenly.
         """
-        if config.num_episodes % workers.count:
-            raise ValueError(
-                f"{config.num_episodes} episodes cannot be shared by {workers.count} workers: "
-                f"take a multiple of {workers.count}"
-            )
+        workers.check_shares(config.num_episodes)
         self.gan = gan
+        self.name = gan.name
+        self.losses: tuple[str, ...] = LOSSES
         self.config = config
         self.episodes = episodes
         self.episode = 0
@@ -70,6 +65,16 @@ class TrainingRun:
         self._step = Step(gan, episodes, self.networks, config, self._seed_word, workers)
         self._history: list[Tensor] = []  # (steps, terms) each
         self._has_diverged = False
+
+    @property
+    def num_episodes(self) -> int:
+        """How many there are to be, of all workers together."""
+        return self.config.num_episodes
+
+    @property
+    def data(self) -> str:
+        """Fingerprint of the base examples."""
+        return self.episodes.data.fingerprint
 
     @property
     def history(self) -> Tensor:
@@ -117,7 +122,7 @@ class TrainingRun:
 
     def _raise_divergence(self, episode: int, what: str) -> NoReturn:
         self._has_diverged = True
-        raise TrainingDivergedError(f"{self.gan.name} diverged: at episode {episode}, {what}")
+        raise TrainingDivergedError(f"{self.name} diverged: at episode {episode}, {what}")
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that decides how the run goes on.
@@ -126,7 +131,7 @@ class TrainingRun:
             TrainingDivergedError: If it cannot go on.
         """
         if self._has_diverged:
-            raise TrainingDivergedError(f"{self.gan.name} has diverged: there is nothing to keep")
+            raise TrainingDivergedError(f"{self.name} has diverged: there is nothing to keep")
         return {
             **self._identity(),
             "config": self.config.to_dict(),
@@ -158,21 +163,11 @@ class TrainingRun:
                 f"it has {state['episode']} episodes, and {self.config.num_episodes} are wanted"
             )
         if state["episode"] < self.config.num_episodes:
-            here = self._step.device.type
-            if state["device"] != here:
-                raise ValueError(
-                    f"it was trained on {state['device']} and can go on only there, not on {here}"
-                )
-            if state["workers"] != self._workers.count:
-                raise ValueError(
-                    f"it was trained by {state['workers']} workers and can go on only with as "
-                    f"many, not with {self._workers.count}"
-                )
+            check_goes_on(state, self._step.device, self._workers)
         self.networks.load_state_dict(state["networks"])
         self._step.load_state_dict(state)
         self._history = [state["history"]]
         self.episode = state["episode"]
 
     def _identity(self) -> dict[str, Any]:
-        fingerprint = self.episodes.data.fingerprint
-        return {"GAN": self.gan.name, "data": fingerprint, "seed": self._seed_word}
+        return {"GAN": self.name, "data": self.data, "seed": self._seed_word}

@@ -17,6 +17,18 @@ class Workers:
     rank: int = 0
     count: int = 1
 
+    def check_shares(self, num_episodes: int) -> None:
+        """Refuse a number of episodes that the workers cannot share evenly.
+
+        Raises:
+            ValueError: With both numbers.
+        """
+        if num_episodes % self.count:
+            raise ValueError(
+                f"{num_episodes} episodes cannot be shared by {self.count} workers: take a "
+                f"multiple of {self.count}"
+            )
+
     def average(self, tensors: Sequence[Tensor]) -> None:
         """Replace tensors by their means over all workers, in place.
 

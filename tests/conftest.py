@@ -1,11 +1,14 @@
 """Small data for all tests, and a folder of its own for each."""
 
+import io
 import json
 import os
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 # Tests are small: with several threads each would mostly wait for the others. Before torch starts.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -23,7 +26,9 @@ if not torch.cuda.is_available():
 from cpaan.feature_parquet import write_features
 from cpaan.features import FeatureTable
 from cpaan.files import write_whole
+from cpaan.learning import LearningRun
 from cpaan.places import Place, join
+from cpaan.settings import Range, SearchSpace, Settings
 from cpaan.splits import ShotRows, Split, draw_shots
 from cpaan.synthetic import GaussianClasses, gaussian_classes
 from cpaan.tasks import BaseSet, LowShotTask, Problem
@@ -60,6 +65,68 @@ def small_task(
         shots=torch.tensor([shots], dtype=torch.float32),
         problems=(Problem(num_shots=len(shots[0]), draw=0),),
     )
+
+
+def reordered(base: BaseSet, order: Sequence[int]) -> BaseSet:
+    """Return the same base classes in another order."""
+    rows, order = base.by_class(), list(map(int, order))
+    return BaseSet(
+        torch.cat([rows[number] for number in order]),
+        base.counts[order],
+        [base.names[number] for number in order],
+    )
+
+
+def flat(run: LearningRun) -> torch.Tensor:
+    """Return all numbers that a run has learnt or keeps."""
+    return torch.cat([value.flatten() for value in run.learner.state_dict().values()])
+
+
+def assert_goes_on(begin: Callable[[], LearningRun]) -> None:
+    """Assert that a run that stopped and went on is the unbroken one, to the last bit."""
+    unbroken, stopped, resumed = (begin() for _ in range(3))
+    unbroken.advance(5)
+    stopped.advance(2)
+    file = io.BytesIO()
+    torch.save(stopped.state_dict(), file)
+    file.seek(0)
+
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    resumed.advance(3)
+
+    assert torch.equal(flat(resumed), flat(unbroken))
+    assert not torch.equal(flat(resumed), flat(stopped))
+
+
+def assert_searched(space: SearchSpace, config: Settings) -> None:
+    """Assert that what is searched holds these settings."""
+    for name, wanted in space.items():
+        value = getattr(config, name)
+        if isinstance(wanted, Range):
+            assert wanted.low <= value <= wanted.high, name
+        else:
+            assert value in wanted, name
+
+
+@pytest.fixture
+def easyfsl(monkeypatch) -> ModuleType:
+    """Return easyfsl's methods. Its image networks, not used here, want torchvision."""
+    names = {
+        "torchvision": (),
+        "torchvision.models": (),
+        "torchvision.models.resnet": ("BasicBlock", "Bottleneck", "conv3x3", "conv1x1"),
+        "torchvision.datasets": ("ImageFolder",),
+        "torchvision.transforms": (),
+    }
+    for name, members in names.items():
+        stand_in = ModuleType(name)
+        for member in members:
+            setattr(stand_in, member, torch.nn.Module)
+        monkeypatch.setitem(sys.modules, name, stand_in)
+    sys.modules["torchvision"].transforms = sys.modules["torchvision.transforms"]
+    import easyfsl.methods
+
+    return easyfsl.methods
 
 
 def random_table(num_rows: int = 40, num_dims: int = 6, dtype: str = "float32") -> FeatureTable:

@@ -6,7 +6,7 @@ from conftest import shots_of
 from cpaan import EvaluationConfig, FeatureTable, Phase, Split, evaluate, methods
 from cpaan.benchmark import RESULT_COLUMNS, Results
 from cpaan.evaluation import COLUMNS
-from cpaan.methods import CONTROLS, check_methods
+from cpaan.methods import CONTROLS
 from cpaan.priors import best_priors, with_priors
 from cpaan.provenance import count_test_reads
 
@@ -110,8 +110,7 @@ def test_many_draws_are_run_in_parts_without_a_difference(gaussians):
 
 
 def test_methods_that_draw_alike_draw_the_same(gaussians, monkeypatch):
-    monkeypatch.setitem(CONTROLS, "copy-again", CONTROLS["copy"])
-    monkeypatch.setattr(methods, "METHODS", (*CONTROLS,))
+    monkeypatch.setitem(methods.ROWS, "copy-again", methods.ROWS["copy"])
 
     results = run(gaussians, methods=["copy", "none", "copy-again"])
 
@@ -223,10 +222,55 @@ def test_related_base_examples_help_at_one_shot_where_families_share_their_covar
     assert (copies - none).mean() > 2
 
 
-def test_unknown_and_repeated_methods_are_refused():
-    with pytest.raises(ValueError, match=r"unknown method 'meanshift', did you mean mean-shift\?"):
-        check_methods(["meanshift"])
-    with pytest.raises(ValueError, match="each method is wanted once"):
-        check_methods(["none", "none"])
-    with pytest.raises(ValueError, match="no method is named"):
-        check_methods([])
+def in_other_order(table: FeatureTable, backbone_classes: tuple[str, ...] = ()) -> FeatureTable:
+    """The same rows, classes backwards; those of a class as they were."""
+    order = np.argsort(-table.labels, kind="stable")
+    return FeatureTable.from_arrays(
+        np.array(table.features)[order],
+        [table.class_names[label] for label in table.labels[order]],
+        np.where(table.is_train[order], "train", "test").tolist(),
+        backbone_classes=backbone_classes,
+    )
+
+
+SMALL_AWG = {"num_episodes": 3, "episode_shots": (1, 2), "num_queries": 2}
+
+
+@pytest.mark.parametrize("phase", ["validation", "test"])
+def test_cosine_trained_features_may_have_their_rows_in_another_order(gaussians, phase):
+    """With the same features in the place of cosine-trained ones, both rows are the same method."""
+    names = ["AWG", "AWG-cosine"]
+    config = QUICK.with_overrides({"num_draws": 1})
+    settings = {name: methods.ROWS[name].config.with_overrides(SMALL_AWG) for name in names}
+    other = in_other_order(gaussians.table)
+    assert not np.array_equal(other.features, gaussians.table.features)
+
+    results = run(
+        gaussians,
+        config=config,
+        phase=phase,
+        methods=names,
+        settings=settings,
+        cosine_table=other,
+    )
+
+    plain, cosine = (cells(results, method=name).drop(columns="method") for name in names)
+    pd.testing.assert_frame_equal(plain, cosine)
+    assert results.about["features"]["cosine_fingerprint"] == other.fingerprint
+
+
+def test_cosine_trained_features_of_other_rows_or_of_novel_classes_are_refused(gaussians):
+    table, novel = gaussians.table, gaussians.split.validation.novel
+    row = int(table.rows_of(novel[3], "train")[0])
+    partitions = np.where(table.is_train, "train", "test")
+    partitions[row] = "test"
+    moved = FeatureTable.from_arrays(
+        np.array(table.features),
+        [table.class_names[label] for label in table.labels],
+        partitions.tolist(),
+    )
+
+    with pytest.raises(ValueError, match=f"of other rows: class {novel[3]} has 24 train rows and "):
+        run(gaussians, methods=["AWG-cosine"], cosine_table=moved)
+    with pytest.raises(ValueError, match="backbone was trained on 1 of 12 novel classes"):
+        run(gaussians, methods=["AWG-cosine"], cosine_table=in_other_order(table, novel[:1]))

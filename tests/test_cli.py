@@ -14,15 +14,18 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from test_benchmark import in_other_order
 
 from cpaan import FeatureTable, write_features
 from cpaan.cli import main
-from cpaan.config import EvaluationConfig, TrainConfig
+from cpaan.config import HEADS, OWN, EvaluationConfig, TrainConfig
 from cpaan.features import TRAIN
+from cpaan.methods import ROWS, rows_of_table
 from cpaan.provenance import TEST_READS
 from cpaan.representation.config import BackboneConfig, EmbeddingConfig
 from cpaan.settings import parse_settings
 from cpaan.synthetic import GaussianClasses
+from cpaan.table_one import BY_PAPER, BY_VALIDATION
 
 QUICK = ["--shots", "1,5", "--set", "perplexity=4", "--set", "linear_num_steps=5"]
 QUICK += ["--set", "num_draws=2"]
@@ -42,6 +45,19 @@ def gan(name: str = "cCov-GAN", **settings: str) -> list[str]:
     values = {**SMALL_GAN, **settings}
     sets = [part for pair in values.items() for part in ("--set", "=".join(pair))]
     return ["--methods", name, "--episodes", "3", *sets]
+
+
+def small_table(num_episodes: int = 2) -> list[str]:
+    """Return options with which every row of the table takes a moment."""
+    of_all = {
+        **SMALL_GAN,
+        **{"num_synthetic": "5", "num_queries": "2", "num_clusters": "3", "num_tasks": "2"},
+        **{"num_classifier_steps": "5", "num_augmented": "3", "num_samples": "5"},
+    }
+    names = ("PN", "MN", "PMN", "AWG", "MAML", "Proto-MAML", "FI-PN", "FI-PMN", "wDAE")
+    sets = [f"{name}={value}" for name, value in of_all.items()]
+    sets += [f"{name}.episode_shots=1,2" for name in names]
+    return ["--episodes", str(num_episodes), *(part for each in sets for part in ("--set", each))]
 
 
 @pytest.fixture
@@ -396,6 +412,41 @@ BAD_INPUTS = {
         ["--phase", "test"],
         r"line 2 of results/test-reads\.jsonl is no entry of the log: '\[1\]'",
     ),
+    "the table without the heads of its rows": (
+        None,
+        ["--methods", "table-1", "--heads", "knn", *small_table()],
+        "table-1 needs the heads centroid, linear too",
+    ),
+    "the table and a row of it": (
+        None,
+        ["--methods", "table-1,PN"],
+        "each method is wanted once, got 'table-1, PN'",
+    ),
+    "no features for a row": (
+        None,
+        ["--methods", "AWG-cosine"],
+        r"AWG-cosine wants features of .* \(--cosine-features\)",
+    ),
+    "a setting of a method that is not evaluated": (
+        None,
+        ["--methods", "none,PN", "--set", "MN.dropout=0.5"],
+        "--set MN.NAME=VALUE is for a method that is not evaluated",
+    ),
+    "a setting that a method has not": (
+        None,
+        ["--methods", "none,PN", "--set", "PN.num_tasks=5"],
+        "unknown setting 'num_tasks': the names are",
+    ),
+    "a setting of a method of another type": (
+        None,
+        ["--methods", "PN", "--set", "PN.dropout=much"],
+        "setting dropout needs a number, got 'much'",
+    ),
+    "episodes that base classes are too small for": (
+        None,
+        ["--methods", "MN", "--set", "MN.episode_shots=21"],
+        "has 25 train rows, but 2 classes with as many as the most shots",
+    ),
     "no such draws": (None, ["--draws-file", "nowhere.json"], r"no such file: nowhere\.json"),
     "an output folder that is a file": (
         lambda features, split: Path("taken").write_text("mine"),
@@ -499,9 +550,10 @@ def test_gans_are_trained_beside_controls_and_their_settings_kept(files, tmp_pat
     assert "Diversity: mean distance of two synthetic examples" in output
     assert "cDeLi-GAN: episode 3 of 3, 0 s left" in progress
     content = json.loads(Path("out", "results.json").read_text())
-    assert content["training"]["num_episodes"] == 3
-    assert content["training"]["hidden_dim"] == 8
-    assert content["training"]["perplexity"] == content["config"]["perplexity"] == 4
+    assert content["settings"]["cDeLi-GAN"]["num_episodes"] == 3
+    assert content["settings"]["c-GAN"]["hidden_dim"] == 8
+    perplexity = content["settings"]["cDeLi-GAN"]["perplexity"]
+    assert perplexity == content["config"]["perplexity"] == 4
     diversity = pd.DataFrame(content["diversity"])
     assert set(diversity["method"]) == {"copy", "c-GAN", "cDeLi-GAN"}
     assert (diversity["ratio"] > 0).all()
@@ -547,8 +599,8 @@ def test_as_printed_trains_and_fills_as_the_paper_does(files, tmp_path):
 
     content = json.loads(Path("out", "results.json").read_text())
     assert status == 0
-    assert content["training"]["generator_loss"] == "minimax"
-    assert content["training"]["perplexity"] is None
+    assert content["settings"]["cCov-GAN"]["generator_loss"] == "minimax"
+    assert content["settings"]["cCov-GAN"]["perplexity"] is None
     assert content["config"]["fill_to_capacity"]
     assert content["config"]["mixing_shots"] is None
 
@@ -570,6 +622,130 @@ def test_a_gan_kept_from_validation_serves_the_test_phase(files, capsys):
     origin = content["went_on_from"]["cCov-GAN, seed 0"]
     assert origin["episode"] == 3
     assert "commit" in origin
+
+
+@pytest.mark.slow
+def test_the_whole_table_is_made_by_two_processes_printed_and_written(files, capsys):
+    options = ["--methods", "table-1", "--jobs", "2", "--out", "out", *small_table()]
+
+    status = evaluate(*files, *options)
+
+    output, progress = capsys.readouterr()
+    assert status == 0, progress
+    names = [name for name in rows_of_table() if name != "AWG-cosine"]
+    assert f"({len(names)} of {len(names)})" in progress
+    by_paper, by_validation = (
+        output.split(f"Top-5, %, {rule}")[1].split("\n\n")[0].splitlines()[2:]
+        for rule in (BY_PAPER, BY_VALIDATION)
+    )
+    for lines in (by_paper, by_validation):
+        assert len(lines) == len(names)
+        for name, line in zip(names, lines, strict=True):
+            assert f" {name} " in line
+    for name, line in zip(names, by_paper, strict=True):
+        assert line.rpartition(f" {name} ")[2].split()[0] == ROWS[name].head
+    scores = pd.read_csv("out/results.csv")
+    assert list(dict.fromkeys(scores["method"])) == names
+    markdown, latex = (Path("out", f"table-1.{kind}").read_text() for kind in ("md", "tex"))
+    cells = [line.split(" | ") for line in markdown.splitlines() if line.startswith("| ")]
+    assert [row[3] for row in cells if row[3] != "row"] == 4 * names  # ours, minus the best; twice
+    lines = [line.split(" & ") for line in latex.splitlines() if line.endswith(r"\\")]
+    assert [row[3] for row in lines if len(row) > 5 and row[3] in names] == 2 * names
+    (line, *_) = [line for line in markdown.splitlines() if " | cCov-GAN-PN | " in line]
+    # At one and at five shots, LSL and GLSL, as the paper prints them.
+    assert line.endswith("| 48.4 | 70.2 | 58.5 | 73.5 |")
+    content = json.loads(Path("out/results.json").read_text())
+    assert content["failed"] == {}
+    assert {row["head"] for row in content["heads"]} == {*HEADS, OWN}
+
+    # All of it is kept: the same command does nothing again.
+    assert evaluate(*files, *options) == 0
+    again, progress = capsys.readouterr()
+    assert f"{len(names)} of {len(names)} are already there" in progress
+    assert again == output
+
+
+def test_the_table_is_kept_where_nobody_says(files, capsys):
+    Path("results").touch()
+
+    assert evaluate(*files, "--methods", "table-1") == 2
+    assert "cannot write to results/table-1" in capsys.readouterr().err
+
+
+def test_a_setting_is_for_all_methods_that_have_it_or_for_one_by_its_name(files):
+    sets = ["--set", "dropout=0.25", "--set", "PN.dropout=0.75", "--set", "AWG.episode_shots=1,2"]
+    sets += ["--set", "PN.episode_shots=1", "--set", "PN.hidden_dim=8", "--set", "shots=1,5"]
+
+    status = evaluate(*files, "--methods", "none,PN,AWG", "--episodes", "2", "--out", "out", *sets)
+
+    content = json.loads(Path("out", "results.json").read_text())
+    settings = content["settings"]
+    assert status == 0
+    assert (settings["PN"]["dropout"], settings["AWG"]["dropout"]) == (0.75, 0.25)
+    assert (settings["PN"]["episode_shots"], settings["AWG"]["episode_shots"]) == ([1], [1, 2])
+    assert settings["PN"]["num_episodes"] == settings["AWG"]["num_episodes"] == 2
+    assert settings["none"] == {}
+    assert content["config"]["shots"] == [1, 5], "those of an evaluation are not of an episode"
+
+
+def test_the_embedding_of_methods_is_set_by_the_row_of_pn(files):
+    embedding = [
+        "--set",
+        "PN.episode_shots=1,2",
+        "--set",
+        "PN.hidden_dim=8",
+        "--set",
+        "PN.dropout=0.1",
+    ]
+
+    status = evaluate(*files, *gan("c-GAN-PN"), *embedding, "--out", "out")
+
+    content = json.loads(Path("out", "results.json").read_text())
+    assert status == 0
+    assert list(content["settings"]) == ["c-GAN-PN"]
+    assert content["embedding"]["dropout"] == 0.1
+    assert content["embedding"]["num_episodes"] == 3
+    assert {row["method"] for row in content["rows"]} == {"c-GAN-PN"}
+
+
+def test_as_printed_a_baseline_has_the_settings_of_its_source(files):
+    sets = ["--set", "MN.episode_shots=1,2", "--set", "num_ways=5", "--set", "num_examples=5"]
+
+    status = evaluate(
+        *files, "--methods", "MN", "--as-printed", "--episodes", "2", "--out", "out", *sets
+    )
+
+    settings = json.loads(Path("out", "results.json").read_text())["settings"]["MN"]
+    assert status == 0
+    published = ROWS["MN"].published.to_dict()
+    changed = {name for name in settings if settings[name] != published[name]}
+    assert changed == {"num_episodes", "num_ways", "num_examples", "episode_shots"}
+
+
+def test_cosine_trained_features_are_for_their_row(files, gaussians):
+    write_features(Path("cosine.parquet"), in_other_order(gaussians.table))
+    sets = [
+        "--set",
+        "AWG.episode_shots=1,2",
+        "--set",
+        "AWG-cosine.episode_shots=1,2",
+        "--episodes",
+        "2",
+    ]
+
+    status = evaluate(
+        *files,
+        *("--cosine-features", "cosine.parquet", "--methods", "AWG,AWG-cosine", "--out", "out"),
+        *sets,
+    )
+
+    assert status == 0
+    scores = pd.read_csv("out/results.csv")
+    plain, cosine = (
+        scores[scores["method"] == name].drop(columns="method").reset_index(drop=True)
+        for name in ("AWG", "AWG-cosine")
+    )
+    pd.testing.assert_frame_equal(plain, cosine)
 
 
 def test_settings_are_listed_with_values_and_meanings(capsys):

@@ -15,7 +15,7 @@ from cpaan.features import TEST, TRAIN
 QUICK = ["--epochs", "1", "--set", "batch_size=8", "--set", "learning_rate=0.02"]
 QUICK_EMBEDDING = [
     *("--embed", "pn", "--embed-set", "num_episodes=3"),
-    *("--embed-set", "shots=1", "--embed-set", "num_queries=1"),
+    *("--embed-set", "episode_shots=1", "--embed-set", "num_queries=1"),
 ]
 
 

@@ -7,22 +7,32 @@ import socket
 import subprocess
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import optuna
 import pytest
 from conftest import STUDY_SETTINGS
 from optuna.trial import TrialState, create_trial
+from test_benchmark import in_other_order
 
 from cpaan.cli import watching
 from cpaan.cli.report import main as report
 from cpaan.cli.search import main as search
 from cpaan.cli.study_options import search_parser
 from cpaan.cli.study_setup import new_study
+from cpaan.cli.table_setup import settings_of_row, study_of_row
 from cpaan.cli.watching import StudyWatch
+from cpaan.config import EvaluationConfig
+from cpaan.feature_cache import open_features
+from cpaan.feature_parquet import write_features
+from cpaan.methods import ROWS, rows_of_table
 from cpaan.study import cluster
 from cpaan.study.config import StudyConfig
+from cpaan.study.finals import in_full
 from cpaan.study.folder import read_study
+from cpaan.study.space import Settled
+from cpaan.study.table_study import TableStudy
 
 ROOT = Path(__file__).parent.parent
 
@@ -71,17 +81,38 @@ def test_a_dry_run_shows_everything_and_does_nothing(capsys):
         "perplexity": 10.0,
         "noise": "gaussian",
         "noise_dim": 100,
+        "mixing_shots": 2.0,
+        "prototype_weight": 10.0,
+        "residual": "identity",
     }
-    assert shown["trial 1, all settings"]["generator_loss"] == "minimax"
+    assert shown["all settings of these"]["trial 1"]["generator_loss"] == "minimax"
     assert not Path("results").exists()
 
 
 def test_the_paper_preset_is_of_the_papers_scale(capsys):
-    training = dry_run(capsys, "--preset", "paper")["training"]
+    training = dry_run(capsys, "--preset", "paper", "--method", "cCov-GAN")["training"]
 
     assert training["num_episodes"] == 100_000
     assert (training["batch_size"], training["num_ways"]) == (1000, 20)
     assert training["episode_shots"] == [10]
+
+
+def test_short_trials_are_a_part_of_what_finalists_are_trained_for(capsys):
+    shown = dry_run_of_rows(capsys, "--method", "copy,PN", "--preset", "paper", "--short", "4")
+    whole = ROWS["PN"].config.num_episodes
+
+    assert shown["PN"]["training"]["num_episodes"] == whole // 4
+    assert shown["PN"]["config"]["final_length"] == 4
+    assert shown["copy"]["config"]["final_length"] == 1, "there is nothing to shorten"
+
+
+def test_a_finalist_has_the_whole_length_and_all_other_settings_of_its_trial():
+    trial = Settled(ROWS["CP-AAN+"].config.with_overrides({"num_episodes": 25}), EvaluationConfig())
+    whole = in_full(trial, StudyConfig(final_length=4))
+
+    assert whole.training == trial.training.with_overrides({"num_episodes": 100})
+    assert whole.evaluation == trial.evaluation
+    assert in_full(trial, StudyConfig()) == trial
 
 
 def test_options_reach_the_study(capsys):
@@ -111,11 +142,12 @@ def test_options_reach_the_study(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--method", "d-GAN"], "method must be one of c-GAN, cCyc-GAN"),
+        (["--method", "d-GAN"], "unknown method 'd-GAN', did you mean c-GAN"),
         (["--episodes", "5", "--workers-per-trial", "2"], "5 episodes cannot be shared by 2"),
         (["--set", "nonsense=1"], "unknown setting 'nonsense'"),
         (["--set", "cycle_weight=1000"], "cycle_weight is searched: --points has values of it"),
         (["--wide", "--set", "residual=none"], "residual is searched"),
+        (["--short", "3"], "100 episodes of CP-AAN+ cannot be shortened to one in 3"),
         (
             ["--set", "num_ways=75", "--set", "batch_size=1000"],
             "num_ways is 75, but of 76 base classes",
@@ -177,7 +209,7 @@ def test_a_storage_that_cannot_be_written_is_one_line(capsys):
 
     line = refused(capsys, search, "--storage", "file")
 
-    assert re.search(r"error: storage .*file/cCov-GAN-.* cannot be written: Not a directory", line)
+    assert re.search(r"error: storage .*file/CP-AAN\+-.* cannot be written: Not a directory", line)
 
 
 def test_an_address_where_nothing_listens_is_one_line(capsys):
@@ -233,15 +265,130 @@ def test_a_ray_without_dashboard_cannot_stop_trials_early():
         there.check(StudyConfig())
 
 
+ROWS_HERE = ["none", "MN", "AWG", "c-GAN-PN"]
+
+
+def test_a_setting_is_for_all_rows_that_have_it_and_for_one_by_its_name():
+    given = ["num_draws=3", "dropout=0.2", "AWG.num_ways=7", "cycle_weight=2", "num_finalists=1"]
+
+    kept = {method: settings_of_row(given, method, ROWS_HERE) for method in ROWS_HERE}
+
+    assert kept == {
+        "none": ["num_draws=3", "num_finalists=1"],
+        "MN": ["num_draws=3", "dropout=0.2", "num_finalists=1"],
+        "AWG": ["num_draws=3", "dropout=0.2", "num_ways=7", "num_finalists=1"],
+        "c-GAN-PN": ["num_draws=3", "cycle_weight=2", "num_finalists=1"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("nonsense=1", "^unknown setting 'nonsense': no method here has it$"),
+        ("PN.dropout=1", r"^PN of --set PN\.dropout is none of none, MN, AWG, c-GAN-PN$"),
+        ("num_clusters=3", "^unknown setting 'num_clusters'"),
+    ],
+)
+def test_a_setting_of_no_row_is_refused(assignment, message):
+    for method in ROWS_HERE:
+        with pytest.raises(ValueError, match=message):
+            settings_of_row([assignment], method, ROWS_HERE)
+
+
+def dry_run_of_rows(capsys, *arguments: str) -> dict[str, dict]:
+    """Return what is shown of each row."""
+    assert search([*arguments, "--dry-run"]) == 0
+    text, decoder, shown = capsys.readouterr().out, json.JSONDecoder(), {}
+    while text.strip():
+        content, end = decoder.raw_decode(text)
+        shown[content["config"]["method"]] = content
+        text = text[end:].lstrip()
+    return shown
+
+
+def test_a_dry_run_of_rows_shows_each_and_does_nothing(capsys):
+    sets = ["--set", "AWG.num_queries=3", "--set", "num_draws=2", "--study", "rows"]
+
+    shown = dry_run_of_rows(capsys, "--method", ",".join(ROWS_HERE), "--episodes", "8", *sets)
+
+    assert list(shown) == ROWS_HERE
+    for method, content in shown.items():
+        assert content["folder"] == f"results/rows/{method}"
+        assert content["config"]["head"] == ROWS[method].head
+        assert content["evaluation"]["num_draws"] == 2
+    marks = {method: content["evaluated after episodes"] for method, content in shown.items()}
+    assert marks == {"none": [0], **{method: [2, 4, 8] for method in ROWS_HERE[1:]}}
+    # Where nothing is searched, one trial tells all; the others have the same number.
+    trials = {method: content["config"]["num_trials"] for method, content in shown.items()}
+    assert trials == {"none": 1, **dict.fromkeys(ROWS_HERE[1:], 12)}
+    queries = {method: shown[method]["training"].get("num_queries") for method in ("MN", "AWG")}
+    assert queries == {"MN": ROWS["MN"].config.num_queries, "AWG": 3}
+    assert shown["c-GAN-PN"]["embedding"]["num_episodes"] == ROWS["PN"].quick["num_episodes"]
+    assert shown["MN"]["embedding"] is None
+    assert shown["MN"]["trial 1"] == {}
+    assert shown["MN"]["all settings of these"]["trial 1"]["optimiser"] == "sgd"
+    assert not Path("results").exists()
+
+
+def test_the_whole_table_can_be_searched_on_the_built_in_features(capsys):
+    shown = dry_run_of_rows(capsys, "--method", "table-1", "--trials", "3")
+
+    assert list(shown) == [name for name in rows_of_table() if name != "AWG-cosine"]
+    # All have the same budget, but for the one that there is nothing to search of.
+    trials = {method: content["config"]["num_trials"] for method, content in shown.items()}
+    assert trials == {**dict.fromkeys(shown, 3), "none": 1, "none-PN": 1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--head", "knn"], "--points and --head are of one method, and there are several here"),
+        (["--points", "p.json"], "--points and --head are of one method"),
+        (["--set", "MN.dropout=0.1"], "dropout is searched: --points has values of it"),
+        (["--set", "LR.dropout=0.1"], "LR of --set LR.dropout is none of none, MN, AWG"),
+        (["--set", "speed=1"], "unknown setting 'speed': no method here has it"),
+        (["--set", "num_queries=1000"], "has 150 train rows"),
+    ],
+)
+def test_bad_input_for_rows_is_one_line(capsys, arguments, message):
+    line = refused(capsys, search, "--method", "none,MN,AWG", *arguments)
+
+    assert message in line
+    assert not Path("results").exists()
+
+
+def test_a_row_that_wants_cosine_trained_features_is_searched_on_these(capsys, study_features):
+    table, data = open_features(study_features), ["--features", str(study_features)]
+    changed = replace(table, features=2 * table.features)
+    write_features(Path("cosine.parquet"), changed)
+    write_features(Path("other.parquet"), in_other_order(changed))
+    sets = ["--set", "episode_shots=1,2"]
+
+    shown = dry_run_of_rows(
+        capsys, "--method", "AWG,AWG-cosine", *data, "--cosine-features", "cosine.parquet", *sets
+    )
+
+    features = {method: content["data"]["features"] for method, content in shown.items()}
+    assert features["AWG"] == [str(study_features)]
+    assert features["AWG-cosine"] == [str(Path("cosine.parquet").absolute())]
+    fingerprints = {content["data"]["fingerprint"] for content in shown.values()}
+    assert len(fingerprints) == 2
+
+    line = refused(capsys, search, "--method", "AWG-cosine", *data, *sets)
+    assert "AWG-cosine wants features of a backbone that was trained with a cosine" in line
+    other = ["--cosine-features", "other.parquet"]
+    line = refused(capsys, search, "--method", "AWG-cosine", *data, *other, *sets)
+    assert "--cosine-features have their rows in another order than --features" in line
+
+
 @pytest.fixture
 def begun(study_features) -> Path:
     """A study that was written down, and no more."""
-
     sets = [part for name, value in STUDY_SETTINGS.items() for part in ("--set", f"{name}={value}")]
     options = search_parser().parse_args(
         ["--features", str(study_features), "--study", "mine", "--episodes", "8", *sets]
     )
-    new_study(options).write()
+    new_study(options, "cCov-GAN", "mine").write()
     return Path("results/mine")
 
 
@@ -401,3 +548,16 @@ def test_what_is_said_is_also_in_the_log():
     watch.say("starting")
 
     assert Path("results/x/study.log").read_text().endswith("] starting\n")
+
+
+def test_a_row_that_another_command_has_begun_meanwhile_is_taken_as_it_is(study_features):
+    given = ["--method", "copy,none", "--study", "t", "--preset", "quick", "--trials", "3"]
+    given += ["--features", str(study_features), "--set", "shots=1,2", "--set", "num_draws=2"]
+    options, table = search_parser().parse_args(given), TableStudy(("copy", "none"), tuple(given))
+    mine = study_of_row(options, table, Path("results/t"), "copy")
+    other = replace(mine, config=mine.config.with_overrides({"gpus_per_worker": 0.5}))
+    other.write()
+
+    again = study_of_row(options, table, Path("results/t"), "copy")
+
+    assert again.config == other.config != mine.config

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from cpaan.features import FeatureTable, name_some
+from cpaan.features import FeatureTable, align_rows, name_some
 
 FEATURES = np.arange(8, dtype=np.float32).reshape(4, 2)
 CLASSES = ["cat", "ant", "cat", "cat"]
@@ -82,3 +82,39 @@ def test_an_unknown_class_is_refused():
 def test_long_lists_are_cut_in_messages():
     assert name_some("row", [3]) == "row 3"
     assert name_some("class", list("abcdefg")) == "classes a, b, c, d, e and 2 more"
+
+
+def test_the_nth_row_of_a_class_and_partition_is_taken_for_the_nth_of_the_other_table():
+    to = FeatureTable.from_arrays(FEATURES, CLASSES, PARTITIONS)
+    others = np.array([[50.0], [30.0], [10.0], [20.0]], np.float32)
+    table = FeatureTable.from_arrays(
+        others,
+        ["ant", "cat", "cat", "cat"],
+        ["test", "test", "train", "train"],
+        backbone="cosine",
+    )
+
+    aligned = align_rows(table, to)
+
+    # Train rows of cat are 10 and 20, its test row is 30; in the other order, ant stands second.
+    assert aligned.features.tolist() == [[10.0], [50.0], [30.0], [20.0]]
+    assert aligned.backbone == "cosine"
+    twin = FeatureTable.from_arrays(aligned.features, CLASSES, PARTITIONS)
+    assert aligned.fingerprint == twin.fingerprint
+    assert aligned.rows_of("cat", "train").tolist() == [0, 3]
+    assert align_rows(aligned, to) is aligned
+
+
+@pytest.mark.parametrize(
+    ("classes", "partitions", "message"),
+    [
+        (["cat", "ant", "cat", "ant"], PARTITIONS, "class ant has 1 train rows and not 0"),
+        (CLASSES, ["train", "test", "train", "train"], "class cat has 3 train rows and not 2"),
+        (["cat", "bee", "cat", "cat"], PARTITIONS, "class ant has 0 test rows and not 1"),
+    ],
+)
+def test_tables_with_other_counts_are_not_of_the_same_rows(classes, partitions, message):
+    to = FeatureTable.from_arrays(FEATURES, CLASSES, PARTITIONS)
+
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        align_rows(FeatureTable.from_arrays(FEATURES, classes, partitions), to)

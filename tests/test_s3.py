@@ -315,7 +315,7 @@ def test_a_study_goes_on_from_what_is_in_the_storage(bucket, study_features):
     sets = [part for name, value in STUDY_SETTINGS.items() for part in ("--set", f"{name}={value}")]
     storage = ["--storage", join(bucket.location, "studies")]
     options = ["--features", features, "--study", "mine", "--episodes", "8", *sets, *storage]
-    study = new_study(search_parser().parse_args(options))
+    study = new_study(search_parser().parse_args(options), "cCov-GAN", "mine")
     study.write()
     optuna_study = open_study(study.folder / OPTUNA, study.config)
     optuna_study.add_trial(optuna.create_trial(values=[50.0]))
@@ -324,7 +324,8 @@ def test_a_study_goes_on_from_what_is_in_the_storage(bucket, study_features):
 
     assert {f"studies/mine/{name}" for name in (CONFIG, OPTUNA, TRIALS)} <= set(bucket.names())
     Path("results").rename("another machine's")
-    again = resumed_study(search_parser().parse_args(["--resume", "mine", *storage]))
+    resumed = search_parser().parse_args(["--resume", "mine", *storage])
+    again = resumed_study(resumed, study.folder)
     assert again.data == study.data
     assert again.data.features == (features,)
     assert again.elsewhere == join(bucket.location, "studies/mine")

@@ -9,9 +9,17 @@ import pytest
 import torch
 
 from cpaan.cli import main
+from cpaan.gans import GANS
 from cpaan.linalg import covariances
 from cpaan.neighbours import similarity
-from cpaan.spiral import SPIRAL_CONFIG, draw_points, run_spiral
+from cpaan.spiral import (
+    SPIRAL_CONFIG,
+    SpiralOutcome,
+    draw_points,
+    from_plain,
+    run_spiral,
+    to_plain,
+)
 
 
 def relative_distance(one: torch.Tensor, other: torch.Tensor) -> float:
@@ -48,6 +56,27 @@ def test_the_covariance_term_keeps_the_diversity_that_a_plain_gan_loses():
             found.append(abs(math.log(outcome.diversity_ratio)))
 
     assert statistics.median(errors["cCov-GAN"]) < statistics.median(errors["c-GAN"])
+
+
+def test_a_spiral_reads_back_from_json_up_to_three_digits():
+    points = draw_points(seed=0)
+    outcomes = {"c-GAN": SpiralOutcome(points.novel, points.base, 0.25, 0.5)}
+
+    text = json.dumps(to_plain(points, dict.fromkeys(GANS, outcomes["c-GAN"])), indent=1)
+    read, found = from_plain(json.loads(text))
+
+    assert len(text) < 300_000
+    assert list(found) == list(GANS)
+    torch.testing.assert_close(read.base, points.base, atol=5.1e-4, rtol=0)
+    torch.testing.assert_close(read.shots, points.novel[:, :4], atol=5.1e-4, rtol=0)
+    torch.testing.assert_close(found["c-GAN"].translated, points.novel, atol=5.1e-4, rtol=0)
+    torch.testing.assert_close(found["c-GAN"].returned, points.base, atol=5.1e-4, rtol=0)
+    assert (found["c-GAN"].diversity_ratio, found["c-GAN"].covariance_gap) == (0.25, 0.5)
+
+
+def test_a_spiral_that_lacks_a_part_is_refused():
+    with pytest.raises(ValueError, match="it lacks 'shots'"):
+        from_plain({"base": [[[0.0, 0.0]]], "novel": [[[0.0, 0.0]]]})
 
 
 def test_the_command_draws_one_picture_and_says_how_it_was_made(capsys):

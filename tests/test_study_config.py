@@ -78,7 +78,7 @@ def test_the_score_is_the_weighted_mean_of_both_accuracies(novel_weight, all_wei
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"method": "copy"}, "method must be one of c-GAN, .*cCov-GAN, got copy"),
+        ({"method": "copies"}, "method must be one of none, .*cCov-GAN, .*, got copies"),
         ({"head": "svm"}, "head must be one of centroid, cosine, knn, linear, got svm"),
         ({"novel_weight": 0, "all_weight": 0.0}, "novel_weight and all_weight are both zero"),
         ({"novel_weight": -1.0}, "novel_weight must be finite and not negative, got -1.0"),

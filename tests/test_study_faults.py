@@ -1,5 +1,6 @@
 """Processes and machines die; the study does not. Real processes, killed for real."""
 
+import io
 import json
 import os
 import signal
@@ -32,6 +33,9 @@ POINTS = [
 ]
 
 
+STARTED: list[subprocess.Popen] = []
+
+
 def start_search(study_features: Path, *arguments: str, resume: bool = False) -> subprocess.Popen:
     """Start the command as a user does; its output goes to a file beside the results."""
     command = [sys.executable, str(ROOT / "tune" / "search.py"), *arguments]
@@ -40,12 +44,23 @@ def start_search(study_features: Path, *arguments: str, resume: bool = False) ->
         for name, value in STUDY_SETTINGS.items():
             command += ["--set", f"{name}={value}"]
     with Path("output.txt").open("a") as output:
-        return subprocess.Popen(command, stdout=output, stderr=output)
+        STARTED.append(subprocess.Popen(command, stdout=output, stderr=output))
+    return STARTED[-1]
+
+
+@pytest.fixture(autouse=True)
+def nothing_runs_on() -> Iterator[None]:
+    """End what a test that fails has left."""
+    yield
+    for process in STARTED:
+        process.kill()
+        process.wait()
+    STARTED.clear()
 
 
 def wait_for(condition: Callable[[], object], driver: subprocess.Popen | None = None) -> None:
     """Wait until something is true; fail with the command's output if it ends or takes too long."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not condition():
         is_over = driver is not None and driver.poll() is not None
         if is_over or time.monotonic() > deadline:
@@ -92,7 +107,7 @@ def undisturbed(study: Study) -> dict[int, list[tuple[float, float]]]:
     """Train every trial in this process, without Ray; return the scores of their curves."""
     found = {}
     for trial in open_study(study.folder / "optuna.db", study.config).trials:
-        job = study.job(trial.number, settled_of(trial), study.config.seed)
+        job = study.job(trial.number, settled_of(trial, study.config), study.config.seed)
         marks = study.config.marks(study.training.num_episodes)
         plain = type(job)(**{**vars(job), "marks": marks, "path": f"plain/{trial.number}.pt"})
         *_, last = run_job(plain, torch.device("cpu"))
@@ -126,7 +141,9 @@ def test_deaths_of_a_worker_a_trial_a_driver_and_a_node_change_no_score(study_fe
     worker = workers()[0]
     raylet = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
     kill(raylet)
-    status = driver.wait(timeout=240)
+    # Ray has been seen to take four minutes to tell that a process it was just starting on that
+    # node will never come.
+    status = driver.wait(timeout=600)
 
     assert status == 0, Path("output.txt").read_text()
     study = read_study(Path("results/s"))
@@ -173,7 +190,11 @@ def test_with_early_stopping_every_trial_ends_once_and_nothing_is_left(study_fea
 
 def num_ended() -> int:
     path = Path("results/s/trials.parquet")
-    return int((pd.read_parquet(path)["state"] != "unfinished").sum()) if path.exists() else 0
+    if not path.exists():
+        return 0
+    # In one go: by its name it would be opened twice, and may be another file the second time.
+    table = pd.read_parquet(io.BytesIO(path.read_bytes()))
+    return int((table["state"] != "unfinished").sum())
 
 
 def is_child_raylet(folder: Path, parent: int) -> bool:

@@ -15,10 +15,22 @@ from test_training import SMALL
 
 from cpaan import EvaluationConfig, evaluate, open_features, write_features
 from cpaan.files import pack_state, unpack_state
+from cpaan.methods import ROWS
+from cpaan.randomness import new_rng
+from cpaan.representation.config import EmbeddingConfig
 from cpaan.steps import LOSSES, TERMS
 from cpaan.study import job as job_module
 from cpaan.study.config import DataReference
-from cpaan.study.job import Evaluation, Job, Report, run_job, score_job
+from cpaan.study.job import (
+    Evaluation,
+    Job,
+    Report,
+    load_method,
+    new_method,
+    read_validation,
+    run_job,
+    score_job,
+)
 from cpaan.study.storage import Storage
 from cpaan.training import TrainingRun
 
@@ -51,6 +63,27 @@ def new_job(gaussians, folder: Path, path: str = "trials/0000.pt", **settings: o
 @pytest.fixture
 def job(gaussians, tmp_path) -> Job:
     return new_job(gaussians, tmp_path)
+
+
+def test_a_method_that_is_not_trained_is_in_the_job_s_embedding_all_the_same(
+    job, gaussians, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("CPAAN_CACHE", str(tmp_path / "cache"))
+    embedding = EmbeddingConfig(num_episodes=2, episode_shots=(1,), num_queries=2, hidden_dim=10)
+    control = replace(
+        job, method="copy-PN", training=ROWS["copy-PN"].config, marks=(), embedding=embedding
+    )
+    trained = replace(job, method="cCov-GAN-PN", marks=(), embedding=embedding)
+    task, queries = read_validation(job, CPU)
+    finish(trained)
+
+    spaces = []
+    for method in (new_method(control, CPU), load_method(trained, task)):
+        method.fit(task, new_rng(job.seed))
+        spaces.append(method.represent(queries.features))
+
+    torch.testing.assert_close(*spaces, rtol=0, atol=0)
+    assert not torch.allclose(spaces[0], queries.features)
 
 
 def finish(job: Job) -> Report:
@@ -107,7 +140,7 @@ def test_a_trial_scores_as_the_benchmark_does(gaussians, job, method, num_draws,
         gaussians.split,
         methods=[method],
         config=evaluation.with_overrides({"seed": job.seed}),
-        training=job.training,
+        settings={method: job.training},
     )
     means = results.scores.groupby("column")["top5"].mean()
     assert last.episode == job.training.num_episodes
@@ -260,6 +293,128 @@ def test_an_unfinished_job_has_no_score(job):
 
     with pytest.raises(ValueError, match=r"^trials/0000.pt has 2 of 6 episodes$"):
         score_job(job, CPU)
+
+
+EPISODES = {"num_episodes": 6, "num_ways": 6, "episode_shots": (1, 2), "num_queries": 2}
+SMALL_EMBEDDING = EmbeddingConfig(**{**EPISODES, "num_episodes": 3}, hidden_dim=8)
+HALLUCINATION = {
+    **{"num_episodes": 6, "num_clusters": 3, "batch_size": 8, "hidden_dim": 8},
+    "num_classifier_steps": 20,
+}
+OTHER_ROWS = {
+    "MN": EPISODES,
+    "AWG": EPISODES,
+    "PN": {**EPISODES, "hidden_dim": 8, "learning_rate": 0.03},
+    "MAML": {**EPISODES, "num_tasks": 2, "hidden_dim": 8},
+    "FI-PN": {**EPISODES, "num_augmented": 3, "hidden_dim": 8},
+    "FH": HALLUCINATION,
+    "P-FH": HALLUCINATION,
+    "c-GAN-PN": {**SMALL.to_dict(), "num_episodes": 6, "generator_learning_rate": 0.03},
+}
+UNTRAINED = ["LR", "copy", "DC"]
+
+
+def job_of(job: Job, method: str, head: str | None = None) -> Job:
+    """Return a job of another row: six episodes, or none at all."""
+    row = ROWS[method]
+    is_trained = method in OTHER_ROWS
+    overrides = {"heads": (head or row.head,), "linear_num_steps": 5, "perplexity": 4.0}
+    return replace(
+        job,
+        method=method,
+        training=row.config.with_overrides(OTHER_ROWS.get(method, {})),
+        evaluation=QUICK.with_overrides(overrides),
+        marks=job.marks if is_trained else (0,),
+        embedding=SMALL_EMBEDDING if row.is_embedded else None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "head"),
+    [*((name, None) for name in [*OTHER_ROWS, *UNTRAINED]), ("FI-PN", "knn"), ("PN", "knn")],
+)
+def test_every_kind_of_row_scores_as_the_benchmark_does(gaussians, job, method, head):
+    job = job_of(job, method, head)
+
+    *_, last = finish(job).curve
+
+    results = evaluate(
+        gaussians.table,
+        gaussians.split,
+        methods=[method],
+        config=job.evaluation.with_overrides({"seed": job.seed}),
+        settings={method: job.training, **({"PN": SMALL_EMBEDDING} if job.embedding else {})},
+    )
+    scores = results.scores[results.scores["head"] == job.evaluation.heads[0]]
+    means = scores.groupby("column")["top5"].mean()
+    assert last.episode == job.marks[-1]
+    assert last.novel_top5 == pytest.approx(means["novel"], rel=1e-12)
+    assert last.all_top5 == pytest.approx(means["all"], rel=1e-12)
+    assert score_job(job, CPU) == (last.novel_top5, last.all_top5)
+
+
+@pytest.mark.parametrize("method", OTHER_ROWS)
+def test_every_kind_of_training_that_stopped_ends_as_if_it_had_not(job, method, monkeypatch):
+    job = job_of(job, method)
+    unbroken = replace(job, path="trials/0001.pt")
+    run_until_saved_at(job, 3, monkeypatch)
+
+    *_, last = run_job(job, CPU)
+
+    assert scores(last.curve) == scores(finish(unbroken).curve)
+    ours, theirs = (kept_state(each)["run"] for each in (job, unbroken))
+    name = "networks" if "networks" in ours else "network"
+    assert ours["episode"] == theirs["episode"] == 6
+    assert set(ours[name]) == set(theirs[name])
+    for key, value in ours[name].items():
+        assert torch.equal(value, theirs[name][key]), key
+
+
+@pytest.mark.parametrize("method", UNTRAINED)
+def test_what_is_not_trained_is_scored_once_and_kept(job, method):
+    job = job_of(job, method)
+
+    (report,) = run_job(job, CPU)
+    (again,) = run_job(job, CPU)
+
+    assert [entry.episode for entry in report.curve] == [0]
+    assert (report.losses, report.problem) == ({}, None)
+    assert again == Report(report.curve)
+
+
+def test_a_state_of_another_row_is_refused(job):
+    finish(job_of(job, "MN"))
+
+    assert finish(job_of(job, "AWG")).problem.startswith("cannot go on from trials/0000.pt: ")
+    assert finish(job_of(job, "LR")).problem.startswith("cannot go on from trials/0000.pt: ")
+
+
+@pytest.mark.parametrize("method", ["MN", "c-GAN-PN", "copy"])
+def test_a_job_of_any_row_is_plain_data(job, method):
+    job = job_of(job, method)
+
+    assert Job.from_dict(job.to_dict()) == job
+
+
+def test_jobs_of_one_machine_share_an_embedding_and_jobs_of_another_seed_have_another(
+    job, monkeypatch
+):
+    job = job_of(job, "c-GAN-PN")
+    others = [
+        replace(job, path="trials/0001.pt"),
+        replace(job, path="trials/0002.pt", seed=4),
+        replace(
+            job,
+            path="trials/0003.pt",
+            embedding=SMALL_EMBEDDING.with_overrides({"dropout": 0.1}),
+        ),
+    ]
+    for each in (job, *others):
+        assert finish(each).problem is None
+
+    kept = sorted(Path("cache/embeddings").rglob("*.pt"))
+    assert sorted(path.name for path in kept) == ["PN-seed3.pt", "PN-seed3.pt", "PN-seed4.pt"]
+    assert len({path.parent for path in kept}) == 2
 
 
 def run_together(

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import optuna
 import pandas as pd
 import pytest
+from optuna.distributions import json_to_distribution
 from optuna.trial import TrialState
 from ray.tune.schedulers import TrialScheduler
 from tensorboardX.proto.event_pb2 import Event
@@ -27,7 +28,7 @@ from cpaan.study.searcher import (
     enqueue_points,
     open_study,
 )
-from cpaan.study.space import AS_PRINTED, RECOMMENDED
+from cpaan.study.space import AS_PRINTED, RECOMMENDED, Settled
 from cpaan.study.storage import Storage
 from cpaan.study.trial import ALL_TOP5, CURVE, EPISODE, NOVEL_TOP5, to_metrics
 
@@ -100,8 +101,10 @@ def search(tmp_path) -> Search:
 def test_the_first_two_trials_are_the_papers(search):
     first, second = search.suggest("a"), search.suggest("b")
 
-    assert (first.number, first.settled) == (0, SPACE.around(RECOMMENDED))
-    assert (second.number, second.settled) == (1, SPACE.around(AS_PRINTED))
+    for number, (trial, whose) in enumerate([(first, RECOMMENDED), (second, AS_PRINTED)]):
+        around = SPACE.around(whose)
+        assert trial.number == number
+        assert trial.settled == Settled(around.training, around.evaluation)
 
 
 def test_further_points_follow_once(tmp_path):
@@ -441,6 +444,16 @@ def test_the_table_reads_back_from_parquet(told, tmp_path):
     assert curve == told.trial(1).user_attrs["curve"]
     assert len(table["curve"][3]) == 0
     assert json.loads(table["training"][0]) == told.trial(0).user_attrs["training"]
+
+
+def test_the_table_has_the_ranges_of_a_trials_own_parameters(told):
+    table = trial_table(told.study, CONFIG)
+
+    for number, text in enumerate(table["distributions"][:2]):
+        found = {name: json_to_distribution(each) for name, each in json.loads(text).items()}
+        assert found == told.trial(number).distributions
+    assert "perplexity" in json.loads(table["distributions"][0])
+    assert "perplexity" not in json.loads(table["distributions"][1])
 
 
 def test_a_table_without_trials_has_its_columns(search, tmp_path):

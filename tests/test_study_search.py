@@ -1,5 +1,6 @@
 """A whole study on Ray: search, go on, report; and workers that train together."""
 
+import fcntl
 import json
 import re
 from dataclasses import replace
@@ -15,6 +16,7 @@ from test_study_job import new_job, scores
 
 from cpaan.cli.report import main as report
 from cpaan.cli.search import main as search
+from cpaan.config import HEADS
 from cpaan.files import load_state
 from cpaan.study.cluster import ray_cluster
 from cpaan.study.config import StudyConfig
@@ -72,14 +74,21 @@ def test_a_study_is_searched_gone_on_with_and_reported(two_cpus, study_features,
     assert report(["--draws", "6"]) == 0
 
     said = capsys.readouterr().out
-    assert said.rstrip().splitlines()[-1].startswith("Written: results/mine/report/report.md")
+    assert said.rstrip().splitlines()[-1] == "The page: results/mine/report/index.html"
     content = json.loads((folder / "report" / "report.json").read_text())
     assert content["phase"] == "test"
     assert content["test_reads"] == 1
     assert len(Path("results/test-reads.jsonl").read_text().splitlines()) == 1
     chosen = json.loads((folder / "best.json").read_text())["trial"]
     seeds = {row["name"]: row["seeds"] for row in content["rows"]}
-    assert seeds["cCov-GAN, best"] == [1, 2, 3], "the search has used seed 0"
+    assert seeds["CP-AAN+, best"] == [1, 2, 3], "the search has used seed 0"
+    variants = [row["ablation"] for row in content["rows"] if row["ablation"] is not None]
+    assert {each["family"] for each in variants} == {"neighbours", "ideas"}
+    assert {each["of"] for each in variants} == {"CP-AAN+, best"}
+    page = (folder / "report" / "index.html").read_text()
+    for picture in ("gain-by-neighbours", "gain-by-idea", "projections", "spectra", "spiral"):
+        assert (folder / "report" / "figures" / f"{picture}.svg").exists()
+        assert f"figures/{picture}.svg" in page
     assert {row["trial"] for row in content["rows"]} == {None, 0, chosen}
     cells = pd.read_csv(folder / "report" / "table.csv")
     assert set(cells["column"]) == {"novel", "all", "novel_joint", "base", "all_prior"}
@@ -108,6 +117,85 @@ def test_two_objectives_and_a_storage_elsewhere(two_cpus, study_features, tmp_pa
     Path("results").rename("lost")
     assert search(["--resume", "two", "--storage", str(elsewhere), "--trials", "3"]) == 0
     assert len(pd.read_parquet("results/two/trials.parquet")) == 3
+
+
+def test_rows_are_searched_one_by_one_gone_on_with_and_reported_together(
+    two_cpus, study_features, tmp_path, capsys
+):
+    elsewhere = ("--storage", str(tmp_path / "elsewhere"))
+    rows = ("--method", "none,AWG,c-GAN-PN", "--trials", "2", "--study", "rows")
+
+    assert search(arguments(study_features, *rows, *elsewhere, "--timeout", "1")) == 1
+
+    assert "rows are left: python tune/search.py --resume results/rows" in capsys.readouterr().out
+
+    assert report(["rows"]) == 2, "nothing is read of the test phase before all rows have ended"
+    assert "of results/rows have no winner so far" in capsys.readouterr().err
+    assert not Path("results/test-reads.jsonl").exists()
+    assert search(["--resume", "rows", *elsewhere, "--episodes", "30"]) == 2
+    assert "only --trials may be more; got --episodes" in capsys.readouterr().err
+
+    # On a machine that has nothing of it, while another command works on one of the rows.
+    Path("results").rename("lost")
+    first = Path("results/rows/none")
+    first.mkdir(parents=True)
+    with (first / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert search(["--resume", "rows", *elsewhere, "--trials", "2"]) == 1
+    assert "Other commands work on none" in capsys.readouterr().out
+    assert search(["--resume", "rows", *elsewhere, "--trials", "2"]) == 0
+
+    assert "Next: python tune/report.py results/rows" in capsys.readouterr().out
+    trials = {
+        row: pd.read_parquet(f"results/rows/{row}/trials.parquet") for row in ("AWG", "c-GAN-PN")
+    }
+    assert {len(table) for table in trials.values()} == {2}
+    assert len(pd.read_parquet("results/rows/none/trials.parquet")) == 1, "nothing to search"
+
+    assert report(["rows", "--draws", "4", "--table-only"]) == 0
+
+    content = json.loads(Path("results/rows/report/report.json").read_text())
+    assert [row["name"] for row in content["rows"]] == ["none", "AWG", "c-GAN-PN"]
+    assert {row["name"]: row["seeds"] for row in content["rows"]}["AWG"] == [1, 2, 3]
+    assert content["test_reads"] == 1
+    best = {name: entry["trial"] for name, entry in content["best"].items()}
+    assert {row["name"]: row["trial"] for row in content["rows"]} == best
+    scores = pd.read_parquet("results/rows/report/scores.parquet")
+    assert set(scores[scores["method"] == "AWG"]["head"]) == {"own"}
+    assert set(scores[scores["method"] == "c-GAN-PN"]["head"]) == set(HEADS)
+    page = Path("results/rows/report/report.md").read_text()
+    assert "the paper's rule for the final classifier" in page
+    assert "head chosen on validation" in page
+    assert "| CP-AAN | PN | c-GAN | c-GAN-PN | centroid |" in page
+
+
+def test_a_row_with_a_classifier_of_its_own_is_reported_beside_the_controls(
+    two_cpus, study_features, capsys
+):
+    sets = [
+        part
+        for name in ("shots", "num_draws", "num_finalists", "num_final_seeds")
+        for part in ("--set", f"{name}={STUDY_SETTINGS[name]}")
+    ]
+    options = ["--features", str(study_features), "--set", "episode_shots=1,2", *sets]
+    short = ["--episodes", "4", "--short", "2", "--no-early-stopping"]
+
+    assert search([*options, "--method", "AWG", "--study", "own", "--trials", "2", *short]) == 0
+    best = json.loads(Path("results/own/best.json").read_text())
+    assert best["training"]["num_episodes"] == 4, "the finalists are trained in full"
+    trials = pd.read_parquet("results/own/trials.parquet")
+    assert trials["episodes"].tolist() == [2, 2]
+    leftovers = [Path("results/own/report", name) for name in ("spiral.json", "figures/old.svg")]
+    for path in leftovers:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("of an earlier report")
+    assert report(["own", "--draws", "3", "--table-only"]) == 0
+    assert not any(path.exists() for path in leftovers)
+
+    scores = pd.read_parquet("results/own/report/scores.parquet")
+    assert set(scores[scores["method"] == "AWG, best"]["head"]) == {"own"}
+    assert set(scores[scores["method"] == "none"]["head"]) == set(HEADS)
+    assert "AWG, best" in capsys.readouterr().out
 
 
 def test_a_trial_that_fails_is_listed_with_its_parameters(two_cpus, study_features, capsys):

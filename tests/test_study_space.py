@@ -6,8 +6,10 @@ import torch
 
 from cpaan.config import META_TESTING_AS_PRINTED, TrainConfig
 from cpaan.gans import GANS, check_objective
+from cpaan.methods import ROWS
 from cpaan.study.config import PRESETS, StudyConfig
-from cpaan.study.space import AS_PRINTED, RECOMMENDED, Settled, Space
+from cpaan.study.gan_space import GanSpace
+from cpaan.study.space import AS_PRINTED, RECOMMENDED, RowSpace, Settled, Space
 from cpaan.training_data import check_training
 
 SIZES = {"num_episodes", "num_ways", "batch_size", "episode_shots", "hidden_dim"}
@@ -22,7 +24,6 @@ OF_A_WIDE_SEARCH = {
     "discriminator_learning_rate",
     "episode_shots",
     "residual",
-    "mixing_shots",
     "num_synthetic",
 }
 
@@ -49,9 +50,9 @@ class LowEnds:
 
 def new_space(method: str = "cCov-GAN", preset: str = "quick", **fields: object) -> Space:
     """Around a preset, on data like the built-in ones: 512 dimensions, 100 base classes."""
-    training, evaluation = PRESETS[preset].recommended()
+    training, evaluation = PRESETS[preset].recommended(method)
     settings = {"training": training, "evaluation": evaluation, "num_dims": 512, "num_base": 100}
-    return Space(method=method, **{**settings, "wide": False, **fields})
+    return GanSpace(method=method, **{**settings, "wide": False, **fields})
 
 
 def asked_for(space: Space, whose: str = RECOMMENDED, **choices: str) -> set[str]:
@@ -69,12 +70,10 @@ def propose_point(space: Space, whose: str) -> Settled:
 
 @pytest.mark.parametrize("method", GANS)
 def test_a_parameter_is_asked_for_only_where_it_applies(method):
-    space = new_space(method)
+    space, always = new_space(method), OF_THE_GAN[method] | {"neighbours", "mixing_shots"}
 
-    assert asked_for(space, neighbours="soft") == OF_THE_GAN[method] | {"neighbours", "perplexity"}
-    assert asked_for(space, neighbours="hard") == (
-        OF_THE_GAN[method] | {"neighbours", "num_neighbours"}
-    )
+    assert asked_for(space, neighbours="soft") == always | {"perplexity"}
+    assert asked_for(space, neighbours="hard") == always | {"num_neighbours"}
     assert asked_for(space, AS_PRINTED) == OF_THE_GAN[method] | {"neighbours"}
 
 
@@ -97,7 +96,7 @@ def test_a_wide_search_asks_for_more_and_another_for_none_of_it(method):
 def test_what_the_paper_does_without_is_not_asked_for_in_its_own_point():
     more = asked_for(new_space(wide=True), AS_PRINTED) - asked_for(new_space(), AS_PRINTED)
 
-    assert more == OF_A_WIDE_SEARCH - {"mixing_shots", "num_synthetic"}
+    assert more == OF_A_WIDE_SEARCH - {"num_synthetic"}
 
 
 def test_a_chosen_number_of_episode_shots_reaches_training():
@@ -144,11 +143,21 @@ def test_the_point_as_printed_is_the_paper_at_the_sizes_of_the_preset(method, pr
 
 
 def test_the_paper_preset_has_the_printed_sizes():
-    training, _ = PRESETS["paper"].recommended()
+    training, _ = PRESETS["paper"].recommended("cCov-GAN")
 
     assert (training.num_episodes, training.batch_size) == (100_000, 1_000)
     assert (training.num_ways, training.episode_shots) == (20, (10,))
-    assert propose_point(new_space(preset="paper"), AS_PRINTED).training == TrainConfig.as_printed()
+    for method in ("cCov-GAN", "CP-AAN+"):
+        printed = propose_point(new_space(method, preset="paper"), AS_PRINTED).training
+        assert printed == TrainConfig.as_printed()
+
+
+def test_cp_aan_plus_is_searched_for_what_it_adds_too_but_not_in_the_paper_s_point():
+    added = {"prototype_weight", "residual"}
+
+    assert asked_for(new_space("CP-AAN+")) == asked_for(new_space("cCov-GAN")) | added
+    assert asked_for(new_space("CP-AAN+"), AS_PRINTED) == asked_for(new_space(), AS_PRINTED)
+    assert asked_for(new_space("CP-AAN+", wide=True)) >= added | OF_A_WIDE_SEARCH
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -194,3 +203,106 @@ def test_what_is_set_does_not_move_the_paper_s_point():
     point = new_space(training=changed).point(RECOMMENDED)
 
     assert point == new_space().point(RECOMMENDED)
+
+
+def row_space(method: str, preset: str = "quick", num_base: int = 100, **evaluation) -> RowSpace:
+    training, config = PRESETS[preset].recommended(method)
+    return RowSpace(method, training, config.with_overrides(evaluation), num_base)
+
+
+OTHER_ROWS = [name for name, row in ROWS.items() if not isinstance(row.config, TrainConfig)]
+
+
+def test_a_baseline_begins_with_our_settings_and_with_those_of_its_source():
+    assert row_space("MN").points == (RECOMMENDED, AS_PRINTED)
+    assert row_space("copy").points == row_space("LR").points == (RECOMMENDED,)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("method", OTHER_ROWS)
+def test_the_recommended_point_of_a_baseline_changes_nothing(method, preset):
+    space = row_space(method, preset)
+
+    assert propose_point(space, RECOMMENDED) == Settled(space.training, space.evaluation)
+
+
+@pytest.mark.parametrize("method", OTHER_ROWS)
+def test_what_is_proposed_reaches_training_or_evaluation(method):
+    space = row_space(method)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    asked = study.ask()
+
+    settled = space.propose(asked)
+
+    assert set(asked.params) == set(space.searched) == set(ROWS[method].space)
+    used = {**settled.evaluation.to_dict(), **settled.training.to_dict()}
+    assert {name: used[name] for name in asked.params} == asked.params
+    # And nothing else is changed.
+    before = {**space.evaluation.to_dict(), **space.training.to_dict()}
+    assert {name for name in used if used[name] != before[name]} <= set(asked.params)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("method", [name for name in OTHER_ROWS if ROWS[name].published])
+def test_the_point_of_a_source_is_the_source_at_the_sizes_of_the_study(method, preset):
+    space = row_space(method, preset)
+
+    settled = propose_point(space, AS_PRINTED)
+
+    # At the paper's scale, a source has its own sizes but for the length of training.
+    sizes = {"num_episodes", *(ROWS[method].quick if preset == "quick" else ())}
+    printed, ours = ROWS[method].published.to_dict(), space.training.to_dict()
+    for name, value in settled.training.to_dict().items():
+        assert value == (ours if name in sizes else printed)[name], name
+    assert settled.evaluation == space.evaluation
+    assert space.point(AS_PRINTED) == {}
+
+
+@pytest.mark.parametrize(("num_base", "highest"), [(100, 30.0), (40, 20.0), (16, 10.0)])
+def test_perplexity_stays_below_half_of_the_base_classes_and_reaches_the_recommended(
+    num_base, highest
+):
+    space = row_space("copy", num_base=num_base)
+
+    space.check_point({"perplexity": highest})
+    with pytest.raises(ValueError, match=f"but the search goes from 1.5 to {highest}"):
+        space.check_point({"perplexity": highest + 0.1})
+
+
+def test_whole_numbers_are_searched_as_such():
+    study = optuna.create_study()
+
+    row_space("DC").propose(asked := study.ask())
+
+    assert isinstance(asked.params["num_nearest"], int)
+    assert isinstance(asked.params["tukey_power"], float)
+
+
+@pytest.mark.parametrize(
+    ("point", "message"),
+    [
+        ({"dropout": 0.9}, r"^dropout is 0\.9, but the search goes from 0\.0 to 0\.8$"),
+        ({"dropuot": 0.5}, "^no parameters of such a point: dropuot$"),
+        ({"num_ways": 5}, "^no parameters of such a point: num_ways$"),
+        ({"output": "relu"}, "^output is relu, but the search knows sphere, linear$"),
+    ],
+)
+def test_points_outside_the_space_of_a_baseline_are_refused(point, message):
+    with pytest.raises(ValueError, match=message):
+        row_space("PN").check_point(point)
+
+
+def test_what_is_searched_cannot_be_fixed():
+    space = row_space("PN")
+
+    space.check_fixed(["num_ways", "hidden_dim"])
+    with pytest.raises(ValueError, match=r"^dropout is searched: --points has values of it"):
+        space.check_fixed(["num_ways", "dropout"])
+
+
+@pytest.mark.parametrize("method", [f"{name}-PN" for name in GANS])
+def test_in_an_embedding_a_gan_is_searched_as_on_features(method):
+    name = method.removesuffix("-PN")
+
+    assert asked_for(new_space(method)) == asked_for(new_space(name))
+    assert new_space(method).point(RECOMMENDED) == new_space(name).point(RECOMMENDED)

@@ -3,12 +3,13 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import shots_of
+from conftest import shots_of, small_task
 
 from cpaan.features import FeatureTable
 from cpaan.provenance import TEST_READS, count_test_reads
+from cpaan.randomness import new_rng
 from cpaan.splits import Phase, Split, draw_shots
-from cpaan.tasks import Problem, check_phase, read_phase
+from cpaan.tasks import BaseSet, Problem, check_phase, read_phase
 
 SPLIT = Split(validation=Phase(("a", "b"), ("c",)), test=Phase(("d",), ("e",)))
 
@@ -103,3 +104,28 @@ def test_novel_classes_that_the_backbone_was_trained_on_are_refused():
         check_phase(table, SPLIT, "validation")
     check_phase(table, SPLIT, "validation", allow_trained_novel=True)
     check_phase(table, SPLIT, "test")
+
+
+def test_the_order_of_names_is_the_same_for_both_phases():
+    rows = torch.tensor([[0.0]] * 4 + [[1.0]] * 9 + [[2.0]] * 2)
+    base = BaseSet(rows, torch.tensor([4, 9, 2]), ["b", "c", "a"])
+
+    ordered = base.in_order_of_names()
+
+    assert ordered.names == ("a", "b", "c")
+    assert ordered.counts.tolist() == [2, 4, 9]
+    assert ordered.prototypes[:, 0].tolist() == [2, 0, 1]
+    assert ordered.fingerprint == base.fingerprint
+
+
+def test_exemplars_are_of_their_classes_and_none_comes_twice_before_all_have_come():
+    rows = [[[float(label), float(row)] for row in range(3 + 4 * label)] for label in range(3)]
+    task = small_task(base=rows, shots=[[[0.0, 0.0]]], num_base=2)
+
+    exemplars = task.draw_exemplars(6, new_rng(0))
+
+    assert exemplars.shape == (2, 6, 2)
+    assert (exemplars[..., 0] == torch.tensor([[0.0], [1.0]])).all()
+    assert sorted(exemplars[0, :, 1].tolist()) == [0, 0, 1, 1, 2, 2]
+    assert len(set(exemplars[1, :, 1].tolist())) == 6
+    assert not torch.equal(exemplars, task.draw_exemplars(6, new_rng(1)))

@@ -25,13 +25,14 @@ from cpaan.gans import (
     moment_terms,
     pair_terms,
 )
+from cpaan.learning import TrainingDivergedError
 from cpaan.linalg import covariances, ky_fan_norm
 from cpaan.randomness import new_rng
 from cpaan.splits import draw_shots
 from cpaan.steps import LOSSES, TERMS
 from cpaan.synthetic import GaussianClasses, gaussian_classes
 from cpaan.tasks import BaseSet, LowShotTask, read_phase
-from cpaan.training import TrainingDivergedError, TrainingRun
+from cpaan.training import TrainingRun
 from cpaan.training_data import TrainingData
 from cpaan.workers import Workers
 
@@ -291,7 +292,7 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
         load_checkpoint(new_run(), tmp_path / "run.pt")
 
     torch.save({"weights": torch.zeros(1)}, tmp_path / "run.pt")
-    with pytest.raises(ValueError, match="it is no checkpoint of a GAN"):
+    with pytest.raises(ValueError, match="it is no checkpoint of cCov-GAN"):
         load_checkpoint(new_run(), tmp_path / "run.pt")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cpaan.bench import (
+    analogies,
     data_parallel,
     driver,
     episode,
@@ -29,6 +30,7 @@ BENCHMARKS = {
     "kyfan": kyfan,
     "episode": episode,
     "evaluate": evaluate,
+    "analogies": analogies,
     "profile": profile,
     "data-parallel": data_parallel,
     "sharing": sharing,
@@ -52,14 +54,15 @@ Columns of the table, keys of the JSON file:
                      torch.linalg.svd with autograd
   ratio              plain over ours: above one, ours is faster
   relative_error     of ours: to norms in float64 (kyfan), to plain losses (episode) or plain logits
-                     (evaluate)
+                     (evaluate), to cosines in float64 (analogies)
   floor_ms           the least arithmetic and traffic at the best this device did in the same run
   floor_ratio        ours over that
   peak_memory_mb     of ours on a GPU, MiB; null on the CPU
 
 Where the plain side would take minutes, it does a part and its time is in proportion: plain_pairs
 and plain_timed_iterations say of what. The covariance term looks at some base classes of every
-novel one; similarity_left_out is the share of similarity of the others.
+novel one; similarity_left_out is the share of similarity of the others. Analogies are between
+random clusters; their plain side multiplies the differences of all ordered pairs.
 
 Trials of driver take what was measured elsewhere, by a simulated clock; what proposes, decides and
 records is real, and ours_ms its processor time. study-time is a model: its assumptions are in the

@@ -10,21 +10,21 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
+from cpaan.augmentation import copy
+from cpaan.baselines.controls import Control
 from cpaan.bench.measuring import Bench, Row, Subject, Timing
 from cpaan.bench.scales import Scale
-from cpaan.benchmark import draw_phase
 from cpaan.builtin import builtin_features
 from cpaan.classifiers import LinearClassifier, real_shares
-from cpaan.config import LINEAR_AS_IN_BENCHMARK, EvaluationConfig, TrainConfig
+from cpaan.config import LINEAR_AS_IN_BENCHMARK, EvaluationConfig
 from cpaan.evaluation import score
-from cpaan.methods import make_method
 from cpaan.randomness import new_rng
+from cpaan.scoring import draw_phase
 from cpaan.splits import VALIDATION_PHASE
 from cpaan.tasks import BaseSet, LowShotTask, Problem, Queries, read_phase
 
 HELP = "an evaluation with the linear head, all problems at once, against one after the other"
 
-_METHOD = "copy"  # synthetic examples at no cost of their own: what is measured is the head
 _PLAIN_STEPS = 3  # of each problem, in one timed call
 _EXAMPLES_A_CLASS = 1_300  # of ImageNet's base classes
 
@@ -179,7 +179,8 @@ def measure(bench: Bench) -> list[Row]:
         return []
     config = make_config(scale)
     task, queries = make_task(scale, config, bench.seed, bench.device)
-    method = make_method(_METHOD, config, TrainConfig())
+    # Synthetic examples at no cost of their own: what is measured is the head.
+    method = Control(copy, config)
     synthetic = method.synthesise(task, new_rng(bench.seed))
     assert synthetic is not None
     num_problems, num_classes = len(task.problems), task.num_base + task.num_novel
@@ -249,7 +250,7 @@ def measure(bench: Bench) -> list[Row]:
 
 def _evaluate(config: EvaluationConfig, task: LowShotTask, queries: Queries, seed: int) -> None:
     """Synthesise, fit, predict and score in every column."""
-    method = make_method(_METHOD, config, TrainConfig())
+    method = Control(copy, config)
     method.fit(task, new_rng(seed))
     list(score(method, task, queries))
 

@@ -56,6 +56,11 @@ class Scale:
     num_timed_steps: int
     """Iterations of one timed call."""
 
+    num_clusters: int
+    """Of each base class, for analogies; the next two are sizes that their cost is measured at."""
+    clusters: tuple[int, ...]
+    classes: tuple[int, ...]
+
     def training(self, **settings: Any) -> TrainConfig:
         """Return the configuration of meta-training at this scale, or with other settings."""
         sizes = {
@@ -95,6 +100,9 @@ SCALES = {
         num_synthetic=500,
         num_linear_steps=10_000,
         num_timed_steps=500,
+        num_clusters=100,
+        clusters=(25, 50, 100),
+        classes=(97, 194, 389),
     ),
     # The built-in features as they are.
     "slice": Scale(
@@ -120,6 +128,9 @@ SCALES = {
         num_synthetic=100,
         num_linear_steps=200,
         num_timed_steps=20,
+        num_clusters=20,
+        clusters=(10, 20, 30),
+        classes=(19, 38, 76),
     ),
     # Seconds on two cores: whether the commands work, not what they find.
     "small": Scale(
@@ -145,6 +156,9 @@ SCALES = {
         num_synthetic=20,
         num_linear_steps=20,
         num_timed_steps=5,
+        num_clusters=6,
+        clusters=(4, 6),
+        classes=(5, 30),
     ),
 }
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cpaan.bench.measuring import Bench, Row, summarise
+from cpaan.methods import num_episodes_of
 from cpaan.study.config import PRESETS, StudyConfig
 
 HELP = "a model of a study's time and cost on 1, 8, 64 and 512 GPUs; nothing is measured"
@@ -207,7 +208,7 @@ def study_time(
         raise ValueError(f"a study needs a GPU at least, got {num_gpus}")
     circumstances = circumstances or Circumstances()
     training, evaluation = PRESETS["paper"].recommended()
-    num_episodes = training.num_episodes
+    num_episodes = num_episodes_of(training)
     trials = trial_pieces(config, num_episodes, times, circumstances, seed)
     finals = final_pieces(config, num_episodes, evaluation.num_draws, times)
     parts = [

@@ -88,7 +88,9 @@ def new_progress() -> Callable[[str], None]:
     started = time.monotonic()
 
     def progress(message: str) -> None:
-        print(f"[{time.monotonic() - started:6.1f} s] {message}", file=sys.stderr, flush=True)
+        # In one piece: several threads may have something to say.
+        sys.stderr.write(f"[{time.monotonic() - started:6.1f} s] {message}\n")
+        sys.stderr.flush()
 
     return progress
 

@@ -197,8 +197,10 @@ def check_name(study: str) -> None:
     Raises:
         ValueError: With the name.
     """
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", study):
-        raise ValueError(f"a study's name has letters, digits, '.', '_' and '-', got {study!r}")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", study):
+        raise ValueError(
+            f"a study's name has letters, digits, '.', '_', '+' and '-', got {study!r}"
+        )
 
 
 def check_reachable(features: Sequence[str] | None) -> None:

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from cpaan.cli.guard import INCOMPLETE, INTERRUPTED, guarded
@@ -10,15 +11,20 @@ from cpaan.cli.options import Parser, add_traceback, check_writable, names, posi
 from cpaan.cli.remote import Command, add_cluster, is_for_cluster, run_on_cluster
 from cpaan.cli.study_options import RESULTS
 from cpaan.cli.study_setup import fetch_if_absent
+from cpaan.cli.table_setup import fetch_rows
 from cpaan.cli.watching import StudyWatch
 from cpaan.config import HEADS
+from cpaan.page.page import INDEX, write_page
 from cpaan.provenance import TEST_READS, take_over_test_reads
 from cpaan.splits import TEST_PHASE, read_draws
 from cpaan.study.cluster import ray_cluster
 from cpaan.study.fleet import WorkLostError
 from cpaan.study.folder import find_study, read_study
 from cpaan.study.records import BEST, LOG, read_json
-from cpaan.study.report import FOLDER, ReportSettings, make_report
+from cpaan.study.report import FOLDER, make_report, make_table_report
+from cpaan.study.report_rows import ReportSettings
+from cpaan.study.storage import Storage
+from cpaan.study.table_study import is_table, studies_of
 
 PROGRAM = "python tune/report.py"
 
@@ -29,6 +35,14 @@ The configuration of best.json is trained anew, with seeds that the search has n
 trial 0 (the paper's printed weights) and the controls that learn nothing. All of them meet the
 same draws of test classes: five fixed ones for the table, 50 seeded ones for the intervals.
 
+Of a study of many rows (search.py --method table-1), the best of every row is trained anew, and the
+paper's table is made of them: by the paper's rule for the final classifier, and with the head of
+each row that was best on the validation phase.
+
+Beside the table come ablations (which base classes are related; what CP-AAN+ adds, one idea taken
+away at a time), pictures of synthetic examples, and the paper's spiral. All of it is in
+report/index.html, one page to open in a browser.
+
 Each run reads the test phase, and is noted in {TEST_READS}. It is meant to be run once.
 """
 
@@ -37,6 +51,7 @@ examples:
   python tune/report.py                       the newest study
   python tune/report.py results/mine --seeds 5
   python tune/report.py --heads centroid,cosine,knn,linear
+  python tune/report.py results/mine --redraw     the page again, of the files that are there
   python tune/report.py mine --cluster cluster/gpu.yaml
 """
 
@@ -84,7 +99,27 @@ def _parser() -> Parser:
         "--heads",
         type=names,
         metavar="H,H,...",
-        help=f"of {', '.join(HEADS)} (default: the one of the search)",
+        help=f"of {', '.join(HEADS)} (default: the one of the search; of many rows, all)",
+    )
+    parser.add_argument(
+        "--ablation-seeds",
+        type=positive_number,
+        default=defaults.num_ablation_seeds,
+        metavar="N",
+        help="the same for each ablation (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--table-only",
+        action="store_true",
+        help="leave out ablations, pictures of synthetic examples and the spiral",
+    )
+    parser.add_argument(
+        "--redraw",
+        action="store_true",
+        help="make the page again of an earlier report's files; reads no test class",
+    )
+    parser.add_argument(
+        "--partial", action="store_true", help="of many rows, leave out those without a winner"
     )
     parser.add_argument(
         "--address", metavar="A", help="of a running Ray, host:port or auto (default: a new one)"
@@ -117,9 +152,19 @@ def _report(options: argparse.Namespace) -> int:
     if options.known_reads:
         take_over_test_reads(Path(options.known_reads))
     folder = find_study(options.study, RESULTS)
+    if options.redraw:
+        check_writable(folder)
+        write_page(folder, Storage(str(folder)).write)
+        print(f"The page: {folder / INDEX}")
+        return 0
     fetch_if_absent(folder)
-    study = read_study(folder)
-    read_json(folder, BEST)
+    if is_table(folder):
+        fetch_rows(folder)
+        studies = studies_of(folder, may_lack=options.partial)
+    else:
+        studies = [read_study(folder)]
+        read_json(folder, BEST)
+    study = studies[0]
     heads = tuple(options.heads or ())
     study.evaluation.with_overrides({"heads": heads or (study.config.head,)})  # refuses others
     fixed = None
@@ -132,13 +177,26 @@ def _report(options: argparse.Namespace) -> int:
             max_shots=max(study.evaluation.shots),
         )
     check_writable(folder)
-    settings = ReportSettings(num_seeds=options.seeds, num_seeded_draws=options.draws, heads=heads)
-    watch = StudyWatch(study.config, study.training.num_episodes, folder / LOG)
+    settings = ReportSettings(
+        num_seeds=options.seeds,
+        num_seeded_draws=options.draws,
+        heads=heads,
+        num_ablation_seeds=options.ablation_seeds,
+        is_table_only=options.table_only,
+    )
+    watch = StudyWatch(study.config, study.num_episodes, folder / LOG)
     watch.say(f"reporting {folder}")
+    tables = None
     try:
-        with ray_cluster(options.address, watch.say) as cluster, study.locked():
+        with ExitStack() as stack:
+            cluster = stack.enter_context(ray_cluster(options.address, watch.say))
+            for each in studies:
+                stack.enter_context(each.locked())
             watch.say(cluster.announcement)
-            tables, failed = make_report(study, cluster, watch.say, settings, fixed)
+            if is_table(folder):
+                failed = make_table_report(folder, studies, cluster, watch.say, settings, fixed)
+            else:
+                tables, failed = make_report(study, cluster, watch.say, settings, fixed)
     except WorkLostError as error:
         raise ValueError(f"{error}; trainings are kept: the same command goes on") from error
     except KeyboardInterrupt:
@@ -146,6 +204,8 @@ def _report(options: argparse.Namespace) -> int:
         return INTERRUPTED
     written = folder / FOLDER
     print(f"\n{(written / 'report.md').read_text()}")
-    print(tables.headline())
+    if tables is not None:
+        print(tables.headline())
     print(f"\nWritten: {written}/report.md, table.csv, table.tex, report.json, scores.parquet")
+    print(f"The page: {folder / INDEX}")
     return INCOMPLETE if failed else 0

@@ -20,12 +20,12 @@ from cpaan.cli.options import (
 from cpaan.feature_cache import local_files, open_features
 from cpaan.feature_parquet import read_about, write_compact_features
 from cpaan.features import FeatureTable, name_some
+from cpaan.few_shot_episodes import check_rows
 from cpaan.provenance import describe_run
 from cpaan.representation.backbone_training import BACKBONE, train_alone
 from cpaan.representation.config import BackboneConfig, EmbeddingConfig
 from cpaan.representation.decoding import find_size
 from cpaan.representation.embedding_training import EMBEDDING, embed
-from cpaan.representation.few_shot_episodes import check_rows
 from cpaan.representation.images import open_images
 from cpaan.representation.layout import ABOUT, FEATURES
 from cpaan.representation.pipeline import Job, Train, represent

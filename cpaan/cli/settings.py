@@ -9,14 +9,16 @@ from typing import Any
 
 from cpaan.cli.options import add_traceback
 from cpaan.config import META_TESTING_AS_PRINTED, EvaluationConfig, TrainConfig
+from cpaan.methods import ROWS
 from cpaan.representation.config import BackboneConfig, EmbeddingConfig
 from cpaan.settings import Settings
+from cpaan.table_row import PN
 
 _HELP = """\
 List all settings: name, value, the paper's or the benchmark's value where it is another, and what
-it means. Those of evaluation and of meta-training are changed by `evaluate --set NAME=VALUE`, those
-of the backbone by `represent --set NAME=VALUE`, those of the embedding by `represent --embed-set
-NAME=VALUE`.
+it means. Those of evaluation and of meta-training are changed by `evaluate --set NAME=VALUE`,
+those of one row of the table by `evaluate --set ROW.NAME=VALUE`, of the backbone by `represent
+--set NAME=VALUE`, those of the embedding by `represent --embed-set NAME=VALUE`.
 """
 
 
@@ -42,6 +44,9 @@ def _settings(options: argparse.Namespace) -> int:
     print("\nBackbone\n" + _describe(BackboneConfig(), in_benchmark, "in the benchmark"))
     published = EmbeddingConfig.plain()
     print("\nEmbedding\n" + _describe(EmbeddingConfig(), published, "as published"))
+    for name, row in ROWS.items():
+        if row.published is not None and not isinstance(row.config, TrainConfig) and name != PN:
+            print(f"\n{name}\n" + _describe(row.config, row.published, "as published"))
     return 0
 
 
@@ -70,7 +75,7 @@ def _as_text(value: Any) -> str:
 
 def _meanings(kind: type[Settings]) -> dict[str, str]:
     """Return the text below each field of a config: it is written once, and there."""
-    found = {}
+    found: dict[str, str] = {}
     for parent in kind.__mro__[:-1]:
         (body,) = (
             node.body
@@ -83,5 +88,5 @@ def _meanings(kind: type[Settings]) -> dict[str, str]:
                     ast.AnnAssign(target=ast.Name(id=name)),
                     ast.Expr(value=ast.Constant(value=str(meaning))),
                 ):
-                    found[name] = " ".join(meaning.split())
+                    found.setdefault(name, " ".join(meaning.split()))
     return found

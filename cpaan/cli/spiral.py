@@ -9,7 +9,7 @@ from typing import Any
 
 from cpaan.cli.options import add_traceback, check_writable, new_progress, positive_number
 from cpaan.config import TrainConfig
-from cpaan.figures import draw_spiral
+from cpaan.figures.spiral import draw_spiral
 from cpaan.files import write_whole
 from cpaan.gans import GANS
 from cpaan.provenance import describe_run
@@ -87,7 +87,7 @@ def _spiral(options: argparse.Namespace) -> int:
     rows = [_summary(name, found) for name, found in outcomes.items()]
     content = {"run": run, "config": config.to_dict(), "seeds": options.seeds, "rows": rows}
     options.out.mkdir(parents=True, exist_ok=True)
-    write_whole(options.out / "spiral.svg", picture)
+    write_whole(options.out / "spiral.svg", picture.svg_file())
     write_whole(options.out / "spiral.json", json.dumps(content, indent=1))
     print(f"{'method':<12}{'diversity':<11}{'|log|':<8}covariance")
     for row in rows:

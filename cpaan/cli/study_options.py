@@ -6,24 +6,25 @@ from pathlib import Path
 
 from cpaan.cli.options import Parser, add_traceback, positive_number
 from cpaan.cli.remote import add_cluster
-from cpaan.config import HEADS
-from cpaan.gans import GANS
+from cpaan.config import HEADS, OWN, TrainConfig
+from cpaan.methods import METHODS, TABLE_1
 from cpaan.study.config import PRESETS, StudyConfig
 
 PROGRAM = "python tune/search.py"
 RESULTS = Path("results")
 
 _HELP = """\
-Search the hyper-parameters of one of the four GANs, on Ray.
+Search the hyper-parameters of one of the four GANs, or of any other row of the table, on Ray.
 
-Each trial meta-trains a GAN with Ray Train and is scored on the validation phase: the mean of LSL
+Each trial trains the method with Ray Train and is scored on the validation phase: the mean of LSL
 and GLSL top-5 over all numbers of shots, on the same draws for every trial. Optuna proposes, ASHA
 stops what is behind, and the best that ran to their end, five at most, are scored again on fresh
-draws and more seeds; best.json has the winner. Trials 0 and 1 are the paper's own points: its
-printed weights with our settings, and its settings to the letter. Test classes are never read here:
-python tune/report.py does that.
+draws and more seeds; best.json has the winner. Trials 0 and 1 of a GAN are the paper's own points:
+its printed weights with our settings, and its settings to the letter; those of another method, the
+settings that we recommend and those of its source. Test classes are never read here: python
+tune/report.py does that.
 
-Without arguments this is a study of cCov-GAN on the built-in features that takes minutes on two
+Without arguments this is a study of CP-AAN+ on the built-in features that takes minutes on two
 CPU cores. The same command runs on a GPU (which is found) and on a Ray cluster (--cluster, or
 --address on a machine of it).
 """
@@ -39,6 +40,9 @@ examples:
   on a cluster that `ray up cluster/gpu.yaml` has started, two GPUs a trial:
     python tune/search.py --cluster cluster/gpu.yaml --preset paper --study mine \\
       --features s3://bucket/features.parquet --workers-per-trial 2
+  every row of the paper's table, twelve trials each, and the table on test classes:
+    python tune/search.py --method table-1 --trials 12 --study table
+    python tune/report.py table
   stop after ten minutes, and go on later, with more trials:
     python tune/search.py --study mine --timeout 10m
     python tune/search.py --resume mine --trials 40
@@ -70,16 +74,28 @@ def search_parser() -> Parser:
         help=f"quick: {quick.sizes['num_episodes']} small episodes, {quick.study['num_trials']} "
         f"trials; paper: {paper.sizes['num_episodes']} episodes of B = "
         f"{paper.sizes['batch_size']}, N_b = {paper.sizes['num_ways']}, K_b = "
-        f"{paper.sizes['episode_shots'][0]}, {paper.study['num_trials']} trials (default: quick)",
+        f"{TrainConfig.as_printed().max_shots}, {paper.study['num_trials']} trials (default: "
+        "quick)",
     )
     what.add_argument(
-        "--method", metavar="M", help=f"of {', '.join(GANS)} (default: {StudyConfig().method})"
+        "--method",
+        metavar="M",
+        help=f"of {', '.join(METHODS)} (default: {StudyConfig().method}); several with commas, or "
+        f"{TABLE_1} for every row of the paper's table, are searched one after the other, each "
+        "with the same number of trials, and reported together",
     )
     what.add_argument(
         "--features",
         nargs="+",
         metavar="F",
         help="as of `python -m cpaan evaluate`; by an address, every machine has its own copy",
+    )
+    what.add_argument(
+        "--cosine-features",
+        nargs="+",
+        metavar="F",
+        help="the same rows, in the same order, by a backbone that was trained with `represent "
+        "--loss cosine`, for the row AWG-cosine",
     )
     what.add_argument("--split", metavar="S", help="by default the one beside the features")
     what.add_argument("--trials", type=positive_number, metavar="N", help="how many there are")
@@ -90,16 +106,25 @@ def search_parser() -> Parser:
         help="of a trial's meta-training, over all of its workers",
     )
     what.add_argument(
+        "--short",
+        type=positive_number,
+        metavar="N",
+        help="train trials for one N-th of the episodes; the finalists, and what the report "
+        "proves, for all of them (default: 1)",
+    )
+    what.add_argument(
         "--seed", type=int, metavar="N", help="of proposals and training (default: 0)"
     )
     what.add_argument(
         "--wide",
         action="store_true",
         default=None,
-        help="search learning rates, mixing of real and synthetic, their number, episode shots and "
-        "the residual start too",
+        help="search learning rates, numbers of synthetic examples, episode shots and the residual "
+        "start too",
     )
-    what.add_argument("--head", choices=HEADS, help="the classifier that trials are scored with")
+    what.add_argument(
+        "--head", choices=[*HEADS, OWN], help="the classifier that trials are scored with"
+    )
     what.add_argument(
         "--weights",
         type=_weights,
@@ -125,15 +150,16 @@ def search_parser() -> Parser:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="any setting that is not searched, of meta-training and evaluation (`python -m cpaan "
-        "settings` lists them) or of the study; the paper's own point, trial 1, keeps its own",
+        help="any setting that is not searched, of training and evaluation (`python -m cpaan "
+        "settings` lists them) or of the study; the paper's own point, trial 1, keeps its own. "
+        "With several methods, for those that have it; METHOD.NAME=VALUE for one",
     )
     where = parser.add_argument_group("where to run")
     where.add_argument(
         "--workers-per-trial",
         type=positive_number,
         metavar="N",
-        help="processes that train one GAN together (default: 1)",
+        help="processes that train one model together (default: 1)",
     )
     where.add_argument(
         "--gpus-per-worker",

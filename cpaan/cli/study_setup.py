@@ -8,22 +8,20 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from cpaan.cli.options import check_writable, open_data
+from cpaan.cli.options import check_writable, names, open_data
 from cpaan.cli.remote import check_name
 from cpaan.cli.study_options import PROGRAM, RESULTS
-from cpaan.features import TRAIN
-from cpaan.gans import GANS, check_objective
+from cpaan.feature_cache import open_features
+from cpaan.features import TRAIN, FeatureTable, align_rows
+from cpaan.methods import ROWS, check_method, expand_methods, num_episodes_of, with_episodes
 from cpaan.places import absolute, join
-from cpaan.settings import parse_settings
+from cpaan.settings import Settings, parse_settings
 from cpaan.splits import VALIDATION_PHASE
 from cpaan.study.config import PRESETS, DataReference, StudyConfig
-from cpaan.study.folder import Study, fetch_study, find_study, read_study
+from cpaan.study.folder import Study, fetch_study, read_study
 from cpaan.study.records import CONFIG
-from cpaan.study.space import AS_PRINTED, RECOMMENDED
 from cpaan.tasks import check_phase
-from cpaan.training_data import check_training
+from cpaan.workers import Workers
 
 STORAGE = "CPAAN_STORAGE"
 """Environment variable of a cluster's head: where studies keep what their machines share."""
@@ -35,63 +33,129 @@ def study_name(options: argparse.Namespace) -> str:
     Raises:
         ValueError: If the given one is none for a folder.
     """
-    method = options.method or StudyConfig().method
+    method = (options.method or StudyConfig().method).replace(",", "-")
     name: str = options.study or f"{method}-{datetime.now():%Y%m%d-%H%M%S}"
     check_name(name)
     return name
 
 
-def new_study(options: argparse.Namespace) -> Study:
-    """Return the study that the options describe, checked as far as it can be without Ray."""
+def wanted_methods(options: argparse.Namespace) -> list[str]:
+    """Return the rows that are to be searched.
+
+    Raises:
+        ValueError: If a name is none.
+    """
+    has_cosine = options.cosine_features is not None
+    return expand_methods(names(options.method or StudyConfig().method), has_cosine=has_cosine)
+
+
+def _open(options: argparse.Namespace, method: str) -> tuple[FeatureTable, DataReference]:
+    """Return the features that a method wants, and how other processes find them.
+
+    Raises:
+        ValueError: If cosine-trained ones are not of the same rows in the same order: a draw is a
+            choice of rows, and all methods are to meet the same examples.
+    """
+    table, split = open_data(options.features, options.split)
+    features = options.features
+    if ROWS[method].wants_cosine:
+        features = options.cosine_features
+        if features is None:
+            raise ValueError(f"{method} wants --cosine-features beside --features")
+        cosine = open_features(*features, label_names=split.label_names)
+        try:
+            is_aligned = align_rows(cosine, table) is cosine
+        except ValueError as error:
+            raise ValueError(f"--cosine-features are of other rows: {error}") from error
+        if not is_aligned:
+            raise ValueError("--cosine-features have their rows in another order than --features")
+        table = cosine
+    return table, DataReference.of(table, split, features)
+
+
+def new_study(options: argparse.Namespace, method: str, name: str) -> Study:
+    """Return the study that the options describe, checked as far as it can be without Ray.
+
+    Args:
+        options: Of the command.
+        method: Which row is searched.
+        name: Of the study; with that of a table before it, where it is a row of one.
+    """
     preset = PRESETS[options.preset or "quick"]
-    training, evaluation = preset.recommended()
-    config = StudyConfig().with_overrides({**preset.study, **_given(options)})
+    training, evaluation = preset.recommended(method)
+    config = preset.study_of(method)
+    if "/" in name:  # a row of a table is searched with the head that the table has for it
+        config = config.with_overrides({"head": ROWS[method].head})
+    config = config.with_overrides(_given(options))
     of_config, of_training, of_evaluation = parse_settings(
         options.set, config, training, evaluation
     )
     config = config.with_overrides(of_config)
-    if options.episodes is not None:
-        of_training = {"num_episodes": options.episodes, **of_training}
     training = training.with_overrides(of_training)
+    if options.episodes is not None and "num_episodes" not in of_training:
+        training = with_episodes(training, options.episodes)
+    if options.short is not None:
+        training, config = _shortened(training, config, options.short)
     evaluation = evaluation.with_overrides(of_evaluation)
-    table, split = open_data(options.features, options.split)
+    table, data = _open(options, method)
+    split = data.split
     check_phase(table, split, VALIDATION_PHASE)
-    name = study_name(options)
     study = Study(
         config=config,
         training=training,
         evaluation=evaluation,
-        data=DataReference.of(table, split, options.features),
+        data=data,
         num_dims=table.num_dims,
         folder=RESULTS / name,
         elsewhere=_elsewhere(options.storage or os.environ.get(STORAGE), name),
+        embedding=preset.embedding(method),
     )
     if (study.folder / CONFIG).exists():
         raise ValueError(f"{study.folder} exists: {PROGRAM} --resume {name} goes on with it")
     study.space.check_fixed([*of_training, *of_evaluation])
     base_classes = split.base_classes(VALIDATION_PHASE)
-    counts = torch.tensor([len(table.rows_of(each, TRAIN)) for each in base_classes])
-    gan = GANS[config.method]
-    for whose in (RECOMMENDED, AS_PRINTED):
+    num_rows = {each: len(table.rows_of(each, TRAIN)) for each in base_classes}
+    for whose in study.space.points:
         study.space.point(whose)
-        tried = study.space.around(whose).training
-        check_training(tried, counts, table.num_dims, with_covariances=gan.has_covariance)
-        check_objective(gan, tried)
-    if training.num_episodes % config.workers_per_trial:
-        raise ValueError(
-            f"{training.num_episodes} episodes cannot be shared by {config.workers_per_trial} "
-            f"workers: take a multiple of {config.workers_per_trial}"
+        tried = study.space.around(whose)
+        check_method(
+            method, tried.training, tried.evaluation, num_rows, table.num_dims, study.embedding
         )
+    Workers(count=config.workers_per_trial).check_shares(study.num_episodes)
     check_writable(study.folder)
-    return study
+    return _with_enough_trials(study)
 
 
-def resumed_study(options: argparse.Namespace) -> Study:
+def _shortened(training: Settings, config: StudyConfig, short: int) -> tuple[Settings, StudyConfig]:
+    """Return settings of trials that are so many times shorter than what is proven at the end."""
+    num_episodes = num_episodes_of(training)
+    if num_episodes and num_episodes % short:
+        raise ValueError(
+            f"{num_episodes} episodes of {config.method} cannot be shortened to one in {short}: "
+            "they are no multiple of it"
+        )
+    config = config.with_overrides({"final_length": short if num_episodes else 1})
+    return with_episodes(training, num_episodes // short), config
+
+
+def _with_enough_trials(study: Study) -> Study:
+    """Return a study with as many trials as there are points, where nothing is searched.
+
+    To try the same again would tell nothing.
+    """
+    if study.space.searched:
+        return study
+    num_trials = len(study.space.points)
+    return replace(study, config=study.config.with_overrides({"num_trials": num_trials}))
+
+
+def resumed_study(options: argparse.Namespace, folder: Path) -> Study:
     """Return the study to go on with, with what the options may change of it."""
     if options.study is not None or options.preset is not None or options.points is not None:
         raise ValueError("--resume has its study, its preset and its points: none can be given")
-    folder = find_study(options.resume or None, RESULTS)
-    elsewhere = _elsewhere(options.storage, folder.name)
+    if options.short is not None:
+        raise ValueError("--resume has the length of its trials: --short cannot be given")
+    elsewhere = elsewhere_of(folder, options.storage)
     fetch_if_absent(folder, options.storage)
     earlier = read_study(folder)
     if elsewhere not in (None, earlier.elsewhere):
@@ -99,18 +163,20 @@ def resumed_study(options: argparse.Namespace) -> Study:
     of_config, of_training, of_evaluation = parse_settings(
         options.set, earlier.config, earlier.training, earlier.evaluation
     )
-    if options.episodes is not None:
-        of_training = {"num_episodes": options.episodes, **of_training}
+    training = earlier.training.with_overrides(of_training)
+    if options.episodes is not None and "num_episodes" not in of_training:
+        training = with_episodes(training, options.episodes)
     data = earlier.data
     if options.features is not None:
-        data = DataReference.of(*open_data(options.features, options.split), options.features)
+        _, data = _open(options, earlier.config.method)
     study = replace(
         earlier,
         config=earlier.config.with_overrides({**_given(options), **of_config}),
-        training=earlier.training.with_overrides(of_training),
+        training=training,
         evaluation=earlier.evaluation.with_overrides(of_evaluation),
         data=data,
     )
+    study = _with_enough_trials(study)
     study.check_goes_on_from(earlier)
     study.data.open()
     check_writable(folder)
@@ -123,16 +189,21 @@ def fetch_if_absent(folder: Path, storage: str | None = None) -> None:
     Raises:
         ValueError: If the storage has no such study.
     """
-    elsewhere = _elsewhere(storage or os.environ.get(STORAGE), folder.name)
+    elsewhere = elsewhere_of(folder, storage or os.environ.get(STORAGE))
     if elsewhere is not None and not (folder / CONFIG).exists():
         fetch_study(elsewhere, folder)
+
+
+def elsewhere_of(folder: Path, storage: str | None) -> str | None:
+    """Return where in a named storage the study of a folder is; a row's is in that of its table."""
+    is_here = folder.is_relative_to(RESULTS)
+    return _elsewhere(storage, str(folder.relative_to(RESULTS)) if is_here else folder.name)
 
 
 def _given(options: argparse.Namespace) -> dict[str, Any]:
     """Return the settings of the study that were given as options."""
     novel_weight, all_weight = options.weights or (None, None)
     given = {
-        "method": options.method,
         "seed": options.seed,
         "num_trials": options.trials,
         "workers_per_trial": options.workers_per_trial,
@@ -149,16 +220,21 @@ def _given(options: argparse.Namespace) -> dict[str, Any]:
 
 def describe_study(study: Study) -> str:
     """Return what a dry run prints: all settings, the paper's points, and the size of it."""
-    marks = study.config.marks(study.training.num_episodes)
-    points = {whose: study.space.point(whose) for whose in (RECOMMENDED, AS_PRINTED)}
+    marks = study.config.marks(study.num_episodes)
+    points = {
+        f"trial {number}": study.space.point(whose)
+        for number, whose in enumerate(study.space.points)
+    }
     return json.dumps(
         {
             "folder": str(study.folder),
             **study.describe(),
             "evaluated after episodes": marks,
-            "trial 0": points[RECOMMENDED],
-            "trial 1": points[AS_PRINTED],
-            "trial 1, all settings": study.space.around(AS_PRINTED).training.to_dict(),
+            **points,
+            "all settings of these": {
+                f"trial {number}": study.space.around(whose).training.to_dict()
+                for number, whose in enumerate(study.space.points)
+            },
         },
         indent=1,
     )
@@ -178,7 +254,7 @@ def read_points(path: str | None, study: Study) -> list[dict[str, Any]]:
         raise ValueError(f"{path} is no JSON: {error}") from error
     if not isinstance(points, list) or not all(isinstance(point, dict) for point in points):
         raise ValueError(f"{path} is no list of parameters by name")
-    num_free = study.config.num_trials - 2  # the first two are the paper's
+    num_free = study.config.num_trials - len(study.space.points)
     if len(points) > num_free:
         raise ValueError(f"{path} has {len(points)} points, and --trials room for {num_free}")
     for number, point in enumerate(points):

@@ -5,13 +5,16 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from cpaan.builtin import builtin_features
-from cpaan.config import HEADS, EvaluationConfig, TrainConfig
+from cpaan.config import EvaluationConfig, TrainConfig
 from cpaan.feature_cache import open_features
 from cpaan.features import FeatureTable
-from cpaan.gans import GANS
+from cpaan.methods import ROWS
 from cpaan.places import absolute
+from cpaan.representation.config import EmbeddingConfig
 from cpaan.settings import Settings
 from cpaan.splits import Phase, Split
+
+DEFAULT_METHOD = "CP-AAN+"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +25,8 @@ class StudyConfig(Settings):
         ValueError: If a value makes no sense.
     """
 
-    method: str = "cCov-GAN"
-    """Which of the four GANs."""
+    method: str = DEFAULT_METHOD
+    """Which row of the table."""
     seed: int = 0
     """Decides proposals, and the training of every trial; the finalists' further seeds follow."""
     num_trials: int = 12
@@ -33,11 +36,11 @@ class StudyConfig(Settings):
     gpus_per_worker: float = 0.0
     """GPUs of each of them, fractions too; zero: each has a CPU core instead."""
     wide: bool = False
-    """Whether learning rates, mixing, numbers of synthetic examples, episode shots and the residual
-    start are searched too."""
+    """Whether learning rates, numbers of synthetic examples, episode shots and the residual start
+    are searched too."""
 
     head: str = "cosine"
-    """The classifier that trials are scored with."""
+    """The classifier that trials are scored with; "own" where the method has none but its own."""
     novel_weight: float = 1.0
     """Weight of LSL top-5, mean over shots, in the score."""
     all_weight: float = 1.0
@@ -54,6 +57,8 @@ class StudyConfig(Settings):
 
     num_finalists: int = 5
     """Trials that are scored again at the end, of those that were not stopped; at most."""
+    final_length: int = 1
+    """How many times as long as a trial the finalists are trained, and what the report is of."""
     num_final_draws: int = 20
     """Draws of that, which no trial has met."""
     num_final_seeds: int = 3
@@ -66,14 +71,16 @@ class StudyConfig(Settings):
             "workers_per_trial",
             "reduction_factor",
             "num_finalists",
+            "final_length",
             "num_final_draws",
             "num_final_seeds",
         )
         self._refuse_negative("seed", "gpus_per_worker", "novel_weight", "all_weight", "num_rungs")
-        if self.method not in GANS:
-            raise ValueError(f"method must be one of {', '.join(GANS)}, got {self.method}")
-        if self.head not in HEADS:
-            raise ValueError(f"head must be one of {', '.join(HEADS)}, got {self.head}")
+        if self.method not in ROWS:
+            raise ValueError(f"method must be one of {', '.join(ROWS)}, got {self.method}")
+        heads = ROWS[self.method].heads
+        if self.head not in heads:
+            raise ValueError(f"head must be one of {', '.join(heads)}, got {self.head}")
         if not self.novel_weight + self.all_weight:
             raise ValueError("novel_weight and all_weight are both zero: nothing to search for")
         if self.reduction_factor < 2:
@@ -106,15 +113,34 @@ class Preset:
 
     study: Mapping[str, Any]
     sizes: Mapping[str, Any]
-    """Of meta-training: in the recommended settings and in those of the paper alike."""
+    """Of meta-training GANs: in the recommended settings and in those of the paper alike."""
     training: Mapping[str, Any]
-    """Of meta-training, in the recommended settings only."""
+    """Of meta-training GANs, in the recommended settings only."""
     evaluation: Mapping[str, Any]
+    is_quick: bool
+    """Whether other methods have the quick sizes of their rows."""
 
-    def recommended(self) -> tuple[TrainConfig, EvaluationConfig]:
-        """Return our settings at this size."""
-        training = TrainConfig().with_overrides({**self.sizes, **self.training})
-        return training, EvaluationConfig().with_overrides(self.evaluation)
+    def recommended(self, method: str = DEFAULT_METHOD) -> tuple[Settings, EvaluationConfig]:
+        """Return our settings of a method at this size."""
+        evaluation = EvaluationConfig().with_overrides(self.evaluation)
+        row = ROWS[method]
+        if isinstance(row.config, TrainConfig):
+            return row.config.with_overrides({**self.sizes, **self.training}), evaluation
+        return row.config.with_overrides(row.quick if self.is_quick else {}), evaluation
+
+    def embedding(self, method: str) -> EmbeddingConfig | None:
+        """Return the settings of the embedding that a method works in, if it does."""
+        if not ROWS[method].is_embedded:
+            return None
+        return EmbeddingConfig().with_overrides(ROWS["PN"].quick if self.is_quick else {})
+
+    def study_of(self, method: str) -> StudyConfig:
+        """Return the settings of a study of a method; GANs on features have the preset's head."""
+        config = StudyConfig().with_overrides({**self.study, "method": DEFAULT_METHOD})
+        row = ROWS[method]
+        is_gan_on_features = isinstance(row.config, TrainConfig) and not row.is_embedded
+        head = config.head if is_gan_on_features else row.head
+        return config.with_overrides({"method": method, "head": head})
 
 
 PRESETS = {
@@ -134,6 +160,7 @@ PRESETS = {
             "discriminator_learning_rate": 1e-3,
         },
         evaluation={"num_synthetic": 40},
+        is_quick=True,
     ),
     # The paper's scale, for GPUs; `TrainConfig.as_printed` has the same sizes.
     "paper": Preset(
@@ -142,11 +169,11 @@ PRESETS = {
             "num_episodes": 100_000,
             "num_ways": 20,
             "batch_size": 1_000,
-            "episode_shots": (10,),
             "hidden_dim": 512,
         },
         training={},
         evaluation={},
+        is_quick=False,
     ),
 }
 

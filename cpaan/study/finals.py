@@ -9,12 +9,15 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial
 
+from cpaan.methods import num_episodes_of, with_episodes
 from cpaan.provenance import describe_run
+from cpaan.study.config import StudyConfig
 from cpaan.study.fleet import JobFailedError, collect, start
 from cpaan.study.folder import Study
 from cpaan.study.job import score_job
 from cpaan.study.records import BEST, read_json
 from cpaan.study.searcher import ENDED, best_trials, score_of, settled_of
+from cpaan.study.space import Settled
 from cpaan.study.trial import Trial
 
 _FRESH_DRAWS = 1  # what is added to the seed of the draws
@@ -65,8 +68,10 @@ def choose_best(
     work = {}
     for trial in finalists:
         for seed in seeds:
-            job = study.job(trial.number, settled_of(trial), seed)
+            job = study.job(trial.number, in_full(settled_of(trial, config), config), seed)
             job = replace(job, evaluation=job.evaluation.with_overrides(draws))
+            if config.final_length > 1:  # a training of its own, beside the trial's
+                job = replace(job, path=f"finals/{trial.number:04d}-seed{seed}.pt")
             work[trial.number, seed] = partial(start, _score, Trial(trial.number, job, config))
     say(
         f"scoring the best {len(finalists)} again: {config.num_final_draws} fresh draws, "
@@ -113,6 +118,12 @@ def choose_best(
     }
 
 
+def in_full(settled: Settled, config: StudyConfig) -> Settled:
+    """Return the settings of a trial with the length of training that finalists have."""
+    num_episodes = num_episodes_of(settled.training) * config.final_length
+    return replace(settled, training=with_episodes(settled.training, num_episodes))
+
+
 def _score(trial: Trial, device: Any) -> tuple[float, float]:
     return score_job(trial.job, device)
 
@@ -121,6 +132,7 @@ def _final_row(
     study: Study, trial: FrozenTrial, found: dict[int, tuple[float, float]]
 ) -> dict[str, Any]:
     novel, everything = (sum(values) / len(found) for values in zip(*found.values(), strict=True))
+    settled = in_full(settled_of(trial, study.config), study.config)
     return {
         "trial": trial.number,
         "score": study.config.score(novel, everything),
@@ -131,6 +143,6 @@ def _final_row(
             str(seed): study.config.score(*scores) for seed, scores in sorted(found.items())
         },
         "parameters": trial.params,
-        "training": trial.user_attrs["training"],
-        "evaluation": trial.user_attrs["evaluation"],
+        "training": settled.training.to_dict(),
+        "evaluation": settled.evaluation.to_dict(),
     }

@@ -8,14 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from cpaan.config import EvaluationConfig, TrainConfig
+from cpaan.methods import ROWS, num_episodes_of
 from cpaan.provenance import describe_run
+from cpaan.representation.config import EmbeddingConfig
+from cpaan.settings import Settings
 from cpaan.study.config import DataReference, StudyConfig
+from cpaan.study.gan_space import GanSpace
 from cpaan.study.job import Job
 from cpaan.study.records import BEST, CONFIG, OPTUNA, Records, read_json
-from cpaan.study.space import Settled, Space
+from cpaan.study.space import RowSpace, Settled, Space
 from cpaan.study.storage import Storage
 
 _MAY_CHANGE = ("num_trials",)
+
+
+class StudyInUseError(ValueError):
+    """Another process works on the study."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +31,8 @@ class Study:
     """Everything that decides a study, and where it is kept."""
 
     config: StudyConfig
-    training: TrainConfig
-    """Recommended settings at the study's size."""
+    training: Settings
+    """Recommended settings of the method at the study's size."""
     evaluation: EvaluationConfig
     """Of the validation phase; its draws are those of every trial."""
     data: DataReference
@@ -33,6 +41,13 @@ class Study:
     """Of this machine."""
     elsewhere: str | None = None
     """Location of a storage that all machines reach; None: the folder is one."""
+    embedding: EmbeddingConfig | None = None
+    """Of the embedding that the method works in, if it does."""
+
+    @property
+    def num_episodes(self) -> int:
+        """Of a trial that is not stopped."""
+        return num_episodes_of(self.training)
 
     @property
     def storage(self) -> str:
@@ -48,12 +63,16 @@ class Study:
     def space(self) -> Space:
         """What is proposed."""
         phases = (self.data.split.validation, self.data.split.test)
-        return Space(
-            method=self.config.method,
-            training=self.training,
-            evaluation=self.evaluation,
+        num_base = sum(len(phase.base) for phase in phases)
+        method, training, evaluation = self.config.method, self.training, self.evaluation
+        if not isinstance(training, TrainConfig):
+            return RowSpace(method, training, evaluation, num_base)
+        return GanSpace(
+            method=method,
+            training=training,
+            evaluation=evaluation,
             num_dims=self.num_dims,
-            num_base=sum(len(phase.base) for phase in phases),
+            num_base=num_base,
             wide=self.config.wide,
         )
 
@@ -71,6 +90,7 @@ class Study:
             data=self.data,
             storage=self.storage,
             path=state_path(number, seed),
+            embedding=self.embedding,
         )
 
     def describe(self) -> dict[str, Any]:
@@ -80,6 +100,7 @@ class Study:
             "training": self.training.to_dict(),
             "evaluation": self.evaluation.to_dict(),
             "data": self.data.to_dict(),
+            "embedding": None if self.embedding is None else self.embedding.to_dict(),
             "dimensions": self.num_dims,
             "storage": self.elsewhere,
         }
@@ -89,14 +110,14 @@ class Study:
         """Keep other processes of this machine from working on the study.
 
         Raises:
-            ValueError: If one does already.
+            StudyInUseError: If one does already.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / ".lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until it is closed, or we die
             except BlockingIOError:
-                raise ValueError(f"another process works on {self.folder}") from None
+                raise StudyInUseError(f"another process works on {self.folder}") from None
             yield
 
     def write(self) -> None:
@@ -140,14 +161,16 @@ def read_study(folder: Path) -> Study:
     """
     content = read_json(folder, CONFIG)
     try:
+        config, embedding = StudyConfig(**content["config"]), content["embedding"]
         return Study(
-            config=StudyConfig(**content["config"]),
-            training=TrainConfig(**content["training"]),
+            config=config,
+            training=type(ROWS[config.method].config)(**content["training"]),
             evaluation=EvaluationConfig(**content["evaluation"]),
             data=DataReference.from_dict(content["data"]),
             num_dims=content["dimensions"],
             folder=folder,
             elsewhere=content["storage"],
+            embedding=None if embedding is None else EmbeddingConfig(**embedding),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{folder / CONFIG} is of no study that can be read: {error}") from error
@@ -179,7 +202,8 @@ def find_study(name: str | None, results: Path) -> Path:
     if name is None:
         return newest_study(results)
     folder = Path(name)
-    is_name = len(folder.parts) == 1 and not (folder / CONFIG).exists()
+    is_name = not folder.is_absolute() and not (folder / CONFIG).exists()
+    is_name = is_name and folder.parts[:1] != results.parts[:1]
     return results / folder if is_name else folder
 
 

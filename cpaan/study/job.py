@@ -3,25 +3,30 @@
 Nothing here knows Ray: a single process gives the same numbers.
 """
 
+import hashlib
+import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
 import torch
 
-from cpaan.benchmark import draw_phase, run_method
-from cpaan.config import EvaluationConfig, TrainConfig
+from cpaan.config import EvaluationConfig
+from cpaan.feature_cache import default_cache_folder
 from cpaan.files import pack_state, unpack_state
-from cpaan.gans import GANS
-from cpaan.methods import Adversarial
+from cpaan.learning import Run, TrainingDivergedError
+from cpaan.low_shot import LowShotMethod
+from cpaan.methods import ROWS, make_method
 from cpaan.randomness import new_rng
+from cpaan.representation.config import EmbeddingConfig
+from cpaan.scoring import draw_phase, run_method
+from cpaan.settings import Settings
 from cpaan.splits import VALIDATION_PHASE
-from cpaan.steps import LOSSES
 from cpaan.study.config import DataReference
 from cpaan.study.storage import Storage
 from cpaan.tasks import LowShotTask, Queries, read_phase
-from cpaan.training import TrainingDivergedError, TrainingRun
 from cpaan.workers import ALONE, Workers
 
 NUM_THREADS = 1
@@ -37,7 +42,7 @@ class Job:
     """What to train, on what, and where it is kept. Equal jobs have equal outcomes."""
 
     method: str
-    training: TrainConfig
+    training: Settings
     evaluation: EvaluationConfig
     """Of the validation phase: one head, draws, and how synthetic examples are used."""
     seed: int
@@ -48,19 +53,24 @@ class Job:
     """Location of the study's `Storage`."""
     path: str
     """Name of the file in it that holds the state."""
+    embedding: EmbeddingConfig | None = None
+    """Of the embedding that the method works in, if it does."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
         settings = {"training": self.training.to_dict(), "evaluation": self.evaluation.to_dict()}
-        return {**vars(self), **settings, "data": self.data.to_dict()}
+        embedding = None if self.embedding is None else self.embedding.to_dict()
+        return {**vars(self), **settings, "data": self.data.to_dict(), "embedding": embedding}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
         """Return what `to_dict` was of."""
+        embedding = content["embedding"]
         return cls(
             **{
                 **content,
-                "training": TrainConfig(**content["training"]),
+                "training": type(ROWS[content["method"]].config)(**content["training"]),
+                "embedding": None if embedding is None else EmbeddingConfig(**embedding),
                 "evaluation": EvaluationConfig(**content["evaluation"]),
                 "data": DataReference.from_dict(content["data"]),
             }
@@ -119,16 +129,16 @@ def run_job(job: Job, device: torch.device, workers: Workers = ALONE) -> Iterato
     keeper.start_clock()
     if keeper.curve:
         yield Report(tuple(keeper.curve))
-    for mark in sorted({*job.marks, job.training.num_episodes}):
+    for mark in sorted({*job.marks, run.num_episodes}):
         if mark < run.episode or (mark == run.episode and keeper.has(mark)):
             continue
         first, started = run.episode, time.monotonic()
-        losses = dict.fromkeys(LOSSES, 0.0)
+        losses = dict.fromkeys(run.losses, 0.0)
         try:
             while run.episode < mark:
                 count = min(steps_at_once * workers.count, mark - run.episode)
                 means = run.advance(count)
-                for name in LOSSES:
+                for name in run.losses:
                     losses[name] += means[name] * count / (mark - first)
                 if workers.rank == 0 and run.episode < mark:
                     keeper.save_now_and_then()
@@ -160,7 +170,7 @@ def score_job(job: Job, device: torch.device) -> tuple[float, float]:
     return _evaluate(load_method(job, task), task, queries, job)
 
 
-def load_method(job: Job, task: LowShotTask) -> Adversarial:
+def load_method(job: Job, task: LowShotTask) -> LowShotMethod:
     """Return the method of a job that was trained to its end, for a task on the same base examples.
 
     Raises:
@@ -168,14 +178,34 @@ def load_method(job: Job, task: LowShotTask) -> Adversarial:
     """
     method, run = _begin(job, task, ALONE)
     _Keeper(job, run)
-    if run.episode < job.training.num_episodes:
-        raise ValueError(f"{job.path} has {run.episode} of {job.training.num_episodes} episodes")
+    if run.episode < run.num_episodes:
+        raise ValueError(f"{job.path} has {run.episode} of {run.num_episodes} episodes")
     return method
 
 
-def _begin(job: Job, task: LowShotTask, workers: Workers) -> tuple[Adversarial, TrainingRun]:
-    method = Adversarial(GANS[job.method], job.evaluation, job.training)
+def _begin(job: Job, task: LowShotTask, workers: Workers) -> tuple[LowShotMethod, Run]:
+    method = new_method(job, task.device)
     return method, method.begin(task.base, new_rng(job.seed), workers)
+
+
+def new_method(job: Job, device: torch.device) -> LowShotMethod:
+    """Return the method of a job, in the job's embedding where it works in one; untrained."""
+    return make_method(
+        job.method,
+        job.evaluation,
+        job.training,
+        embedding=job.embedding,
+        embeddings=_embeddings_of(job, device),
+        seed=job.seed,
+    )
+
+
+def _embeddings_of(job: Job, device: torch.device) -> Path:
+    """Return a folder of this machine for embeddings that only equal ones are kept in."""
+    data = {**job.data.to_dict(), "features": None}
+    content = [data, None if job.embedding is None else job.embedding.to_dict(), device.type]
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    return default_cache_folder() / "embeddings" / digest
 
 
 def read_validation(job: Job, device: torch.device) -> tuple[LowShotTask, Queries]:
@@ -186,18 +216,19 @@ def read_validation(job: Job, device: torch.device) -> tuple[LowShotTask, Querie
 
 
 def _evaluate(
-    method: Adversarial, task: LowShotTask, queries: Queries, job: Job
+    method: LowShotMethod, task: LowShotTask, queries: Queries, job: Job
 ) -> tuple[float, float]:
     """Return LSL and GLSL top-5, means over shots and draws, of the method as it is trained now."""
     scores, _ = run_method(job.method, method, job.seed, task, queries, job.evaluation)
-    means = scores.groupby("column")["top5"].mean()
+    wanted = scores[scores["head"].isin(job.evaluation.heads)]
+    means = wanted.groupby("column")["top5"].mean()
     return float(means["novel"]), float(means["all"])
 
 
 class _Keeper:
     """Keeps a run and its evaluations in the storage."""
 
-    def __init__(self, job: Job, run: TrainingRun) -> None:
+    def __init__(self, job: Job, run: Run) -> None:
         """Let the run go on from what is there.
 
         Raises:

@@ -11,6 +11,7 @@ from typing import Any
 
 import optuna
 import pandas as pd
+from optuna.distributions import distribution_to_json
 from optuna.trial import FrozenTrial, TrialState
 from tensorboardX import SummaryWriter
 
@@ -52,6 +53,12 @@ class Records:
         Storage(str(self.folder)).write(name, data)
         if self._is_elsewhere:
             self._storage.write(name, data)
+
+    def delete(self, name: str) -> None:
+        """Remove a file of the folder and its copy, as far as they are there."""
+        Storage(str(self.folder)).delete(name)
+        if self._is_elsewhere:
+            self._storage.delete(name)
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a JSON file."""
@@ -95,7 +102,8 @@ class Records:
 def trial_table(study: optuna.Study, config: StudyConfig) -> pd.DataFrame:
     """Return a row for each trial that was begun: parameters, state, curve and cost.
 
-    Parameters that a trial does not have are missing. Seconds are of training and evaluation;
+    Parameters that a trial does not have are missing; ``distributions`` has the ranges of those
+    that it has, as Optuna writes them. Seconds are of training and evaluation;
     ``worker_seconds`` and ``gpu_seconds`` count every worker.
     """
     rows = []
@@ -119,6 +127,12 @@ def trial_table(study: optuna.Study, config: StudyConfig) -> pd.DataFrame:
                 "worker_seconds": seconds * config.workers_per_trial,
                 "gpu_seconds": seconds * config.workers_per_trial * config.gpus_per_worker,
                 **trial.params,
+                "distributions": json.dumps(
+                    {
+                        name: distribution_to_json(distribution)
+                        for name, distribution in trial.distributions.items()
+                    }
+                ),
                 "curve": curve,
                 "training": json.dumps(trial.user_attrs.get("training")),
                 "evaluation": json.dumps(trial.user_attrs.get("evaluation")),
@@ -126,7 +140,8 @@ def trial_table(study: optuna.Study, config: StudyConfig) -> pd.DataFrame:
             }
         )
     columns = ["trial", "state", "score", NOVEL_TOP5, ALL_TOP5, "episodes", "seconds"]
-    columns += ["worker_seconds", "gpu_seconds", *names, "curve", "training", "evaluation", PROBLEM]
+    columns += ["worker_seconds", "gpu_seconds", *names, "distributions", "curve"]
+    columns += ["training", "evaluation", PROBLEM]
     return pd.DataFrame(rows, columns=columns)
 
 

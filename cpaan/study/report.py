@@ -1,102 +1,47 @@
 """The report: the best configuration, trained anew, on the classes that the search never saw."""
 
 import io
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import ray
 import torch
 
-from cpaan.benchmark import draw_phase, run_method, to_records
-from cpaan.config import EvaluationConfig, TrainConfig
-from cpaan.methods import CONTROLS, Augmented, make_method
-from cpaan.priors import best_priors, with_priors
-from cpaan.provenance import count_test_reads, describe_run, record_test_read
+from cpaan.benchmark import to_records
+from cpaan.config import HEADS, OWN, TrainConfig
+from cpaan.gans import GANS
+from cpaan.methods import IN_PN, ROWS
+from cpaan.page.contents import REPORT
+from cpaan.page.page import FIGURES, INDEX, write_page
+from cpaan.provenance import count_test_reads, describe_run
+from cpaan.spiral import SPIRAL_CONFIG, draw_points, run_spiral, to_plain
 from cpaan.splits import TEST_PHASE, ShotRows
+from cpaan.study.ablations import ablations_of_best, ablations_of_table
 from cpaan.study.cluster import Cluster
-from cpaan.study.fleet import JobFailedError, collect, start
 from cpaan.study.folder import Study
-from cpaan.study.job import NUM_THREADS, load_method, read_validation
-from cpaan.study.machines import check_machines
-from cpaan.study.records import BEST, OPTUNA, read_json
-from cpaan.study.searcher import open_study, settled_of
-from cpaan.study.space import Settled
-from cpaan.study.tables import Tables, make_tables
-from cpaan.study.trial import Trial
-from cpaan.tasks import check_phase, read_phase
+from cpaan.study.job import NUM_THREADS
+from cpaan.study.records import BEST, Records, read_json
+from cpaan.study.report_jobs import Found, evaluate_rows
+from cpaan.study.report_rows import ReportSettings, Row, rows_of, rows_of_table
+from cpaan.study.storage import Storage
+from cpaan.study.tables import Tables, make_cells, make_tables, table_page
+from cpaan.table_one import (
+    BY_PAPER,
+    BY_VALIDATION,
+    TableOne,
+    heads_by_paper,
+    heads_by_validation,
+    make_table_one,
+)
 
-FOLDER = "report"
-_FEWEST_SEEDS = 3
-_SEEDED_DRAWS = 1  # what is added to the seed of the fixed draws
+FOLDER = REPORT
 
-
-@dataclass(frozen=True)
-class Row:
-    """A row of the table: a method, its settings, and the seeds that it is trained with."""
-
-    name: str
-    method: str
-    settled: Settled
-    seeds: tuple[int, ...]
-    trial: int | None = None
-    """Whose settings these are; None where nothing is trained."""
-
-    @property
-    def is_control(self) -> bool:
-        """Whether nothing is trained."""
-        return self.trial is None
-
-    def describe(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        training = None if self.is_control else self.settled.training.to_dict()
-        return {
-            "name": self.name,
-            "method": self.method,
-            "trial": self.trial,
-            "seeds": list(self.seeds),
-            "training": training,
-            "evaluation": self.settled.evaluation.to_dict(),
-        }
-
-
-@dataclass(frozen=True)
-class ReportSettings:
-    """What a report does beyond the study's own settings."""
-
-    num_seeds: int = 3
-    """Trainings of a configuration, none of which the search has seen."""
-    num_fixed_draws: int = 5
-    num_seeded_draws: int = 50
-    heads: tuple[str, ...] = ()
-    """Classifiers; none: the one of the search."""
-
-    def __post_init__(self) -> None:
-        if self.num_seeds < _FEWEST_SEEDS:
-            raise ValueError(f"a report needs {_FEWEST_SEEDS} seeds at least, got {self.num_seeds}")
-
-
-def rows_of(study: Study, best: dict[str, Any], settings: ReportSettings) -> list[Row]:
-    """Return what the report compares: the controls, the paper's point of the search, the best.
-
-    A method of a later study is another row here; nothing below asks which methods there are.
-    """
-    config = study.config
-    first = config.seed + config.num_final_seeds  # after those that chose the best
-    seeds = tuple(range(first, first + settings.num_seeds))
-    default = Settled(study.training, study.evaluation)
-    rows = [Row(name, name, default, seeds[:1]) for name in CONTROLS]
-    chosen = Settled(TrainConfig(**best["training"]), EvaluationConfig(**best["evaluation"]))
-    if best["trial"] != 0:
-        trials = open_study(study.folder / OPTUNA, config).get_trials(deepcopy=False)
-        paper = settled_of(trials[0])
-        rows.append(Row(f"{config.method}, trial 0", config.method, paper, seeds, 0))
-    number = best["trial"]
-    rows.append(Row(f"{config.method}, best", config.method, chosen, seeds, number))
-    return rows
+_MOST_LETTERS = 300  # of an error that Ray tells with all of its circumstances
 
 
 def make_report(
@@ -106,7 +51,7 @@ def make_report(
     settings: ReportSettings | None = None,
     fixed_rows: ShotRows | None = None,
 ) -> tuple[Tables, dict[str, str]]:
-    """Train and evaluate every row on the test phase, and write what was found.
+    """Train and evaluate every row of a study on the test phase, and write what was found.
 
     Args:
         study: With a ``best.json``.
@@ -124,141 +69,206 @@ def make_report(
     """
     settings = settings or ReportSettings()
     best = read_json(study.folder, BEST)
-    table, split = study.data.open(), study.data.split
-    check_phase(table, split, TEST_PHASE)
-    cluster.check(study.config)
-    check_machines(study.storage, say)
-    heads = settings.heads or (study.config.head,)
     rows = rows_of(study, best, settings)
-    draws = _draw(study, settings, fixed_rows)
-    num_fixed = len(draws) - settings.num_seeded_draws
-    run = describe_run()
-    count_test_reads(table.fingerprint)  # a damaged log is found before the work, not after
-    record_test_read(table.fingerprint)
-
-    say(
-        f"test phase: {len(rows)} rows, {num_fixed} fixed and {settings.num_seeded_draws} seeded "
-        f"draws, {settings.num_seeds} new seeds for each trained row"
+    extra = (
+        [] if settings.is_table_only else ablations_of_best(rows[-1], settings.num_ablation_seeds)
     )
-    work = {
-        (row.name, seed): partial(_start, study, row, seed, heads, draws)
-        for row in rows
-        for seed in row.seeds
-    }
-    found, failed = {}, {}
-    results = collect(work, cluster.most_trials_at_once(study.config))
-    for done, (key, frames) in enumerate(results, start=1):
-        name, seed = key
-        if isinstance(frames, JobFailedError):
-            failed[name] = f"{name} has no scores: with seed {seed}, {frames}"
-            say(f"{failed[name]} ({done} of {len(work)})")
-        else:
-            found[key] = frames
-            say(f"{name}, seed {seed} ({done} of {len(work)})")
-    if rows[-1].name in failed:
-        raise ValueError(failed[rows[-1].name])
-    rows = [row for row in rows if row.name not in failed]
-    scores, diversity, priors = (
-        pd.concat([found[key][part] for key in work if key[0] not in failed], ignore_index=True)
-        for part in range(3)
-    )
+    # The controls have no classifier of their own.
+    own = study.config.head == OWN
+    heads = settings.heads or ((OWN, *HEADS) if own else (study.config.head,))
+    found, cost, spiral = _measure([*rows, *extra], heads, cluster, say, settings, fixed_rows)
+    if rows[-1].name in found.failed:
+        raise ValueError(found.failed[rows[-1].name])
+    rows = [row for row in rows if row.name not in found.failed]
+    names = [row.name for row in rows]
     tables = make_tables(
-        scores,
-        num_fixed=num_fixed,
+        found.scores[found.scores["method"].isin(names)],
+        num_fixed=found.num_fixed,
         best=rows[-1].name,
         paper=next((row.name for row in rows[:-1] if row.trial == 0), None),
         is_best_paper=rows[-1].trial == 0,
+        none=next((name for name in names if name in ("none", f"none{IN_PN}")), rows[-1].name),
+        layouts=_layouts(rows, found),
     )
+    if not isinstance(study.training, TrainConfig):
+        tables = replace(tables, trial_0="the recommended settings")
     about = {
-        "run": run,
+        **_about([*rows, *extra], found, settings, heads, cluster),
+        "cost": cost,
         "study": study.describe(),
+        "best": best,
+        "best_minus_trial_0": tables.gains,
+    }
+    _write(
+        study.records, tables.markdown(about), tables.latex(), tables.cells, about, found, spiral
+    )
+    return tables, found.failed
+
+
+def make_table_report(
+    folder: Path,
+    studies: Sequence[Study],
+    cluster: Cluster,
+    say: Callable[[str], None],
+    settings: ReportSettings | None = None,
+    fixed_rows: ShotRows | None = None,
+) -> dict[str, str]:
+    """Train and evaluate the best of every row on the test phase, and write the paper's table.
+
+    Args:
+        folder: Where the table is written.
+        studies: One for each row, all of the same data.
+        cluster: Where the work is done.
+        say: Called with a line about it.
+        settings: How much of it.
+        fixed_rows: The fixed draws, shape (draws, novel classes, shots); by default seeded.
+
+    Returns:
+        For each row that the table lacks, why it could not be trained.
+
+    Raises:
+        ValueError: If the data cannot serve the test phase, or no row could be trained.
+    """
+    settings = settings or ReportSettings()
+    rows = rows_of_table(studies, settings)
+    heads = settings.heads or (*HEADS, OWN)
+    missing = {ROWS[row.method].head for row in rows} - {*heads, OWN}
+    if missing:
+        raise ValueError(f"the paper's table needs the heads {', '.join(sorted(missing))} too")
+    extra = [] if settings.is_table_only else ablations_of_table(rows, settings.num_ablation_seeds)
+    found, cost, spiral = _measure([*rows, *extra], heads, cluster, say, settings, fixed_rows)
+    rows = [row for row in rows if row.name not in found.failed]
+    if not rows:
+        raise ValueError("; ".join(found.failed.values()))
+    about = {
+        **_about([*rows, *extra], found, settings, heads, cluster),
+        "cost": cost,
+        "studies": {study.config.method: study.describe() for study in studies},
+        "best": {row.name: read_json(row.study.folder, BEST) for row in rows},
+    }
+    layouts = _layouts(rows, found)
+    num_seeded = settings.num_seeded_draws
+    page = table_page(layouts, about, num_fixed=found.num_fixed, num_seeded=num_seeded)
+    cells = make_cells(found.scores, num_fixed=found.num_fixed)
+    latex = "\n".join(layout.latex() for layout in layouts)
+    _write(Records(folder, Storage(str(folder))), page, latex, cells, about, found, spiral)
+    return found.failed
+
+
+def _measure(
+    rows: Sequence[Row],
+    heads: tuple[str, ...],
+    cluster: Cluster,
+    say: Callable[[str], None],
+    settings: ReportSettings,
+    fixed_rows: ShotRows | None,
+) -> tuple[Found, dict[str, float], dict[str, Any] | None]:
+    """Return what came of all rows, what it cost, and the spiral unless it is left out."""
+    began = time.monotonic()
+    # Beside the rows: it is small, and needs no GPU.
+    spiral = None if settings.is_table_only else ray.remote(num_cpus=1)(_spiral).remote()
+    found = evaluate_rows(rows, heads, cluster, say, settings, fixed_rows)
+    drawn = None if spiral is None else _result_of(spiral, say)
+    seconds = time.monotonic() - began
+    num_gpus = sum(node.get("GPU", 0.0) for node in cluster.nodes)
+    return found, {"seconds": seconds, "gpu_seconds": seconds * num_gpus}, drawn
+
+
+def _result_of(spiral: "ray.ObjectRef[Any]", say: Callable[[str], None]) -> dict[str, Any] | None:
+    """Return the spiral; None if it came to nothing, which is no reason to lose the rest."""
+    try:
+        result: dict[str, Any] = ray.get(spiral)
+        json.dumps(result, allow_nan=False)
+    except (ray.exceptions.RayError, ValueError) as error:
+        say(f"the spiral is left out: {' '.join(str(error).split())[:_MOST_LETTERS]}")
+        return None
+    return result
+
+
+def _spiral() -> dict[str, Any]:
+    """Return the paper's toy experiment with one seed, for JSON."""
+    torch.set_num_threads(NUM_THREADS)
+    points = draw_points(0)
+    outcomes = {name: run_spiral(name, points, SPIRAL_CONFIG, 0) for name in GANS}
+    return to_plain(points, outcomes)
+
+
+def _layouts(rows: Sequence[Row], found: Found) -> list[TableOne]:
+    """Return the paper's layout by both rules, as far as their heads were scored, fixed draws.
+
+    Ablations have no place there.
+    """
+    fixed = found.scores[found.scores["draw"] < found.num_fixed]
+    methods = {row.name: row.method for row in rows}
+    known = set(fixed[["method", "head"]].itertuples(index=False, name=None))
+    by_paper = heads_by_paper(methods)
+    layouts = []
+    if known.issuperset(by_paper.items()):
+        layouts.append(make_table_one(fixed, by_paper, methods, BY_PAPER))
+    by_validation = heads_by_validation(found.heads[found.heads["method"].isin(methods)])
+    layouts.append(make_table_one(fixed, by_validation, methods, BY_VALIDATION))
+    return layouts
+
+
+def _about(
+    rows: Sequence[Row],
+    found: Found,
+    settings: ReportSettings,
+    heads: tuple[str, ...],
+    cluster: Cluster,
+) -> dict[str, Any]:
+    return {
+        "run": describe_run(),
         "settings": {**vars(settings), "heads": list(heads)},
         "phase": TEST_PHASE,
-        "best": best,
-        "rows": [row.describe() for row in rows],
-        "failed": failed,
-        "best_minus_trial_0": tables.gains,
-        "test_reads": count_test_reads(table.fingerprint),
+        "rows": [row.describe() for row in rows if (row.same_as or row.name) not in found.failed],
+        "num_fixed": found.num_fixed,
+        "failed": found.failed,
+        "test_reads": count_test_reads(rows[0].study.data.fingerprint),
         "nodes": list(cluster.nodes),
     }
-    _write(study, tables, about, scores, diversity, priors)
-    return tables, failed
-
-
-def _start(
-    study: Study, row: Row, seed: int, heads: tuple[str, ...], draws: ShotRows
-) -> "ray.ObjectRef[Any]":
-    number = row.trial or 0  # a control is nobody's trial
-    job = study.job(number, row.settled, seed)
-    wanted = {"heads": heads, "prior": row.settled.evaluation.prior}
-    job = replace(job, evaluation=job.evaluation.with_overrides(wanted))
-    trial = Trial(number, job, study.config)
-    return start(_evaluate, trial, row, draws, retrains=not row.is_control)
-
-
-def _draw(study: Study, settings: ReportSettings, fixed_rows: ShotRows | None) -> ShotRows:
-    """Return fixed draws, then seeded ones."""
-    config, table = study.evaluation, study.data.open()
-
-    def draw(count: int, seed: int) -> ShotRows:
-        wanted = config.with_overrides({"num_draws": count, "draw_seed": seed})
-        return draw_phase(table, study.data.split, TEST_PHASE, wanted)
-
-    if fixed_rows is None:
-        fixed_rows = draw(settings.num_fixed_draws, config.draw_seed)
-    seeded = draw(settings.num_seeded_draws, config.draw_seed + _SEEDED_DRAWS)
-    return np.concatenate([fixed_rows[..., : max(config.shots)], seeded])
-
-
-def _evaluate(
-    trial: Trial, device: torch.device, row: Row, draws: ShotRows
-) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """Return scores, diversities and priors of one row with one seed, on the test phase."""
-    torch.set_num_threads(NUM_THREADS)
-    job, config = trial.job, trial.job.evaluation
-    task, queries = read_validation(job, device)
-    method: Augmented
-    if row.is_control:
-        method = make_method(row.method, config, job.training)
-    else:
-        method = load_method(job, task)
-    everything, _ = run_method(row.name, method, job.seed, task, queries, config)
-    priors = best_priors(everything)
-
-    task, queries = read_phase(
-        job.data.open(),
-        job.data.split,
-        TEST_PHASE,
-        draws,
-        sorted(config.shots),
-        device,
-        is_noted=True,
-    )
-    of_test = config.with_overrides({"num_draws": len(draws)})
-    everything, diversity = run_method(row.name, method, job.seed, task, queries, of_test)
-    return with_priors(everything, priors), diversity, priors.assign(seed=job.seed)
 
 
 def _write(
-    study: Study,
-    tables: Tables,
+    records: Records,
+    page: str,
+    latex: str,
+    cells: pd.DataFrame,
     about: dict[str, Any],
-    scores: pd.DataFrame,
-    diversity: pd.DataFrame,
-    priors: pd.DataFrame,
+    found: Found,
+    spiral: dict[str, Any] | None,
 ) -> None:
-    """Write the tables and all that they were made of."""
-    records = study.records
-    records.write(f"{FOLDER}/report.md", tables.markdown(about))
-    records.write(f"{FOLDER}/table.csv", tables.cells.to_csv(index=False))
-    records.write(f"{FOLDER}/table.tex", tables.latex())
-    buffer = io.BytesIO()
-    scores.to_parquet(buffer, index=False)
-    records.write(f"{FOLDER}/scores.parquet", buffer.getvalue())
+    """Write the tables, all that they were made of, and the page to look at."""
+    _delete_earlier(records)
+    records.write(f"{FOLDER}/report.md", page)
+    records.write(f"{FOLDER}/table.csv", cells.to_csv(index=False))
+    records.write(f"{FOLDER}/table.tex", latex)
+    frames = {"scores": found.scores, "spectra": found.spectra, "projections": found.projections}
+    for name, frame in frames.items():
+        if len(frame):
+            buffer = io.BytesIO()
+            frame.to_parquet(buffer, index=False)
+            records.write(f"{FOLDER}/{name}.parquet", buffer.getvalue())
+    if spiral is not None:
+        records.write_json(f"{FOLDER}/spiral.json", spiral)
     content = {
         **about,
-        "cells": to_records(tables.cells),
-        "diversity": to_records(diversity),
-        "priors": to_records(priors),
+        "cells": to_records(cells),
+        "diversity": to_records(found.diversity),
+        "priors": to_records(found.priors),
+        "heads": to_records(found.heads),
     }
     records.write_json(f"{FOLDER}/report.json", content)
+    write_page(records.folder, records.write)
+
+
+def _delete_earlier(records: Records) -> None:
+    """Remove what an earlier report has and this one may not have: a page would mix the two.
+
+    What makes a folder a report goes first.
+    """
+    figures = (records.folder / FIGURES).glob("*")
+    optional = ("report.json", "spectra.parquet", "projections.parquet", "spiral.json")
+    names = [*(f"{FOLDER}/{name}" for name in optional), INDEX]
+    for name in (*names, *(f"{FIGURES}/{path.name}" for path in figures)):
+        records.delete(name)

@@ -144,7 +144,7 @@ def run_trials(
         OSError, optuna.exceptions.OptunaError: If the records cannot be written.
     """
     config = study.config
-    marks = config.marks(study.training.num_episodes)
+    marks = config.marks(study.num_episodes)
 
     def make_trial(number: int, settled: Settled) -> Trial:
         job = study.job(number, settled, config.seed)

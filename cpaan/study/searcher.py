@@ -20,10 +20,9 @@ from optuna.trial import FrozenTrial, TrialState
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import Searcher
 
-from cpaan.config import EvaluationConfig, TrainConfig
 from cpaan.study.config import StudyConfig
 from cpaan.study.own_storage import OwnStorage
-from cpaan.study.space import AS_PRINTED, RECOMMENDED, Settled, Space
+from cpaan.study.space import RECOMMENDED, Settled, Space
 from cpaan.study.trial import ALL_TOP5, CURVE, EPISODE, NOVEL_TOP5, PROBLEM, SCORE, Trial
 
 STUDY_NAME = "cpaan"
@@ -48,7 +47,7 @@ def open_study(path: Path, config: StudyConfig) -> optuna.Study:
 def enqueue_points(
     study: optuna.Study, space: Space, points: Sequence[dict[str, Any]] = ()
 ) -> None:
-    """Queue the paper's two points, then further ones, unless the study has them.
+    """Queue the points that a space begins with, then further ones, unless the study has them.
 
     Args:
         study: Where.
@@ -57,7 +56,7 @@ def enqueue_points(
     """
     known = [trial.user_attrs for trial in study.get_trials(deepcopy=False)]
     queue: list[tuple[dict[str, Any], dict[str, Any]]] = [
-        (space.point(whose), {WHOSE: whose}) for whose in (RECOMMENDED, AS_PRINTED)
+        (space.point(whose), {WHOSE: whose}) for whose in space.points
     ]
     queue += [(dict(point), {_POINT: number}) for number, point in enumerate(points)]
     for parameters, mark in queue:
@@ -172,7 +171,7 @@ class OptunaSearcher(Searcher):
             self._note(trial, result)
             if result[PROBLEM] is not None:
                 self._study.tell(trial, state=TrialState.FAIL)
-            elif result[EPISODE] < self._space.training.num_episodes:
+            elif result[EPISODE] < self._space.num_episodes:
                 self._study.tell(trial, state=TrialState.PRUNED)
             elif self._config.pareto:
                 self._study.tell(trial, [result[NOVEL_TOP5], result[ALL_TOP5]])
@@ -270,9 +269,6 @@ def score_of(trial: FrozenTrial, config: StudyConfig) -> float:
     return config.score(*values) if config.pareto else values[0]
 
 
-def settled_of(trial: FrozenTrial) -> Settled:
+def settled_of(trial: FrozenTrial, config: StudyConfig) -> Settled:
     """Return the settings of a trial, as they were written down."""
-    return Settled(
-        TrainConfig(**trial.user_attrs["training"]),
-        EvaluationConfig(**trial.user_attrs["evaluation"]),
-    )
+    return Settled.of(config.method, trial.user_attrs["training"], trial.user_attrs["evaluation"])

@@ -1,34 +1,19 @@
-"""What a search proposes: the parameters, their ranges, and the paper's own points."""
+"""What a search proposes: the parameters, their ranges, and the points that it begins with."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
 
-from cpaan.config import META_TESTING_AS_PRINTED, EvaluationConfig, TrainConfig
-from cpaan.gans import GANS
+from cpaan.config import EvaluationConfig
+from cpaan.methods import ROWS, num_episodes_of
+from cpaan.settings import Choice, Range, Settings
 
 RECOMMENDED, AS_PRINTED = "recommended", "as_printed"
-"""Whose settings hold where a proposal is silent."""
+"""Whose settings hold where a proposal is silent: ours, or those of the method's source."""
 
-_PRINTED = (
-    "cycle_weight",
-    "covariance_weight",
-    "ky_fan_order",
-    "neighbours",
-    "noise_dim",
-    "num_components",
-    "noise_spread",
-)
-"""Parameters that the paper gives a value for."""
-_SEARCHED = (*_PRINTED, "perplexity", "num_neighbours", "noise")
-_SEARCHED_WIDE = (
-    "generator_learning_rate",
-    "discriminator_learning_rate",
-    "episode_shots",
-    "residual",
-    "mixing_shots",
-    "num_synthetic",
-)
+
+_SIZES = ("num_ways", "episode_shots", "num_queries", "hidden_dim")
 
 
 class Suggests(Protocol):
@@ -40,7 +25,7 @@ class Suggests(Protocol):
     def suggest_int(self, name: str, low: int, high: int, *, log: bool = False) -> int:
         """Return a whole number of a range, ends included."""
 
-    def suggest_categorical(self, name: str, choices: Sequence[str]) -> Any:
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
         """Return one of the choices."""
 
 
@@ -48,113 +33,63 @@ class Suggests(Protocol):
 class Settled:
     """All settings of one trial."""
 
-    training: TrainConfig
+    training: Settings
     evaluation: EvaluationConfig
 
+    @classmethod
+    def of(cls, method: str, training: Mapping[str, Any], evaluation: Mapping[str, Any]) -> Self:
+        """Return settings of a method as they were written down."""
+        return cls(type(ROWS[method].config)(**training), EvaluationConfig(**evaluation))
 
-@dataclass(frozen=True)
-class Space:
+
+class Space(ABC):
     """The parameters of one method, on one data set, around the settings of a preset."""
 
-    method: str
-    training: TrainConfig
+    training: Settings
     evaluation: EvaluationConfig
-    num_dims: int
-    num_base: int
-    wide: bool
 
+    @property
+    def num_episodes(self) -> int:
+        """Of a trial that is not stopped."""
+        return num_episodes_of(self.training)
+
+    @property
+    @abstractmethod
+    def points(self) -> tuple[str, ...]:
+        """Whose settings the first trials have."""
+
+    @property
+    @abstractmethod
+    def searched(self) -> Collection[str]:
+        """Names of all parameters that any trial has."""
+
+    @abstractmethod
     def around(self, whose: str) -> Settled:
-        """Return the settings that a proposal changes: ours, or the paper's at the same sizes."""
-        if whose == RECOMMENDED:
-            return Settled(self.training, self.evaluation)
-        sizes = ("num_episodes", "num_ways", "batch_size", "hidden_dim")
-        shots = (max(self.training.episode_shots),)  # the paper draws one number only
-        overrides = {name: getattr(self.training, name) for name in sizes}
-        return Settled(
-            TrainConfig.as_printed().with_overrides({**overrides, "episode_shots": shots}),
-            self.evaluation.with_overrides(META_TESTING_AS_PRINTED),
-        )
+        """Return the settings that a proposal changes: ours, or the source's at the same sizes."""
 
+    @abstractmethod
     def propose(self, trial: Suggests, whose: str = RECOMMENDED) -> Settled:
         """Return the settings of one trial; parameters that would change nothing are not asked for.
 
         Args:
             trial: Gives the values.
-            whose: RECOMMENDED or AS_PRINTED. What the paper does without, a perplexity say, is
+            whose: RECOMMENDED or AS_PRINTED. What the source does without, a perplexity say, is
                 not asked for in its own point.
         """
-        around = self.around(whose)
-        training = self._propose_training(trial, around.training)
-        evaluation: dict[str, Any] = {}
-        if self.wide:
-            training |= self._propose_more_training(trial)
-            if around.evaluation.mixing_shots is not None and self.evaluation.mixing_weight is None:
-                evaluation["mixing_shots"] = trial.suggest_float("mixing_shots", 0.2, 20, log=True)
-            if not around.evaluation.fill_to_capacity:
-                evaluation["num_synthetic"] = trial.suggest_int("num_synthetic", 10, 500, log=True)
-        return Settled(
-            around.training.with_overrides(training),
-            around.evaluation.with_overrides(evaluation),
-        )
-
-    def _propose_training(self, trial: Suggests, around: TrainConfig) -> dict[str, Any]:
-        gan = GANS[self.method]
-        num_meta_base = self.num_base - around.num_ways
-        found: dict[str, Any] = {}
-        if gan.has_cycle:
-            found["cycle_weight"] = trial.suggest_float("cycle_weight", 0.05, 50, log=True)
-        if gan.has_covariance:
-            found["covariance_weight"] = trial.suggest_float(
-                "covariance_weight", 0.01, 10, log=True
-            )
-            most = min(20, self.num_dims)
-            found["ky_fan_order"] = trial.suggest_int("ky_fan_order", 1, most, log=True)
-        found["neighbours"] = trial.suggest_categorical("neighbours", ["soft", "hard"])
-        if found["neighbours"] == "hard":
-            most = min(50, num_meta_base)
-            found["num_neighbours"] = trial.suggest_int("num_neighbours", 1, most, log=True)
-        elif around.perplexity is not None:
-            largest = max(around.perplexity, min(50, num_meta_base / 2))
-            found["perplexity"] = trial.suggest_float("perplexity", 1.5, largest, log=True)
-        if gan.has_cycle:  # noise is a matter of the way back
-            kind = gan.noise
-            if kind is None:
-                kind = trial.suggest_categorical("noise", ["gaussian", "mixture"])
-                found["noise"] = kind
-            found["noise_dim"] = trial.suggest_int("noise_dim", 5, 200, log=True)
-            if kind == "mixture":
-                found["num_components"] = trial.suggest_int("num_components", 2, 200, log=True)
-                found["noise_spread"] = trial.suggest_float("noise_spread", 0.02, 2, log=True)
-        return found
-
-    def _propose_more_training(self, trial: Suggests) -> dict[str, Any]:
-        rates = ("generator_learning_rate", "discriminator_learning_rate")
-        found: dict[str, Any] = {
-            name: trial.suggest_float(name, 1e-5, 1e-2, log=True) for name in rates
-        }
-        shots = self.training.episode_shots  # of all trials: Optuna wants the same choices
-        choices = list(dict.fromkeys([shots, (min(shots),), (max(shots),)]))
-        chosen = trial.suggest_categorical("episode_shots", [_text(choice) for choice in choices])
-        found["episode_shots"] = tuple(int(part) for part in chosen.split(","))
-        found["residual"] = trial.suggest_categorical(
-            "residual", ["none", "identity", "mean-shift"]
-        )
-        return found
 
     def point(self, whose: str) -> dict[str, Any]:
-        """Return the paper's parameters: with our settings elsewhere, or with its own.
+        """Return the parameters of a trial that the study begins with.
 
         Raises:
             ValueError: If one of them is outside its range.
         """
-        around = self.around(whose)
-        values = {**around.evaluation.to_dict(), **around.training.to_dict()}
-        if whose == RECOMMENDED:
-            printed = TrainConfig.as_printed().to_dict()
-            values |= {name: printed[name] for name in _PRINTED}
-        own = _OwnValues(values)
+        own = _OwnValues(self._values_of_point(whose))
         self.propose(own, whose)
         return own.asked
+
+    def _values_of_point(self, whose: str) -> dict[str, Any]:
+        around = self.around(whose)
+        return {**around.evaluation.to_dict(), **around.training.to_dict()}
 
     def check_point(self, point: Mapping[str, Any]) -> None:
         """Refuse parameters that are none here, or whose values are outside their ranges.
@@ -175,10 +110,73 @@ class Space:
         Raises:
             ValueError: With the parameter.
         """
-        searched = (*_SEARCHED, *(_SEARCHED_WIDE if self.wide else ()))
         for name in names:
-            if name in searched:
+            if name in self.searched:
                 raise ValueError(f"{name} is searched: --points has values of it to be tried")
+
+
+@dataclass(frozen=True)
+class RowSpace(Space):
+    """What the row of a baseline says is to be searched."""
+
+    method: str
+    training: Settings
+    evaluation: EvaluationConfig
+    num_base: int
+
+    @property
+    def points(self) -> tuple[str, ...]:
+        """The recommended settings, and those of the source where they are others."""
+        has_source = ROWS[self.method].published is not None
+        return (RECOMMENDED, AS_PRINTED) if has_source else (RECOMMENDED,)
+
+    @property
+    def searched(self) -> Collection[str]:
+        """Names of all parameters."""
+        return ROWS[self.method].space
+
+    def around(self, whose: str) -> Settled:
+        """Return the settings that a proposal changes: ours, or the source's at the same sizes."""
+        row = ROWS[self.method]
+        if whose == RECOMMENDED or row.published is None:
+            return Settled(self.training, self.evaluation)
+        ours, default = self.training.to_dict(), row.config.to_dict()
+        # Sizes of this study, by its preset or by whoever set them, for this data.
+        sizes = {*_SIZES, *row.quick} & set(ours)
+        changed = {name: ours[name] for name in sizes if ours[name] != default[name]}
+        if self.num_episodes:
+            changed["num_episodes"] = self.num_episodes
+        return Settled(row.published.with_overrides(changed), self.evaluation)
+
+    def propose(self, trial: Suggests, whose: str = RECOMMENDED) -> Settled:
+        """Return the settings of one trial; those of the source are taken as they are."""
+        around = self.around(whose)
+        if whose == AS_PRINTED:
+            return around
+        found = {name: self._suggest(trial, name) for name in self.searched}
+        of_training = {name: found[name] for name in around.training.to_dict() if name in found}
+        others = {name: value for name, value in found.items() if name not in of_training}
+        return Settled(
+            around.training.with_overrides(of_training), around.evaluation.with_overrides(others)
+        )
+
+    def _suggest(self, trial: Suggests, name: str) -> Any:
+        values = ROWS[self.method].space[name]
+        if name == "perplexity" and isinstance(values, Range):
+            # More base classes than there are is no choice.
+            recommended = self.evaluation.perplexity or values.low
+            values = replace(values, high=max(recommended, min(values.high, self.num_base / 2)))
+        return suggest(trial, name, values)
+
+
+def suggest(trial: Suggests, name: str, values: Range | Choice) -> Any:
+    """Return the value that a trial gives to a parameter: of a range, or one of some choices."""
+    if not isinstance(values, Range):
+        return trial.suggest_categorical(name, list(values))
+    low, high = values.low, values.high
+    if isinstance(low, int) and isinstance(high, int):
+        return trial.suggest_int(name, low, high, log=values.log)
+    return trial.suggest_float(name, low, high, log=values.log)
 
 
 class _OwnValues:
@@ -198,13 +196,16 @@ class _OwnValues:
     def suggest_int(self, name: str, low: int, high: int, *, log: bool = False) -> int:
         return int(self.suggest_float(name, low, high))
 
-    def suggest_categorical(self, name: str, choices: Sequence[str]) -> str:
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
         value = self._values[name]
-        self.asked[name] = text = value if isinstance(value, str) else _text(value)
-        if text not in choices:
-            raise ValueError(f"{name} is {text}, but the search knows {', '.join(choices)}")
-        return text
+        value = text_of(value) if isinstance(value, tuple) else value
+        self.asked[name] = value
+        if value not in choices:
+            known = ", ".join(map(str, choices))
+            raise ValueError(f"{name} is {value}, but the search knows {known}")
+        return value
 
 
-def _text(shots: Sequence[int]) -> str:
+def text_of(shots: Sequence[int]) -> str:
+    """Return numbers as one choice, of a kind that Optuna keeps."""
     return ",".join(map(str, shots))

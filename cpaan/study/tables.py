@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from cpaan.summary import CELL, mean_interval, paired_differences, summarise
+from cpaan.table_one import TableOne, escape_latex
 
 _TITLES = {"novel": "LSL", "all": "GLSL"}
 _OTHERS = ("novel_joint", "base", "all_prior")
@@ -31,10 +32,14 @@ class Tables:
     over all shots, half the width of its 95 % ``interval``, and the difference ``by_seed``."""
     num_fixed: int
     num_seeded: int
+    layouts: Sequence[TableOne] = ()
+    """The fixed draws in the paper's layout, by each rule for the final classifier."""
+    trial_0: str = "the paper's printed weights"
+    """What the first trial has, in words."""
 
     def markdown(self, about: dict[str, Any]) -> str:
         """Return the report as a page to read."""
-        best, run, data = about["best"], about["run"], about["study"]["data"]
+        best = about["best"]
         parameters = "\n".join(
             f"| {name} | {value} |" for name, value in best["parameters"].items()
         )
@@ -42,7 +47,6 @@ class Tables:
             f"| {row['trial']} | {row['score_in_search']:.2f} | {row['score']:.2f} |"
             for row in best["finalists"]
         )
-        seeds = sorted({seed for row in about["rows"] for seed in row["seeds"]})
         parts = [
             f"# {best['method']} on the test phase",
             self.headline(),
@@ -62,17 +66,14 @@ class Tables:
                 ),
             ]
         parts += [
+            "## In the paper's layout",
+            *(layout.markdown() for layout in self.layouts),
             f"## The best configuration: trial {best['trial']}",
             f"| parameter | value |\n|---|---|\n{parameters}",
             "Chosen on the validation phase among these finalists, by "
             f"{best['num_draws']} fresh draws and {len(best['score_by_seed'])} seeds:",
             f"| trial | score in the search | score again |\n|---|---|---|\n{finalists}",
-            "## Where this comes from",
-            f"- command: `{run['command']}`\n- commit: `{run['commit']}`\n"
-            f"- features: fingerprint `{data['fingerprint']}`\n"
-            f"- training seeds: {', '.join(map(str, seeds))} (the search used others)\n"
-            f"- the test phase of these features was read {about['test_reads']} times so far\n"
-            "- every cell, top-1 too: `table.csv`, `report.json`; every score: `scores.parquet`",
+            _origin(about, about["study"]),
         ]
         return "\n\n".join(parts) + "\n"
 
@@ -80,7 +81,7 @@ class Tables:
         """Return what the search gained, whatever its sign."""
         if self.is_best_paper:
             return (
-                "Best minus trial 0 (the paper's printed weights) is zero: the search found "
+                f"Best minus trial 0 ({self.trial_0}) is zero: the search found "
                 "nothing better than trial 0."
             )
         if self.paper is None:
@@ -91,7 +92,7 @@ class Tables:
             for head, gain in self.gains.items()
         ]
         return (
-            "Best minus trial 0 (the paper's printed weights), mean of LSL and GLSL top-5 over "
+            f"Best minus trial 0 ({self.trial_0}), mean of LSL and GLSL top-5 over "
             f"all shots, paired over {self.num_seeded} draws: {', '.join(lines)}."
         )
 
@@ -118,7 +119,7 @@ class Tables:
                 for column in columns
                 for k in shots
             )
-            lines.append(f"{_escape(method)} & {_escape(head)} & {cells} \\\\")
+            lines.append(f"{escape_latex(method)} & {escape_latex(head)} & {cells} \\\\")
         return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
 
     def _grid(
@@ -156,6 +157,57 @@ class Tables:
         return sorted(int(k) for k in self.cells["shots"].unique())
 
 
+def table_page(
+    layouts: Sequence[TableOne], about: dict[str, Any], *, num_fixed: int, num_seeded: int
+) -> str:
+    """Return the report of many rows as a page to read."""
+    rows = []
+    for name, best in about["best"].items():
+        parameters = ", ".join(f"{key} {value}" for key, value in best["parameters"].items())
+        rows.append(
+            f"| {name} | {best['trial']} | {best['num_trials']} | {best['score']:.2f} | "
+            f"{parameters or 'as recommended'} |"
+        )
+    chosen = "\n".join(rows)
+    study = next(iter(about["studies"].values()))
+    parts = [
+        "# Every row on the test phase",
+        f"Each row had a search of its own on the validation phase; its best is trained anew here. "
+        f"{num_fixed} fixed draws; intervals over {num_seeded} seeded ones are in `table.csv`.",
+        *(layout.markdown() for layout in layouts),
+        *(f"- {reason}" for reason in about["failed"].values()),
+        "## What the searches chose",
+        "| row | trial | of | score on fresh draws | parameters |\n|---|---|---|---|---|\n"
+        + chosen,
+        _origin(about, study),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _origin(about: dict[str, Any], study: dict[str, Any]) -> str:
+    """Return where a report comes from."""
+    run = about["run"]
+    seeds = sorted({seed for row in about["rows"] for seed in row["seeds"]})
+    return (
+        "## Where this comes from\n\n"
+        f"- command: `{run['command']}`\n- commit: `{run['commit']}`\n"
+        f"- features: fingerprint `{study['data']['fingerprint']}`\n"
+        f"- training seeds: {', '.join(map(str, seeds))} (the search used others)\n"
+        f"- the test phase of these features was read {about['test_reads']} times so far\n"
+        "- every cell, top-1 too: `table.csv`, `report.json`; every score: `scores.parquet`"
+    )
+
+
+def make_cells(scores: pd.DataFrame, *, num_fixed: int) -> pd.DataFrame:
+    """Return means over the fixed draws, and means and intervals over the seeded ones."""
+    is_fixed = scores["draw"] < num_fixed
+    fixed, seeded = scores[is_fixed], scores[~is_fixed]
+    cells = summarise(fixed)[[*CELL, *(f"{m}_mean" for m in _METRICS)]]
+    cells = cells.rename(columns={f"{m}_mean": f"{m}_fixed" for m in _METRICS})
+    wanted = [f"{m}_{part}" for m in _METRICS for part in ("mean", "interval", "std_seeds")]
+    return cells.merge(summarise(seeded)[[*CELL, *wanted]], on=CELL)
+
+
 def make_tables(
     scores: pd.DataFrame,
     *,
@@ -163,6 +215,8 @@ def make_tables(
     best: str,
     paper: str | None,
     is_best_paper: bool = False,
+    none: str = "none",
+    layouts: Sequence[TableOne] = (),
 ) -> Tables:
     """Summarise the scores of a report.
 
@@ -172,14 +226,12 @@ def make_tables(
         best: The row that the search chose.
         paper: The row that it is compared with; None if there is none.
         is_best_paper: Whether the best is that row itself.
+        none: The row without augmentation.
+        layouts: The fixed draws in the paper's layout.
     """
-    is_fixed = scores["draw"] < num_fixed
-    fixed, seeded = scores[is_fixed], scores[~is_fixed]
-    cells = summarise(fixed)[[*CELL, *(f"{m}_mean" for m in _METRICS)]]
-    cells = cells.rename(columns={f"{m}_mean": f"{m}_fixed" for m in _METRICS})
-    wanted = [f"{m}_{part}" for m in _METRICS for part in ("mean", "interval", "std_seeds")]
-    cells = cells.merge(summarise(seeded)[[*CELL, *wanted]], on=CELL)
-    for name, against in (("paper", paper), ("none", "none")):
+    seeded = scores[scores["draw"] >= num_fixed]
+    cells = make_cells(scores, num_fixed=num_fixed)
+    for name, against in (("paper", paper), ("none", none)):
         if against is None:
             continue
         differences = paired_differences(seeded, against)
@@ -193,7 +245,7 @@ def make_tables(
         cells = cells.merge(differences, on=CELL, how="left")
     gains = {} if paper is None else _gains(seeded, best, paper)
     num_seeded = int(seeded["draw"].nunique())
-    return Tables(cells, best, paper, is_best_paper, gains, num_fixed, num_seeded)
+    return Tables(cells, best, paper, is_best_paper, gains, num_fixed, num_seeded, layouts)
 
 
 def _gains(scores: pd.DataFrame, best: str, paper: str) -> dict[str, dict[str, Any]]:
@@ -201,6 +253,8 @@ def _gains(scores: pd.DataFrame, best: str, paper: str) -> dict[str, dict[str, A
     relevant = scores[scores["column"].isin(_TITLES)]
     gains = {}
     for head, rows in relevant.groupby("head", sort=False):
+        if not {best, paper} <= set(rows["method"]):  # a head that only others have
+            continue
         of_draw = rows.groupby(["method", "draw"])["top5"].mean()
         of_seed = rows.groupby(["method", "seed"])["top5"].mean()
         differences = of_draw[best] - of_draw[paper]
@@ -210,7 +264,3 @@ def _gains(scores: pd.DataFrame, best: str, paper: str) -> dict[str, dict[str, A
             "by_seed": (of_seed[best] - of_seed[paper]).tolist(),
         }
     return gains
-
-
-def _escape(text: str) -> str:
-    return text.replace("_", "\\_").replace("%", "\\%").replace("&", "\\&")

@@ -1,0 +1,207 @@
+"""The rows of a report, trained anew and scored on the test phase, on Ray."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import ray
+import torch
+
+from cpaan.illustration import Illustration, illustrate
+from cpaan.methods import ROWS, heads_of, num_episodes_of
+from cpaan.page.contents import Ablation
+from cpaan.priors import best_heads, best_priors, with_priors
+from cpaan.provenance import count_test_reads, record_test_read
+from cpaan.scoring import draw_phase, run_method
+from cpaan.splits import TEST_PHASE, ShotRows
+from cpaan.study.cluster import Cluster
+from cpaan.study.fleet import JobFailedError, collect, start
+from cpaan.study.folder import Study
+from cpaan.study.job import NUM_THREADS, load_method, new_method, read_validation
+from cpaan.study.machines import check_machines
+from cpaan.study.report_rows import ReportSettings, Row
+from cpaan.study.trial import Trial
+from cpaan.tasks import check_phase, read_phase
+
+_SEEDED_DRAWS = 1  # what is added to the seed of the fixed draws
+
+
+class RowResult(NamedTuple):
+    """What came of one row with one seed."""
+
+    scores: pd.DataFrame
+    diversity: pd.DataFrame
+    priors: pd.DataFrame
+    validation: pd.DataFrame
+    """Scores there."""
+    spectra: pd.DataFrame
+    projections: pd.DataFrame
+
+
+class Found(NamedTuple):
+    """What came of all rows."""
+
+    scores: pd.DataFrame
+    diversity: pd.DataFrame
+    priors: pd.DataFrame
+    heads: pd.DataFrame
+    spectra: pd.DataFrame
+    projections: pd.DataFrame
+    failed: dict[str, str]
+    num_fixed: int
+    """The first so many draws are the fixed ones."""
+
+
+def evaluate_rows(
+    rows: Sequence[Row],
+    heads: tuple[str, ...],
+    cluster: Cluster,
+    say: Callable[[str], None],
+    settings: ReportSettings,
+    fixed_rows: ShotRows | None,
+) -> Found:
+    """Train and evaluate rows on the test phase, as many at a time as there is room for.
+
+    Raises:
+        ValueError: If the data cannot serve the test phase.
+    """
+    for row in rows:
+        if not heads_of(row.method, row.settled.evaluation.with_overrides({"heads": heads})):
+            known = ", ".join(ROWS[row.method].heads)
+            raise ValueError(f"{row.name} has the heads {known}, got {', '.join(heads)}")
+    study = rows[0].study
+    tables = {data.fingerprint: data.open() for data in (row.study.data for row in rows)}
+    for table in tables.values():
+        check_phase(table, study.data.split, TEST_PHASE)
+    cluster.check(study.config)
+    for storage in dict.fromkeys(row.study.storage for row in rows):
+        check_machines(storage, say)
+    draws = _draw(study, settings, fixed_rows)
+    num_fixed = len(draws) - settings.num_seeded_draws
+    for fingerprint in tables:
+        count_test_reads(fingerprint)  # a damaged log is found before the work, not after
+        record_test_read(fingerprint)
+    say(
+        f"test phase: {len(rows)} rows, {num_fixed} fixed and {settings.num_seeded_draws} seeded "
+        f"draws, {settings.num_seeds} new seeds for each trained row"
+    )
+    work = {
+        (row.name, seed): partial(
+            _start, row, seed, heads, draws, is_illustrated=_is_illustrated(row, seed, settings)
+        )
+        for row in rows
+        if row.same_as is None
+        for seed in row.seeds
+    }
+    found: dict[tuple[str, int], RowResult] = {}
+    failed: dict[str, str] = {}
+    results = collect(work, cluster.most_trials_at_once(study.config))
+    for done, (key, frames) in enumerate(results, start=1):
+        name, seed = key
+        if isinstance(frames, JobFailedError):
+            failed[name] = f"{name} has no scores: with seed {seed}, {frames}"
+            say(f"{failed[name]} ({done} of {len(work)})")
+        else:
+            found[key] = frames
+            say(f"{name}, seed {seed} ({done} of {len(work)})")
+    kept = [
+        _as_of(row, found[row.same_as or row.name, seed])
+        for row in rows
+        if (row.same_as or row.name) not in failed
+        for seed in row.seeds
+    ]
+    if not kept:
+        raise ValueError("; ".join(failed.values()))
+    scores, diversity, priors, validation, spectra, projections = (
+        _together(frames) for frames in zip(*kept, strict=True)
+    )
+    chosen = best_heads(validation)
+    return Found(scores, diversity, priors, chosen, spectra, projections, failed, num_fixed)
+
+
+def _together(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    # Empty ones do not know the types of their columns.
+    return pd.concat([each for each in frames if len(each)] or frames[:1], ignore_index=True)
+
+
+def _is_illustrated(row: Row, seed: int, settings: ReportSettings) -> bool:
+    is_first = seed == row.seeds[0]
+    return is_first and row.ablation is None and not settings.is_table_only
+
+
+def _as_of(row: Row, result: RowResult) -> RowResult:
+    """Return the result of a row, under its name where it has that of another."""
+    if row.same_as is None:
+        return result
+    nothing = {"spectra": result.spectra[:0], "projections": result.projections[:0]}
+    frames = (result.scores, result.diversity, result.priors, result.validation)
+    return RowResult(*(frame.assign(method=row.name) for frame in frames), **nothing)
+
+
+def _start(
+    row: Row, seed: int, heads: tuple[str, ...], draws: ShotRows, *, is_illustrated: bool
+) -> "ray.ObjectRef[Any]":
+    number = row.trial or 0
+    job = row.study.job(number, row.settled, seed)
+    if row.ablation is not None:
+        job = replace(job, path=_ablation_path(number, row.ablation, seed))
+        # One head is enough, and quicker: that of the search, if it is asked for at all.
+        own = row.study.config.head
+        heads = (own,) if own in heads else heads
+    wanted = {"heads": heads, "prior": row.settled.evaluation.prior}
+    job = replace(job, method=row.method, evaluation=job.evaluation.with_overrides(wanted))
+    trial = Trial(number, job, row.study.config)
+    return start(_evaluate, trial, row.name, draws, is_illustrated, retrains=row.is_trained)
+
+
+def _ablation_path(number: int, ablation: Ablation, seed: int) -> str:
+    words = re.sub("[^a-z0-9]+", "-", ablation.label.lower())
+    return f"trials/{number:04d}-{ablation.family}-{words}-seed{seed}.pt"
+
+
+def _draw(study: Study, settings: ReportSettings, fixed_rows: ShotRows | None) -> ShotRows:
+    """Return fixed draws, then seeded ones."""
+    config, table = study.evaluation, study.data.open()
+
+    def draw(count: int, seed: int) -> ShotRows:
+        wanted = config.with_overrides({"num_draws": count, "draw_seed": seed})
+        return draw_phase(table, study.data.split, TEST_PHASE, wanted)
+
+    if fixed_rows is None:
+        fixed_rows = draw(settings.num_fixed_draws, config.draw_seed)
+    seeded = draw(settings.num_seeded_draws, config.draw_seed + _SEEDED_DRAWS)
+    return np.concatenate([fixed_rows[..., : max(config.shots)], seeded])
+
+
+def _evaluate(
+    trial: Trial, device: torch.device, name: str, draws: ShotRows, is_illustrated: bool
+) -> RowResult:
+    torch.set_num_threads(NUM_THREADS)
+    job, config = trial.job, trial.job.evaluation
+    task, queries = read_validation(job, device)
+    is_trained = num_episodes_of(job.training) > 0
+    method = load_method(job, task) if is_trained else new_method(job, device)
+    validation, _ = run_method(name, method, job.seed, task, queries, config)
+    priors = best_priors(validation)
+
+    task, queries = read_phase(
+        job.data.open(),
+        job.data.split,
+        TEST_PHASE,
+        draws,
+        sorted(config.shots),
+        device,
+        is_noted=True,
+    )
+    of_test = config.with_overrides({"num_draws": len(draws)})
+    everything, diversity = run_method(name, method, job.seed, task, queries, of_test)
+    scores = with_priors(everything, priors)
+    illustration = Illustration.empty()
+    if is_illustrated:
+        novel = job.data.split.phase(TEST_PHASE).novel
+        illustration = illustrate(name, method, job.seed, task, queries, novel)
+    return RowResult(scores, diversity, priors.assign(seed=job.seed), validation, *illustration)

@@ -1,0 +1,62 @@
+"""A study of many rows: one folder, and in it a study for each, all with the same budget."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from cpaan.provenance import describe_run
+from cpaan.study.folder import Study, read_study
+from cpaan.study.records import BEST, CONFIG, Records, read_json
+
+_METHODS, _ARGUMENTS = "methods", "arguments"
+
+
+@dataclass(frozen=True)
+class TableStudy:
+    """Which rows, and the options of the command that began it."""
+
+    methods: tuple[str, ...]
+    arguments: tuple[str, ...]
+    """As they were given, for rows that are begun later."""
+
+    def write(self, records: Records) -> None:
+        """Write ``config.json`` before the first row is begun."""
+        if not has_begun(records.folder):
+            content = {_METHODS: list(self.methods), _ARGUMENTS: list(self.arguments)}
+            records.write_json(CONFIG, {"runs": [describe_run()], **content})
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Return the one in a folder; see `is_table`."""
+        content = read_json(folder, CONFIG)
+        return cls(tuple(content[_METHODS]), tuple(content[_ARGUMENTS]))
+
+
+def is_table(folder: Path) -> bool:
+    """Return whether a folder holds a study of many rows."""
+    return has_begun(folder) and _METHODS in read_json(folder, CONFIG)
+
+
+def has_begun(folder: Path) -> bool:
+    """Return whether a folder holds a study."""
+    return (folder / CONFIG).exists()
+
+
+def studies_of(folder: Path, *, may_lack: bool = False) -> list[Study]:
+    """Return the study of every row, in the order of the table.
+
+    Args:
+        folder: Of the table.
+        may_lack: Whether rows that have no winner are left out.
+
+    Raises:
+        ValueError: If rows have none and must; or if all have none.
+    """
+    rows = [folder / method for method in TableStudy.read(folder).methods]
+    missing = [row.name for row in rows if not (row / BEST).exists()]
+    if len(missing) == len(rows) or (missing and not may_lack):
+        raise ValueError(
+            f"{', '.join(missing)} of {folder} have no winner so far: python tune/search.py "
+            f"--resume {folder} goes on (--partial reports the others)"
+        )
+    return [read_study(row) for row in rows if row.name not in missing]
