@@ -123,7 +123,7 @@ def test_rows_are_searched_one_by_one_gone_on_with_and_reported_together(
     two_cpus, study_features, tmp_path, capsys
 ):
     elsewhere = ("--storage", str(tmp_path / "elsewhere"))
-    rows = ("--method", "none,AWG,c-GAN-PN", "--trials", "2", "--study", "rows")
+    rows = ("--method", "none,c-GAN-PN,AWG", "--trials", "2", "--study", "rows")
 
     assert search(arguments(study_features, *rows, *elsewhere, "--timeout", "1")) == 1
 
@@ -155,7 +155,9 @@ def test_rows_are_searched_one_by_one_gone_on_with_and_reported_together(
     assert report(["rows", "--draws", "4", "--table-only"]) == 0
 
     content = json.loads(Path("results/rows/report/report.json").read_text())
-    assert [row["name"] for row in content["rows"]] == ["none", "AWG", "c-GAN-PN"]
+    assert [row["name"] for row in content["rows"]] == ["none", "AWG", "c-GAN-PN"], (
+        "as in the paper"
+    )
     assert {row["name"]: row["seeds"] for row in content["rows"]}["AWG"] == [1, 2, 3]
     assert content["test_reads"] == 1
     best = {name: entry["trial"] for name, entry in content["best"].items()}

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from cpaan.methods import ROWS
 from cpaan.provenance import describe_run
 from cpaan.study.folder import Study, read_study
 from cpaan.study.records import BEST, CONFIG, Records, read_json
@@ -43,7 +44,7 @@ def has_begun(folder: Path) -> bool:
 
 
 def studies_of(folder: Path, *, may_lack: bool = False) -> list[Study]:
-    """Return the study of every row, in the order of the table.
+    """Return the study of every row, in the order of the paper's table, however they were searched.
 
     Args:
         folder: Of the table.
@@ -52,7 +53,8 @@ def studies_of(folder: Path, *, may_lack: bool = False) -> list[Study]:
     Raises:
         ValueError: If rows have none and must; or if all have none.
     """
-    rows = [folder / method for method in TableStudy.read(folder).methods]
+    searched = TableStudy.read(folder).methods
+    rows = [folder / method for method in ROWS if method in searched]
     missing = [row.name for row in rows if not (row / BEST).exists()]
     if len(missing) == len(rows) or (missing and not may_lack):
         raise ValueError(
