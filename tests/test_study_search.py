@@ -3,6 +3,7 @@
 import fcntl
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from test_study_job import new_job, scores
 
 from cpaan.cli.report import main as report
 from cpaan.cli.search import main as search
+from cpaan.cli.watching import StudyWatch
 from cpaan.config import HEADS
 from cpaan.files import load_state
 from cpaan.study.cluster import ray_cluster
@@ -42,6 +44,41 @@ def arguments(features: Path, *more: str) -> list[str]:
     return ["--features", str(features), "--episodes", "20", *sets, *more]
 
 
+def stopped_at(words: str) -> Callable[[StudyWatch, str], None]:
+    """As by Ctrl-C, when some words are said."""
+    say = StudyWatch.say
+
+    def say_and_stop(self: StudyWatch, message: str) -> None:
+        say(self, message)
+        if words in message:
+            raise KeyboardInterrupt
+
+    return say_and_stop
+
+
+def train(job: Job, num_workers: int) -> tuple[list[tuple[int, float, float]], dict]:
+    check_machines(job.storage, print)
+    train_with_workers(Trial(0, job, StudyConfig(workers_per_trial=num_workers)), [])
+    state = load_state(Path(job.storage) / job.path)
+    return scores(tuple(Evaluation(**entry) for entry in state["curve"])), state["run"]["networks"]
+
+
+def test_workers_on_ray_train_as_one_process_does(two_cpus, gaussians, tmp_path):
+    alone = new_job(gaussians, tmp_path, "alone.pt")
+    together = replace(alone, path="together.pt")
+    again = replace(alone, path="again.pt")
+    *_, plain = run_job(replace(alone, path="plain.pt"), CPU)
+
+    of_one, _ = train(alone, 1)
+    of_two, weights = train(together, 2)
+    of_two_again, weights_again = train(again, 2)
+
+    assert of_one == scores(plain.curve), "one worker is the plain loop, to the last bit"
+    assert of_two == of_two_again
+    assert of_two != of_one, "half as many steps"
+    assert all(torch.equal(weights[name], weights_again[name]) for name in weights)
+
+
 def test_a_study_is_searched_gone_on_with_and_reported(two_cpus, study_features, capsys):
     folder = Path("results/mine")
 
@@ -58,6 +95,8 @@ def test_a_study_is_searched_gone_on_with_and_reported(two_cpus, study_features,
     )
     first = pd.read_parquet(folder / "trials.parquet")
     assert first["trial"].tolist() == [0, 1, 2]
+    names = {actor.class_name for actor in list_actors(limit=1000)}
+    assert "TrainStateActor" in names, "by which the dashboard knows of Train runs"
     assert list((folder / "tensorboard").glob("0000/events*"))
     assert not list(folder.glob("ray/**/*.pt")), "states are kept once"
 
@@ -120,7 +159,7 @@ def test_two_objectives_and_a_storage_elsewhere(two_cpus, study_features, tmp_pa
 
 
 def test_rows_are_searched_one_by_one_gone_on_with_and_reported_together(
-    two_cpus, study_features, tmp_path, capsys
+    two_cpus, study_features, tmp_path, capsys, monkeypatch
 ):
     elsewhere = ("--storage", str(tmp_path / "elsewhere"))
     rows = ("--method", "none,c-GAN-PN,AWG", "--trials", "2", "--study", "rows")
@@ -152,17 +191,25 @@ def test_rows_are_searched_one_by_one_gone_on_with_and_reported_together(
     assert {len(table) for table in trials.values()} == {2}
     assert len(pd.read_parquet("results/rows/none/trials.parquet")) == 1, "nothing to search"
 
+    with monkeypatch.context() as patched:
+        patched.setattr(StudyWatch, "say", stopped_at("(3 of 9)"))
+        assert report(["rows", "--draws", "4", "--table-only"]) == 130
+    assert len(list((tmp_path / "elsewhere").rglob("report-parts/*.zip"))) == 3
     assert report(["rows", "--draws", "4", "--table-only"]) == 0
 
+    assert "3 of 9 were measured before" in capsys.readouterr().err
+    assert not list((tmp_path / "elsewhere").rglob("*.zip")), "the report has it all now"
     content = json.loads(Path("results/rows/report/report.json").read_text())
     assert [row["name"] for row in content["rows"]] == ["none", "AWG", "c-GAN-PN"], (
         "as in the paper"
     )
     assert {row["name"]: row["seeds"] for row in content["rows"]}["AWG"] == [1, 2, 3]
-    assert content["test_reads"] == 1
+    assert content["test_reads"] == 2, "one of them was stopped"
     best = {name: entry["trial"] for name, entry in content["best"].items()}
     assert {row["name"]: row["trial"] for row in content["rows"]} == best
     scores = pd.read_parquet("results/rows/report/scores.parquet")
+    assert not scores.duplicated(["method", "head", "column", "shots", "draw", "seed"]).any()
+    assert set(scores.groupby("method")["seed"].nunique()) == {3}
     assert set(scores[scores["method"] == "AWG"]["head"]) == {"own"}
     assert set(scores[scores["method"] == "c-GAN-PN"]["head"]) == set(HEADS)
     page = Path("results/rows/report/report.md").read_text()
@@ -229,28 +276,3 @@ def test_more_gpus_than_exist_are_refused(two_cpus, study_features, capsys):
     assert status == 2
     assert "error: a trial needs 1 workers with 1000 GPUs each, but Ray has room for 0" in said
     assert not Path("results/much/config.json").exists()
-
-
-def train(job: Job, num_workers: int) -> tuple[list[tuple[int, float, float]], dict]:
-    check_machines(job.storage, print)
-    train_with_workers(Trial(0, job, StudyConfig(workers_per_trial=num_workers)), [])
-    state = load_state(Path(job.storage) / job.path)
-    return scores(tuple(Evaluation(**entry) for entry in state["curve"])), state["run"]["networks"]
-
-
-def test_workers_on_ray_train_as_one_process_does(two_cpus, gaussians, tmp_path):
-    alone = new_job(gaussians, tmp_path, "alone.pt")
-    together = replace(alone, path="together.pt")
-    again = replace(alone, path="again.pt")
-    *_, plain = run_job(replace(alone, path="plain.pt"), CPU)
-
-    of_one, _ = train(alone, 1)
-    of_two, weights = train(together, 2)
-    of_two_again, weights_again = train(again, 2)
-
-    assert of_one == scores(plain.curve), "one worker is the plain loop, to the last bit"
-    assert of_two == of_two_again
-    assert of_two != of_one, "half as many steps"
-    assert all(torch.equal(weights[name], weights_again[name]) for name in weights)
-    names = {actor.class_name for actor in list_actors(limit=1000)}
-    assert "TrainStateActor" in names, "by which the dashboard knows of Train runs"
