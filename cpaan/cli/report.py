@@ -198,9 +198,9 @@ def _report(options: argparse.Namespace) -> int:
             else:
                 tables, failed = make_report(study, cluster, watch.say, settings, fixed)
     except WorkLostError as error:
-        raise ValueError(f"{error}; trainings are kept: the same command goes on") from error
+        raise ValueError(f"{error}; what was measured is kept: the same command goes on") from error
     except KeyboardInterrupt:
-        watch.say("stopped; trainings are kept: the same command goes on")
+        watch.say("stopped; what was measured is kept: the same command goes on")
         return INTERRUPTED
     written = folder / FOLDER
     print(f"\n{(written / 'report.md').read_text()}")

@@ -259,6 +259,7 @@ def _write(
         "heads": to_records(found.heads),
     }
     records.write_json(f"{FOLDER}/report.json", content)
+    found.parts.delete()
     write_page(records.folder, records.write)
 
 

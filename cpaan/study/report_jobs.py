@@ -1,7 +1,7 @@
 """The rows of a report, trained anew and scored on the test phase, on Ray."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,23 +23,12 @@ from cpaan.study.fleet import JobFailedError, collect, start
 from cpaan.study.folder import Study
 from cpaan.study.job import NUM_THREADS, load_method, new_method, read_validation
 from cpaan.study.machines import check_machines
+from cpaan.study.report_parts import Parts, Piece, RowResult
 from cpaan.study.report_rows import ReportSettings, Row
 from cpaan.study.trial import Trial
 from cpaan.tasks import check_phase, read_phase
 
 _SEEDED_DRAWS = 1  # what is added to the seed of the fixed draws
-
-
-class RowResult(NamedTuple):
-    """What came of one row with one seed."""
-
-    scores: pd.DataFrame
-    diversity: pd.DataFrame
-    priors: pd.DataFrame
-    validation: pd.DataFrame
-    """Scores there."""
-    spectra: pd.DataFrame
-    projections: pd.DataFrame
 
 
 class Found(NamedTuple):
@@ -54,6 +43,8 @@ class Found(NamedTuple):
     failed: dict[str, str]
     num_fixed: int
     """The first so many draws are the fixed ones."""
+    parts: Parts
+    """The same, row by row; to be deleted when the report is written."""
 
 
 def evaluate_rows(
@@ -65,6 +56,8 @@ def evaluate_rows(
     fixed_rows: ShotRows | None,
 ) -> Found:
     """Train and evaluate rows on the test phase, as many at a time as there is room for.
+
+    What an earlier call has measured before it was stopped is not measured again.
 
     Raises:
         ValueError: If the data cannot serve the test phase.
@@ -89,24 +82,27 @@ def evaluate_rows(
         f"test phase: {len(rows)} rows, {num_fixed} fixed and {settings.num_seeded_draws} seeded "
         f"draws, {settings.num_seeds} new seeds for each trained row"
     )
+    parts = Parts(heads, draws)
+    pieces = {piece.key: piece for piece in _pieces(rows, settings)}
+    measured = {key: parts.read(piece) for key, piece in pieces.items()}
+    found = {key: result for key, result in measured.items() if result is not None}
+    if found:
+        say(f"{len(found)} of {len(pieces)} were measured before")
     work = {
-        (row.name, seed): partial(
-            _start, row, seed, heads, draws, is_illustrated=_is_illustrated(row, seed, settings)
-        )
-        for row in rows
-        if row.same_as is None
-        for seed in row.seeds
+        key: partial(_start, piece, heads, draws)
+        for key, piece in pieces.items()
+        if key not in found
     }
-    found: dict[tuple[str, int], RowResult] = {}
     failed: dict[str, str] = {}
     results = collect(work, cluster.most_trials_at_once(study.config))
-    for done, (key, frames) in enumerate(results, start=1):
+    for done, (key, result) in enumerate(results, start=1):
         name, seed = key
-        if isinstance(frames, JobFailedError):
-            failed[name] = f"{name} has no scores: with seed {seed}, {frames}"
+        if isinstance(result, JobFailedError):
+            failed[name] = f"{name} has no scores: with seed {seed}, {result}"
             say(f"{failed[name]} ({done} of {len(work)})")
         else:
-            found[key] = frames
+            found[key] = result
+            parts.keep(pieces[key], result)
             say(f"{name}, seed {seed} ({done} of {len(work)})")
     kept = [
         _as_of(row, found[row.same_as or row.name, seed])
@@ -120,7 +116,7 @@ def evaluate_rows(
         _together(frames) for frames in zip(*kept, strict=True)
     )
     chosen = best_heads(validation)
-    return Found(scores, diversity, priors, chosen, spectra, projections, failed, num_fixed)
+    return Found(scores, diversity, priors, chosen, spectra, projections, failed, num_fixed, parts)
 
 
 def _together(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -128,9 +124,13 @@ def _together(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat([each for each in frames if len(each)] or frames[:1], ignore_index=True)
 
 
-def _is_illustrated(row: Row, seed: int, settings: ReportSettings) -> bool:
-    is_first = seed == row.seeds[0]
-    return is_first and row.ablation is None and not settings.is_table_only
+def _pieces(rows: Sequence[Row], settings: ReportSettings) -> Iterator[Piece]:
+    for row in rows:
+        if row.same_as is not None:
+            continue
+        is_of_table = row.ablation is None and not settings.is_table_only
+        for seed in row.seeds:
+            yield Piece(row, seed, is_illustrated=is_of_table and seed == row.seeds[0])
 
 
 def _as_of(row: Row, result: RowResult) -> RowResult:
@@ -142,9 +142,8 @@ def _as_of(row: Row, result: RowResult) -> RowResult:
     return RowResult(*(frame.assign(method=row.name) for frame in frames), **nothing)
 
 
-def _start(
-    row: Row, seed: int, heads: tuple[str, ...], draws: ShotRows, *, is_illustrated: bool
-) -> "ray.ObjectRef[Any]":
+def _start(piece: Piece, heads: tuple[str, ...], draws: ShotRows) -> "ray.ObjectRef[Any]":
+    row, seed = piece.row, piece.seed
     number = row.trial or 0
     job = row.study.job(number, row.settled, seed)
     if row.ablation is not None:
@@ -155,7 +154,7 @@ def _start(
     wanted = {"heads": heads, "prior": row.settled.evaluation.prior}
     job = replace(job, method=row.method, evaluation=job.evaluation.with_overrides(wanted))
     trial = Trial(number, job, row.study.config)
-    return start(_evaluate, trial, row.name, draws, is_illustrated, retrains=row.is_trained)
+    return start(_evaluate, trial, row.name, draws, piece.is_illustrated, retrains=row.is_trained)
 
 
 def _ablation_path(number: int, ablation: Ablation, seed: int) -> str:

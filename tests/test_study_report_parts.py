@@ -1,0 +1,57 @@
+"""What a stopped report has measured: found again by all that decides it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_study_ablations import best_row
+
+from cpaan.study.report_parts import Parts, Piece, RowResult
+
+DRAWS = np.arange(12).reshape(2, 2, 3)
+HEADS = ("centroid", "own")
+
+
+def result_of(top5: float) -> RowResult:
+    frames = {name: pd.DataFrame({"method": ["PN"], "top5": [top5]}) for name in RowResult._fields}
+    return RowResult(**{**frames, "spectra": pd.DataFrame({"method": []})})
+
+
+@pytest.fixture
+def piece(tmp_path) -> Piece:
+    row = best_row("PN")
+    return Piece(replace(row, study=replace(row.study, folder=tmp_path)), 3, is_illustrated=False)
+
+
+def test_what_was_kept_is_read_back_to_the_last_bit_and_gone_with_the_report(piece, tmp_path):
+    result = result_of(1 / 3)
+    Parts(HEADS, DRAWS).keep(piece, result)
+
+    parts = Parts(HEADS, DRAWS)
+    found = parts.read(piece)
+
+    assert found is not None
+    for one, other in zip(found, result, strict=True):
+        assert one.to_dict("list") == other.to_dict("list")
+    parts.delete()
+    assert parts.read(piece) is None
+    assert not list(tmp_path.rglob("*.zip"))
+
+
+def test_what_was_measured_otherwise_is_not_taken(piece):
+    Parts(HEADS, DRAWS).keep(piece, result_of(50))
+
+    row = piece.row
+    training = row.settled.training.with_overrides({"learning_rate": 0.123})
+    others = [
+        piece._replace(seed=4),
+        piece._replace(is_illustrated=True),
+        piece._replace(row=replace(row, settled=replace(row.settled, training=training))),
+        piece._replace(row=replace(row, study=replace(row.study, num_dims=2))),
+    ]
+
+    assert Parts(HEADS, DRAWS).read(piece) is not None
+    assert [Parts(HEADS, DRAWS).read(other) for other in others] == [None] * 4
+    assert Parts(HEADS[:1], DRAWS).read(piece) is None
+    assert Parts(HEADS, DRAWS + 1).read(piece) is None
