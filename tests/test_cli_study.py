@@ -30,7 +30,9 @@ from cpaan.methods import ROWS, rows_of_table
 from cpaan.study import cluster
 from cpaan.study.config import StudyConfig
 from cpaan.study.finals import in_full
+from cpaan.study.fleet import WorkLostError
 from cpaan.study.folder import read_study
+from cpaan.study.search import Outcome
 from cpaan.study.space import Settled
 from cpaan.study.table_study import TableStudy
 
@@ -167,6 +169,35 @@ def test_options_reach_the_study(capsys):
 )
 def test_bad_input_is_one_line(capsys, arguments, message):
     assert message in refused(capsys, search, *arguments)
+
+
+def test_a_trial_of_one_worker_may_do_without_ray_train(capsys):
+    assert dry_run(capsys)["config"]["ray_train"]
+    assert not dry_run(capsys, "--no-ray-train")["config"]["ray_train"]
+    line = refused(capsys, search, "--no-ray-train", "--workers-per-trial", "2")
+    assert "ray_train is needed by workers that train together, got 2" in line
+
+
+def test_a_row_that_was_lost_does_not_keep_the_others_from_their_search(capsys, monkeypatch):
+    searched = []
+
+    def lose_the_first(study, *_, **__) -> Outcome:
+        searched.append(study.config.method)
+        if len(searched) == 1:
+            raise WorkLostError("(3, 0): the card fell off")
+        return Outcome(0, [], None)
+
+    here = cluster.Cluster(None, ({"CPU": 2.0},))
+    monkeypatch.setattr("cpaan.cli.search.search", lose_the_first)
+    monkeypatch.setattr("cpaan.cli.search.ray_cluster", lambda *_: nullcontext(here))
+
+    status = search(["--method", "none,copy,DC", "--study", "rows"])
+
+    assert status == 1
+    assert searched == ["none", "copy", "DC"]
+    said = capsys.readouterr()
+    assert "none is left for later: (3, 0): the card fell off" in said.err
+    assert "none has not ended: python tune/search.py --resume results/rows" in said.out
 
 
 def test_a_study_of_another_machine_is_not_begun_over(capsys):

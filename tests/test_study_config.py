@@ -94,6 +94,10 @@ def test_the_score_is_the_weighted_mean_of_both_accuracies(novel_weight, all_wei
         ({"num_rungs": -1}, "num_rungs must be finite and not negative, got -1"),
         ({"seed": -1}, "seed must be finite and not negative, got -1"),
         ({"num_trials": 2.5}, "num_trials must be a whole number, got 2.5"),
+        (
+            {"workers_per_trial": 2, "ray_train": False},
+            "ray_train is needed by workers that train together, got 2",
+        ),
         ({"wide": "yes"}, "wide must be true or false, got 'yes'"),
     ],
 )

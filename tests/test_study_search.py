@@ -137,6 +137,24 @@ def test_a_study_is_searched_gone_on_with_and_reported(two_cpus, study_features,
     assert "trial 0" in said
 
 
+def test_trials_without_ray_train_have_the_scores_of_those_with_it(two_cpus, study_features):
+    def curves(*more: str) -> list[dict[int, float]]:
+        name = f"curves{len(more)}"
+        assert search(arguments(study_features, "--study", name, "--trials", "4", *more)) == 0
+        table = pd.read_parquet(f"results/{name}/trials.parquet")
+        return [{entry["episode"]: entry["all_top5"] for entry in row} for row in table["curve"]]
+
+    # The first two are known beforehand; when one is stopped depends on which of them is sooner.
+    for one, other in zip(curves()[:2], curves("--no-ray-train")[:2], strict=True):
+        both = one.keys() & other.keys()
+        assert both
+        assert {episode: one[episode] for episode in both} == {
+            episode: other[episode] for episode in both
+        }
+    trials = [each for each in list_actors(limit=10_000) if each.class_name == "ImplicitFunc"]
+    assert {each.state for each in trials} == {"DEAD"}, "those too that were stopped early"
+
+
 def test_two_objectives_and_a_storage_elsewhere(two_cpus, study_features, tmp_path, capsys):
     elsewhere = tmp_path / "elsewhere"
 

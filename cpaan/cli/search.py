@@ -40,7 +40,7 @@ from cpaan.study.table_study import TableStudy, has_begun, is_table
 _AS_BEGUN = (
     *("method", "preset", "features", "cosine_features", "split", "set", "episodes", "short"),
     *("seed", "weights", "wide", "pareto", "no_early_stopping"),
-    *("workers_per_trial", "gpus_per_worker"),
+    *("workers_per_trial", "gpus_per_worker", "no_ray_train"),
 )
 """Options that a study of many rows has had from its beginning."""
 
@@ -161,6 +161,11 @@ def _search_table(options: argparse.Namespace, table: TableStudy, folder: Path) 
                 except StudyInUseError:
                     watch.say(f"{method}: another command works on it")
                     taken.append(method)
+                except WorkLostError as error:  # the others may have better luck
+                    reason = " ".join(str(error).split())
+                    watch.say(f"{method} is left for later: {reason}")
+                    print(f"{method} has not ended: {goes_on}")
+                    status.append(INCOMPLETE)
                 else:
                     status.append(_conclude(study, outcome, goes_on))
         if taken:

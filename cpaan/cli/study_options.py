@@ -168,6 +168,13 @@ def search_parser() -> Parser:
         help="fractions too; 0: a CPU core (default: 1 where there is a GPU)",
     )
     where.add_argument(
+        "--no-ray-train",
+        action="store_true",
+        default=None,
+        help="trials of one worker in Tune's own process: one to start instead of eight, and no "
+        "Train run in the dashboard; the scores are the same",
+    )
+    where.add_argument(
         "--concurrent", type=positive_number, metavar="N", help="trials at a time (default: all)"
     )
     where.add_argument(

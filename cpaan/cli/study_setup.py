@@ -214,6 +214,7 @@ def _given(options: argparse.Namespace) -> dict[str, Any]:
         "all_weight": all_weight,
         "pareto": options.pareto,
         "early_stopping": False if options.no_early_stopping else None,
+        "ray_train": False if options.no_ray_train else None,
     }
     return {name: value for name, value in given.items() if value is not None}
 

@@ -35,6 +35,8 @@ class StudyConfig(Settings):
     """Processes that train one trial together, each on its own episodes."""
     gpus_per_worker: float = 0.0
     """GPUs of each of them, fractions too; zero: each has a CPU core instead."""
+    ray_train: bool = True
+    """Whether trials are runs of Ray Train; one worker can do without, and starts sooner."""
     wide: bool = False
     """Whether learning rates, numbers of synthetic examples, episode shots and the residual start
     are searched too."""
@@ -85,6 +87,10 @@ class StudyConfig(Settings):
             raise ValueError("novel_weight and all_weight are both zero: nothing to search for")
         if self.reduction_factor < 2:
             raise ValueError(f"reduction_factor must be 2 or more, got {self.reduction_factor}")
+        if not self.ray_train and self.workers_per_trial > 1:
+            raise ValueError(
+                f"ray_train is needed by workers that train together, got {self.workers_per_trial}"
+            )
         if self.gpus_per_worker > 1 and self.gpus_per_worker % 1:
             raise ValueError(
                 "gpus_per_worker must be a whole number or a fraction below one, "

@@ -12,7 +12,7 @@ from ray.tune import FailureConfig, RunConfig, TuneConfig
 from ray.tune.schedulers import FIFOScheduler
 
 from cpaan.places import join
-from cpaan.study.cluster import HEAD, Cluster
+from cpaan.study.cluster import HEAD, Cluster, worker_resources
 from cpaan.study.finals import choose_best, known_best
 from cpaan.study.folder import Study
 from cpaan.study.machines import check_machines
@@ -155,7 +155,7 @@ def run_trials(
         optuna_study, study.space, config, make_trial, upkeep.changed, upkeep.begin_anew
     )
     tuner = ray_tune.Tuner(
-        ray_tune.with_resources(function, HEAD),
+        ray_tune.with_resources(function, HEAD if config.ray_train else worker_resources(config)),
         tune_config=TuneConfig(
             search_alg=searcher,
             scheduler=ResumableASHA(config, marks, optuna_study)

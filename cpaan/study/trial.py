@@ -1,5 +1,6 @@
-"""One trial: a job, trained by several workers of Ray Train, inside a function of Ray Tune."""
+"""One trial: a job, trained by workers of Ray Train, or alone, in a function of Ray Tune."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from cpaan.study.cluster import worker_resources
 from cpaan.study.config import StudyConfig
 from cpaan.study.job import Job, Report, run_job
 from cpaan.study.machines import check_this_machine
-from cpaan.workers import Workers
+from cpaan.workers import ALONE, Workers
 
 EPISODE, SCORE, NOVEL_TOP5, ALL_TOP5 = "episode", "score", "novel_top5", "all_top5"
 CURVE, PROBLEM = "curve", "problem"
@@ -36,11 +37,16 @@ class Trial:
 
 def run_trial(config: dict[str, Any]) -> None:
     """Run one trial as a function of Ray Tune: ``config`` holds a `Trial` under "trial"."""
-    train_with_workers(config["trial"], [TuneReportCallback()])
+    trial: Trial = config["trial"]
+    if trial.study.ray_train:
+        train_with_workers(trial, [TuneReportCallback()])
+    else:
+        device = torch.device("cuda" if trial.study.gpus_per_worker else "cpu")
+        _train(trial, device, ALONE, report_to_tune)
 
 
 def report_to_tune(metrics: dict[str, Any]) -> None:
-    """Report from a function of Ray Tune that has no Ray Train inside; a benchmark's has none."""
+    """Report from a function of Ray Tune that has no Ray Train inside."""
     ray_tune.report(metrics)
 
 
@@ -86,14 +92,20 @@ def _work(arguments: dict[str, Any]) -> None:
     job, study = Job.from_dict(arguments["job"]), StudyConfig(**arguments["study"])
     context = ray_train.get_context()
     workers = Workers(context.get_world_rank(), context.get_world_size())
-    check_this_machine(job.storage)
-    device: torch.device = get_device()
-    gauges = _Gauges(arguments["number"]) if workers.rank == 0 else None
-    for report in run_job(job, device, workers):
-        metrics = to_metrics(report, study) if gauges else {}
+    _train(Trial(arguments["number"], job, study), get_device(), workers, ray_train.report)
+
+
+def _train(
+    trial: Trial, device: torch.device, workers: Workers, tell: Callable[[dict[str, Any]], None]
+) -> None:
+    """Train as the only worker or one of several; tell of every evaluation, the first alone."""
+    check_this_machine(trial.job.storage)
+    gauges = _Gauges(trial.number) if workers.rank == 0 else None
+    for report in run_job(trial.job, device, workers):
+        metrics = to_metrics(report, trial.study) if gauges else {}
         if gauges:
             gauges.set(report, metrics)
-        ray_train.report(metrics)
+        tell(metrics)
 
 
 def to_metrics(report: Report, study: StudyConfig) -> dict[str, Any]:
