@@ -26,9 +26,9 @@ def piece(tmp_path) -> Piece:
 
 def test_what_was_kept_is_read_back_to_the_last_bit_and_gone_with_the_report(piece, tmp_path):
     result = result_of(1 / 3)
-    Parts(HEADS, DRAWS).keep(piece, result)
+    Parts((piece,), HEADS, DRAWS).keep(piece, result)
 
-    parts = Parts(HEADS, DRAWS)
+    parts = Parts((piece,), HEADS, DRAWS)
     found = parts.read(piece)
 
     assert found is not None
@@ -40,7 +40,7 @@ def test_what_was_kept_is_read_back_to_the_last_bit_and_gone_with_the_report(pie
 
 
 def test_what_was_measured_otherwise_is_not_taken(piece):
-    Parts(HEADS, DRAWS).keep(piece, result_of(50))
+    Parts((piece,), HEADS, DRAWS).keep(piece, result_of(50))
 
     row = piece.row
     training = row.settled.training.with_overrides({"learning_rate": 0.123})
@@ -51,7 +51,7 @@ def test_what_was_measured_otherwise_is_not_taken(piece):
         piece._replace(row=replace(row, study=replace(row.study, num_dims=2))),
     ]
 
-    assert Parts(HEADS, DRAWS).read(piece) is not None
-    assert [Parts(HEADS, DRAWS).read(other) for other in others] == [None] * 4
-    assert Parts(HEADS[:1], DRAWS).read(piece) is None
-    assert Parts(HEADS, DRAWS + 1).read(piece) is None
+    assert Parts((piece,), HEADS, DRAWS).read(piece) is not None
+    assert [Parts((piece,), HEADS, DRAWS).read(other) for other in others] == [None] * 4
+    assert Parts((piece,), HEADS[:1], DRAWS).read(piece) is None
+    assert Parts((piece,), HEADS, DRAWS + 1).read(piece) is None

@@ -82,8 +82,8 @@ def evaluate_rows(
         f"test phase: {len(rows)} rows, {num_fixed} fixed and {settings.num_seeded_draws} seeded "
         f"draws, {settings.num_seeds} new seeds for each trained row"
     )
-    parts = Parts(heads, draws)
     pieces = {piece.key: piece for piece in _pieces(rows, settings)}
+    parts = Parts(tuple(pieces.values()), heads, draws)
     measured = {key: parts.read(piece) for key, piece in pieces.items()}
     found = {key: result for key, result in measured.items() if result is not None}
     if found:

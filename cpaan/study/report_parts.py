@@ -4,7 +4,7 @@ import hashlib
 import io
 import json
 import zipfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import pandas as pd
@@ -50,10 +50,10 @@ class Parts:
     One is found again by all that decides it; with another setting or another draw it is another.
     """
 
+    pieces: tuple[Piece, ...]
+    """Of the whole report."""
     heads: tuple[str, ...]
     draws: ShotRows
-    _names: set[tuple[str, str]] = field(default_factory=set)
-    """Storage and file of each that was read or written."""
 
     def read(self, piece: Piece) -> RowResult | None:
         """Return what came of a piece, None if it is not there."""
@@ -74,16 +74,13 @@ class Parts:
         Storage(piece.row.study.storage).write(self._name(piece), buffer.getvalue())
 
     def delete(self) -> None:
-        """Remove everything that was read or kept: the report has it now."""
-        for location, name in self._names:
-            Storage(location).delete(name)
+        """Remove what was kept of all pieces: the report has it now."""
+        for piece in self.pieces:
+            Storage(piece.row.study.storage).delete(self._name(piece))
 
     def _name(self, piece: Piece) -> str:
-        row, study = piece.row, piece.row.study
-        others = (piece.seed, piece.is_illustrated, self.heads)
-        deciding = [row.describe(), study.describe(), *others]
+        of_row = (piece.row.describe(), piece.row.study.describe())
+        deciding = (*of_row, piece.seed, piece.is_illustrated, self.heads)
         digest = hashlib.sha256(json.dumps(deciding, sort_keys=True).encode())
         digest.update(self.draws.tobytes())
-        name = f"{_FOLDER}/{digest.hexdigest()[:_NUM_DIGITS]}.zip"
-        self._names.add((study.storage, name))
-        return name
+        return f"{_FOLDER}/{digest.hexdigest()[:_NUM_DIGITS]}.zip"

@@ -98,7 +98,10 @@ def _work(arguments: dict[str, Any]) -> None:
 def _train(
     trial: Trial, device: torch.device, workers: Workers, tell: Callable[[dict[str, Any]], None]
 ) -> None:
-    """Train as the only worker or one of several; tell of every evaluation, the first alone."""
+    """Train as the only worker or one of several.
+
+    At every evaluation ``tell`` is called with its metrics, which rank 0 alone has.
+    """
     check_this_machine(trial.job.storage)
     gauges = _Gauges(trial.number) if workers.rank == 0 else None
     for report in run_job(trial.job, device, workers):
