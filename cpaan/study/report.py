@@ -41,7 +41,7 @@ from cpaan.table_one import (
 
 FOLDER = REPORT
 
-_MOST_LETTERS = 300  # of an error that Ray tells with all of its circumstances
+_MOST_LETTERS = 300  # of an error that Ray tells with all of its circumstances: the cause is last
 
 
 def make_report(
@@ -180,7 +180,7 @@ def _result_of(spiral: "ray.ObjectRef[Any]", say: Callable[[str], None]) -> dict
         result: dict[str, Any] = ray.get(spiral)
         json.dumps(result, allow_nan=False)
     except (ray.exceptions.RayError, ValueError) as error:
-        say(f"the spiral is left out: {' '.join(str(error).split())[:_MOST_LETTERS]}")
+        say(f"the spiral is left out: {' '.join(str(error).split())[-_MOST_LETTERS:]}")
         return None
     return result
 

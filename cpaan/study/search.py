@@ -29,7 +29,7 @@ from cpaan.study.trial import MOST_FAILURES, PROBLEM, Trial, run_trial
 from cpaan.study.upkeep import Upkeep
 
 _SECONDS_BETWEEN_TICKS = 1.0
-_MOST_LETTERS = 500  # of an error that Ray tells with all of its circumstances
+_MOST_LETTERS = 500  # of an error that Ray tells with all of its circumstances: the cause is last
 
 
 class Watch(Protocol):
@@ -224,7 +224,7 @@ class _Lookout(ray_tune.Callback):
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         number = trial.config["trial"].number
-        reason = " ".join(str(trial.get_error()).split())[:_MOST_LETTERS]
+        reason = " ".join(str(trial.get_error()).split())[-_MOST_LETTERS:]
         known = self._study.get_trials(deepcopy=False)[number]
         optuna.Trial(self._study, known._trial_id).set_user_attr(PROBLEM, reason)
         self._watch.say(f"trial {number} could not be run: {reason}")
