@@ -85,9 +85,10 @@ def score(
         for (column, prior), blocks in columns.items():
             asked = queries_of.get(column, everything)
             rank = torch.cat(blocks, dim=1)[:, asked]
-            top1, top5 = (100 * (rank < k).double().mean(dim=1) for k in TOP_KS)
+            # Lists at once: a wait for the GPU of every single number would be tens of thousands.
+            top1, top5 = ((100 * (rank < k).double().mean(dim=1)).tolist() for k in TOP_KS)
             for number, problem in enumerate(task.problems):
-                yield Score(head, problem, column, prior, float(top1[number]), float(top5[number]))
+                yield Score(head, problem, column, prior, top1[number], top5[number])
 
 
 def _ranks(
