@@ -224,7 +224,8 @@ class _Layer(torch.autograd.Function):
             if has_products[2 * number]:
                 of_input = (gradient @ weights[number])[:, :width]
             if has_products[2 * number + 1]:
-                of_weight = _product(gradient.T, inputs[number])[:, :width]
+                # Fused optimisers want a gradient laid out as its weight is, not a part of another.
+                of_weight = _product(gradient.T, inputs[number])[:, :width].contiguous()
             of_products += [of_input, of_weight]
         return (
             *(None, None, None, None),

@@ -62,6 +62,18 @@ def test_layers_and_their_gradients_are_those_of_the_definition(both, activation
         torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-4)
 
 
+def test_the_gradient_of_a_weight_is_laid_out_as_the_weight_is(both):
+    # Eleven inputs are filled up to sixteen; the fused Adam of a GPU takes no part of a larger one.
+    inputs, weight = normals(6, 11, seed=1), normals(WIDTH, 11, seed=2).requires_grad_()
+
+    def compute():
+        outputs = rows.layer([(inputs, weight)], Shared(), shape=(2, 3), dtype=torch.float32)
+        return torch.autograd.grad(outputs.sum(), weight)[0]
+
+    for gradient in both(compute):
+        assert gradient.stride() == weight.stride()
+
+
 def test_rows_that_only_share_are_added_up(both):
     table, bias = normals(NUM_NOVEL, WIDTH, seed=1), normals(1, WIDTH, seed=2)
 

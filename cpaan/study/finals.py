@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial
 from cpaan.methods import num_episodes_of, with_episodes
 from cpaan.provenance import describe_run
 from cpaan.study.config import StudyConfig
-from cpaan.study.fleet import JobFailedError, collect, start
+from cpaan.study.fleet import JobFailedError, WorkLostError, collect, start
 from cpaan.study.folder import Study
 from cpaan.study.job import score_job
 from cpaan.study.records import BEST, read_json
@@ -81,6 +81,8 @@ def choose_best(
     dropped: dict[int, str] = {}
     began, done = time.monotonic(), 0
     for (number, seed), scores in collect(work, num_at_once, deadline):
+        if isinstance(scores, WorkLostError):
+            raise scores
         done += 1
         left = (time.monotonic() - began) / done * (len(work) - done)
         count = f"({done} of {len(work)}, about {left:.0f} s left)"

@@ -65,10 +65,8 @@ def collect(
         deadline: Of the monotonic clock, when the rest is left undone; None: never.
 
     Yields:
-        The key of a piece, with its result or a `JobFailedError`.
-
-    Raises:
-        WorkLostError: If a piece failed for a reason that is not its own.
+        The key of a piece, with its result; or with a `JobFailedError`, or a `WorkLostError` if it
+        failed for a reason that is not its own. Whoever stops at that loses what is running.
     """
     waiting = deque(work.items())
     running: dict[Any, Key] = {}
@@ -96,7 +94,7 @@ def _result_of(reference: Any, key: Any) -> Any:
         reason = " ".join(str(cause).split())
         if isinstance(cause, ValueError):
             return JobFailedError(reason)
-        raise WorkLostError(f"{key}: {reason}") from error
+        return WorkLostError(f"{key}: {reason}")
 
 
 def _train_and_call(

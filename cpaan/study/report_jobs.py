@@ -19,7 +19,7 @@ from cpaan.provenance import count_test_reads, record_test_read
 from cpaan.scoring import draw_phase, run_method
 from cpaan.splits import TEST_PHASE, ShotRows
 from cpaan.study.cluster import Cluster
-from cpaan.study.fleet import JobFailedError, collect, start
+from cpaan.study.fleet import JobFailedError, WorkLostError, collect, start
 from cpaan.study.folder import Study
 from cpaan.study.job import NUM_THREADS, load_method, new_method, read_validation
 from cpaan.study.machines import check_machines
@@ -61,6 +61,8 @@ def evaluate_rows(
 
     Raises:
         ValueError: If the data cannot serve the test phase.
+        WorkLostError: If machines or processes failed more often than is forgiven; after all else
+            was measured.
     """
     for row in rows:
         if not heads_of(row.method, row.settled.evaluation.with_overrides({"heads": heads})):
@@ -94,16 +96,22 @@ def evaluate_rows(
         if key not in found
     }
     failed: dict[str, str] = {}
+    lost: list[WorkLostError] = []
     results = collect(work, cluster.most_trials_at_once(study.config))
     for done, (key, result) in enumerate(results, start=1):
         name, seed = key
         if isinstance(result, JobFailedError):
             failed[name] = f"{name} has no scores: with seed {seed}, {result}"
             say(f"{failed[name]} ({done} of {len(work)})")
+        elif isinstance(result, WorkLostError):
+            lost.append(result)
+            say(f"{name}, seed {seed} was lost: {result} ({done} of {len(work)})")
         else:
             found[key] = result
             parts.keep(pieces[key], result)
             say(f"{name}, seed {seed} ({done} of {len(work)})")
+    if lost:
+        raise lost[0]
     kept = [
         _as_of(row, found[row.same_as or row.name, seed])
         for row in rows
