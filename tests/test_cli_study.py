@@ -200,6 +200,31 @@ def test_a_row_that_was_lost_does_not_keep_the_others_from_their_search(capsys, 
     assert "none has not ended: python tune/search.py --resume results/rows" in said.out
 
 
+def test_rows_are_added_to_a_table_as_it_was_begun(capsys, monkeypatch):
+    searched = []
+
+    def note(study, *_, **__) -> Outcome:
+        searched.append((study.config.method, study.config.seed))
+        return Outcome(0, [], None)
+
+    here = cluster.Cluster(None, ({"CPU": 2.0},))
+    monkeypatch.setattr("cpaan.cli.search.search", note)
+    monkeypatch.setattr("cpaan.cli.search.ray_cluster", lambda *_: nullcontext(here))
+    search(["--method", "none,copy", "--study", "rows", "--seed", "7"])
+    searched.clear()
+
+    for _ in range(2):  # the same command goes on
+        search(["--resume", "rows", "--method", "copy,DC"])
+
+    assert searched == 2 * [("none", 7), ("copy", 7), ("DC", 7)]
+    content = json.loads(Path("results/rows/config.json").read_text())
+    assert content["methods"] == ["none", "copy", "DC"]
+    assert len(content["runs"]) == 2
+    capsys.readouterr()
+    line = refused(capsys, search, "--resume", "rows", "--method", "DC", "--seed", "8")
+    assert "rows go on as they were begun, only --trials and rows may be more; got --seed" in line
+
+
 def test_a_study_of_another_machine_is_not_begun_over(capsys):
     Path("shared/mine").mkdir(parents=True)
     Path("shared/mine/config.json").write_text("{}")
@@ -407,9 +432,12 @@ def test_a_row_that_wants_cosine_trained_features_is_searched_on_these(capsys, s
 
     line = refused(capsys, search, "--method", "AWG-cosine", *data, *sets)
     assert "AWG-cosine wants features of a backbone that was trained with a cosine" in line
+
+    # Other processes bring them into the order of the others, which makes them the same features.
     other = ["--cosine-features", "other.parquet"]
-    line = refused(capsys, search, "--method", "AWG-cosine", *data, *other, *sets)
-    assert "--cosine-features have their rows in another order than --features" in line
+    again = dry_run_of_rows(capsys, "--method", "AWG,AWG-cosine", *data, *other, *sets)
+    assert again["AWG-cosine"]["data"]["in_order_of"] == [str(study_features)]
+    assert {content["data"]["fingerprint"] for content in again.values()} == fingerprints
 
 
 @pytest.fixture

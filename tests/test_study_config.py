@@ -1,9 +1,13 @@
 """When trials are evaluated, what their score is, and which data a study is about."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import random_table
+from test_benchmark import in_other_order
 from test_feature_files import hdf5_pair
 
 from cpaan import Phase, Split, open_features, write_features
@@ -155,3 +159,15 @@ def test_changed_data_are_refused(reference, tmp_path):
         f"{reference.fingerprint}",
     ):
         reference.open()
+
+
+def test_features_are_opened_in_the_order_of_others(tmp_path, reference):
+    table = reference.open()
+    path = str(tmp_path / "other.parquet")
+    write_features(Path(path), in_other_order(table))
+    ordered = replace(reference, features=(path,), in_order_of=reference.features)
+
+    assert through_json(ordered) == ordered
+    assert np.array_equal(through_json(ordered).open().features, table.features)
+    with pytest.raises(ValueError, match="parquet changed"):
+        replace(ordered, in_order_of=()).open()

@@ -5,11 +5,13 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import optuna
 import pandas as pd
 import pytest
+import ray
 import torch
 from conftest import STUDY_SETTINGS
 from ray.util.state import list_actors
@@ -22,6 +24,7 @@ from cpaan.config import HEADS
 from cpaan.files import load_state
 from cpaan.study.cluster import ray_cluster
 from cpaan.study.config import StudyConfig
+from cpaan.study.fleet import JobFailedError, WorkLostError, collect
 from cpaan.study.job import Evaluation, Job, run_job
 from cpaan.study.machines import check_machines
 from cpaan.study.trial import Trial, train_with_workers
@@ -180,7 +183,7 @@ def test_rows_are_searched_one_by_one_gone_on_with_and_reported_together(
     two_cpus, study_features, tmp_path, capsys, monkeypatch
 ):
     elsewhere = ("--storage", str(tmp_path / "elsewhere"))
-    rows = ("--method", "none,c-GAN-PN,AWG", "--trials", "2", "--study", "rows")
+    rows = ("--method", "none,c-GAN-PN", "--trials", "2", "--study", "rows")
 
     assert search(arguments(study_features, *rows, *elsewhere, "--timeout", "1")) == 1
 
@@ -190,15 +193,15 @@ def test_rows_are_searched_one_by_one_gone_on_with_and_reported_together(
     assert "of results/rows have no winner so far" in capsys.readouterr().err
     assert not Path("results/test-reads.jsonl").exists()
     assert search(["--resume", "rows", *elsewhere, "--episodes", "30"]) == 2
-    assert "only --trials may be more; got --episodes" in capsys.readouterr().err
+    assert "only --trials and rows may be more; got --episodes" in capsys.readouterr().err
 
-    # On a machine that has nothing of it, while another command works on one of the rows.
+    # On a machine that has nothing of it, with a row more, while another command works on one.
     Path("results").rename("lost")
     first = Path("results/rows/none")
     first.mkdir(parents=True)
     with (first / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert search(["--resume", "rows", *elsewhere, "--trials", "2"]) == 1
+        assert search(["--resume", "rows", *elsewhere, "--trials", "2", "--method", "AWG"]) == 1
     assert "Other commands work on none" in capsys.readouterr().out
     assert search(["--resume", "rows", *elsewhere, "--trials", "2"]) == 0
 
@@ -234,6 +237,25 @@ def test_rows_are_searched_one_by_one_gone_on_with_and_reported_together(
     assert "the paper's rule for the final classifier" in page
     assert "head chosen on validation" in page
     assert "| CP-AAN | PN | c-GAN | c-GAN-PN | centroid |" in page
+
+
+def test_work_that_is_lost_leaves_the_rest_to_be_done(two_cpus):
+    errors = {1: ValueError("a bad setting"), 2: RuntimeError("the card fell off")}
+
+    def answer(number: int) -> int:
+        if number in errors:
+            raise errors[number]
+        return 10 * number
+
+    work = {number: partial(ray.remote(answer).remote, number) for number in range(4)}
+
+    found = dict(collect(work, num_at_once=1))
+
+    assert (found[0], found[3]) == (0, 30)
+    assert isinstance(found[1], JobFailedError)
+    assert str(found[1]) == "a bad setting"
+    assert isinstance(found[2], WorkLostError)
+    assert str(found[2]) == "2: the card fell off"
 
 
 def test_a_row_with_a_classifier_of_its_own_is_reported_beside_the_controls(

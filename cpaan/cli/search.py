@@ -84,7 +84,11 @@ def _search(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     fetch_if_absent(folder, options.storage)
     if is_table(folder):
         fetch_rows(folder, options.storage)
-        return _search_table(options, TableStudy.read(folder), folder)
+        table = TableStudy.read(folder)
+        if options.method is not None:
+            table = table.with_rows(wanted_methods(options), options.cosine_features)
+            options.method = options.cosine_features = None  # what it has from now on
+        return _search_table(options, table, folder)
     return _search_one(options, resumed_study(options, folder))
 
 
@@ -123,7 +127,9 @@ def _search_table(options: argparse.Namespace, table: TableStudy, folder: Path) 
     fixed = {name: getattr(options, name) for name in _AS_BEGUN}
     if not is_new and any(fixed.values()):
         given = ", ".join(f"--{name.replace('_', '-')}" for name in fixed if fixed[name])
-        raise ValueError(f"rows go on as they were begun, only --trials may be more; got {given}")
+        raise ValueError(
+            f"rows go on as they were begun, only --trials and rows may be more; got {given}"
+        )
     if is_new and has_begun(folder):
         raise ValueError(f"{folder} exists: {PROGRAM} --resume {folder.name} goes on with it")
     begun_by = search_parser().parse_args(table.arguments)

@@ -43,6 +43,8 @@ examples:
   every row of the paper's table, twelve trials each, and the table on test classes:
     python tune/search.py --method table-1 --trials 12 --study table
     python tune/report.py table
+  one more row for that table:
+    python tune/search.py --resume table --method AWG-cosine --cosine-features cosine.parquet
   stop after ten minutes, and go on later, with more trials:
     python tune/search.py --study mine --timeout 10m
     python tune/search.py --resume mine --trials 40
@@ -82,7 +84,8 @@ def search_parser() -> Parser:
         metavar="M",
         help=f"of {', '.join(METHODS)} (default: {StudyConfig().method}); several with commas, or "
         f"{TABLE_1} for every row of the paper's table, are searched one after the other, each "
-        "with the same number of trials, and reported together",
+        "with the same number of trials, and reported together. With --resume, rows that are "
+        "added to such a study, searched as the others are",
     )
     what.add_argument(
         "--features",
@@ -94,7 +97,7 @@ def search_parser() -> Parser:
         "--cosine-features",
         nargs="+",
         metavar="F",
-        help="the same rows, in the same order, by a backbone that was trained with `represent "
+        help="the same rows by a backbone that was trained with `represent "
         "--loss cosine`, for the row AWG-cosine",
     )
     what.add_argument("--split", metavar="S", help="by default the one beside the features")

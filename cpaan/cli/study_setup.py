@@ -53,24 +53,25 @@ def _open(options: argparse.Namespace, method: str) -> tuple[FeatureTable, DataR
     """Return the features that a method wants, and how other processes find them.
 
     Raises:
-        ValueError: If cosine-trained ones are not of the same rows in the same order: a draw is a
-            choice of rows, and all methods are to meet the same examples.
+        ValueError: If cosine-trained ones are not of the same rows: a draw is a choice of rows, and
+            all methods are to meet the same examples.
     """
     table, split = open_data(options.features, options.split)
-    features = options.features
+    features, in_order_of = options.features, None
     if ROWS[method].wants_cosine:
         features = options.cosine_features
         if features is None:
             raise ValueError(f"{method} wants --cosine-features beside --features")
         cosine = open_features(*features, label_names=split.label_names)
         try:
-            is_aligned = align_rows(cosine, table) is cosine
+            table = align_rows(cosine, table)
         except ValueError as error:
             raise ValueError(f"--cosine-features are of other rows: {error}") from error
-        if not is_aligned:
-            raise ValueError("--cosine-features have their rows in another order than --features")
-        table = cosine
-    return table, DataReference.of(table, split, features)
+        if table is not cosine:
+            in_order_of = options.features
+            if in_order_of is None:
+                raise ValueError("--cosine-features have their rows in another order than built-in")
+    return table, DataReference.of(table, split, features, in_order_of)
 
 
 def new_study(options: argparse.Namespace, method: str, name: str) -> Study:

@@ -7,7 +7,7 @@ from typing import Any, Self
 from cpaan.builtin import builtin_features
 from cpaan.config import EvaluationConfig, TrainConfig
 from cpaan.feature_cache import open_features
-from cpaan.features import FeatureTable
+from cpaan.features import FeatureTable, align_rows
 from cpaan.methods import ROWS
 from cpaan.places import absolute
 from cpaan.representation.config import EmbeddingConfig
@@ -192,13 +192,23 @@ class DataReference:
     """Absolute paths or addresses, for `cpaan.feature_cache.open_features`; none: the built-in."""
     split: Split
     fingerprint: str
-    """Of the features."""
+    """Of the features, in the order in which they are opened."""
+    in_order_of: tuple[str, ...] = ()
+    """Other features of the same examples, whose order is taken over; none: they keep their own."""
 
     @classmethod
-    def of(cls, table: FeatureTable, split: Split, features: list[str] | None) -> Self:
+    def of(
+        cls,
+        table: FeatureTable,
+        split: Split,
+        features: list[str] | None,
+        in_order_of: list[str] | None = None,
+    ) -> Self:
         """Return the reference of an opened table."""
-        locations = tuple(absolute(location) for location in features or [])
-        return cls(locations, split, table.fingerprint)
+        locations, others = (
+            tuple(absolute(location) for location in each or []) for each in (features, in_order_of)
+        )
+        return cls(locations, split, table.fingerprint, others)
 
     def open(self) -> FeatureTable:
         """Return the table.
@@ -207,7 +217,9 @@ class DataReference:
             ValueError: If what is there is another table than the one that was meant.
         """
         if self.features:
-            table = open_features(*self.features, label_names=self.split.label_names)
+            table = self._open(self.features)
+            if self.in_order_of:
+                table = align_rows(table, self._open(self.in_order_of))
         else:
             table, _ = builtin_features()
         if table.fingerprint != self.fingerprint:
@@ -217,9 +229,15 @@ class DataReference:
             )
         return table
 
+    def _open(self, locations: tuple[str, ...]) -> FeatureTable:
+        return open_features(*locations, label_names=self.split.label_names)
+
     def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        return asdict(self)
+        """Return it for JSON; with an order only where there is one, as in earlier studies."""
+        content = asdict(self)
+        if not self.in_order_of:
+            del content["in_order_of"]
+        return content
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
@@ -230,4 +248,5 @@ class DataReference:
             for name in ("validation", "test")
         }
         split = Split(**phases, label_names=None if names is None else tuple(names))
-        return cls(tuple(content["features"]), split, content["fingerprint"])
+        others = content.get("in_order_of", ())
+        return cls(tuple(content["features"]), split, content["fingerprint"], tuple(others))

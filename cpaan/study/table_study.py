@@ -1,8 +1,9 @@
 """A study of many rows: one folder, and in it a study for each, all with the same budget."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from cpaan.methods import ROWS
 from cpaan.provenance import describe_run
@@ -20,11 +21,28 @@ class TableStudy:
     arguments: tuple[str, ...]
     """As they were given, for rows that are begun later."""
 
+    def with_rows(self, methods: Sequence[str], cosine_features: Sequence[str] | None) -> Self:
+        """Return a table with more rows, which are searched as the others are.
+
+        Args:
+            methods: The rows; those that are there already stay as they are.
+            cosine_features: For one that wants them; None: as the table has it.
+        """
+        new = [method for method in methods if method not in self.methods]
+        if not new:
+            return self
+        given = () if cosine_features is None else ("--cosine-features", *cosine_features)
+        return replace(self, methods=(*self.methods, *new), arguments=(*self.arguments, *given))
+
     def write(self, records: Records) -> None:
-        """Write ``config.json`` before the first row is begun."""
-        if not has_begun(records.folder):
-            content = {_METHODS: list(self.methods), _ARGUMENTS: list(self.arguments)}
-            records.write_json(CONFIG, {"runs": [describe_run()], **content})
+        """Write ``config.json``, before the first row is begun or where there are more rows."""
+        runs: list[dict[str, Any]] = []
+        if has_begun(records.folder):
+            if TableStudy.read(records.folder) == self:
+                return
+            runs = read_json(records.folder, CONFIG)["runs"]
+        content = {_METHODS: list(self.methods), _ARGUMENTS: list(self.arguments)}
+        records.write_json(CONFIG, {"runs": [*runs, describe_run()], **content})
 
     @classmethod
     def read(cls, folder: Path) -> Self:
