@@ -32,8 +32,10 @@ from cpaan.study.config import StudyConfig
 from cpaan.study.finals import in_full
 from cpaan.study.fleet import WorkLostError
 from cpaan.study.folder import read_study
+from cpaan.study.records import Records
 from cpaan.study.search import Outcome
 from cpaan.study.space import Settled
+from cpaan.study.storage import Storage
 from cpaan.study.table_study import TableStudy
 
 ROOT = Path(__file__).parent.parent
@@ -213,8 +215,11 @@ def test_rows_are_added_to_a_table_as_it_was_begun(capsys, monkeypatch):
     search(["--method", "none,copy", "--study", "rows", "--seed", "7"])
     searched.clear()
 
+    begun = TableStudy.read(Path("results/rows"))
     for _ in range(2):  # the same command goes on
         search(["--resume", "rows", "--method", "copy,DC"])
+    folder = Path("results/rows").absolute()
+    begun.write(Records(folder, Storage(str(folder))))  # by a command that began before
 
     assert searched == 2 * [("none", 7), ("copy", 7), ("DC", 7)]
     content = json.loads(Path("results/rows/config.json").read_text())

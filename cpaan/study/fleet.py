@@ -94,7 +94,9 @@ def _result_of(reference: Any, key: Any) -> Any:
         reason = " ".join(str(cause).split())
         if isinstance(cause, ValueError):
             return JobFailedError(reason)
-        return WorkLostError(f"{key}: {reason}")
+        lost = WorkLostError(f"{key}: {reason}")
+        lost.__cause__ = error  # for --traceback, should it be raised
+        return lost
 
 
 def _train_and_call(

@@ -38,7 +38,8 @@ class TableStudy:
         """Write ``config.json``, before the first row is begun or where there are more rows."""
         runs: list[dict[str, Any]] = []
         if has_begun(records.folder):
-            if TableStudy.read(records.folder) == self:
+            # Another command may have added rows since this one has read them.
+            if set(self.methods) <= set(TableStudy.read(records.folder).methods):
                 return
             runs = read_json(records.folder, CONFIG)["runs"]
         content = {_METHODS: list(self.methods), _ARGUMENTS: list(self.arguments)}
