@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from conftest import STUDY_SETTINGS
 from optuna.trial import TrialState, create_trial
 from test_benchmark import in_other_order
 
+from cpaan.builtin import builtin_features
 from cpaan.cli import watching
 from cpaan.cli.report import main as report
 from cpaan.cli.search import main as search
@@ -180,7 +182,19 @@ def test_a_trial_of_one_worker_may_do_without_ray_train(capsys):
     assert "ray_train is needed by workers that train together, got 2" in line
 
 
-def test_a_row_that_was_lost_does_not_keep_the_others_from_their_search(capsys, monkeypatch):
+@pytest.fixture
+def searching_by(monkeypatch) -> Callable[[Callable[..., Outcome]], None]:
+    """Have rows searched by a function, without Ray."""
+
+    def replace_search(function: Callable[..., Outcome]) -> None:
+        here = cluster.Cluster(None, ({"CPU": 2.0},))
+        monkeypatch.setattr("cpaan.cli.search.search", function)
+        monkeypatch.setattr("cpaan.cli.search.ray_cluster", lambda *_: nullcontext(here))
+
+    return replace_search
+
+
+def test_a_row_that_was_lost_does_not_keep_the_others_from_their_search(capsys, searching_by):
     searched = []
 
     def lose_the_first(study, *_, **__) -> Outcome:
@@ -189,10 +203,7 @@ def test_a_row_that_was_lost_does_not_keep_the_others_from_their_search(capsys, 
             raise WorkLostError("(3, 0): the card fell off")
         return Outcome(0, [], None)
 
-    here = cluster.Cluster(None, ({"CPU": 2.0},))
-    monkeypatch.setattr("cpaan.cli.search.search", lose_the_first)
-    monkeypatch.setattr("cpaan.cli.search.ray_cluster", lambda *_: nullcontext(here))
-
+    searching_by(lose_the_first)
     status = search(["--method", "none,copy,DC", "--study", "rows"])
 
     assert status == 1
@@ -202,16 +213,14 @@ def test_a_row_that_was_lost_does_not_keep_the_others_from_their_search(capsys, 
     assert "none has not ended: python tune/search.py --resume results/rows" in said.out
 
 
-def test_rows_are_added_to_a_table_as_it_was_begun(capsys, monkeypatch):
+def test_rows_are_added_to_a_table_as_it_was_begun(capsys, searching_by):
     searched = []
 
     def note(study, *_, **__) -> Outcome:
         searched.append((study.config.method, study.config.seed))
         return Outcome(0, [], None)
 
-    here = cluster.Cluster(None, ({"CPU": 2.0},))
-    monkeypatch.setattr("cpaan.cli.search.search", note)
-    monkeypatch.setattr("cpaan.cli.search.ray_cluster", lambda *_: nullcontext(here))
+    searching_by(note)
     search(["--method", "none,copy", "--study", "rows", "--seed", "7"])
     searched.clear()
 
@@ -442,7 +451,16 @@ def test_a_row_that_wants_cosine_trained_features_is_searched_on_these(capsys, s
     other = ["--cosine-features", "other.parquet"]
     again = dry_run_of_rows(capsys, "--method", "AWG,AWG-cosine", *data, *other, *sets)
     assert again["AWG-cosine"]["data"]["in_order_of"] == [str(study_features)]
+    assert "in_order_of" not in again["AWG"]["data"]
     assert {content["data"]["fingerprint"] for content in again.values()} == fingerprints
+
+
+def test_cosine_trained_features_beside_the_built_in_ones_have_their_order(capsys):
+    write_features(Path("other.parquet"), in_other_order(builtin_features()[0]))
+
+    line = refused(capsys, search, "--method", "AWG-cosine", "--cosine-features", "other.parquet")
+
+    assert "--cosine-features have their rows in another order than the built-in ones" in line
 
 
 @pytest.fixture

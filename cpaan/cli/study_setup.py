@@ -54,7 +54,8 @@ def _open(options: argparse.Namespace, method: str) -> tuple[FeatureTable, DataR
 
     Raises:
         ValueError: If cosine-trained ones are not of the same rows: a draw is a choice of rows, and
-            all methods are to meet the same examples.
+            all methods are to meet the same examples. Beside the built-in ones, which have no
+            name, they must have the same order too.
     """
     table, split = open_data(options.features, options.split)
     features, in_order_of = options.features, None
@@ -70,7 +71,9 @@ def _open(options: argparse.Namespace, method: str) -> tuple[FeatureTable, DataR
         if table is not cosine:
             in_order_of = options.features
             if in_order_of is None:
-                raise ValueError("--cosine-features have their rows in another order than built-in")
+                raise ValueError(
+                    "--cosine-features have their rows in another order than the built-in ones"
+                )
     return table, DataReference.of(table, split, features, in_order_of)
 
 
