@@ -58,16 +58,19 @@ ELSEWHERE = {
 
 
 def printed_elsewhere(methods: Iterable[str]) -> list[str]:
-    """Return a line for each of these methods that another source has other numbers for."""
+    """Return a sentence on the methods that another source has other numbers for; else nothing."""
 
     def text(values: tuple[float | None, ...]) -> str:
         return " ".join("–" if value is None else f"{value:.1f}" for value in values)
 
-    return [
+    lines = [
         f"{method}: LSL {text(other.novel)}, GLSL {text(other.everything)}"
         for method in methods
         if method in TABLE_1 and (other := ELSEWHERE.get(method)) is not None
     ]
+    shots = ", ".join(map(str, SHOTS))
+    found = f"Of the printed rows, other sources have (K = {shots}) {'; '.join(lines)}."
+    return [found] if lines else []
 
 
 def printed_of(method: str) -> Printed | None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from cpaan.methods import ROWS
-from cpaan.published import SHOTS, printed_elsewhere, printed_of
+from cpaan.published import printed_elsewhere, printed_of
 from cpaan.summary import paired_differences, summarise
 
 TITLES = {"novel": "LSL", "all": "GLSL"}
@@ -109,17 +109,11 @@ class TableOne:
                 "over draws. Columns that say so are printed in the papers: ImageNet, other "
                 "classes, not to be compared in level.",
                 ours_and_printed,
-                *self._elsewhere(),
+                *printed_elsewhere(row.method for row in self.rows),
                 f"Minus {self.best}, paired by draw:",
                 self._markdown({"": _difference}),
             ]
         )
-
-    def _elsewhere(self) -> list[str]:
-        lines = printed_elsewhere(row.method for row in self.rows)
-        if not lines:
-            return []
-        return [f"Of the printed rows, other sources have (K = {SHOTS}) {'; '.join(lines)}."]
 
     def _markdown(self, shows: Mapping[str, Callable[[Cell], str]]) -> str:
         keys = [(name, column, k) for name in shows for column in TITLES for k in self.shots]

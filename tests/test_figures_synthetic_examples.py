@@ -71,6 +71,15 @@ def test_spectra_are_medians_over_classes():
     assert picture.alt.endswith("FH 0.40.")
 
 
+def test_directions_that_synthetic_examples_do_not_span_are_left_out():
+    frame = shares_of({"FH": [[0.3, 2e-6, 1e-33]] * 3, "real": [[0.5, 0.3, 0.2]] * 3})
+
+    axes = spectra(frame).figure.axes[0]
+
+    assert list(axes.lines[1].get_xdata()) == [1, 2]
+    assert axes.get_ylim()[0] > 1e-8
+
+
 def test_spectra_without_truth_and_projections_without_points_are_refused():
     with pytest.raises(ValueError, match="no real shares, only those of FH"):
         spectra(shares_of({"FH": [[0.3]]}))

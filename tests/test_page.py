@@ -19,6 +19,8 @@ def files_of(folder: Path) -> dict[str, bytes]:
 def test_a_page_and_its_pictures_are_written_below_the_report(tmp_path, is_table):
     written = files_of(write_report(tmp_path / "hand", is_table=is_table))
 
+    findings = written.pop("report/findings.md").decode()
+    assert findings.startswith("# hand: what was found\n")
     page = written.pop("report/index.html").decode()
     assert page.startswith("<!DOCTYPE html>")
     assert page.rstrip().endswith("</html>")

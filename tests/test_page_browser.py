@@ -187,12 +187,14 @@ def test_differences_sort_by_their_signed_numbers(browser):
 
 @pytest.mark.parametrize("rule", ["paper", "validation", "centroid", "linear", "own"])
 @pytest.mark.parametrize("metric", ["top5", "top1"])
-def test_switches_show_the_numbers_of_the_data(browser, table, rule, metric):
+@pytest.mark.parametrize("draws", ["seeded", "fixed"])
+def test_switches_show_the_numbers_of_the_data(browser, table, rule, metric, draws):
     choose(browser, "rule", rule)
     choose(browser, "metric", metric)
+    choose(browser, "draws", draws)
     choose(browser, "column", "base")
 
-    view = table.views[rule, metric]
+    view = table.views[rule, metric, draws]
     names = column_of(browser, "accuracies", "Row")
     assert column_of(browser, "accuracies", "Head") == [
         view.head_of.get(name, "–") for name in names
@@ -201,6 +203,13 @@ def test_switches_show_the_numbers_of_the_data(browser, table, rule, metric):
     assert column_of(browser, "accuracies", "Base, 5 shots") == [
         "–" if cell is None else f"{cell.mean:.1f}" for cell in expected
     ]
+    intervals = browser.run(
+        """
+        return [...document.querySelectorAll("#accuracies td[data-column=base] small")].map(
+            (small) => small.textContent)
+        """
+    )
+    assert intervals[1::2] == ["" if cell is None else f"±{cell.interval:.1f}" for cell in expected]
     marks = browser.run(
         """
         return [...document.querySelectorAll("#accuracies td.first:not([hidden])")].map(

@@ -71,6 +71,20 @@ def test_optional_files_are_read_where_they_are(tmp_path):
     assert contents.spiral == {"points": []}
 
 
+def test_a_row_that_was_added_later_has_the_command_that_named_it(tmp_path):
+    folder = write_report(tmp_path)
+    runs = [
+        {"command": "python tune/search.py --method none,PN"},
+        {"command": "python tune/search.py --resume hand --method MAML,copy"},
+    ]
+    (folder / "config.json").write_text(json.dumps({"runs": runs}))
+
+    begun = read_contents(folder).begun
+
+    assert [begun[name] for name in ("none", "PN", "cCov-GAN-PN")] == [runs[0]] * 3
+    assert [begun[name] for name in ("MAML", "copy")] == [runs[1]] * 2
+
+
 def test_a_folder_without_a_report_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"has no report\.json: there is no report to draw"):
         read_contents(tmp_path)

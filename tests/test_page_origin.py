@@ -66,3 +66,22 @@ def test_searches_of_other_commands_are_told_apart(contents):
         "trials and choice of none, copy, MAML, cCov-GAN-PN",
         "trials and choice of PN",
     ]
+
+
+def test_what_an_earlier_command_measured_has_its_own_line(contents):
+    earlier = {**RUN, "commit": "fedcba", "pieces": {"PN": [3, 4], "MAML": [3]}}
+
+    commands = make_commands(replace(contents, about={**contents.about, "earlier": [earlier]}))
+
+    assert commands[1].commit == "fedcba"
+    assert commands[1].makes.endswith("gone on with: PN with seeds 3, 4; MAML with seed 3")
+
+
+def test_features_of_rows_that_have_others_are_named(contents):
+    studies = {name: {**study} for name, study in contents.studies.items()}
+    studies["MAML"]["data"] = {"fingerprint": "a1a2a3"}
+
+    facts = {fact.label: fact for fact in make_provenance(replace(contents, studies=studies))}
+
+    fingerprint = facts["Data fingerprint"]
+    assert (fingerprint.value, fingerprint.note) == ("f1f2f3", "MAML: a1a2a3")

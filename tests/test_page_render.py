@@ -14,7 +14,7 @@ from cpaan.figures.picture import Picture
 from cpaan.page import page as page_module
 from cpaan.page.contents import read_contents
 from cpaan.page.page import compose
-from cpaan.page.render import Search, render
+from cpaan.page.render import Search, render, render_findings
 
 
 class Elements(HTMLParser):
@@ -202,7 +202,25 @@ def test_places_behind_the_second_are_told_with_who_is_ahead(page):
 
 def test_every_control_has_a_label(elements):
     groups = elements.named("fieldset")
-    assert len(groups) == len(elements.named("legend")) == 4
+    assert len(groups) == len(elements.named("legend")) == 5
     names = [text for _, text in elements.named("label")]
     assert len(names) == len(elements.named("input")) + len(elements.named("select"))
     assert all(names)
+
+
+def test_findings_are_tables_that_every_line_fits(page):
+    claim = Claim("nearest", "Nearest to one (|log ratio|).", "-1.0", "-0.5 ± 0.1", "unclear")
+
+    text = render_findings(replace(page, claims=[claim]))
+
+    assert (
+        "| ? unclear | **nearest**: Nearest to one (\\|log ratio\\|). | −1.0 | −0.5 ± 0.1 |" in text
+    )
+    widths: list[set[int]] = [set()]
+    for line in text.splitlines():
+        if line.startswith("|"):
+            widths[-1].add(len(re.findall(r"(?<!\\)\|", line)))
+        elif widths[-1]:
+            widths.append(set())
+    assert [len(each) for each in widths if each] == [1] * 3, "places, claims and gains"
+    assert "&" not in text, "nothing is escaped as if it were HTML"

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 from test_study_ablations import best_row
 
-from cpaan.study.report_parts import Parts, Piece, RowResult
+from cpaan.provenance import commit
+from cpaan.study.report_parts import Kept, Parts, Piece, RowResult, describe_earlier
 
 DRAWS = np.arange(12).reshape(2, 2, 3)
 HEADS = ("centroid", "own")
@@ -32,7 +33,8 @@ def test_what_was_kept_is_read_back_to_the_last_bit_and_gone_with_the_report(pie
     found = parts.read(piece)
 
     assert found is not None
-    for one, other in zip(found, result, strict=True):
+    assert found.run["commit"] == commit()
+    for one, other in zip(found.result, result, strict=True):
         assert one.to_dict("list") == other.to_dict("list")
     parts.delete()
     assert parts.read(piece) is None
@@ -55,3 +57,22 @@ def test_what_was_measured_otherwise_is_not_taken(piece):
     assert [Parts((piece,), HEADS, DRAWS).read(other) for other in others] == [None] * 4
     assert Parts((piece,), HEADS[:1], DRAWS).read(piece) is None
     assert Parts((piece,), HEADS, DRAWS + 1).read(piece) is None
+
+
+def test_commands_are_told_apart_and_each_has_its_rows_and_seeds():
+    first = {"command": "report", "commit": "a", "time": "10:00"}
+    later = {"command": "report", "commit": "b", "time": "12:00"}
+    result = result_of(50)
+
+    found = describe_earlier(
+        {
+            ("PN", 1): Kept(result, first),
+            ("MN", 1): Kept(result, later),
+            ("PN", 2): Kept(result, {**first, "time": "11:00"}),
+        }
+    )
+
+    assert found == [
+        {**first, "time": "11:00", "pieces": {"PN": [1, 2]}},
+        {**later, "pieces": {"MN": [1]}},
+    ]

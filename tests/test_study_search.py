@@ -226,6 +226,8 @@ def test_rows_are_searched_one_by_one_gone_on_with_and_reported_together(
     )
     assert {row["name"]: row["seeds"] for row in content["rows"]}["AWG"] == [1, 2, 3]
     assert content["test_reads"] == 2, "one of them was stopped"
+    (earlier,) = content["earlier"]
+    assert sum(map(len, earlier["pieces"].values())) == 3
     best = {name: entry["trial"] for name, entry in content["best"].items()}
     assert {row["name"]: row["trial"] for row in content["rows"]} == best
     scores = pd.read_parquet("results/rows/report/scores.parquet")

@@ -1,7 +1,17 @@
 """What the paper claims and what was found, claim by claim; and where a row stands among all."""
 
 from cpaan.claims.judge import judge_claims
+from cpaan.claims.reasons import reasons_behind
 from cpaan.claims.standing import Ahead, Place, standing
 from cpaan.claims.verdict import RULE, Claim, Verdict
 
-__all__ = ["RULE", "Ahead", "Claim", "Place", "Verdict", "judge_claims", "standing"]
+__all__ = [
+    "RULE",
+    "Ahead",
+    "Claim",
+    "Place",
+    "Verdict",
+    "judge_claims",
+    "reasons_behind",
+    "standing",
+]

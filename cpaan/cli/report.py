@@ -33,7 +33,8 @@ Take a study's best configuration to the test phase, and write the table.
 
 The configuration of best.json is trained anew, with seeds that the search has not seen, beside
 trial 0 (the paper's printed weights) and the controls that learn nothing. All of them meet the
-same draws of test classes: five fixed ones for the table, 50 seeded ones for the intervals.
+same draws of test classes: five fixed ones, as the paper's table has them, and 50 seeded ones for
+narrow intervals and all comparisons.
 
 Of a study of many rows (search.py --method table-1), the best of every row is trained anew, and the
 paper's table is made of them: by the paper's rule for the final classifier, and with the head of
@@ -41,7 +42,7 @@ each row that was best on the validation phase.
 
 Beside the table come ablations (which base classes are related; what CP-AAN+ adds, one idea taken
 away at a time), pictures of synthetic examples, and the paper's spiral. All of it is in
-report/index.html, one page to open in a browser.
+report/index.html, one page to open in a browser; its words are in report/findings.md.
 
 Each run reads the test phase, and is noted in {TEST_READS}. It is meant to be run once.
 """

@@ -20,6 +20,7 @@ from cpaan.figures.style import (
 
 REAL = "real"
 _NUM_COLUMNS = 2
+_LEAST_SHARE = 1e-6
 
 
 @drawing()
@@ -135,7 +136,8 @@ def spectra(frame: pd.DataFrame) -> Picture:
     if REAL not in methods:
         raise ValueError(f"there are no real shares, only those of {', '.join(methods)}")
     by_index = frame.groupby(["method", "index"])["share"]
-    median = by_index.median()
+    # Examples that span few directions have rounding errors in the others: no share of anything.
+    median = by_index.median().where(lambda share: share >= _LEAST_SHARE).dropna()
     low, high = by_index.quantile(0.25), by_index.quantile(0.75)
     figure = new_figure(height=3.8)
     axes = figure.subplots()
@@ -154,7 +156,12 @@ def spectra(frame: pd.DataFrame) -> Picture:
             zorder=3 if method == REAL else 2,
         )
         axes.fill_between(
-            line.index, low[method], high[method], color=look.colour, alpha=0.12, lw=0
+            line.index,
+            low[method][line.index].clip(lower=_LEAST_SHARE),
+            high[method][line.index],
+            color=look.colour,
+            alpha=0.12,
+            lw=0,
         )
         ends.append((method, look.colour, float(line.index[-1]), float(line.iloc[-1])))
     axes.set_yscale("log")
@@ -169,7 +176,8 @@ def spectra(frame: pd.DataFrame) -> Picture:
         name="spectra",
         title="Covariance spectra of real and synthetic classes",
         caption="Eigenvalues of a novel class's covariance, largest first, as shares of the real "
-        "class's total variance: median over classes, with the quartiles as a band.",
+        "class's total variance: median over classes, with the quartiles as a band. A line ends "
+        "where less than a millionth is left.",
         alt=f"The first {frame['index'].max()} directions have {totals[REAL]:.2f} of the real "
         f"variance; of synthetic examples, in the same unit: {facts}.",
         figure=figure,

@@ -61,7 +61,7 @@ def compare_rows(contents: Contents, table: TableData) -> Comparisons:
 def _compare(
     contents: Contents, table: TableData, rule: str
 ) -> dict[tuple[str, str, str, int], Difference]:
-    head_of = table.views[rule, "top5"].head_of
+    head_of = table.view(rule).head_of
     scores = contents.seeded
     scores = scores[scores["column"].isin(PRINTED_COLUMNS)]
     scores = scores[scores["head"] == scores["method"].map(head_of)].assign(head="chosen")

@@ -1,6 +1,7 @@
 """What a study's folder and its report hold, read once."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,10 +174,19 @@ def _read_table(path: Path) -> pd.DataFrame | None:
 
 
 def _begun(folder: Path, best: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the first command of a study: what went on with it later does not remake it alone."""
+    """Return the command that began each search: what went on with it does not remake it alone.
+
+    A command that added a row to a table later has named it.
+    """
     config = folder / "config.json"
     runs = _read_json(config)["runs"] if config.exists() else []
-    return {name: runs[0] if runs else each["run"] for name, each in best.items()}
+    return {
+        name: next(
+            (run for run in runs[1:] if name in re.split(r"[\s,=]", run["command"])),
+            runs[0] if runs else each["run"],
+        )
+        for name, each in best.items()
+    }
 
 
 def _seeded(diversity: pd.DataFrame | None, num_fixed: int) -> pd.DataFrame | None:

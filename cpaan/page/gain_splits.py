@@ -31,7 +31,7 @@ def make_splits(contents: Contents, table: TableData, subject: str) -> list[Gain
 
 def _split(contents: Contents, table: TableData, name: str) -> GainSplit | None:
     methods, seeded = contents.methods, contents.seeded
-    view = table.views.get((VALIDATION, "top5"), table.default)
+    view = table.view(VALIDATION) if VALIDATION in table.rules else table.default
     head = view.head_of.get(name) or table.default.head_of.get(name)
     known = set(seeded[["method", "head"]].itertuples(index=False, name=None))
     is_embedded = ROWS[methods[name]].representation == PN

@@ -14,8 +14,7 @@ def make_provenance(contents: Contents) -> list[Fact]:
     about, run = contents.about, contents.about["run"]
     facts = []
     if contents.studies:
-        study = next(iter(contents.studies.values()))
-        facts += _data_facts(study)
+        facts += _data_facts(contents.studies)
         seeds = sorted({int(each["config"]["seed"]) for each in contents.studies.values()})
         facts.append(Fact("Seeds of the searches", ", ".join(map(str, seeds))))
     trained = sorted({seed for row in contents.rows for seed in row.seeds})
@@ -50,15 +49,21 @@ def make_provenance(contents: Contents) -> list[Fact]:
     return facts
 
 
-def _data_facts(study: Mapping[str, Any]) -> list[Fact]:
+def _data_facts(studies: Mapping[str, Mapping[str, Any]]) -> list[Fact]:
+    study = next(iter(studies.values()))
     data = study["data"]
+    others = [
+        f"{name}: {each['data']['fingerprint']}"
+        for name, each in studies.items()
+        if each["data"]["fingerprint"] != data["fingerprint"]
+    ]
     split = data.get("split", {})
     counts = [
         f"{phase}: {len(split[phase]['base'])} base and {len(split[phase]['novel'])} novel classes"
         for phase in ("validation", "test")
         if phase in split
     ]
-    facts = [Fact("Data fingerprint", str(data["fingerprint"]))]
+    facts = [Fact("Data fingerprint", str(data["fingerprint"]), "; ".join(others))]
     if counts:
         note = f"features of {study['dimensions']} dimensions" if "dimensions" in study else ""
         facts.append(Fact("Classes", "; ".join(counts), note))
@@ -109,6 +114,19 @@ def make_commands(contents: Contents) -> list[Command]:
     run = contents.about["run"]
     everything = "every number and picture of the test phase: tables, differences, gains, claims"
     commands = [Command(everything, run["command"], run["commit"], run["time"])]
+    for earlier in contents.about.get("earlier", []):
+        rows = "; ".join(
+            f"{name} with {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"
+            for name, seeds in earlier["pieces"].items()
+        )
+        commands.append(
+            Command(
+                f"of these, measured before the report was stopped and gone on with: {rows}",
+                earlier["command"],
+                earlier["commit"],
+                earlier["time"],
+            )
+        )
     makes: dict[tuple[str, str], list[str]] = {}
     times: dict[tuple[str, str], str] = {}
     for name, begun in contents.begun.items():

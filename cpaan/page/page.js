@@ -74,7 +74,8 @@
     for (const heading of accuracies.tHead.querySelectorAll("[aria-sort][hidden]")) {
       heading.setAttribute("aria-sort", "none");
     }
-    const view = table.views[`${chosen(switches, "rule")} ${metric}`];
+    const draws = chosen(switches, "draws") ?? table.draws[0];
+    const view = table.views[`${chosen(switches, "rule")} ${metric} ${draws}`];
     for (const row of rowsOf(accuracies)) {
       const found = view[row.dataset.row];
       row.querySelector(".head").textContent = found ? found.head : "–";

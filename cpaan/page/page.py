@@ -1,12 +1,12 @@
 """The page of a report: read, summarised, drawn and written."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from cpaan.claims import Claim, Place, judge_claims, standing
+from cpaan.claims import Claim, Place, judge_claims, reasons_behind, standing
 from cpaan.figures.picture import Picture
 from cpaan.methods import IN_PN
 from cpaan.page.comparisons import compare_rows
@@ -15,17 +15,17 @@ from cpaan.page.facts import make_facts, make_headline, subject_of
 from cpaan.page.gain_splits import make_splits
 from cpaan.page.origin import make_chosen, make_commands, make_provenance
 from cpaan.page.pictures import draw_searches, draw_sections
-from cpaan.page.render import Page, render
+from cpaan.page.render import Page, render, render_findings
 from cpaan.page.table_data import TableData, make_table_data
-from cpaan.published import SHOTS, printed_elsewhere
+from cpaan.published import printed_elsewhere
 
 _BEST_OF_OURS = ("cCov-GAN", "CP-AAN+")
 
-INDEX, FIGURES = f"{REPORT}/index.html", f"{REPORT}/figures"
+INDEX, FINDINGS, FIGURES = (f"{REPORT}/{name}" for name in ("index.html", "findings.md", "figures"))
 
 
 def write_page(folder: Path, write: Callable[[str, bytes], None]) -> None:
-    """Write the page of a study's report, and its pictures as files of their own.
+    """Write the page of a study's report, its words as Markdown, and its pictures as files.
 
     It is made of the report's files alone: nothing is trained, and the test phase is not read.
 
@@ -40,6 +40,7 @@ def write_page(folder: Path, write: Callable[[str, bytes], None]) -> None:
     for picture in pictures_of(page):
         write(f"{FIGURES}/{picture.name}.svg", picture.svg_file().encode())
         write(f"{FIGURES}/{picture.name}.png", picture.png())
+    write(FINDINGS, render_findings(page).encode())
     write(INDEX, render(page).encode())
 
 
@@ -59,7 +60,7 @@ def compose(contents: Contents) -> Page:
     subject = subject_of(contents)
     splits = make_splits(contents, table, subject)
     searches = draw_searches(contents, subject)
-    elsewhere = printed_elsewhere(contents.methods.values())
+    places, variants = _standing(contents, table), _variants(contents)
     return Page(
         study=contents.name,
         title=_title(contents),
@@ -70,14 +71,12 @@ def compose(contents: Contents) -> Page:
         subject=subject,
         num_draws=(contents.num_fixed, int(contents.seeded["draw"].nunique())),
         failed=tuple(contents.about.get("failed", {}).values()),
-        elsewhere=[
-            f"Of the printed rows, other sources have (K = {', '.join(map(str, SHOTS))}) "
-            f"{'; '.join(elsewhere)}."
-        ]
-        if elsewhere
-        else (),
-        standing=_standing(contents, table),
-        claims=_claims(contents, table),
+        elsewhere=printed_elsewhere(contents.methods.values()),
+        standing=places,
+        reasons=reasons_behind(
+            contents.seeded, places, contents.methods, table.default.head_of, variants
+        ),
+        claims=_claims(contents, table, variants),
         splits=splits,
         pictures=draw_sections(contents, table, subject, splits),
         searches=searches,
@@ -120,10 +119,13 @@ def _standing(contents: Contents, table: TableData) -> list[Place]:
     return standing(contents.seeded, head_of, methods, ours)
 
 
-def _claims(contents: Contents, table: TableData) -> list[Claim]:
-    variants: list[dict[str, Any]] = [
-        {"name": row.name, **vars(row.ablation)} for row in contents.rows if row.ablation
-    ]
+def _variants(contents: Contents) -> list[dict[str, Any]]:
+    return [{"name": row.name, **vars(row.ablation)} for row in contents.rows if row.ablation]
+
+
+def _claims(
+    contents: Contents, table: TableData, variants: Sequence[Mapping[str, Any]]
+) -> list[Claim]:
     diversity = pd.DataFrame() if contents.diversity is None else contents.diversity
     head_of = table.default.head_of
     return judge_claims(contents.seeded, diversity, contents.methods, head_of, variants)

@@ -1,4 +1,4 @@
-"""From what is known to HTML: one file that asks nothing of any other."""
+"""From what is known to HTML, one file that asks nothing of any other; and to Markdown."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -77,6 +77,8 @@ class Page:
     """Lines of numbers that other sources print."""
     standing: Sequence[Place]
     """Of the best of our rows, in every column of LSL and GLSL."""
+    reasons: Sequence[str]
+    """Why others are before ours, as far as the report's own rows tell."""
     claims: Sequence[Claim]
     splits: Sequence[GainSplit]
     pictures: Mapping[str, Sequence[Picture]]
@@ -126,9 +128,34 @@ class Page:
 
 def render(page: Page) -> str:
     """Return the page as one HTML file, with style, script, data and pictures inside."""
+    known = {name: title for name, title in COLUMNS.items() if name in page.table.columns}
+    pair_rules = {rule: page.table.rules[rule] for rule in page.comparisons.of_rule}
+    return _fill(
+        "index.html.jinja",
+        page,
+        comparisons=page.comparisons,
+        pair_rules=pair_rules,
+        column_choices={"both": "LSL and GLSL", **known},
+        printed_columns=[name for name in PRINTED_COLUMNS if name in known],
+        meanings=MEANINGS,
+        metrics=METRICS,
+        draw_choices={kind: f"{count} {kind}" for kind, count in page.table.draws.items()},
+        short_titles=_SHORT_TITLES,
+        style=_file("page.css"),
+        script=_file("page.js"),
+        data=_data(page),
+    )
+
+
+def render_findings(page: Page) -> str:
+    """Return the page's words and small tables as Markdown, to read without a browser."""
+    return _fill("findings.md.jinja", page)
+
+
+def _fill(template: str, page: Page, **values: Any) -> str:
     environment = Environment(
         loader=PackageLoader("cpaan.page", "."),
-        autoescape=True,
+        autoescape="html" in template,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -138,24 +165,9 @@ def render(page: Page) -> str:
     environment.filters["side"] = _side
     environment.filters["minus"] = _minus
     environment.filters["slim"] = _slim
-    known = {name: title for name, title in COLUMNS.items() if name in page.table.columns}
-    pair_rules = {rule: page.table.rules[rule] for rule in page.comparisons.of_rule}
-    return environment.get_template("index.html.jinja").render(
-        page=page,
-        table=page.table,
-        comparisons=page.comparisons,
-        pair_rules=pair_rules,
-        column_choices={"both": "LSL and GLSL", **known},
-        printed_columns=[name for name in PRINTED_COLUMNS if name in known],
-        meanings=MEANINGS,
-        metrics=METRICS,
-        symbols=SYMBOLS,
-        rule_of_verdicts=RULE,
-        short_titles=_SHORT_TITLES,
-        style=_file("page.css"),
-        script=_file("page.js"),
-        data=_data(page),
-    )
+    environment.filters["cell"] = lambda text: text.replace("|", r"\|")  # of a Markdown table
+    shared = {"table": page.table, "symbols": SYMBOLS, "rule_of_verdicts": RULE}
+    return environment.get_template(template).render(page=page, **shared, **values)
 
 
 def _data(page: Page) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""Table 1 as data: a view for every rule that gives rows their heads, and for top-1 and top-5.
+"""Table 1 as data: a view for every rule that gives rows their heads, metric and kind of draws.
 
 The page only chooses among views and lays them out: what is best or second is decided here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -37,6 +37,8 @@ RULES = {
     VALIDATION: "chosen on validation",
     **{head: head for head in (*HEADS, OWN)},
 }
+SEEDED, FIXED = "seeded", "fixed"
+"""Kinds of draws: many, for narrow intervals; and the few that a benchmark has in its files."""
 PRINTED_COLUMNS = ("novel", "all")
 OURS = ("CP-AAN", "CP-AAN+")
 """Groups of the rows that the page is about."""
@@ -46,16 +48,16 @@ class Cell(NamedTuple):
     """One number of the table, in percent."""
 
     mean: float
-    """Over the fixed draws."""
+    """Over the draws of the view."""
     interval: float | None
-    """Half the width of the 95 % interval over the seeded draws; None if there are too few."""
+    """Half the width of its 95 % interval over the same draws; None if there are too few."""
     rank: int
     """Among the rows of this view, from 1 for the best."""
 
 
 @dataclass(frozen=True)
 class View:
-    """The table by one rule and one metric."""
+    """The table by one rule, one metric and one kind of draws."""
 
     head_of: Mapping[str, str]
     """By name of row; rows without such a head are missing."""
@@ -88,13 +90,19 @@ class TableData:
     rules: Mapping[str, str]
     """Titles of the rules that give a head to any row."""
     default_rule: str
-    views: Mapping[tuple[str, str], View]
-    """By rule and metric."""
+    draws: Mapping[str, int]
+    """How many there are of each kind of draws; what is shown first comes first."""
+    views: Mapping[tuple[str, str, str], View]
+    """By rule, metric and kind of draws."""
 
     @property
     def default(self) -> View:
         """What is shown first: top-5."""
-        return self.views[self.default_rule, "top5"]
+        return self.view(self.default_rule)
+
+    def view(self, rule: str, metric: str = "top5") -> View:
+        """Return the view of a rule and a metric, of the draws that are shown first."""
+        return self.views[rule, metric, next(iter(self.draws))]
 
     @property
     def has_printed(self) -> bool:
@@ -116,9 +124,10 @@ class TableData:
         return {
             "rows": [place.name for place in self.places],
             "shots": list(self.shots),
+            "draws": list(self.draws),
             "views": {
-                f"{rule} {metric}": [plain(view, place.name) for place in self.places]
-                for (rule, metric), view in self.views.items()
+                " ".join(key): [plain(view, place.name) for place in self.places]
+                for key, view in self.views.items()
             },
         }
 
@@ -140,11 +149,14 @@ def make_table_data(contents: Contents) -> TableData:
     scores = contents.scores[contents.scores["method"].isin(names)]
     if scores.empty:
         raise ValueError("the report has no scores of any row of the table")
-    means = _summary(contents.fixed if len(contents.fixed) else contents.scores, names)
-    intervals = _summary(contents.seeded, names)
+    is_fixed = scores["draw"] < contents.num_fixed
+    kinds = {SEEDED: scores[~is_fixed], FIXED: scores[is_fixed]}
+    kinds = {kind: of_kind for kind, of_kind in kinds.items() if len(of_kind)}
     rules = _rules_of(contents, scores)
     views = {
-        (rule, metric): _view(head_of, metric, means, intervals)
+        (rule, metric, kind): _view(head_of, metric, summary)
+        for kind, of_kind in kinds.items()
+        for summary in [_summary(of_kind)]
         for rule, head_of in rules.items()
         for metric in METRICS
     }
@@ -155,13 +167,13 @@ def make_table_data(contents: Contents) -> TableData:
         columns={column: title for column, title in COLUMNS.items() if column in known},
         rules={rule: RULES[rule] for rule in rules},
         default_rule=_default_rule(rules, len(names)),
+        draws={kind: int(of_kind["draw"].nunique()) for kind, of_kind in kinds.items()},
         views=views,
     )
 
 
-def _summary(scores: pd.DataFrame, names: Sequence[str]) -> dict[Any, dict[Any, Any]]:
-    summary = summarise(scores[scores["method"].isin(names)])
-    found: dict[Any, dict[Any, Any]] = summary.set_index(CELL).to_dict("index")
+def _summary(scores: pd.DataFrame) -> dict[Any, dict[Any, Any]]:
+    found: dict[Any, dict[Any, Any]] = summarise(scores).set_index(CELL).to_dict("index")
     return found
 
 
@@ -188,26 +200,22 @@ def _default_rule(rules: Mapping[str, Mapping[str, str]], num_rows: int) -> str:
 
 
 def _view(
-    head_of: Mapping[str, str],
-    metric: str,
-    means: Mapping[Any, Mapping[Any, Any]],
-    intervals: Mapping[Any, Mapping[Any, Any]],
+    head_of: Mapping[str, str], metric: str, summary: Mapping[Any, Mapping[Any, Any]]
 ) -> View:
     chosen = {
-        (method, column, shots): (float(cell[f"{metric}_mean"]), (method, head, column, shots))
-        for (method, head, column, shots), cell in means.items()
+        (method, column, shots): (float(cell[f"{metric}_mean"]), cell[f"{metric}_interval"])
+        for (method, head, column, shots), cell in summary.items()
         if head_of.get(method) == head
     }
     of_column: dict[Any, list[float]] = {}
     for (_, column, shots), (mean, _) in chosen.items():
         of_column.setdefault((column, shots), []).append(round(mean, 9))
     cells = {}
-    for (name, column, shots), (mean, key) in chosen.items():
+    for (name, column, shots), (mean, interval) in chosen.items():
         # Rounded, or the last bit of a mean would decide between equal ones.
         better = sum(other > round(mean, 9) for other in of_column[column, shots])
-        interval = intervals.get(key, {}).get(f"{metric}_interval")
         cells[name, column, int(shots)] = Cell(
-            mean, None if interval is None or pd.isna(interval) else float(interval), 1 + better
+            mean, None if pd.isna(interval) else float(interval), 1 + better
         )
     return View(head_of, cells)
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from cpaan.claims.neighbours import HARD, NEIGHBOURS, NOBODY, SOFT
+from cpaan.claims.reasons import WITHOUT_ADVERSARY
 from cpaan.config import META_TESTING_AS_PRINTED, TrainConfig
 from cpaan.gans import GANS
 from cpaan.methods import ROWS
@@ -85,7 +86,7 @@ def _ideas(row: Row, training: TrainConfig) -> dict[str, Mapping[str, Any]]:
         "half of the training": {
             "num_episodes": max(1, training.num_episodes // 2 // share) * share
         },
-        "without the adversary": {"adversarial_weight": 0.0},
+        WITHOUT_ADVERSARY: {"adversarial_weight": 0.0},
     }
     gan = GANS[ROWS[row.method].generation]
     if gan.has_cycle:

@@ -17,7 +17,7 @@ from cpaan.config import HEADS, OWN, TrainConfig
 from cpaan.gans import GANS
 from cpaan.methods import IN_PN, ROWS
 from cpaan.page.contents import REPORT
-from cpaan.page.page import FIGURES, INDEX, write_page
+from cpaan.page.page import FIGURES, FINDINGS, INDEX, write_page
 from cpaan.provenance import count_test_reads, describe_run
 from cpaan.spiral import SPIRAL_CONFIG, draw_points, run_spiral, to_plain
 from cpaan.splits import TEST_PHASE, ShotRows
@@ -224,6 +224,7 @@ def _about(
         "rows": [row.describe() for row in rows if (row.same_as or row.name) not in found.failed],
         "num_fixed": found.num_fixed,
         "failed": found.failed,
+        "earlier": found.earlier,
         "test_reads": count_test_reads(rows[0].study.data.fingerprint),
         "nodes": list(cluster.nodes),
     }
@@ -270,6 +271,6 @@ def _delete_earlier(records: Records) -> None:
     """
     figures = (records.folder / FIGURES).glob("*")
     optional = ("report.json", "spectra.parquet", "projections.parquet", "spiral.json")
-    names = [*(f"{FOLDER}/{name}" for name in optional), INDEX]
+    names = [*(f"{FOLDER}/{name}" for name in optional), FINDINGS, INDEX]
     for name in (*names, *(f"{FIGURES}/{path.name}" for path in figures)):
         records.delete(name)

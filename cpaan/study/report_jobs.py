@@ -23,7 +23,7 @@ from cpaan.study.fleet import JobFailedError, WorkLostError, collect, start
 from cpaan.study.folder import Study
 from cpaan.study.job import NUM_THREADS, load_method, new_method, read_validation
 from cpaan.study.machines import check_machines
-from cpaan.study.report_parts import Parts, Piece, RowResult
+from cpaan.study.report_parts import Parts, Piece, RowResult, describe_earlier
 from cpaan.study.report_rows import ReportSettings, Row
 from cpaan.study.trial import Trial
 from cpaan.tasks import check_phase, read_phase
@@ -43,6 +43,8 @@ class Found(NamedTuple):
     failed: dict[str, str]
     num_fixed: int
     """The first so many draws are the fixed ones."""
+    earlier: list[dict[str, Any]]
+    """Commands that were stopped, and what of this they have measured."""
     parts: Parts
     """The same, row by row; to be deleted when the report is written."""
 
@@ -86,10 +88,10 @@ def evaluate_rows(
     )
     pieces = {piece.key: piece for piece in _pieces(rows, settings)}
     parts = Parts(tuple(pieces.values()), heads, draws)
-    measured = {key: parts.read(piece) for key, piece in pieces.items()}
-    found = {key: result for key, result in measured.items() if result is not None}
-    if found:
-        say(f"{len(found)} of {len(pieces)} were measured before")
+    kept = {key: each for key, piece in pieces.items() if (each := parts.read(piece)) is not None}
+    if kept:
+        say(f"{len(kept)} of {len(pieces)} were measured before")
+    found = {key: each.result for key, each in kept.items()}
     work = {
         key: partial(_start, piece, heads, draws)
         for key, piece in pieces.items()
@@ -112,19 +114,29 @@ def evaluate_rows(
             say(f"{name}, seed {seed} ({done} of {len(work)})")
     if lost:
         raise lost[0]
-    kept = [
+    results_of_rows = [
         _as_of(row, found[row.same_as or row.name, seed])
         for row in rows
         if (row.same_as or row.name) not in failed
         for seed in row.seeds
     ]
-    if not kept:
+    if not results_of_rows:
         raise ValueError("; ".join(failed.values()))
     scores, diversity, priors, validation, spectra, projections = (
-        _together(frames) for frames in zip(*kept, strict=True)
+        _together(frames) for frames in zip(*results_of_rows, strict=True)
     )
-    chosen = best_heads(validation)
-    return Found(scores, diversity, priors, chosen, spectra, projections, failed, num_fixed, parts)
+    return Found(
+        scores=scores,
+        diversity=diversity,
+        priors=priors,
+        heads=best_heads(validation),
+        spectra=spectra,
+        projections=projections,
+        failed=failed,
+        num_fixed=num_fixed,
+        earlier=describe_earlier(kept),
+        parts=parts,
+    )
 
 
 def _together(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:

@@ -4,16 +4,19 @@ import hashlib
 import io
 import json
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
+from cpaan.provenance import describe_run
 from cpaan.splits import ShotRows
 from cpaan.study.report_rows import Row
 from cpaan.study.storage import Storage
 
 _FOLDER = "report-parts"
+_RUN = "run"
 _NUM_DIGITS = 16
 
 
@@ -43,6 +46,25 @@ class RowResult(NamedTuple):
     projections: pd.DataFrame
 
 
+class Kept(NamedTuple):
+    """A result that an earlier command has left."""
+
+    result: RowResult
+    run: dict[str, str]
+    """That command, its commit and the time, as `describe_run` has them."""
+
+
+def describe_earlier(kept: Mapping[tuple[str, int], Kept]) -> list[dict[str, Any]]:
+    """Return which commands have measured what was kept, with the rows and seeds of each."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for (name, seed), (_, run) in kept.items():
+        key = run["command"], run["commit"]
+        entry = found.setdefault(key, {**run, "pieces": {}})
+        entry["time"] = max(entry["time"], run["time"])
+        entry["pieces"].setdefault(name, []).append(seed)
+    return list(found.values())
+
+
 @dataclass(frozen=True, eq=False)
 class Parts:
     """Results of a report that was stopped, in the storage of each row's study.
@@ -55,15 +77,15 @@ class Parts:
     heads: tuple[str, ...]
     draws: ShotRows
 
-    def read(self, piece: Piece) -> RowResult | None:
+    def read(self, piece: Piece) -> Kept | None:
         """Return what came of a piece, None if it is not there."""
         content = Storage(piece.row.study.storage).read(self._name(piece))
         if content is None:
             return None
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            return RowResult(
-                *(pd.read_parquet(io.BytesIO(archive.read(name))) for name in RowResult._fields)
-            )
+            frames = (io.BytesIO(archive.read(name)) for name in RowResult._fields)
+            result = RowResult(*map(pd.read_parquet, frames))
+            return Kept(result, json.loads(archive.read(_RUN)))
 
     def keep(self, piece: Piece, result: RowResult) -> None:
         """Keep what came of a piece."""
@@ -71,6 +93,7 @@ class Parts:
         with zipfile.ZipFile(buffer, "w") as archive:
             for name, frame in result._asdict().items():
                 archive.writestr(name, frame.to_parquet(index=False))
+            archive.writestr(_RUN, json.dumps(describe_run()))
         Storage(piece.row.study.storage).write(self._name(piece), buffer.getvalue())
 
     def delete(self) -> None:
@@ -80,7 +103,8 @@ class Parts:
 
     def _name(self, piece: Piece) -> str:
         of_row = (piece.row.describe(), piece.row.study.describe())
-        deciding = (*of_row, piece.seed, piece.is_illustrated, self.heads)
+        files = (*RowResult._fields, _RUN)  # what other versions of this code keep is no part
+        deciding = (*of_row, piece.seed, piece.is_illustrated, self.heads, files)
         digest = hashlib.sha256(json.dumps(deciding, sort_keys=True).encode())
         digest.update(self.draws.tobytes())
         return f"{_FOLDER}/{digest.hexdigest()[:_NUM_DIGITS]}.zip"
