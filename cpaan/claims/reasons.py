@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from cpaan.claims.scored_table import ALL, NOVEL
-from cpaan.claims.standing import Place
+from cpaan.claims.standing import GROUPS, Place
 from cpaan.claims.verdict import MARGIN, show
 from cpaan.gains import PairedScores, Step
 from cpaan.methods import IN_PN, ROWS
@@ -16,12 +16,7 @@ COPY = "copy"
 """The control that takes related base examples as they are."""
 WITHOUT_ADVERSARY = "without the adversary"
 """The label of an ablation."""
-_KINDS = {
-    "Control": "a control that trains no generator",
-    "Baseline": "a baseline that synthesises nothing",
-    "Later": "a method that came after the paper",
-}
-_OTHERS = "another augmentation"
+_KINDS = {"Control": "a control that trains no generator", **GROUPS}
 
 
 def reasons_behind(
@@ -56,7 +51,7 @@ def reasons_behind(
 
 def _who_is_first(behind: Sequence[Place], methods: Mapping[str, str]) -> str:
     groups = [ROWS[methods[place.ahead[0].row]].group for place in behind]
-    counts = Counter(_KINDS.get(group, _OTHERS) for group in groups)
+    counts = Counter(_KINDS[group] for group in groups)
     kinds = ", ".join(f"{kind} in {count}" for kind, count in counts.most_common())
     return f"Who is first in these {len(behind)} columns: {kinds}."
 

@@ -15,14 +15,16 @@ _CONTROLS = {
     "mean-shift": "a control that moves related base examples onto the mean of the shots",
     "half-mean-shift": "a control that moves related base examples half of the way to the shots",
 }
-_GROUPS = {
+GROUPS = {
     "Baseline": "a baseline that synthesises nothing",
     "FH": "an earlier augmentation",
     "P-FH": "an earlier augmentation",
     "FI": "an earlier augmentation",
     "CP-AAN": "a GAN of the paper",
+    "CP-AAN+": "a row of ours with other settings",
     "Later": "a method that came after the paper",
 }
+"""What rows of a group are, in words."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ def standing(
 def _what(method: str) -> str:
     """Return what kind of row it is, in words."""
     row = ROWS[method]
-    text = _CONTROLS.get(method.removesuffix("-PN"), _GROUPS.get(row.group, row.group))
+    text = _CONTROLS.get(method.removesuffix("-PN"), GROUPS.get(row.group, row.group))
     if row.is_embedded:
         text += f", in the embedding of {row.representation}"
     if row.wants_cosine:
