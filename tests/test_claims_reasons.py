@@ -34,7 +34,10 @@ def test_who_is_first_and_what_ours_add_to_copies():
     who, copies = reasons_of({})
 
     # LSL and GLSL at two numbers of shots: AWG, copy and copy-PN are before CP-AAN+-PN in each.
-    assert who == ("Who is first in these 4 columns: a baseline that synthesises nothing in 4.")
+    assert who == (
+        "Who is first in the 4 columns where ours are not first or second: a baseline that "
+        "synthesises nothing in 4."
+    )
     assert copies == (
         "Under the same head, in LSL and GLSL at K = 1: CP-AAN+-PN -0.50 ± 0.00 and -0.50 ± 0.00 "
         "over copy-PN (centroid). What ours learn to change about related base examples gains "
@@ -51,7 +54,7 @@ def test_an_adversary_that_moves_nothing_is_named(level, is_nothing):
     *_, adversary = reasons_of({(WITHOUT, "centroid"): level}, [ABLATION])
 
     assert adversary.startswith("CP-AAN+-PN without its adversary is")
-    assert ("is not what a classifier gains by" in adversary) == is_nothing
+    assert ("is not what helps a classifier" in adversary) == is_nothing
 
 
 def test_whoever_is_second_everywhere_needs_no_reasons():

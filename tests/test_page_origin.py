@@ -68,13 +68,25 @@ def test_searches_of_other_commands_are_told_apart(contents):
     ]
 
 
+def test_a_search_that_ended_with_another_commit_says_so(contents):
+    run = {**SEARCH, "commit": "fedcba", "time": "2026-11-16T10:00:00+00:00"}
+
+    commands = make_commands(
+        replace(contents, best={**contents.best, "PN": {**contents.best["PN"], "run": run}})
+    )
+
+    assert [(each.makes, each.command, each.commit) for each in commands[2:-1]] == [
+        ("trials and choice of PN", SEARCH["command"], "fedcba")
+    ]
+
+
 def test_what_an_earlier_command_measured_has_its_own_line(contents):
     earlier = {**RUN, "commit": "fedcba", "pieces": {"PN": [3, 4], "MAML": [3]}}
 
     commands = make_commands(replace(contents, about={**contents.about, "earlier": [earlier]}))
 
     assert commands[1].commit == "fedcba"
-    assert commands[1].makes.endswith("gone on with: PN with seeds 3, 4; MAML with seed 3")
+    assert commands[1].makes.endswith("and resumed: PN (seeds 3, 4); MAML (seeds 3)")
 
 
 def test_features_of_rows_that_have_others_are_named(contents):

@@ -53,7 +53,7 @@ def _who_is_first(behind: Sequence[Place], methods: Mapping[str, str]) -> str:
     groups = [ROWS[methods[place.ahead[0].row]].group for place in behind]
     counts = Counter(_KINDS[group] for group in groups)
     kinds = ", ".join(f"{kind} in {count}" for kind, count in counts.most_common())
-    return f"Who is first in these {len(behind)} columns: {kinds}."
+    return f"Who is first in the {len(behind)} columns where ours are not first or second: {kinds}."
 
 
 def _over_copies(
@@ -109,7 +109,7 @@ def _without_the_adversary(
         if all(abs(step.difference) + step.interval < MARGIN for step in steps):
             text += (
                 f": less than {MARGIN} points either way. That synthetic examples pass for real "
-                "ones is not what a classifier gains by"
+                "ones is not what helps a classifier"
             )
         lines.append(f"{text}.")
     return lines

@@ -40,7 +40,8 @@ def gain_by_neighbours(
         title="Gain by the choice of base classes",
         caption=f"Top-5 accuracy minus that of {reference} with the same {head} head, paired by "
         "draw, with 95 % intervals: base classes weighted by their similarity (NBS-S), the k "
-        "nearest ones (NBS-H), or all alike. Filled marks are clear of zero.",
+        f"nearest ones (NBS-H), or all alike. Filled marks are clear of zero; "
+        f"{_seeds(scores, labels)}.",
         alt=f"Gain in LSL at K = {drawn[0]}. {'; '.join(facts)}.",
         figure=draw_forest(cells, labels, drawn, f"gain over {reference}, points of top-5"),
     )
@@ -140,8 +141,8 @@ def accuracy_against_diversity(
         name="diversity",
         title="Accuracy against diversity",
         caption="Diversity is the mean distance of two synthetic examples of a class over that of "
-        "two real ones: at one (dashed) they are as diverse as real examples. Bars are 95 % "
-        "intervals over draws.",
+        f"two real ones, at K = {shots} too: at one (dashed) they are as diverse as real examples. "
+        "Bars are 95 % intervals over draws.",
         alt=f"At K = {shots}, of {len(novel)} generators, {best['method']} has the highest LSL, "
         f"{best['top5_mean']:.1f} %, with a diversity of {best['mean']:.2f} times the real one; "
         f"{nearest['method']} is nearest to the real diversity, with {nearest['mean']:.2f} and an "

@@ -44,7 +44,7 @@ def draw_spiral(points: Spiral, outcomes: Mapping[str, SpiralOutcome]) -> Pictur
         title="The spiral: what the GANs make of it",
         caption="Two base arms, top and bottom, are translated into two novel ones, left and "
         "right, of which only the crosses are known. The number is the diversity of translated "
-        "points over that of true ones: one is right.",
+        "points over that of true ones: one is right. First, what is given; one training seed.",
         alt=f"Diversity of translated points over that of true ones: {facts}.",
         figure=figure,
     )

@@ -56,7 +56,7 @@ def projections(frame: pd.DataFrame, class_names: Mapping[str, str]) -> Picture:
         title="Where synthetic examples lie",
         caption=f"t-SNE of {len(classes)} novel classes: real examples pale, the {num_shots} shots "
         "of each class as crosses, synthetic examples as stars. Good ones cover the pale clouds of "
-        "their own class, and no other.",
+        "their own class, and no other. Each panel is a t-SNE of its own.",
         alt=f"Spread of the synthetic examples around their class's centre, as a share of that of "
         f"the real ones, in the plane of the picture: {facts}.",
         figure=figure,

@@ -107,7 +107,7 @@ def make_headline(
     if scored:
         best = max(scored, key=lambda name: means[name])
         if text := _against(found, methods, subject, best, shots):
-            lines.append(f"Against the best control that learns nothing: {text}.")
+            lines.append(f"The best control that learns nothing: {text}.")
     lines += [_split_line(split) for split in splits if split.total.end[0] == subject]
     interval = "" if cell.interval is None else f"± {cell.interval:.1f}"
     return Headline(f"{means[subject]:.1f} %", interval, lead, tuple(lines))
@@ -139,7 +139,7 @@ def _against(
     pair = found.get((subject, other, "novel", shots))
     if pair is None:
         return ""
-    text = f"{signed(pair.difference)}{plus_minus(pair.interval)} over {other}"
+    text = f"{signed(pair.difference)}{plus_minus(pair.interval)} against {other}"
     ours, theirs = printed_of(methods[subject]), printed_of(methods[other])
     if ours is None or theirs is None:
         return text
@@ -154,7 +154,7 @@ def _split_line(split: GainSplit) -> str:
         f"{step.label} {signed(step.difference)}{plus_minus(step.interval)}" for step in split.steps
     ]
     name, head = split.steps[0].start
-    return f"From {split.start:.1f} of {name} with the {head} head: {', '.join(parts)}."
+    return f"From {split.start:.1f} of {name}, {head} head: {', '.join(parts)}."
 
 
 def _ordinal(number: int) -> str:
@@ -164,17 +164,17 @@ def _ordinal(number: int) -> str:
     return f"{number}{suffix}"
 
 
-def signed(value: float) -> str:
-    """Return a difference as people print it: with its sign, one digit, no negative zero."""
-    return f"{round(value, 1) + 0.0:+.1f}".replace("-", "−")
+def signed(value: float, digits: int = 1) -> str:
+    """Return a difference as people print it: with its sign, few digits, no negative zero."""
+    return f"{round(value, digits) + 0.0:+.{digits}f}".replace("-", "−")
 
 
-def plus_minus(interval: float | None) -> str:
+def plus_minus(interval: float | None, digits: int = 1) -> str:
     """Return half the width of an interval; nothing if there is none."""
     return (
         ""
         if interval is None or interval != interval
-        else f"\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{interval:.1f}"
+        else f"\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{interval:.{digits}f}"
     )
 
 

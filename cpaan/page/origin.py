@@ -115,13 +115,13 @@ def make_commands(contents: Contents) -> list[Command]:
     everything = "every number and picture of the test phase: tables, differences, gains, claims"
     commands = [Command(everything, run["command"], run["commit"], run["time"])]
     for earlier in contents.about.get("earlier", []):
-        rows = "; ".join(
-            f"{name} with {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"
-            for name, seeds in earlier["pieces"].items()
-        )
+        by_seeds: dict[str, list[str]] = {}
+        for name, seeds in earlier["pieces"].items():
+            by_seeds.setdefault(", ".join(map(str, seeds)), []).append(name)
+        rows = "; ".join(f"{', '.join(names)} (seeds {by})" for by, names in by_seeds.items())
         commands.append(
             Command(
-                f"of these, measured before the report was stopped and gone on with: {rows}",
+                f"of these, measured before the report was stopped and resumed: {rows}",
                 earlier["command"],
                 earlier["commit"],
                 earlier["time"],
@@ -130,9 +130,11 @@ def make_commands(contents: Contents) -> list[Command]:
     makes: dict[tuple[str, str], list[str]] = {}
     times: dict[tuple[str, str], str] = {}
     for name, begun in contents.begun.items():
-        key = begun["command"], begun["commit"]
+        # What began a search says how to do it again; its winner may be of a later commit.
+        chosen = contents.best[name]["run"]
+        key = begun["command"], chosen["commit"]
         makes.setdefault(key, []).append(name)
-        times[key] = begun["time"]
+        times[key] = max(times.get(key, ""), chosen["time"])
     commands += [
         Command(f"trials and choice of {', '.join(names)}", *key, times[key])
         for key, names in makes.items()

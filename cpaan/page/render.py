@@ -119,10 +119,9 @@ class Page:
 
     @property
     def verdicts(self) -> dict[str, int]:
-        """How many claims have each verdict that any has."""
-        counts = {
-            verdict: sum(claim.verdict == verdict for claim in self.claims) for verdict in SYMBOLS
-        }
+        """How many claims of the paper, or else of others, have each verdict that any has."""
+        claims = [claim for claim in self.claims if claim.is_paper] or self.claims
+        counts = {verdict: sum(each.verdict == verdict for each in claims) for verdict in SYMBOLS}
         return {verdict: count for verdict, count in counts.items() if count}
 
 
