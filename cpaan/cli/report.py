@@ -155,6 +155,7 @@ def _report(options: argparse.Namespace) -> int:
     folder = find_study(options.study, RESULTS)
     if options.redraw:
         check_writable(folder)
+        print("Drawing the page: a minute or two if it has many searches.", file=sys.stderr)
         write_page(folder, Storage(str(folder)).write)
         print(f"The page: {folder / INDEX}")
         return 0

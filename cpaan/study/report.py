@@ -41,6 +41,7 @@ from cpaan.table_one import (
 
 FOLDER = REPORT
 
+_DRAWING = "writing the tables and drawing the page"
 _MOST_LETTERS = 300  # of an error that Ray tells with all of its circumstances: the cause is last
 
 
@@ -99,6 +100,7 @@ def make_report(
         "best": best,
         "best_minus_trial_0": tables.gains,
     }
+    say(_DRAWING)
     _write(
         study.records, tables.markdown(about), tables.latex(), tables.cells, about, found, spiral
     )
@@ -151,6 +153,7 @@ def make_table_report(
     page = table_page(layouts, about, num_fixed=found.num_fixed, num_seeded=num_seeded)
     cells = make_cells(found.scores, num_fixed=found.num_fixed)
     latex = "\n".join(layout.latex() for layout in layouts)
+    say(_DRAWING)
     _write(Records(folder, Storage(str(folder))), page, latex, cells, about, found, spiral)
     return found.failed
 
