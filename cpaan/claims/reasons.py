@@ -12,7 +12,7 @@ from cpaan.gains import PairedScores, Step
 from cpaan.methods import IN_PN, ROWS
 from cpaan.table_one import TITLES
 
-COPY = "copy"
+_COPY = "copy"
 """The control that takes related base examples as they are."""
 WITHOUT_ADVERSARY = "without the adversary"
 """The label of an ablation."""
@@ -66,7 +66,7 @@ def _over_copies(
     paired = PairedScores.of(scores)
     parts, steps = [], []
     for row in dict.fromkeys(place.row for place in behind):
-        copy = f"{COPY}{IN_PN}" if methods[row].endswith(IN_PN) else COPY
+        copy = f"{_COPY}{IN_PN}" if methods[row].endswith(IN_PN) else _COPY
         if (copy, head_of[row]) in paired.frames:
             found = _steps(paired, row, copy, head_of[row])
             steps += found

@@ -84,11 +84,6 @@ class Contents:
         return {row.name: row.method for row in self.table_rows}
 
     @property
-    def fixed(self) -> pd.DataFrame:
-        """The scores of the fixed draws."""
-        return self.scores[self.scores["draw"] < self.num_fixed]
-
-    @property
     def seeded(self) -> pd.DataFrame:
         """The scores of the seeded draws; of all draws, if none is seeded."""
         seeded = self.scores[self.scores["draw"] >= self.num_fixed]

@@ -88,13 +88,10 @@ def make_headline(
         return Headline("", "", f"{subject} has no scores with this final classifier.", ())
     count = "one example" if shots == 1 else f"{shots} examples"
     lead = f"top-5 on novel classes from {count} each: {subject}, {_head(view.head_of[subject])}."
-    methods, num_rows = contents.methods, len(view.head_of)
-    means = _seeded_means(contents, view.head_of, shots)
-    rank = 1 + sum(mean > means[subject] for mean in means.values())
-    num_draws = contents.seeded["draw"].nunique()
+    methods, num_draws = contents.methods, next(iter(table.draws.values()))
     lines = [
-        f"That is {_ordinal(rank)} of {num_rows} rows (LSL, K = {shots}), mean over {num_draws} "
-        "draws."
+        f"That is {_ordinal(cell.rank)} of {len(view.head_of)} rows (LSL, K = {shots}), mean over "
+        f"{num_draws} draws."
     ]
     against = [
         text
@@ -105,22 +102,12 @@ def make_headline(
         lines[0] += f" Paired by draw it is {', '.join(against[:2])}."
     scored = [name for name in view.head_of if _is_control(methods[name])]
     if scored:
-        best = max(scored, key=lambda name: means[name])
+        best = min(scored, key=lambda name: view.cells[name, "novel", shots].rank)
         if text := _against(found, methods, subject, best, shots):
             lines.append(f"The best control that learns nothing: {text}.")
     lines += [_split_line(split) for split in splits if split.total.end[0] == subject]
     interval = "" if cell.interval is None else f"± {cell.interval:.1f}"
-    return Headline(f"{means[subject]:.1f} %", interval, lead, tuple(lines))
-
-
-def _seeded_means(contents: Contents, head_of: Mapping[str, str], shots: int) -> dict[str, float]:
-    """Return LSL top-5 of every row, over the draws that intervals are of."""
-    scores = contents.seeded
-    scores = scores[(scores["column"] == "novel") & (scores["shots"] == shots)]
-    chosen = scores[scores["head"] == scores["method"].map(head_of)]
-    # Rounded, or the last bit of a mean would decide between equal ones.
-    means = chosen.groupby("method", sort=False)["top5"].mean().round(9)
-    return {str(name): float(mean) for name, mean in means.items()}
+    return Headline(f"{cell.mean:.1f} %", interval, lead, tuple(lines))
 
 
 def _is_control(method: str) -> bool:

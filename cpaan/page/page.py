@@ -69,7 +69,6 @@ def compose(contents: Contents) -> Page:
         table=table,
         comparisons=comparisons,
         subject=subject,
-        num_draws=(contents.num_fixed, int(contents.seeded["draw"].nunique())),
         failed=tuple(contents.about.get("failed", {}).values()),
         elsewhere=printed_elsewhere(contents.methods.values()),
         standing=places,

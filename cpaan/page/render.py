@@ -70,8 +70,6 @@ class Page:
     comparisons: Comparisons
     subject: str
     """The row that is compared with the others first."""
-    num_draws: tuple[int, int]
-    """Fixed and seeded."""
     failed: Sequence[str]
     elsewhere: Sequence[str]
     """Lines of numbers that other sources print."""
