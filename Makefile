@@ -4,9 +4,10 @@
 PYTHON ?= $(shell PATH=$$(echo "$$PATH" | sed "s|$(CURDIR)/.venv/bin:||g") command -v python3)
 VENV := .venv
 RUN := $(VENV)/bin/python
+PYTEST := $(RUN) -m pytest --numprocesses=auto --dist=loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup study test test-all lint format lock clean
+.PHONY: help setup study test test-all quick-tests all-tests lint format lock clean
 
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -15,15 +16,24 @@ study: setup ## set up, then search on the built-in features and report on their
 	$(RUN) tune/search.py
 	$(RUN) tune/report.py
 
-test: setup lint ## set up, then lint, type check and run the quick tests
-	$(RUN) -m pytest -m "not slow"
+# Lint and types run beside the tests. Make waits for both, and fails if one of them does.
+test: setup ## set up, then lint, type check and run the quick tests
+	@$(MAKE) --no-print-directory --jobs=2 lint quick-tests
 
-test-all: setup lint ## the same with the slow tests
-	$(RUN) -m pytest
+test-all: setup ## the same with the slow tests
+	@$(MAKE) --no-print-directory --jobs=2 lint all-tests
+
+quick-tests: setup
+	$(PYTEST) -m "not slow"
+
+all-tests: setup
+	$(PYTEST) --durations=25
 
 lint: setup
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
+	$(RUN) -m deptry cpaan tune
+	$(RUN) -m deptry tests --exclude none --ignore DEP002,DEP004
 	$(RUN) -m mypy
 
 format: setup ## let ruff mend what it can

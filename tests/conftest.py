@@ -1,38 +1,51 @@
 """Small data for all tests, and a folder of its own for each."""
 
-import io
 import json
 import os
-import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 # Tests are small: with several threads each would mostly wait for the others. Before torch starts.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import numpy as np
-import pyarrow.fs
 import pytest
 import sqlalchemy
 import torch
+from ray import PlacementGroupID
+from ray.util import placement_group_table, remove_placement_group
+from ray.util.placement_group import PlacementGroup
 
 # The kernels of a GPU run without one in Triton's interpreter. Before Triton starts.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+from cpaan.builtin import FOLDER as BUILTIN
+from cpaan.feature_cache import open_features
 from cpaan.feature_parquet import write_features
-from cpaan.features import FeatureTable
 from cpaan.files import write_whole
-from cpaan.learning import LearningRun
-from cpaan.places import Place, join
-from cpaan.settings import Range, SearchSpace, Settings
-from cpaan.splits import ShotRows, Split, draw_shots
+from cpaan.places import Place
+from cpaan.study.cluster import Cluster, ray_cluster
+from cpaan.study.config import StudyConfig
 from cpaan.synthetic import GaussianClasses, gaussian_classes
-from cpaan.tasks import BaseSet, LowShotTask, Problem
-from cpaan.workers import Workers
+from helpers.buckets import Bucket
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is slow, and give tests that share a Ray or a browser to one process each.
+
+    These groups come first: the other processes run all other tests meanwhile.
+    """
+    groups = {}
+    for item in items:
+        kinds = {"ray", "cluster", "browser"} & {mark.name for mark in item.iter_markers()}
+        if kinds:
+            item.add_marker(pytest.mark.slow)
+            groups[item] = "browser" if kinds == {"browser"} else "ray"
+            item.add_marker(pytest.mark.xdist_group(groups[item]))
+    items.sort(key=lambda item: ["ray", "browser", None].index(groups.get(item)))
 
 
 @pytest.fixture(autouse=True)
@@ -44,134 +57,60 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
+def decoded_builtin_features(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache that holds the built-in features: to decode them takes more than a second."""
+    folder = tmp_path_factory.mktemp("cache")
+    open_features(BUILTIN / "features.parquet", cache_folder=folder)
+    return folder
+
+
+@pytest.fixture
+def builtin_cache(decoded_builtin_features: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use one cache for all tests that ask for this: they read the built-in features."""
+    monkeypatch.setenv("CPAAN_CACHE", str(decoded_builtin_features))
+
+
+@pytest.fixture(scope="session")
 def gaussians() -> GaussianClasses:
     """12 base and 12 novel classes a phase, in 8 dimensions."""
     return gaussian_classes(num_families=6, num_train=25, num_test=10, num_dims=8)
 
 
-def shots_of(table: FeatureTable, split: Split, num_draws: int = 2, max_shots: int = 5) -> ShotRows:
-    return draw_shots(table, split.validation, num_draws=num_draws, max_shots=max_shots, seed=0)
-
-
-def small_task(
-    base: list[list[list[float]]], shots: list[list[list[float]]], num_base: int | None = None
-) -> LowShotTask:
-    """One problem with all given shots: base examples by class, shots by novel class."""
-    classes = [torch.tensor(rows, dtype=torch.float32) for rows in base]
-    counts = torch.tensor([len(rows) for rows in classes])
-    return LowShotTask(
-        base=BaseSet(torch.cat(classes), counts),
-        num_base=len(base) if num_base is None else num_base,
-        shots=torch.tensor([shots], dtype=torch.float32),
-        problems=(Problem(num_shots=len(shots[0]), draw=0),),
-    )
-
-
-def reordered(base: BaseSet, order: Sequence[int]) -> BaseSet:
-    """Return the same base classes in another order."""
-    rows, order = base.by_class(), list(map(int, order))
-    return BaseSet(
-        torch.cat([rows[number] for number in order]),
-        base.counts[order],
-        [base.names[number] for number in order],
-    )
-
-
-def flat(run: LearningRun) -> torch.Tensor:
-    """Return all numbers that a run has learnt or keeps."""
-    return torch.cat([value.flatten() for value in run.learner.state_dict().values()])
-
-
-def assert_goes_on(begin: Callable[[], LearningRun]) -> None:
-    """Assert that a run that stopped and went on is the unbroken one, to the last bit."""
-    unbroken, stopped, resumed = (begin() for _ in range(3))
-    unbroken.advance(5)
-    stopped.advance(2)
-    file = io.BytesIO()
-    torch.save(stopped.state_dict(), file)
-    file.seek(0)
-
-    resumed.load_state_dict(torch.load(file, weights_only=True))
-    resumed.advance(3)
-
-    assert torch.equal(flat(resumed), flat(unbroken))
-    assert not torch.equal(flat(resumed), flat(stopped))
-
-
-def assert_searched(space: SearchSpace, config: Settings) -> None:
-    """Assert that what is searched holds these settings."""
-    for name, wanted in space.items():
-        value = getattr(config, name)
-        if isinstance(wanted, Range):
-            assert wanted.low <= value <= wanted.high, name
-        else:
-            assert value in wanted, name
-
-
-@pytest.fixture
-def easyfsl(monkeypatch) -> ModuleType:
-    """Return easyfsl's methods. Its image networks, not used here, want torchvision."""
-    names = {
-        "torchvision": (),
-        "torchvision.models": (),
-        "torchvision.models.resnet": ("BasicBlock", "Bottleneck", "conv3x3", "conv1x1"),
-        "torchvision.datasets": ("ImageFolder",),
-        "torchvision.transforms": (),
-    }
-    for name, members in names.items():
-        stand_in = ModuleType(name)
-        for member in members:
-            setattr(stand_in, member, torch.nn.Module)
-        monkeypatch.setitem(sys.modules, name, stand_in)
-    sys.modules["torchvision"].transforms = sys.modules["torchvision.transforms"]
+@pytest.fixture(scope="session")
+def easyfsl() -> ModuleType:
+    """Return easyfsl's methods. It imports torchvision for its image networks."""
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError:
+        # PyPI's torchvision has operators for CUDA only. They do not load beside the CPU build of
+        # torch, and the import fails where it describes these two, unless they are declared.
+        for name in ("nms", "qnms"):
+            boxes = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            torch.library.define(f"torchvision::{name}", boxes)
     import easyfsl.methods
 
     return easyfsl.methods
 
 
-def random_table(num_rows: int = 40, num_dims: int = 6, dtype: str = "float32") -> FeatureTable:
-    rng = np.random.default_rng(0)
-    names = [f"class{number % 4}" for number in range(num_rows)]
-    partitions = ["train" if number % 3 else "test" for number in range(num_rows)]
-    features = rng.normal(size=(num_rows, num_dims)).astype(dtype)
-    return FeatureTable.from_arrays(features, names, partitions)
+@pytest.fixture(scope="module")
+def started_ray() -> Iterator[Cluster]:
+    """A Ray of this machine for all tests of a module, as the commands would start it."""
+    with ray_cluster(None, lambda message: None) as cluster:
+        assert cluster.most_trials_at_once(StudyConfig()) >= 2, "these tests want two CPU cores"
+        yield cluster
 
 
-@dataclass(frozen=True)
-class Threads(Workers):
-    """Workers that are threads of this process, and meet at a barrier."""
+@pytest.fixture
+def two_cpus(started_ray: Cluster) -> Iterator[Cluster]:
+    """A Ray with nothing on it.
 
-    barrier: threading.Barrier | None = None
-    shared: tuple[list, ...] = ()
-
-    def average(self, tensors):
-        self.shared[self.rank][:] = [tensor.clone() for tensor in tensors]
-        self.barrier.wait()
-        for number, tensor in enumerate(tensors):
-            tensor.copy_(torch.stack([of_worker[number] for of_worker in self.shared]).mean(dim=0))
-        self.barrier.wait()
-
-
-def threads(count: int) -> list[Threads]:
-    """Return workers that meet; one that waits for the others in vain is told so."""
-    barrier = threading.Barrier(count, timeout=60)
-    shared = tuple([] for _ in range(count))
-    return [Threads(rank, count, barrier, shared) for rank in range(count)]
-
-
-STUDY_SETTINGS = {
-    "num_ways": "3",
-    "episode_shots": "1,2",
-    "batch_size": "20",
-    "hidden_dim": "12",
-    "shots": "1,2",
-    "num_draws": "2",
-    "num_synthetic": "5",
-    "num_finalists": "1",
-    "num_final_seeds": "1",
-    "num_final_draws": "2",
-}
-"""Of a study that is small in everything, as ``--set`` takes them."""
+    A trial that is stopped while its workers start leaves a placement group, which keeps its cores
+    until the job ends. All tests of a module are one job: the next one would wait for these cores.
+    """
+    yield started_ray
+    for name, group in placement_group_table().items():
+        if group["state"] != "REMOVED":
+            remove_placement_group(PlacementGroup(PlacementGroupID(bytes.fromhex(name))))
 
 
 @pytest.fixture(scope="session")
@@ -189,42 +128,6 @@ def study_features(tmp_path_factory) -> Path:
     }
     write_whole(folder / "split.json", json.dumps(groups))
     return folder / "features.parquet"
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """A bucket of the tests' own S3."""
-
-    location: str
-    requests: list[tuple[str, str]]
-    """What the server was asked: method and path, which begins with the bucket's name."""
-
-    @property
-    def name(self) -> str:
-        return self.place().path
-
-    def place(self, path: str | None = None) -> Place:
-        return Place.at(join(self.location, path) if path else self.location)
-
-    def put(self, path: str, content: bytes | Path) -> str:
-        """Put an object in the place of what is there, and return its address."""
-        place = self.place(path)
-        with place.files.open_output_stream(place.path, compression=None) as file:
-            file.write(content.read_bytes() if isinstance(content, Path) else content)
-        return place.location
-
-    def names(self) -> list[str]:
-        """Return the paths of all objects."""
-        selector = pyarrow.fs.FileSelector(self.name, recursive=True)
-        found = self.place().files.get_file_info(selector)
-        return sorted(
-            each.path.removeprefix(f"{self.name}/")
-            for each in found
-            if each.type == pyarrow.fs.FileType.File
-        )
-
-    def num_downloads(self, path: str) -> int:
-        return self.requests.count(("GET", f"/{self.name}/{path}"))
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import shots_of, small_task
 
 from cpaan.augmentation import (
     copy,
@@ -18,6 +17,7 @@ from cpaan.neighbours import soft_similarity
 from cpaan.randomness import new_rng
 from cpaan.tasks import BaseSet, LowShotTask, read_phase
 from cpaan.training_data import TrainingData
+from helpers.tasks import shots_of, small_task
 
 SHOTS = (1, 5)
 NEIGHBOURS = NeighbourSettings(perplexity=4)

@@ -1,7 +1,5 @@
 """The network, its losses and its views; training learns, and can stop and go on."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -14,25 +12,10 @@ from cpaan.representation.config import BackboneConfig
 from cpaan.representation.resnet import CosineClassifier, LinearClassifier, ResNet10
 from cpaan.representation.views import cut_and_paste, plain_views, random_views
 from cpaan.workers import Workers
+from helpers.backbones import small_config, striped_images
 
 CPU = torch.device("cpu")
 NO_CHANGE = {"smallest_crop": 1.0, "colour_jitter": 0.0, "cut_and_paste": 0.0}
-
-
-def small_config(**changes: object) -> BackboneConfig:
-    settings = {"image_size": 8, "num_epochs": 4, "batch_size": 16, "learning_rate": 0.05}
-    return BackboneConfig(**{**settings, **changes})
-
-
-def striped_images(num_images: int = 48, size: int = 8) -> tuple[np.ndarray, np.ndarray]:
-    """Three classes of noise with stripes: across, down, or none; no colour tells them apart."""
-    rng = np.random.default_rng(0)
-    labels = np.arange(num_images) % 3
-    images = rng.integers(0, 120, (num_images, size, size, 3))
-    stripes = 130 * (np.arange(size) // 2 % 2)
-    images[labels == 0] += stripes[:, None, None]
-    images[labels == 1] += stripes[None, :, None]
-    return images.astype(np.uint8), labels.astype(np.int64)
 
 
 def weights_of(run: BackboneRun) -> torch.Tensor:
@@ -202,7 +185,7 @@ def test_no_rectangle_where_none_is_wanted():
     assert torch.equal(new_targets, targets)
 
 
-@pytest.mark.parametrize("loss", ["ce", "sgm", "l2", "cosine"])
+@pytest.mark.parametrize("loss", ["ce", pytest.param("cosine", marks=pytest.mark.slow)])
 def test_training_learns_to_tell_new_stripes(loss):
     images, labels = striped_images(96)
     config = small_config(loss=loss, num_epochs=8, label_smoothing=0.0, **NO_CHANGE)
@@ -218,14 +201,13 @@ def test_training_learns_to_tell_new_stripes(loss):
 
 def test_a_run_goes_on_to_the_last_bit():
     images, labels = striped_images()
-    whole = BackboneRun(images, labels, 3, small_config(), 3, CPU)
+    config = small_config(num_epochs=2)
+    whole, before, after = (BackboneRun(images, labels, 3, config, 3, CPU) for _ in range(3))
     whole.advance(whole.num_steps)
-    before = BackboneRun(images, labels, 3, small_config(), 3, CPU)
-    before.advance(5)  # in the middle of an epoch
+    before.advance(4)  # in the middle of an epoch
 
-    after = BackboneRun(images, labels, 3, small_config(), 3, CPU)
     after.load_state_dict(before.state_dict())
-    after.advance(after.num_steps - 5)
+    after.advance(after.num_steps - 4)
 
     assert torch.equal(weights_of(after), weights_of(whole))
 
@@ -249,7 +231,7 @@ def test_an_image_that_is_left_out_has_no_influence():
 
     runs = [BackboneRun(each, labels, 3, small_config(), 0, CPU) for each in (images, poisoned)]
     for run in runs:
-        run.advance(6)
+        run.advance(run.steps_per_epoch)
 
     assert torch.equal(weights_of(runs[0]), weights_of(runs[1]))
 
@@ -360,21 +342,3 @@ def test_views_grow_to_their_last_size():
     assert sizes[0] == 32  # of 36, in steps of eight
     assert sizes == sorted(sizes)
     assert set(sizes[run.num_steps // 2 :]) == {72}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"loss": "mse"}, "loss must be one of ce, sgm, l2, cosine"),
-        ({"num_epochs": 0}, "num_epochs must be positive"),
-        ({"momentum": 1.0}, "momentum must be from 0 to below 1, got 1.0"),
-        ({"smallest_crop": 1.5}, "smallest_crop must be from 0 to 1, got 1.5"),
-        ({"view_size": -1}, "view_size must be positive"),
-        ({"loss": "l2", "auxiliary_weight": math.nan}, "auxiliary_weight must be finite"),
-        ({"momentum": 0.0}, "nesterov=true needs a momentum"),
-        ({"auxiliary_weight": 0.1}, "auxiliary_weight is for the losses sgm and l2, not for ce"),
-    ],
-)
-def test_settings_without_sense_are_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        BackboneConfig(**changes)

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import torch
-from conftest import reordered, small_task
 
 from cpaan.parts.balanced_supports import balanced_supports, encode_problems
 from cpaan.randomness import new_rng
 from cpaan.tasks import BaseSet, LowShotTask, Problem
+from helpers.tasks import reordered, small_task
 
 
 def numbered_task() -> LowShotTask:

@@ -4,12 +4,10 @@ import math
 
 import pytest
 import torch
-from conftest import assert_searched, shots_of
 from torch.nn.functional import normalize
 
 from cpaan.baselines.denoising_weights import (
     PUBLISHED,
-    SPACE,
     DenoisingNetwork,
     DenoisingWeights,
     DenoisingWeightsConfig,
@@ -22,6 +20,7 @@ from cpaan.learning import EpisodeRngs
 from cpaan.randomness import new_rng
 from cpaan.tasks import BaseSet, read_phase
 from cpaan.workers import ALONE
+from helpers.tasks import shots_of
 
 CPU = torch.device("cpu")
 SMALL = DenoisingWeightsConfig(
@@ -148,24 +147,3 @@ def test_an_episode_of_the_published_settings_is_finite():
     )
 
     assert all(0 < float(term.detach()) < 20 for term in terms)
-
-
-def test_defaults_lie_within_what_a_search_tries():
-    assert_searched(SPACE, DenoisingWeightsConfig())
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"num_layers": 0},
-        {"hidden_dim": 0},
-        {"num_neighbours": 0},
-        {"temperature": 0.0},
-        {"noise": -0.1},
-        {"message_dropout": 1.0},
-        {"reconstruction_weight": -1.0},
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(setting):
-    with pytest.raises(ValueError, match=next(iter(setting))):
-        SMALL.with_overrides(setting)

@@ -5,12 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from conftest import assert_searched, shots_of, small_task
 
 from cpaan.augmentation import mean_pairwise_distance
 from cpaan.baselines.distribution_calibration import (
     PUBLISHED,
-    SPACE,
     DistributionCalibration,
     DistributionCalibrationConfig,
     calibrated_samples,
@@ -21,6 +19,7 @@ from cpaan.classifiers import NearestCentroid
 from cpaan.config import EvaluationConfig
 from cpaan.randomness import new_rng
 from cpaan.tasks import BaseSet, LowShotTask, Problem, read_phase
+from helpers.tasks import shots_of, small_task
 
 CPU = torch.device("cpu")
 AS_THEY_ARE = DistributionCalibrationConfig(tukey_power=1.0, num_samples=40_000)
@@ -260,15 +259,3 @@ def test_half_precision_base_examples_serve_as_well(gaussians):
     method.fit(dataclasses.replace(task, base=half), new_rng(0))
 
     torch.testing.assert_close(method.predict(queries)["centroid"], expected, atol=0.05, rtol=0.05)
-
-
-def test_defaults_lie_within_what_a_search_tries():
-    assert_searched(SPACE, DistributionCalibrationConfig())
-
-
-@pytest.mark.parametrize(
-    "setting", [{"tukey_power": 0.0}, {"num_nearest": 0}, {"num_samples": 0}, {"spread": -0.1}]
-)
-def test_settings_that_make_no_sense_are_refused(setting):
-    with pytest.raises(ValueError, match=next(iter(setting))):
-        DistributionCalibrationConfig(**setting)

@@ -6,13 +6,11 @@ import math
 
 import pytest
 import torch
-from conftest import assert_searched, reordered, shots_of, small_task
 from torch import Tensor
 
 from cpaan.baselines.controls import Control
 from cpaan.baselines.hallucination import (
     PUBLISHED,
-    SPACE,
     Hallucination,
     HallucinationConfig,
 )
@@ -31,6 +29,7 @@ from cpaan.synthetic import GaussianClasses
 from cpaan.tables import diversity_table
 from cpaan.tasks import LowShotTask, Problem, Queries, read_phase
 from cpaan.workers import ALONE
+from helpers.tasks import reordered, shots_of, small_task
 
 SMALL = HallucinationConfig(
     num_episodes=60, batch_size=64, hidden_dim=32, num_clusters=5, num_classifier_steps=50
@@ -406,26 +405,3 @@ def test_one_class_of_two_rows_is_refused():
 
     with pytest.raises(ValueError, match="two rows each; of 2, 1 have"):
         untrained(task)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"num_clusters": 1}, "num_clusters must be 2 or more, got 1"),
-        ({"least_cosine": 1.0}, "least_cosine must be below 1"),
-        ({"least_cosine": -0.1}, "least_cosine must be finite and not negative"),
-        ({"max_per_class": 0}, "max_per_class must be positive"),
-        ({"most_pairs": 0}, "most_pairs must be positive"),
-        ({"mixing_shots": 0.0}, "mixing_shots must be positive"),
-        ({"squared_error_weight": -1.0}, "squared_error_weight must be finite and not negative"),
-        ({"cluster_start": "zero"}, "cluster_start must be one of rows, sphere"),
-        ({"batch_size": 0}, "batch_size must be positive"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        HallucinationConfig(**settings)
-
-
-def test_defaults_lie_within_what_is_searched():
-    assert_searched(SPACE, HallucinationConfig())

@@ -2,15 +2,15 @@
 
 import pytest
 import torch
-from conftest import assert_searched, shots_of, small_task
 
-from cpaan.baselines.imagination import PUBLISHED, SPACE, Imagination, ImaginationConfig
+from cpaan.baselines.imagination import Imagination, ImaginationConfig
 from cpaan.config import OWN, EvaluationConfig
 from cpaan.randomness import new_rng
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.representation.embedding import EmbeddingRun, prototype_scores
 from cpaan.synthetic import GaussianClasses
 from cpaan.tasks import LowShotTask, Queries, read_phase
+from helpers.tasks import shots_of, small_task
 
 EPISODES = {"num_episodes": 20, "episode_shots": (1, 2, 5), "num_queries": 3}
 SMALL = ImaginationConfig(**EPISODES, hidden_dim=16, num_augmented=10)
@@ -89,8 +89,3 @@ def test_its_own_classifier_may_be_named_among_the_heads(data):
     imagination.fit(task, new_rng(0))
 
     assert set(imagination.predict(queries.features)) == {OWN, "centroid"}
-
-
-def test_defaults_lie_inside_of_what_is_searched():
-    assert PUBLISHED.hallucinator == "relu"
-    assert_searched(SPACE, ImaginationConfig())

@@ -6,15 +6,12 @@ import math
 import higher
 import pytest
 import torch
-from conftest import assert_goes_on, assert_searched, flat
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from cpaan.baselines.maml import (
     MAML,
-    PROTOTYPE,
     PUBLISHED,
-    SPACE,
     AdaptedNetwork,
     MAMLConfig,
     Support,
@@ -26,6 +23,7 @@ from cpaan.splits import draw_shots
 from cpaan.synthetic import GaussianClasses
 from cpaan.tasks import BaseSet, LowShotTask, Queries, read_phase
 from cpaan.workers import ALONE
+from helpers.runs import assert_goes_on, flat
 
 CPU = torch.device("cpu")
 SMALL = MAMLConfig(
@@ -369,33 +367,3 @@ def test_features_that_are_not_finite_are_refused():
 
     with pytest.raises(ValueError, match="features are not finite"):
         method().begin(base, new_rng(0))
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"head": "linear"},
-        {"num_tasks": 0},
-        {"num_inner_steps": -1},
-        {"num_inner_steps": 0},
-        {"num_test_steps": -1},
-        {"inner_learning_rate": 0.0},
-        {"inner_learning_rate": math.nan},
-        {"clip": 0.0},
-        {"num_base_shots": 0},
-        {"hidden_dim": 0},
-        {"output": "relu"},
-        {"prototype_scale": 0.0},
-        {"dropout": 1.0},
-        {"num_ways": 1},
-        {"num_episodes": 0},
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(setting):
-    with pytest.raises(ValueError, match=next(iter(setting))):
-        SMALL.with_overrides(setting)
-
-
-def test_the_search_can_try_the_defaults_of_both_heads():
-    for config in (MAMLConfig(), PROTOTYPE):
-        assert_searched(SPACE, config)

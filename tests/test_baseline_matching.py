@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from conftest import shots_of, small_task
 
 from cpaan.baselines.matching import (
     PUBLISHED,
@@ -15,6 +14,7 @@ from cpaan.baselines.matching import (
 from cpaan.config import OWN
 from cpaan.randomness import new_rng
 from cpaan.tasks import LowShotTask, Queries, read_phase
+from helpers.tasks import shots_of, small_task
 
 SMALL = MatchingConfig(num_episodes=4, episode_shots=(1, 2), num_queries=2, num_examples=5)
 PLAIN = {"context_gate": 0.0, "learns_gate": False, "normalisation": "none", "scale": "one"}

@@ -1,12 +1,8 @@
 """Feature Imagination on PMN: where it starts, and what is refused."""
 
-import pytest
 import torch
-from conftest import assert_searched, shots_of
 
 from cpaan.baselines.matching_imagination import (
-    PUBLISHED,
-    SPACE,
     MatchingImagination,
     MatchingImaginationConfig,
 )
@@ -14,6 +10,7 @@ from cpaan.config import OWN
 from cpaan.learning import LearningRun
 from cpaan.randomness import new_rng
 from cpaan.tasks import LowShotTask, read_phase
+from helpers.tasks import shots_of
 
 SMALL = MatchingImaginationConfig(
     num_episodes=20, episode_shots=(1, 2, 5), num_queries=3, num_augmented=10
@@ -43,13 +40,3 @@ def test_before_training_imagination_is_a_matcher_of_repeated_shots(gaussians):
         parameter.data += 0.1
     imagination.fit(task, new_rng(0))
     assert not torch.allclose(imagination.predict(queries.features)[OWN], scores, rtol=0.01)
-
-
-def test_supports_are_needed():
-    with pytest.raises(ValueError, match="num_examples"):
-        SMALL.with_overrides({"num_examples": 0})
-
-
-def test_defaults_lie_inside_of_what_is_searched():
-    assert PUBLISHED.hallucinator == "relu"
-    assert_searched(SPACE, MatchingImaginationConfig())

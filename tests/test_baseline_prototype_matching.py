@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import shots_of
 
 from cpaan.baselines.prototype_matching import PrototypeMatching, PrototypeMatchingConfig
 from cpaan.classifiers import HEAD_CLASSES
 from cpaan.config import OWN, EvaluationConfig
 from cpaan.randomness import new_rng
 from cpaan.tasks import LowShotTask, Queries, read_phase
+from helpers.tasks import shots_of
 
 SMALL = PrototypeMatchingConfig(num_episodes=4, episode_shots=(1, 2), num_queries=2, num_examples=5)
 

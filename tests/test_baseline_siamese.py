@@ -5,9 +5,8 @@ import math
 
 import pytest
 import torch
-from conftest import assert_goes_on, assert_searched, flat, small_task
 
-from cpaan.baselines.siamese import PUBLISHED, SPACE, Siamese, SiameseConfig
+from cpaan.baselines.siamese import PUBLISHED, Siamese, SiameseConfig
 from cpaan.config import OWN
 from cpaan.few_shot_episodes import read_base
 from cpaan.learning import LearningRun
@@ -16,6 +15,8 @@ from cpaan.splits import draw_shots
 from cpaan.synthetic import GaussianClasses
 from cpaan.tasks import BaseSet, LowShotTask, Problem, Queries, read_phase
 from cpaan.workers import ALONE
+from helpers.runs import assert_goes_on, flat
+from helpers.tasks import small_task
 
 CPU = torch.device("cpu")
 SMALL = SiameseConfig(num_episodes=60, num_pairs=64, hidden_dim=16, num_exemplars=5)
@@ -263,30 +264,3 @@ def test_too_few_examples_or_infinite_ones_are_refused():
         begin([[0.0], [1.0]], [2])
     with pytest.raises(ValueError, match="features are not finite"):
         begin([[0.0], [1.0], [2.0], [math.inf]], [2, 2])
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"num_pairs": 0},
-        {"num_pairs": 7},
-        {"near_share": -0.1},
-        {"near_share": 1.1},
-        {"num_near": 0},
-        {"hidden_dim": 0},
-        {"output": "relu"},
-        {"dropout": 1.0},
-        {"dropout": math.nan},
-        {"comparison": "median"},
-        {"num_exemplars": 0},
-        {"num_episodes": 0},
-        {"learning_rate": 0.0},
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(setting):
-    with pytest.raises(ValueError, match=next(iter(setting))):
-        SMALL.with_overrides(setting)
-
-
-def test_the_search_can_try_the_defaults():
-    assert_searched(SPACE, SiameseConfig())

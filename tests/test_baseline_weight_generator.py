@@ -2,14 +2,11 @@
 
 import math
 
-import pytest
 import torch
-from conftest import assert_searched, shots_of
 from torch.nn.functional import normalize
 
 from cpaan.baselines.weight_generator import (
     PUBLISHED,
-    SPACE,
     AttentiveWeights,
     WeightGenerator,
     WeightGeneratorConfig,
@@ -20,6 +17,7 @@ from cpaan.learning import EpisodeRngs
 from cpaan.randomness import new_rng
 from cpaan.tasks import BaseSet, read_phase
 from cpaan.workers import ALONE
+from helpers.tasks import shots_of
 
 CPU = torch.device("cpu")
 SMALL = WeightGeneratorConfig(num_episodes=20, episode_shots=(1, 2), num_queries=3)
@@ -143,22 +141,3 @@ def test_an_episode_of_the_published_settings_is_finite():
     )
 
     assert 0 < float(loss.detach()) < 20
-
-
-def test_defaults_lie_within_what_a_search_tries():
-    assert_searched(SPACE, WeightGeneratorConfig())
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"attention_scale": 0.0},
-        {"attention_start": -0.1},
-        {"keys": "none"},
-        {"novel_share": 1.5},
-        {"dropout": -0.1},
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(setting):
-    with pytest.raises(ValueError, match=next(iter(setting))):
-        SMALL.with_overrides(setting)

@@ -5,18 +5,17 @@ Nothing here is timed: how fast something is depends on the day.
 
 import json
 from functools import partial
-from itertools import product
+from itertools import combinations, product
 
 import pytest
 import torch
-from conftest import small_task
 
 from cpaan.bench import kyfan
 from cpaan.bench.__main__ import main
 from cpaan.bench.evaluate import compare_logits
 from cpaan.bench.measuring import ROW_KEYS, Subject, growth, interleave
 from cpaan.bench.plain import PlainRun, plain_terms
-from cpaan.bench.scales import SCALES, real_classes
+from cpaan.bench.scales import real_classes
 from cpaan.config import LINEAR_AS_IN_BENCHMARK, EvaluationConfig, TrainConfig
 from cpaan.episodes import MetaEpisodes
 from cpaan.gans import (
@@ -35,6 +34,9 @@ from cpaan.steps import TERMS
 from cpaan.tasks import BaseSet
 from cpaan.training import TrainingRun
 from cpaan.training_data import TrainingData
+from helpers.tasks import small_task
+
+pytestmark = pytest.mark.usefixtures("builtin_cache")
 
 
 def config_of(**settings) -> TrainConfig:
@@ -98,37 +100,52 @@ def assert_plain_terms(name: str, *, is_positive: bool = False, **settings) -> N
             torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("name", "neighbours", "noise", "residual", "sampling", "discriminator"),
-    [
-        case
-        for case in product(
-            GANS,
-            ["soft", "hard"],
-            ["gaussian", "mixture"],
-            ["none", "identity", "mean-shift"],
-            ["shared", "per-class", "uniform"],
-            ["projection", "fixed"],
-        )
-        if case[0] == "cCov-GAN" or case[2] == "gaussian"  # the noise of the others is their own
-    ],
-)
-def test_the_fast_path_is_the_plain_definition(
-    name, neighbours, noise, residual, sampling, discriminator
-):
-    assert_plain_terms(
-        name,
-        neighbours=neighbours,
-        noise=noise,
-        residual=residual,
-        sampling=sampling,
-        discriminator=discriminator,
+SWITCHES = {
+    "neighbours": ("soft", "hard"),
+    "residual": ("none", "identity", "mean-shift"),
+    "sampling": ("shared", "per-class", "uniform"),
+    "discriminator": ("projection", "fixed"),
+}
+# Every value of a switch meets every GAN and every value of every other switch.
+CASES = [
+    (name, dict(zip(SWITCHES, values, strict=True)))
+    for name, *values in (
+        ("c-GAN", "soft", "none", "shared", "projection"),
+        ("c-GAN", "hard", "identity", "per-class", "fixed"),
+        ("c-GAN", "soft", "mean-shift", "uniform", "fixed"),
+        ("cCyc-GAN", "hard", "none", "per-class", "fixed"),
+        ("cCyc-GAN", "soft", "identity", "uniform", "projection"),
+        ("cCyc-GAN", "hard", "mean-shift", "shared", "projection"),
+        ("cDeLi-GAN", "hard", "none", "uniform", "projection"),
+        ("cDeLi-GAN", "soft", "identity", "shared", "fixed"),
+        ("cDeLi-GAN", "soft", "mean-shift", "per-class", "projection"),
+        ("cCov-GAN", "hard", "none", "shared", "fixed"),
+        ("cCov-GAN", "soft", "identity", "per-class", "projection"),
+        ("cCov-GAN", "hard", "mean-shift", "uniform", "fixed"),
     )
+]
+
+
+def test_the_cases_have_every_pair_of_values():
+    rows = [{"name": name, **settings} for name, settings in CASES]
+    values = {"name": GANS, **SWITCHES}
+
+    for first, second in combinations(values, 2):
+        met = {(row[first], row[second]) for row in rows}
+        assert met == set(product(values[first], values[second]))
+
+
+# The noise of the other GANs is their own.
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [*CASES, *((name, {**s, "noise": "mixture"}) for name, s in CASES if name == "cCov-GAN")],
+)
+def test_the_fast_path_is_the_plain_definition(name, settings):
+    assert_plain_terms(name, **settings)
 
 
 @pytest.mark.parametrize("kind", ["nearest", "all", "sampled", "mixture"])
-@pytest.mark.parametrize("relative", [False, True])
-@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize(("relative", "normalised"), [(False, True), (True, False)])
 def test_covariances_are_compared_with_the_same_classes(kind, relative, normalised):
     assert_plain_terms(
         "cCov-GAN",
@@ -222,18 +239,6 @@ def test_classes_beyond_the_real_ones_have_covariances_of_real_examples():
     assert not torch.equal(table_classes[76], table_classes[77])
 
 
-def test_the_scales_are_those_of_the_issue():
-    paper, part = SCALES["paper"], SCALES["slice"]
-
-    sizes = (512, 389, 20, 10, 1_000, 32, 10)
-    assert (paper.num_dims, paper.num_classes, paper.num_ways) == sizes[:3]
-    assert (paper.num_shots, paper.batch_size) == sizes[3:5]
-    assert (paper.num_covariance_classes, paper.ky_fan_order) == sizes[5:]
-    assert paper.training().num_base_examples * paper.num_ways == 16_000
-    assert (part.num_dims, part.num_classes, part.num_ways) == (512, 76, 20)
-    assert (part.num_shots, part.batch_size) == (10, 300)
-
-
 def test_functions_are_called_in_turn():
     calls = []
     subjects = {name: Subject(lambda name=name: calls.append(name), 2) for name in "ab"}
@@ -267,8 +272,8 @@ def test_growth_is_the_power_of_the_size():
     ("arguments", "first"),
     [
         (["kyfan", "--only", "kyfan"], "kyfan"),
-        (["episode", "--only", "cCov-GAN"], "episode cCov-GAN"),
-        (["evaluate"], "evaluate linear iteration"),
+        pytest.param(["episode", "--only", "cCov-GAN"], "episode cCov-GAN", marks=pytest.mark.slow),
+        pytest.param(["evaluate"], "evaluate linear iteration", marks=pytest.mark.slow),
     ],
 )
 def test_rows_are_printed_and_written(arguments, first, tmp_path, capsys):
@@ -293,6 +298,7 @@ def test_rows_are_printed_and_written(arguments, first, tmp_path, capsys):
     assert all(row["name"] in printed for row in rows)
 
 
+@pytest.mark.slow
 def test_a_measured_file_is_replaced_by_a_whole_one(tmp_path):
     path = tmp_path / "rows.json"
     path.write_text("before")

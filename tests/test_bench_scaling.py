@@ -25,6 +25,8 @@ from cpaan.study.config import PRESETS, StudyConfig
 from cpaan.study.records import TRIALS
 from cpaan.study.searcher import best_trials
 
+pytestmark = pytest.mark.usefixtures("builtin_cache")
+
 PAPER = StudyConfig(**PRESETS["paper"].study)
 TIMES = TrialTimes(start=10.0, episode=1.0, evaluation=5.0)
 ALIKE = Circumstances(slow_share=0.0, driver_seconds=0.0)
@@ -201,6 +203,7 @@ def test_a_driver_that_is_too_slow_is_cut_off():
     assert (found.num_ended, found.busy_seconds) == (2, 8.0)
 
 
+@pytest.mark.slow
 def test_the_studys_own_objects_run_it_to_its_end(tmp_path):
     study = new_study(tmp_path, num_trials=10, num_finalists=1)
     driver = StudyDriver(study, seed=0)

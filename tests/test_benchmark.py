@@ -1,7 +1,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import shots_of
 
 from cpaan import EvaluationConfig, FeatureTable, Phase, Split, evaluate, methods
 from cpaan.benchmark import RESULT_COLUMNS, Results
@@ -9,6 +8,9 @@ from cpaan.evaluation import COLUMNS
 from cpaan.methods import CONTROLS
 from cpaan.priors import best_priors, with_priors
 from cpaan.provenance import count_test_reads
+from helpers.runs import SMALL_AWG
+from helpers.tables import in_other_order, poisoned
+from helpers.tasks import shots_of
 
 QUICK = EvaluationConfig(
     shots=(1, 5), num_draws=2, perplexity=4, num_synthetic=10, linear_num_steps=20
@@ -120,20 +122,6 @@ def test_methods_that_draw_alike_draw_the_same(gaussians, monkeypatch):
     )
 
 
-def poisoned(gaussians, is_allowed) -> FeatureTable:
-    """Replace every row that a run may not read by large nonsense."""
-    table = gaussians.table
-    features = np.array(table.features)
-    for row, (label, is_train) in enumerate(zip(table.labels, table.is_train, strict=True)):
-        if not is_allowed(table.class_names[label], bool(is_train)):
-            features[row] = 1e4 * (1 + row % 7)
-    return FeatureTable.from_arrays(
-        features,
-        [table.class_names[label] for label in table.labels],
-        np.where(table.is_train, "train", "test").tolist(),
-    )
-
-
 def test_the_validation_phase_reads_nothing_of_the_test_phase(gaussians):
     split = gaussians.split
 
@@ -220,20 +208,6 @@ def test_related_base_examples_help_at_one_shot_where_families_share_their_covar
         cells(results, method=method, column="novel")["top5"] for method in ("none", "copy")
     )
     assert (copies - none).mean() > 2
-
-
-def in_other_order(table: FeatureTable, backbone_classes: tuple[str, ...] = ()) -> FeatureTable:
-    """The same rows, classes backwards; those of a class as they were."""
-    order = np.argsort(-table.labels, kind="stable")
-    return FeatureTable.from_arrays(
-        np.array(table.features)[order],
-        [table.class_names[label] for label in table.labels[order]],
-        np.where(table.is_train[order], "train", "test").tolist(),
-        backbone_classes=backbone_classes,
-    )
-
-
-SMALL_AWG = {"num_episodes": 3, "episode_shots": (1, 2), "num_queries": 2}
 
 
 @pytest.mark.parametrize("phase", ["validation", "test"])

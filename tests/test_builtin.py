@@ -2,11 +2,14 @@
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from cpaan.builtin import FOLDER, builtin_features
 from cpaan.cli import main
 from cpaan.feature_parquet import read_about
 from cpaan.features import TEST, TRAIN
+
+pytestmark = pytest.mark.usefixtures("builtin_cache")
 
 
 def test_it_has_all_classes_and_all_rows():

@@ -2,9 +2,9 @@
 
 import pandas as pd
 import pytest
-from score_frames import claims_of, frame_of
 
 from cpaan.claims import judge_claims
+from helpers.score_frames import claims_of, frame_of
 
 
 def test_claims_without_their_rows_are_left_out():

@@ -1,7 +1,8 @@
 """Verdicts on the paper's claims about accuracy, from rows that one can rank by hand."""
 
 import pytest
-from score_frames import claims_of, same
+
+from helpers.score_frames import claims_of, same
 
 # Draws whose mean is zero and whose interval is about ±12.4: nobody can tell.
 WILD = [-5.0, 0.0, 5.0]

@@ -1,9 +1,9 @@
 """Verdicts on what a reader asks next: controls, and what goes past the paper."""
 
 import pandas as pd
-from score_frames import claims_of, frame_of
 
 from cpaan.claims import judge_claims
+from helpers.score_frames import claims_of, frame_of
 
 
 def test_a_trained_row_has_to_beat_every_control_under_its_own_head():

@@ -1,9 +1,9 @@
 """Verdicts on neighbourhood batch sampling, from rows of an ablation."""
 
 import pandas as pd
-from score_frames import frame_of, same
 
 from cpaan.claims import Claim, judge_claims
+from helpers.score_frames import frame_of, same
 
 HELP, SOFT, HARD = (
     "neighbours help (cCov-GAN-PN)",

@@ -1,9 +1,9 @@
 """Why others are before ours, on scores that one can check by hand."""
 
 import pytest
-from score_frames import frame_of
 
 from cpaan.claims import reasons_behind, standing
+from helpers.score_frames import frame_of
 
 LEVELS = {
     ("copy", "linear"): 48.0,

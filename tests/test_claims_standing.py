@@ -1,9 +1,9 @@
 """Where ours stand among all rows, on scores that one can rank by hand."""
 
 import pytest
-from score_frames import frame_of, same
 
 from cpaan.claims import standing
+from helpers.score_frames import frame_of, same
 
 HEADS = {
     "copy": "linear",

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from conftest import shots_of, small_task
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neighbors import NearestCentroid as SklearnCentroid
@@ -21,6 +20,7 @@ from cpaan.classifiers import (
 from cpaan.config import HEADS, LINEAR_AS_IN_BENCHMARK, EvaluationConfig, NeighbourSettings
 from cpaan.randomness import new_rng
 from cpaan.tasks import BaseSet, LowShotTask, Queries, read_phase
+from helpers.tasks import shots_of, small_task
 
 CONFIG = EvaluationConfig()
 

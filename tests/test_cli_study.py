@@ -4,8 +4,6 @@ import io
 import json
 import re
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -13,11 +11,8 @@ from pathlib import Path
 
 import optuna
 import pytest
-from conftest import STUDY_SETTINGS
 from optuna.trial import TrialState, create_trial
-from test_benchmark import in_other_order
 
-from cpaan.builtin import builtin_features
 from cpaan.cli import watching
 from cpaan.cli.report import main as report
 from cpaan.cli.search import main as search
@@ -39,6 +34,10 @@ from cpaan.study.search import Outcome
 from cpaan.study.space import Settled
 from cpaan.study.storage import Storage
 from cpaan.study.table_study import TableStudy
+from helpers.studies import STUDY_SETTINGS
+from helpers.tables import in_other_order
+
+pytestmark = pytest.mark.usefixtures("builtin_cache")
 
 ROOT = Path(__file__).parent.parent
 
@@ -61,17 +60,14 @@ def dry_run(capsys, *arguments: str) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("command", ["search", "report"])
-def test_the_commands_teach(command):
-    shown = subprocess.run(
-        [sys.executable, ROOT / "tune" / f"{command}.py", "--help"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
+@pytest.mark.parametrize(("name", "command"), [("search", search), ("report", report)])
+def test_the_commands_teach(name, command, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        command(["--help"])
 
+    shown = capsys.readouterr().out
     assert "examples:" in shown
-    assert f"python tune/{command}.py" in shown
+    assert f"python tune/{name}.py" in shown
 
 
 def test_a_dry_run_shows_everything_and_does_nothing(capsys):
@@ -293,7 +289,7 @@ def test_an_address_where_nothing_listens_is_one_line(capsys):
 
 
 def test_an_address_where_something_else_listens_is_one_line(capsys, monkeypatch):
-    monkeypatch.setattr(cluster, "_SECONDS_TO_BE_RAY", 3.0)
+    monkeypatch.setattr(cluster, "_SECONDS_TO_BE_RAY", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
 
@@ -455,8 +451,13 @@ def test_a_row_that_wants_cosine_trained_features_is_searched_on_these(capsys, s
     assert {content["data"]["fingerprint"] for content in again.values()} == fingerprints
 
 
-def test_cosine_trained_features_beside_the_built_in_ones_have_their_order(capsys):
-    write_features(Path("other.parquet"), in_other_order(builtin_features()[0]))
+def test_cosine_trained_features_beside_the_built_in_ones_have_their_order(
+    capsys, gaussians, monkeypatch
+):
+    monkeypatch.setattr(
+        "cpaan.cli.options.builtin_features", lambda: (gaussians.table, gaussians.split)
+    )
+    write_features(Path("other.parquet"), in_other_order(gaussians.table))
 
     line = refused(capsys, search, "--method", "AWG-cosine", "--cosine-features", "other.parquet")
 

@@ -5,25 +5,26 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import stat
 import subprocess
 import sys
 import sysconfig
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import requests
-from ssh_machines import USER, Machines, ssh_machines, what_is_missing
+
+from helpers.ssh_machines import USER, Machines, ssh_machines, what_is_missing
+from helpers.waiting import wait_for
 
 ROOT = Path(__file__).parent.parent
 HEAD, WORKER = "127.0.0.11", "127.0.0.12"
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.cluster
 
 SMALL = ["--trials", "2", "--episodes", "40", "--workers-per-trial", "2", "--no-early-stopping"]
 SMALL += ["--set", "num_finalists=1", "--set", "num_final_seeds=1", "--set", "num_final_draws=2"]
@@ -157,6 +158,10 @@ def cluster_file(machines: Machines) -> tuple[str, int]:
     of_worker = of_worker.replace("=20000", "=30000").replace("=29999", "=31999")
     of_head = of_head.replace("ray start", f"ray start --node-ip-address={HEAD} --num-cpus=1")
     of_worker = of_worker.replace("ray start", f"ray start --node-ip-address={WORKER} --num-cpus=1")
+    # A worker that has lost its head ends after this time, a minute by default.
+    of_worker = of_worker.replace(
+        "ray start", "RAY_gcs_rpc_server_reconnect_timeout_s=10 ray start"
+    )
     dashboard = int(re.search(r"--dashboard-port=(\d+)", of_head)[1])
     return f"{of_head}worker_start_ray_commands:{of_worker}", dashboard
 
@@ -177,13 +182,6 @@ def free_port() -> int:
         _given.add(port)
         return port
     raise AssertionError("no port is free")
-
-
-def wait_for(condition: Callable[[], object], seconds: float, about: Callable[[], str]) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, about()
-        time.sleep(0.3)
 
 
 def test_the_head_answers_no_one_without_the_token(laptop, machines):
@@ -258,7 +256,7 @@ def test_a_study_outlives_a_machine_and_its_results_come_home(laptop, machines):
         wait_for(lambda: trains(head) and trains(worker), 600, log.read_text)
         worker.kill()
         lose_connection(laptop)
-        time.sleep(5)
+        wait_for(lambda: laptop.nodes() == [HEAD], 120, log.read_text)
         worker.start()
         wait_for(lambda: searching.poll() is not None, 900, log.read_text)
     finally:
@@ -286,10 +284,16 @@ def test_a_study_outlives_a_machine_and_its_results_come_home(laptop, machines):
 
 
 def lose_connection(laptop: Laptop) -> None:
-    """End what the laptop is connected by: one connection, by which all others go."""
+    """End what the laptop is connected by: one connection to a machine, by which all others go."""
     name = re.search(r"cluster_name: (\S+)", laptop.cluster.read_text())[1]
     folder = hashlib.sha256(name.encode()).hexdigest()[:10]  # as Ray names it
-    subprocess.run(["pkill", "-f", rf"^ssh: /tmp/ray_ssh_\w+/{folder}/"], check=True)
+    sockets = list(Path("/tmp").glob(f"ray_ssh_*/{folder}/*"))
+    assert sockets
+    for path in sockets:
+        check = ["ssh", "-S", str(path), "-O", "check", "any"]
+        answer = subprocess.run(check, capture_output=True, text=True).stderr
+        if master := re.search(r"pid=(\d+)", answer):
+            os.kill(int(master[1]), signal.SIGKILL)
 
 
 def test_ray_down_leaves_nothing_running(laptop, machines):
@@ -299,5 +303,5 @@ def test_ray_down_leaves_nothing_running(laptop, machines):
         commands = [c for machine in machines.each for c in machine.commands().values()]
         return [command for command in commands if not command.startswith("sshd")]
 
-    # On workers, Ray ends by itself when it has not found its head for a minute.
+    # On workers, Ray ends by itself when it has not found its head for some time.
     wait_for(lambda: not left(), 400, lambda: "\n".join(left()))

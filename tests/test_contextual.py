@@ -213,24 +213,6 @@ def test_a_class_of_zeros_and_a_query_at_the_centre_have_finite_gradients():
         assert each.isfinite().all()
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"dropout": 1.0},
-        {"dropout": -0.1},
-        {"context_gate": -1.0},
-        {"num_read_outs": 0},
-        {"attention_scale": 0.0},
-        {"distance": "manhattan"},
-        {"normalisation": "whitened"},
-    ],
-    ids=lambda setting: next(iter(setting)),
-)
-def test_settings_that_make_no_sense_are_refused_by_name(setting):
-    with pytest.raises(ValueError, match=f"^{next(iter(setting))} must be"):
-        MatcherSettings(**setting)
-
-
 def test_features_that_are_not_finite_are_refused():
     base = some_base()
     base.features[3, 1] = math.inf

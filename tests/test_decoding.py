@@ -10,7 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from test_images import (
+
+from cpaan.representation import decoding
+from cpaan.representation.decoding import BadImages, decode_images
+from cpaan.representation.images import ImageList, open_images
+from helpers.images import (
     CLASSES,
     Picture,
     encoded,
@@ -19,10 +23,6 @@ from test_images import (
     write_folders,
     write_parquet,
 )
-
-from cpaan.representation import decoding
-from cpaan.representation.decoding import BadImages, decode_images
-from cpaan.representation.images import ImageList, open_images
 
 
 def listed(path: Path, contents: list[bytes]) -> ImageList:

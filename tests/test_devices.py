@@ -66,16 +66,6 @@ def test_what_is_done_beside_is_done_first():
     assert order == ["beside", "what follows", "after the wait"]
 
 
-def test_nothing_is_waited_for_where_nothing_was_begun():
-    beside = Beside(CPU)
-
-    beside.wait()
-    with beside():
-        pass
-    beside.wait()
-    beside.wait()
-
-
 def test_gradients_pass_through_what_was_done_beside():
     beside, weight = Beside(CPU), torch.tensor(3.0, requires_grad=True)
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import shots_of
 
 from cpaan.augmentation import mean_shift
 from cpaan.baselines.controls import Control
@@ -21,6 +20,7 @@ from cpaan.representation.embedding import EmbeddingRun, embed_table
 from cpaan.scoring import run_method
 from cpaan.splits import draw_shots
 from cpaan.tasks import BaseSet, LowShotTask, Queries, read_phase
+from helpers.tasks import shots_of
 
 CPU = torch.device("cpu")
 EVALUATION = EvaluationConfig(

@@ -8,7 +8,6 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from conftest import shots_of
 
 from cpaan.features import FeatureTable
 from cpaan.few_shot_episodes import FewShotEpisode, FewShotEpisodes, read_base
@@ -19,6 +18,7 @@ from cpaan.representation.embedding import EmbeddingRun, embed_table, prototype_
 from cpaan.splits import Split
 from cpaan.synthetic import GaussianClasses
 from cpaan.tasks import BaseSet, read_phase
+from helpers.tasks import shots_of
 
 CPU = torch.device("cpu")
 SMALL = EmbeddingConfig(num_episodes=20, episode_shots=(1, 2, 5), num_queries=3, hidden_dim=16)
@@ -293,30 +293,6 @@ def test_too_few_rows_are_refused_with_the_class_and_both_numbers():
         FewShotEpisodes(numbered_rows(), SMALL)
     with pytest.raises(ValueError, match="the smallest of 1, has 20 train rows, but 2 classes"):
         FewShotEpisodes(numbered_rows((20,)), SMALL)
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"num_episodes": 0},
-        {"num_ways": 1},
-        {"episode_shots": ()},
-        {"episode_shots": (0, 5)},
-        {"num_queries": 0},
-        {"hidden_dim": -1},
-        {"dropout": 1.0},
-        {"dropout": -0.1},
-        {"weight_decay": -1.0},
-        {"learning_rate": math.nan},
-        {"learning_rate": 0.0},
-        {"output": "sigmoid"},
-        {"normalisation": "unit-norm"},
-        {"residual": 1},
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(setting):
-    with pytest.raises(ValueError, match=next(iter(setting))):
-        SMALL.with_overrides(setting)
 
 
 def test_the_learning_rate_falls_to_zero(gaussians):

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from conftest import small_task
 
 from cpaan.evaluation import NonFiniteScoresError, score
 from cpaan.tasks import Queries
+from helpers.tasks import small_task
 
 NUM_BASE, NUM_NOVEL = 3, 6
 

@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 import torch
-from conftest import assert_goes_on, flat, reordered, shots_of
 
 from cpaan.baselines.denoising_weights import DenoisingWeights, DenoisingWeightsConfig
 from cpaan.baselines.weight_generator import WeightGenerator, WeightGeneratorConfig
@@ -15,6 +14,8 @@ from cpaan.randomness import new_rng
 from cpaan.synthetic import GaussianClasses
 from cpaan.tasks import BaseSet, LowShotTask, Queries, read_phase
 from cpaan.workers import ALONE
+from helpers.runs import assert_goes_on, flat
+from helpers.tasks import reordered, shots_of
 
 CPU = torch.device("cpu")
 SMALL = {"num_episodes": 6, "episode_shots": (1, 2, 5), "num_queries": 3}
@@ -224,12 +225,3 @@ def test_features_that_are_not_finite_are_an_error():
 
     with pytest.raises(ValueError, match="features are not finite"):
         method.begin(BaseSet(base.features, base.counts), new_rng(0))
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [{"novel_share": 0.0}, {"novel_share": 1.0}, {"dropout": 1.0}, {"cosine_scale": 0.0}],
-)
-def test_settings_that_make_no_sense_are_refused(setting):
-    with pytest.raises(ValueError, match=next(iter(setting))):
-        FakeNovelSettings(**setting)

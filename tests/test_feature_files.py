@@ -14,14 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import random_table
 
 from cpaan import feature_cache
 from cpaan.feature_cache import default_cache_folder, open_features
 from cpaan.feature_parquet import read_about, write_compact_features, write_features
 from cpaan.features import FeatureTable
-
-LABEL_NAMES = ["n03", "n01", "n02"]  # not sorted, as in the benchmark
+from helpers.memory import peak_memory
+from helpers.tables import LABEL_NAMES, assert_same_table, hdf5_pair, random_table, write_hdf5
 
 
 def write_parquet(path: Path, **columns: pa.Array) -> Path:
@@ -33,35 +32,6 @@ def write_parquet(path: Path, **columns: pa.Array) -> Path:
     }
     pq.write_table(pa.table({name: c for name, c in table.items() if c is not None}), path)
     return path
-
-
-def write_hdf5(
-    path: Path, features: np.ndarray, labels: list[int], key: str = "all_feats", padding: int = 3
-) -> Path:
-    """Write a file as the benchmark does: padded to a multiple of the batch, with a count."""
-    with h5py.File(path, "w") as file:
-        junk = np.full((padding, features.shape[1]), np.nan, dtype=features.dtype)
-        file[key] = np.concatenate([features, junk])
-        file["all_labels"] = np.array(labels + [0] * padding, dtype=np.int32)
-        file["count"] = np.array([len(features)], dtype=np.int32)
-    return path
-
-
-def hdf5_pair(folder: Path, key: str = "all_feats") -> tuple[Path, Path]:
-    folder.mkdir(exist_ok=True)
-    features = np.arange(12, dtype=np.float32).reshape(6, 2)
-    return (
-        write_hdf5(folder / "train.hdf5", features[:4], [0, 1, 1, 2], key),
-        write_hdf5(folder / "val.hdf5", features[4:], [2, 0], key),
-    )
-
-
-def assert_same_table(ours: FeatureTable, theirs: FeatureTable) -> None:
-    np.testing.assert_array_equal(ours.features, theirs.features)
-    np.testing.assert_array_equal(ours.labels, theirs.labels)
-    np.testing.assert_array_equal(ours.is_train, theirs.is_train)
-    assert ours.class_names == theirs.class_names
-    assert ours.fingerprint == theirs.fingerprint
 
 
 def no_cache_entries() -> bool:
@@ -240,6 +210,7 @@ def test_other_names_for_the_same_labels_are_another_table(tmp_path):
     assert len(list(default_cache_folder().iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_processes_that_decode_at_once_agree(tmp_path):
     table = random_table(num_rows=30_000)
     write_features(tmp_path / "f.parquet", table)
@@ -480,11 +451,13 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
         open_features(tmp_path / "gone.parquet")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "compact", "hdf5"])
-def test_a_large_table_is_never_whole_in_memory(tmp_path, form):
-    """256 MiB of features; the process that opens them may grow by a fraction of that."""
-    num_rows, num_dims = 262_144, 512
+def test_a_large_table_is_never_whole_in_memory(tmp_path, form, monkeypatch):
+    """32 MiB of features, in blocks of half a MiB."""
+    num_rows, num_dims = 32_768, 512
+    for name in ("feature_parquet.ROWS_PER_BLOCK", "feature_parquet.ROWS_AT_ONCE"):
+        monkeypatch.setattr(f"cpaan.{name}", 512)
+    monkeypatch.setattr("cpaan.feature_hdf5.ROWS_PER_BLOCK", 512)
     block = np.random.default_rng(0).normal(size=(4096, num_dims)).astype(np.float16)
     if form == "parquet":
         schema = pa.schema(
@@ -526,16 +499,9 @@ def test_a_large_table_is_never_whole_in_memory(tmp_path, form):
                     features[start : start + 4096] = block
                 file["all_labels"] = np.zeros(num_rows // 2, np.int32)
                 file["count"] = [num_rows // 2]
-    code = (
-        "import resource, sys; import cpaan; peak = lambda: "
-        "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024; before = peak(); "
-        "table = cpaan.open_features(*sys.argv[1:]); "
-        "print(len(table.labels), peak() - before)"
-    )
 
-    output = subprocess.run(
-        [sys.executable, "-c", code, *map(str, paths)], capture_output=True, text=True, check=True
-    ).stdout.split()
+    with peak_memory() as peak:
+        table = open_features(*paths)
 
-    assert int(output[0]) == num_rows
-    assert float(output[1]) < 120, f"{output[1]} MiB for a table of 256 MiB"
+        assert table.features.nbytes == 32 << 20
+        assert peak() < 16

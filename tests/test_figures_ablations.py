@@ -1,8 +1,8 @@
 import pandas as pd
 import pytest
-from frames import scores_of
 
 from cpaan.figures.ablations import accuracy_against_diversity, gain_by_idea, gain_by_neighbours
+from helpers.frames import scores_of
 
 SCORES = scores_of(
     {

@@ -1,8 +1,8 @@
 import pytest
-from frames import scores_of
 
 from cpaan.figures.accuracy import accuracy_against_shots, draw_accuracy
 from cpaan.figures.style import PALE, look_of
+from helpers.frames import scores_of
 
 SCORES = scores_of(
     {

@@ -1,9 +1,9 @@
 import pytest
-from frames import scores_of
 
 from cpaan.figures.differences import differences
 from cpaan.figures.forest import with_interval
 from cpaan.figures.style import look_of
+from helpers.frames import scores_of
 
 # Draws differ by tens of points. The subject is 4 better than PN, 2 worse than FH, and better or
 # worse than copy by turns.

@@ -219,21 +219,17 @@ def test_without_parameters_or_with_few_trials_nothing_is_said_of_parameters(tri
     assert search_pictures(table(trial(0, "failed")), "LR", ()) == []
 
 
-def test_pictures_leave_pyplot_matplotlib_and_optuna_as_they_were(trials):
+@pytest.mark.slow
+def test_the_same_trials_give_the_same_bytes_and_leave_the_libraries_as_they_were(trials, pictures):
     backend, verbosity = mpl.get_backend(), optuna.logging.get_verbosity()
     settings = dict(mpl.rcParams)
 
-    search_pictures(trials, "cCov-GAN", (25,))
+    again = by_kind(search_pictures(trials, "cCov-GAN", (25, 50)))
 
     assert plt.get_fignums() == []
     assert mpl.get_backend() == backend
     assert dict(mpl.rcParams) == settings
     assert optuna.logging.get_verbosity() == verbosity
-
-
-def test_the_same_trials_give_the_same_bytes(trials, pictures):
-    again = by_kind(search_pictures(trials, "cCov-GAN", (25, 50)))
-
     for name, picture in pictures.items():
         assert picture.svg() == again[name].svg()
         assert "#555555" not in picture.svg()  # the ink of Optuna's own style

@@ -28,6 +28,7 @@ def test_a_damaged_state_is_named(tmp_path):
         load_state(tmp_path / "run.pt")
 
 
+@pytest.mark.slow
 def test_where_there_is_no_room_the_old_state_stays(tmp_path):
     """In a process that may write small files only, as on a disk that is nearly full."""
     script = """

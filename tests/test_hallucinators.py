@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 import torch
-from conftest import assert_goes_on, flat, reordered, shots_of, small_task
 
 from cpaan.baselines import imagination, matching_imagination
 from cpaan.baselines.imagination import Imagination, ImaginationConfig
@@ -17,6 +16,8 @@ from cpaan.parts.hallucinators import Hallucinator, HallucinatorSettings, Imagin
 from cpaan.randomness import new_rng
 from cpaan.tasks import BaseSet, LowShotTask, Problem, read_phase
 from cpaan.workers import ALONE
+from helpers.runs import assert_goes_on, flat
+from helpers.tasks import reordered, shots_of, small_task
 
 CPU = torch.device("cpu")
 EPISODES = {"num_episodes": 20, "episode_shots": (1, 2, 5), "num_queries": 3}
@@ -325,12 +326,3 @@ def test_a_hallucinator_alone_learns_what_a_classifier_lacks(
     before, after = new_class_top1(made, num_episodes)
 
     assert least <= after - before <= most
-
-
-@pytest.mark.parametrize(
-    "setting", [{"num_augmented": 0}, {"noise": -1.0}, {"hallucinator": "gan"}, {"seeds": "all"}]
-)
-@pytest.mark.parametrize("config", [SMALL, MATCHING], ids=KINDS)
-def test_settings_that_make_no_sense_are_refused(config, setting):
-    with pytest.raises(ValueError, match=next(iter(setting))):
-        config.with_overrides(setting)

@@ -1,81 +1,30 @@
 """Parquet and every form of ImageNet's folders give one list, in one order."""
 
-import io
 import os
 import pickle
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 from scipy.io import savemat
 
 from cpaan.representation.decoding import decode_images
 from cpaan.representation.images import ImageList, open_images
+from helpers.images import (
+    CLASSES,
+    VAL_CLASSES,
+    Picture,
+    some_pictures,
+    write_folders,
+    write_parquet,
+)
+from helpers.memory import peak_memory
 
-CLASSES = ("n01", "n02", "n03")
-VAL_CLASSES = ("n02", "n01", "n03", "n02", "n03", "n01")
 KIT_NUMBERS = {"n01": 3, "n02": 1, "n03": 2, "n99": 1500}  # not in the order of the names
-
-
-class Picture(NamedTuple):
-    class_name: str
-    partition: str
-    file: str
-    content: bytes
-
-
-def encoded(pixels: np.ndarray, form: str = "JPEG") -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, form)
-    return buffer.getvalue()
-
-
-def noise(seed: int, width: int = 12, height: int = 10) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
-
-
-def some_pictures() -> list[Picture]:
-    """Three train and two test images of each of three classes, classes in turns."""
-    train = [(name, "train", f"{name}_{k}.JPEG") for k in range(3) for name in reversed(CLASSES)]
-    test = [(name, "test", f"ILSVRC2012_val_0000000{k}.JPEG") for k, name in enumerate(VAL_CLASSES)]
-    return [
-        Picture(*about, encoded(noise(seed=k, width=12 + k)))
-        for k, about in enumerate(train + test)
-    ]
-
-
-def write_parquet(
-    path: Path, pictures: Sequence[Picture], group_size: int = 2, **columns: pa.Array | None
-) -> Path:
-    """Write pictures in small row groups; a column may be given, or left out as None."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    table = {
-        "wnid": pa.array([picture.class_name for picture in pictures], pa.string()),
-        "partition": pa.array([picture.partition for picture in pictures], pa.string()),
-        "jpeg": pa.array([picture.content for picture in pictures], pa.binary()),
-        **columns,
-    }
-    table = {name: column for name, column in table.items() if column is not None}
-    pq.write_table(pa.table(table), path, row_group_size=group_size)
-    return path
-
-
-def write_folders(root: Path, pictures: Sequence[Picture], *, flat: bool = False) -> Path:
-    for picture in pictures:
-        folder = root / ("train" if picture.partition == "train" else "val")
-        if picture.partition == "train" or not flat:
-            folder /= picture.class_name
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / picture.file).write_bytes(picture.content)
-    return root
 
 
 def list_of_names(root: Path) -> Path:
@@ -566,32 +515,20 @@ def test_a_list_of_no_known_kind_is_refused(tmp_path, text, message):
         open_images(root, CLASSES)
 
 
-@pytest.mark.slow
 def test_compressed_images_are_never_all_in_memory(tmp_path):
-    """200 MiB of images in one row group; the process that reads them grows by a fraction."""
+    """50 MiB of images in one row group, in pages of 16 images."""
     rng = np.random.default_rng(0)
-    contents = [rng.bytes(100 << 10) for _ in range(2048)]
+    contents = [rng.bytes(100 << 10) for _ in range(512)]
     table = {
-        "wnid": pa.array(["a"] * 2048),
-        "partition": pa.array(["train", "test"] * 1024),
+        "wnid": pa.array(["a"] * 512),
+        "partition": pa.array(["train", "test"] * 256),
         "jpeg": pa.array(contents, pa.binary()),
     }
-    pq.write_table(pa.table(table), tmp_path / "i.parquet", row_group_size=2048)
-    code = (
-        "import resource, sys; import numpy as np; "
-        "from cpaan.representation.images import open_images; "
-        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024; "
-        "before = peak(); images = open_images(sys.argv[1], ['a']); "
-        "print(sum(len(content) for _, content in images.read(np.arange(2048)))); "
-        "print(peak() - before)"
-    )
+    pq.write_table(pa.table(table), tmp_path / "i.parquet", row_group_size=512, write_batch_size=16)
 
-    output = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "i.parquet")],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
+    with peak_memory() as peak:
+        images = open_images(tmp_path / "i.parquet", ["a"])
+        num_bytes = sum(len(content) for _, content in images.read(np.arange(512)))
 
-    assert int(output[0]) == 200 << 20
-    assert float(output[1]) < 80, f"{output[1]} MiB for 200 MiB of images"
+        assert num_bytes == 50 << 20
+        assert peak() < 20

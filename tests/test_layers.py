@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from cpaan.layers import PerceptronSettings, drop, find_log_scale
+from cpaan.layers import drop, find_log_scale
 from cpaan.randomness import new_rng
 
 
@@ -34,9 +34,3 @@ def test_a_scale_is_found_where_probabilities_vanish():
     log_scale = find_log_scale(lambda scale: (scale * similarities).log_softmax(dim=1))
 
     assert math.isfinite(log_scale)
-
-
-@pytest.mark.parametrize("setting", [{"dropout": 1.0}, {"dropout": math.nan}, {"hidden_dim": 0}])
-def test_settings_that_make_no_sense_are_refused(setting):
-    with pytest.raises(ValueError, match=f"^{next(iter(setting))} must be"):
-        PerceptronSettings(**setting)

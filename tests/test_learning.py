@@ -4,13 +4,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from conftest import threads
 from torch import Tensor, nn
 
 from cpaan.files import pack_state, unpack_state
 from cpaan.learning import (
     EpisodeRngs,
-    EpisodeSettings,
     Learner,
     LearningRun,
     LearningSettings,
@@ -20,6 +18,7 @@ from cpaan.learning import (
 from cpaan.randomness import new_rng
 from cpaan.tasks import BaseSet
 from cpaan.workers import ALONE, Workers
+from helpers.runs import threads
 
 BASE = BaseSet(torch.tensor([[0.0], [1.0]]), torch.tensor([1, 1]))
 PLAIN = LearningSettings(num_episodes=12, optimiser="sgd", schedule="thirds", learning_rate=0.1)
@@ -269,14 +268,6 @@ def test_all_workers_learn_that_one_of_them_has_diverged():
 def test_workers_must_share_episodes_evenly():
     with pytest.raises(ValueError, match=r"^12 episodes cannot be shared by 5 workers: take a mul"):
         new_run(workers=Workers(0, 5))
-
-
-@pytest.mark.parametrize(
-    "setting", [{"num_ways": 1}, {"episode_shots": ()}, {"episode_shots": (0,)}, {"num_queries": 0}]
-)
-def test_episodes_without_sense_are_refused(setting):
-    with pytest.raises(ValueError, match=next(iter(setting))):
-        EpisodeSettings(**setting)
 
 
 def test_a_method_without_training_has_no_episodes_and_knows_its_data():

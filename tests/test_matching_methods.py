@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import assert_goes_on, flat, reordered, shots_of
 
 from cpaan.baselines.matching import Matching, MatchingConfig
 from cpaan.baselines.prototype_matching import PrototypeMatching, PrototypeMatchingConfig
@@ -15,6 +14,8 @@ from cpaan.low_shot import MetaLearned
 from cpaan.randomness import new_rng
 from cpaan.splits import draw_shots
 from cpaan.tasks import LowShotTask, Queries, read_phase
+from helpers.runs import assert_goes_on, flat
+from helpers.tasks import reordered, shots_of
 
 SMALL = {"num_episodes": 4, "episode_shots": (1, 2), "num_queries": 2, "num_examples": 5}
 LEARNING = {

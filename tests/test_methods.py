@@ -1,10 +1,10 @@
 """Every row of the table by its name: what it is, what it refuses, and that it runs."""
 
 from dataclasses import fields
+from itertools import product
 
 import pytest
 import torch
-from conftest import shots_of
 
 from cpaan import EvaluationConfig
 from cpaan.config import HEADS, OWN, TrainConfig
@@ -26,11 +26,12 @@ from cpaan.methods import (
 from cpaan.published import TABLE_1 as PRINTED
 from cpaan.randomness import new_rng
 from cpaan.representation.config import EmbeddingConfig
-from cpaan.settings import Choice, Range, Settings
+from cpaan.settings import Settings
 from cpaan.study.config import PRESETS
 from cpaan.study.gan_space import GanSpace
 from cpaan.study.space import AS_PRINTED, RECOMMENDED, RowSpace, Space
 from cpaan.tasks import read_phase
+from helpers.tasks import shots_of
 
 OF_THE_PAPER = [
     "LR",
@@ -179,16 +180,6 @@ def test_a_row_learns_novel_classes_with_the_heads_it_names(name, problem):
         assert values.std() > 0, head
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_row_has_a_head_of_its_own_or_those_that_are_asked_for(name):
-    only_knn = QUICK.with_overrides({"heads": ("knn",)})
-    has_own = OWN in ROWS[name].heads
-    has_others = len(ROWS[name].heads) > 1
-
-    assert heads_of(name, QUICK) == [OWN] * has_own + list(HEADS) * has_others
-    assert heads_of(name, only_knn) == [OWN] * has_own + ["knn"] * has_others
-
-
 def test_length_of_training_is_set_where_there_is_training():
     assert num_episodes_of(ROWS["copy"].config) == num_episodes_of(ROWS["DC"].config) == 0
     assert with_episodes(ROWS["DC"].config, 7) == ROWS["DC"].config
@@ -239,33 +230,6 @@ def test_settings_of_another_method_are_refused():
         check_method("MN", TrainConfig(), QUICK, NUM_ROWS, 8)
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_settings_of_the_source_are_of_the_same_method(name):
-    row = ROWS[name]
-
-    if row.published is not None:
-        assert type(row.published) is type(row.config)
-        assert row.published != row.config
-    # What tells two rows of one class apart stays as it is.
-    if name in ("MAML", "Proto-MAML"):
-        assert row.published.head == row.config.head
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_quick_sizes_and_what_is_searched_are_settings(name):
-    row = ROWS[name]
-    of_training = set(row.config.to_dict())
-
-    assert set(row.quick) <= of_training
-    assert row.config.with_overrides(row.quick) is not None
-    assert set(row.space) <= of_training | set(EvaluationConfig().to_dict())
-    for values in row.space.values():
-        assert isinstance(values, Range | Choice)
-        if isinstance(values, Range):
-            assert values.low < values.high
-            assert not values.log or values.low > 0
-
-
 def space_of(name: str, preset: str) -> Space:
     """What a study of the built-in features searches: 512 dimensions, 76 base classes."""
     training, evaluation = PRESETS[preset].recommended(name)
@@ -274,28 +238,43 @@ def space_of(name: str, preset: str) -> Space:
     return RowSpace(name, training, evaluation, num_base=76)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("name", METHODS)
-def test_the_recommended_settings_lie_in_what_is_searched(name, preset):
-    space = space_of(name, preset)
+def test_the_settings_of_a_source_are_other_settings_of_the_same_method():
+    published = {name: row.published for name, row in ROWS.items() if row.published is not None}
 
-    point = space.point(RECOMMENDED)
-
-    space.check_point(point)
-    if isinstance(space, RowSpace):
-        assert set(point) == set(ROWS[name].space)
-    assert (AS_PRINTED in space.points) == (ROWS[name].published is not None)
+    assert {"MN", "MAML", "Proto-MAML", "FH", "cCov-GAN"} <= set(published)
+    for name, settings in published.items():
+        assert type(settings) is type(ROWS[name].config), name
+        assert settings != ROWS[name].config, name
+    # Only the head tells these two rows apart.
+    assert published["MAML"].head != published["Proto-MAML"].head
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("name", METHODS)
-def test_presets_suit_the_built_in_features(name, preset):
+def test_every_row_can_be_searched_with_every_preset_on_the_built_in_features():
     """They have 150 train rows or more of every base class."""
-    space = space_of(name, preset)
-    embedding = PRESETS[preset].embedding(name)
-    assert (embedding is not None) == ROWS[name].is_embedded
+    num_rows = {f"class{number:02d}": 150 for number in range(76)}
+    for name, preset in product(METHODS, PRESETS):
+        row, space = ROWS[name], space_of(name, preset)
+        of_training = set(row.config.to_dict())
 
-    for whose in space.points:
-        tried = space.around(whose)
-        num_rows = {f"class{number:02d}": 150 for number in range(76)}
-        check_method(name, tried.training, tried.evaluation, num_rows, 512, embedding)
+        assert set(row.quick) <= of_training, name
+        assert set(row.space) <= of_training | set(EvaluationConfig().to_dict()), name
+        # What is recommended lies inside of what is searched.
+        point = space.point(RECOMMENDED)
+        space.check_point(point)
+        if isinstance(space, RowSpace):
+            assert set(point) == set(row.space), name
+        assert (AS_PRINTED in space.points) == (row.published is not None), name
+        embedding = PRESETS[preset].embedding(name)
+        assert (embedding is not None) == row.is_embedded, name
+        for whose in space.points:
+            tried = space.around(whose)
+            check_method(name, tried.training, tried.evaluation, num_rows, 512, embedding)
+
+
+def test_a_row_has_a_head_of_its_own_or_those_that_are_asked_for():
+    only_knn = QUICK.with_overrides({"heads": ("knn",)})
+    kinds = {"AWG": ([OWN], [OWN]), "copy": (list(HEADS), ["knn"])}
+    kinds["FI-PN"] = ([OWN, *HEADS], [OWN, "knn"])
+
+    for name, (all_heads, asked_for) in kinds.items():
+        assert (heads_of(name, QUICK), heads_of(name, only_knn)) == (all_heads, asked_for)

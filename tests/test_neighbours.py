@@ -157,16 +157,17 @@ def test_settings_that_base_classes_cannot_serve_are_refused(settings, message):
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [
-        {"neighbours": "hard", "num_neighbours": 8, "perplexity": 100.0},
-        {"neighbours": "soft", "num_neighbours": 9, "perplexity": 7.9},
-        {"neighbours": "soft", "num_neighbours": 9, "perplexity": None},
-        {"neighbours": "none", "num_neighbours": 9, "perplexity": 100.0},
-    ],
+    ("settings", "unused_by"),
+    [({"num_neighbours": 9}, "soft"), ({"perplexity": 100.0}, "hard")],
 )
-def test_settings_that_are_not_used_are_not_refused(settings):
-    check_neighbours(NeighbourSettings(**settings), num_base=8)
+def test_a_setting_is_checked_only_where_it_is_used(settings, unused_by):
+    fitting = {"num_neighbours": 8, "perplexity": 7.9, **settings}
+    (using,) = {"soft", "hard"} - {unused_by}
+
+    for kind in (unused_by, "none"):
+        check_neighbours(NeighbourSettings(neighbours=kind, **fitting), num_base=8)
+    with pytest.raises(ValueError, match="base classes"):
+        check_neighbours(NeighbourSettings(neighbours=using, **fitting), num_base=8)
 
 
 FIRST, LAST = 0.0, 1 - 2**-53  # of all numbers that a uniform draw can give

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from report_folders import write_report
 
 from cpaan.page.page import write_page
+from helpers.report_folders import write_report
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from report_folders import write_report
 
 from cpaan.page.comparisons import Difference, compare_rows
 from cpaan.page.contents import read_contents
 from cpaan.page.table_data import PAPER, VALIDATION, make_table_data
 from cpaan.summary import paired_differences
+from helpers.report_folders import write_report
 
 
 @pytest.fixture

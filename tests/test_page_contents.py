@@ -4,9 +4,9 @@ import json
 
 import pandas as pd
 import pytest
-from report_folders import NUM_FIXED, make_trials, write_report
 
 from cpaan.page.contents import Ablation, read_contents
+from helpers.report_folders import NUM_FIXED, make_trials, write_report
 
 
 def test_a_report_of_many_rows_has_the_searches_of_each(tmp_path):

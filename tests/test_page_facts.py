@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from report_folders import write_report
 
 from cpaan.page.comparisons import compare_rows
 from cpaan.page.contents import read_contents
@@ -17,6 +16,7 @@ from cpaan.page.facts import (
 )
 from cpaan.page.gain_splits import make_splits
 from cpaan.page.table_data import make_table_data
+from helpers.report_folders import write_report
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from report_folders import write_report
 
 from cpaan.page.contents import read_contents
 from cpaan.page.gain_splits import make_splits
 from cpaan.page.table_data import make_table_data
+from helpers.report_folders import write_report
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from report_folders import RUN, SEARCH, write_report
 
 from cpaan.page.contents import read_contents
 from cpaan.page.origin import make_chosen, make_commands, make_provenance
+from helpers.report_folders import RUN, SEARCH, write_report
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
-from report_folders import write_report
 
 from cpaan.figures.picture import Picture
 from cpaan.page import pictures
 from cpaan.page.contents import Ablation, read_contents
 from cpaan.page.pictures import draw_searches, draw_sections
 from cpaan.page.table_data import make_table_data
+from helpers.report_folders import write_report
 
 DRAWN = (
     "accuracy_against_diversity",

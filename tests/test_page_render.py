@@ -7,7 +7,6 @@ from html.parser import HTMLParser
 
 import pytest
 from matplotlib.figure import Figure
-from report_folders import write_report
 
 from cpaan.claims import Claim
 from cpaan.figures.picture import Picture
@@ -15,6 +14,7 @@ from cpaan.page import page as page_module
 from cpaan.page.contents import read_contents
 from cpaan.page.page import compose
 from cpaan.page.render import Search, render, render_findings
+from helpers.report_folders import write_report
 
 
 class Elements(HTMLParser):
@@ -67,18 +67,19 @@ CLAIMS = [
 ]
 
 
-@pytest.fixture
-def page(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
     """Return the page of a small report, with three pictures in place of all."""
     drawn = {"accuracy": [picture("a")], "synthetic": [picture("b")]}
-    monkeypatch.setattr(page_module, "draw_sections", lambda *arguments: drawn)
     searches = [Search("PN", "4 trials", [picture("c")])]
-    monkeypatch.setattr(page_module, "draw_searches", lambda *arguments: searches)
-    monkeypatch.setattr(page_module, "judge_claims", lambda *arguments: CLAIMS)
-    return compose(read_contents(write_report(tmp_path)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page_module, "draw_sections", lambda *arguments: drawn)
+        patch.setattr(page_module, "draw_searches", lambda *arguments: searches)
+        patch.setattr(page_module, "judge_claims", lambda *arguments: CLAIMS)
+        return compose(read_contents(write_report(tmp_path_factory.mktemp("report"))))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def elements(page):
     return Elements(render(page))
 

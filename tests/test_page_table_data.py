@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from report_folders import write_report
 
 from cpaan.page.contents import read_contents
 from cpaan.page.table_data import FIXED, PAPER, SEEDED, VALIDATION, Cell, make_table_data
 from cpaan.published import TABLE_1
+from helpers.report_folders import write_report
 
 
 @pytest.fixture

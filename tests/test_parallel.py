@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from test_benchmark import SMALL_AWG, in_other_order
 
 from cpaan import EvaluationConfig, FeatureTable, Phase, Split, benchmark, evaluate, write_features
 from cpaan.benchmark import Results, run_one_by_one
@@ -20,6 +19,8 @@ from cpaan.parallel import InProcesses
 from cpaan.provenance import TEST_READS
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.settings import Settings
+from helpers.runs import SMALL_AWG
+from helpers.tables import in_other_order
 
 QUICK = EvaluationConfig(
     shots=(1, 2), num_draws=2, perplexity=4, num_synthetic=5, linear_num_steps=3

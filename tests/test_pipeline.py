@@ -3,89 +3,26 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-import torch
-from test_images import encoded
 
 from cpaan.feature_cache import open_features
 from cpaan.feature_parquet import read_about
 from cpaan.features import TEST, TRAIN, FeatureTable
-from cpaan.representation.backbone_training import train_alone
-from cpaan.representation.config import BackboneConfig
-from cpaan.representation.images import open_images
-from cpaan.representation.pipeline import Job, represent
-from cpaan.splits import Phase, Split
-
-CPU = torch.device("cpu")
-GROUPS = {"validation": (("b1", "b2"), ("n1",)), "test": (("b3",), ("n2",))}
-SPLIT = Split(*(Phase(base, novel) for base, novel in GROUPS.values()))
-CLASSES = ("b1", "b2", "b3", "n1", "n2")
-NUM_TRAIN, NUM_TEST, SIZE = 10, 3, 8
-CONFIG = BackboneConfig(image_size=SIZE, num_epochs=3, batch_size=8, learning_rate=0.02)
-
-Pictures = dict[tuple[str, str, int], bytes]
-
-
-def pictures() -> Pictures:
-    """Each class has a colour, with noise; JPEG, as ImageNet has them."""
-    rng = np.random.default_rng(0)
-    found = {}
-    for number, name in enumerate(CLASSES):
-        colour = np.random.default_rng(number).integers(40, 216, 3)
-        for partition, count in ((TRAIN, NUM_TRAIN), (TEST, NUM_TEST)):
-            for index in range(count):
-                noise = rng.integers(-40, 40, (SIZE, SIZE, 3))
-                found[name, partition, index] = encoded((colour + noise).astype(np.uint8))
-    return found
-
-
-def as_parquet(folder: Path, content: Pictures) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    columns = {
-        "wnid": pa.array([name for name, _, _ in content]),
-        "partition": pa.array([partition for _, partition, _ in content]),
-        "jpeg": pa.array(list(content.values()), pa.binary()),
-    }
-    pq.write_table(pa.table(columns), folder / "images_0.parquet")
-    return folder
-
-
-def as_folders(folder: Path, content: Pictures) -> Path:
-    for (name, partition, index), data in content.items():
-        path = folder / ("train" if partition == TRAIN else "val") / name / f"{index:03d}.JPEG"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    return folder
-
-
-def job_of(folder: Path, holdout: float = 0.3, **changes: object) -> Job:
-    images = open_images(folder, CLASSES)
-    return Job(
-        images=images,
-        split=SPLIT,
-        config=CONFIG.with_overrides(changes),
-        seed=0,
-        holdout=holdout,
-    )
-
-
-def run(
-    job: Job,
-    out: Path,
-    *,
-    max_bad: float = 0.0,
-    said: Callable[[str], None] = lambda line: None,
-) -> tuple[FeatureTable, dict]:
-    def train(folder: Path, num_classes: int, config: BackboneConfig, seed: int) -> None:
-        train_alone(folder, num_classes, config, seed, CPU, said)
-
-    return represent(job, out, train, max_bad=max_bad, device=CPU, progress=said)
+from helpers.images import encoded
+from helpers.pipeline import (
+    CLASSES,
+    NUM_TEST,
+    NUM_TRAIN,
+    SIZE,
+    as_folders,
+    as_parquet,
+    job_of,
+    pictures,
+    run,
+)
 
 
 @pytest.fixture(scope="module")
@@ -229,6 +166,7 @@ def test_a_holdout_that_leaves_a_class_nothing_is_refused(made):
         job_of(made[0], holdout=1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["decoding", "epoch 2", "making features"])
 def test_a_killed_run_goes_on_to_the_same_features(made, tmp_path, stage):
     """Killed by a signal that cannot be caught, where the line of a stage appears."""
@@ -239,7 +177,7 @@ sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
 import cpaan.representation.backbone_training as training
 training._SECONDS_BETWEEN_CHECKPOINTS = 0.0
-from test_pipeline import job_of, run
+from helpers.pipeline import job_of, run
 def said(line):
     if line.startswith({stage!r}):
         os.kill(os.getpid(), signal.SIGKILL)

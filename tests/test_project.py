@@ -5,10 +5,12 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.mark.slow
 def test_the_ten_lines_of_the_readme_run(capsys):
     (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
     rng = np.random.default_rng(0)

@@ -21,6 +21,8 @@ from cpaan.study.cluster import HEAD, NODES, Cluster
 from cpaan.study.config import StudyConfig
 from cpaan.study.remote import Jobs, RemoteCluster
 
+pytestmark = pytest.mark.usefixtures("builtin_cache")
+
 ROOT = Path(__file__).parent.parent
 
 

@@ -10,9 +10,6 @@ from pathlib import Path
 
 import optuna
 import pytest
-from conftest import STUDY_SETTINGS, Bucket, random_table
-from test_feature_files import LABEL_NAMES, assert_same_table, hdf5_pair
-from test_study_storage import room_for
 
 from cpaan.cli import main
 from cpaan.cli.options import open_data
@@ -27,6 +24,10 @@ from cpaan.study.folder import fetch_study
 from cpaan.study.records import CONFIG, OPTUNA, TRIALS, Records, read_json
 from cpaan.study.searcher import open_study
 from cpaan.study.storage import Storage
+from helpers.buckets import Bucket
+from helpers.files import room_for
+from helpers.studies import STUDY_SETTINGS
+from helpers.tables import LABEL_NAMES, assert_same_table, hdf5_pair, random_table
 
 GROUPS = {
     "validation": {"base": ["class0"], "novel": ["class1"]},

@@ -72,21 +72,3 @@ def test_an_unknown_choice_is_left_to_the_config():
 def test_an_unknown_name_is_refused_with_the_names_of_all_configs():
     with pytest.raises(ValueError, match=r"'cicle_weight'.* cycle_weight.* heads"):
         parse_settings(["cicle_weight=1"], EvaluationConfig(), TrainConfig())
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"episode_shots": (1.5, 2)},
-        {"episode_shots": 5},
-        {"num_ways": True},
-        {"normalised_weights": "false"},
-        {"cycle_weight": "5"},
-        {"perplexity": "3"},
-        {"perplexity": True},
-    ],
-)
-def test_values_of_another_type_are_refused(settings):
-    (name,) = settings
-    with pytest.raises(ValueError, match=f"{name} must be .*, got"):
-        TrainConfig(**settings)

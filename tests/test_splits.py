@@ -3,10 +3,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import shots_of
 
 from cpaan.features import FeatureTable
 from cpaan.splits import Phase, Split, draw_shots, read_draws, read_split
+from helpers.tasks import shots_of
 
 VALIDATION = Phase(base=("a", "b"), novel=("c", "d"))
 TEST = Phase(base=("e",), novel=("f",))

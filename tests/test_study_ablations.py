@@ -1,36 +1,10 @@
 """Rows beside the table: one choice made otherwise at a time."""
 
-from pathlib import Path
-
 from cpaan.claims.neighbours import NEIGHBOURS
-from cpaan.config import META_TESTING_AS_PRINTED, EvaluationConfig, TrainConfig
-from cpaan.methods import ROWS
-from cpaan.splits import Phase, Split
+from cpaan.config import META_TESTING_AS_PRINTED, TrainConfig
 from cpaan.study.ablations import IDEAS, ablations_of_best, ablations_of_table
-from cpaan.study.config import DataReference, StudyConfig
-from cpaan.study.folder import Study
 from cpaan.study.report_rows import Row
-from cpaan.study.space import Settled
-
-
-def best_row(method: str, *, num_base: int = 50, **settings: object) -> Row:
-    """The best of a study of data with twice as many base classes."""
-    training = ROWS[method].config.with_overrides(settings)
-    classes = [str(number) for number in range(2 * num_base + 2)]
-    split = Split(
-        Phase(tuple(classes[:num_base]), (classes[-2],)),
-        Phase(tuple(classes[num_base:-2]), (classes[-1],)),
-        label_names=None,
-    )
-    study = Study(
-        config=StudyConfig(method=method, head=ROWS[method].head),
-        training=training,
-        evaluation=EvaluationConfig(),
-        data=DataReference((), split, "0123"),
-        num_dims=512,
-        folder=Path("study"),
-    )
-    return Row(method, method, Settled(training, EvaluationConfig()), (3, 4, 5), study, 7)
+from helpers.studies import best_row
 
 
 def family(rows: list[Row], name: str) -> dict[str, Row]:

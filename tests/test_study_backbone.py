@@ -5,21 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import ray
 import torch
-from conftest import threads
-from test_backbone import small_config, striped_images
 
 from cpaan.files import load_state
 from cpaan.representation.backbone_run import BackboneRun
 from cpaan.study.backbone import train_with_ray
+from helpers.backbones import small_config, striped_images
+from helpers.runs import threads
 
-
-@pytest.fixture(scope="module")
-def ray_on_two_cpus():
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
+pytestmark = pytest.mark.ray
 
 
 @pytest.fixture
@@ -36,8 +30,7 @@ def train(folder: Path, config, said: list[str], num_workers: int = 2) -> None:
     )
 
 
-@pytest.mark.slow
-def test_two_workers_average_the_gradients_of_their_halves(ray_on_two_cpus, folder):
+def test_two_workers_average_the_gradients_of_their_halves(two_cpus, folder):
     # One step: every further one multiplies the last digits' differences by ten.
     config, said = small_config(num_epochs=1, batch_size=48), []
 
@@ -57,15 +50,13 @@ def test_two_workers_average_the_gradients_of_their_halves(ray_on_two_cpus, fold
         torch.testing.assert_close(state["training"]["model"][name], value, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_diverged_training_on_ray_is_one_line(ray_on_two_cpus, folder):
+def test_diverged_training_on_ray_is_one_line(two_cpus, folder):
     config = small_config(num_epochs=1, learning_rate=1e30, warmup=0.0)
 
     with pytest.raises(ValueError, match=r"diverged before step 3.*learning_rate is 1e\+30"):
         train(folder, config, [])
 
 
-@pytest.mark.slow
-def test_more_workers_than_cpus_are_refused_at_once(ray_on_two_cpus, folder):
+def test_more_workers_than_cpus_are_refused_at_once(two_cpus, folder):
     with pytest.raises(ValueError, match="5 workers need a CPU each, but there are 2"):
         train(folder, small_config(), [], num_workers=5)

@@ -9,20 +9,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import threads
-from test_benchmark import poisoned
-from test_training import SMALL
 
-from cpaan import EvaluationConfig, evaluate, open_features, write_features
+from cpaan import evaluate
 from cpaan.files import pack_state, unpack_state
 from cpaan.methods import ROWS
 from cpaan.randomness import new_rng
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.steps import LOSSES, TERMS
 from cpaan.study import job as job_module
-from cpaan.study.config import DataReference
 from cpaan.study.job import (
-    Evaluation,
     Job,
     Report,
     load_method,
@@ -33,31 +28,12 @@ from cpaan.study.job import (
 )
 from cpaan.study.storage import Storage
 from cpaan.training import TrainingRun
+from helpers.gan_runs import SMALL
+from helpers.runs import threads
+from helpers.studies import QUICK, new_job, scores
+from helpers.tables import poisoned
 
 CPU = torch.device("cpu")
-# Synthetic examples outweigh the real ones, so that a small change of the generator shows.
-QUICK = EvaluationConfig(
-    shots=(1, 5), num_draws=2, num_synthetic=10, mixing_shots=50.0, heads=("cosine",)
-)
-
-
-def new_job(gaussians, folder: Path, path: str = "trials/0000.pt", **settings: object) -> Job:
-    """Six large steps, evaluated after two, four and all of them."""
-    folder.mkdir(exist_ok=True)
-    features = folder / "features.parquet"
-    write_features(features, gaussians.table)
-    return Job(
-        method="cCov-GAN",
-        training=SMALL.with_overrides(
-            {"num_episodes": 6, "generator_learning_rate": 0.03, **settings}
-        ),
-        evaluation=QUICK,
-        seed=3,
-        marks=(2, 4, 6),
-        data=DataReference.of(open_features(features), gaussians.split, [str(features)]),
-        storage=str(folder / "storage"),
-        path=path,
-    )
 
 
 @pytest.fixture
@@ -89,11 +65,6 @@ def test_a_method_that_is_not_trained_is_in_the_job_s_embedding_all_the_same(
 def finish(job: Job) -> Report:
     *_, last = run_job(job, CPU)
     return last
-
-
-def scores(curve: tuple[Evaluation, ...]) -> list[tuple[int, float, float]]:
-    """Return a curve without its seconds, which no two runs share."""
-    return [(entry.episode, entry.novel_top5, entry.all_top5) for entry in curve]
 
 
 def kept_state(job: Job) -> dict:
@@ -206,25 +177,15 @@ def test_a_job_that_stopped_after_a_report_ends_as_if_it_had_not(job, num_report
     assert torch.equal(kept_weights(job), kept_weights(unbroken))
 
 
-@pytest.mark.parametrize("episode", [1, 3, 5])
-def test_a_job_that_died_between_marks_ends_as_if_it_had_not(job, episode, monkeypatch):
-    unbroken = replace(job, path="trials/0001.pt")
-    run_until_saved_at(job, episode, monkeypatch)
-
-    reports = list(run_job(job, CPU))
-
-    assert scores(reports[-1].curve) == scores(finish(unbroken).curve)
-    assert torch.equal(kept_weights(job), kept_weights(unbroken))
-    assert len({entry.episode for entry in reports[-1].curve}) == 3
-
-
 def test_a_job_that_dies_again_and_again_ends_as_if_it_had_not(job, monkeypatch):
     unbroken = replace(job, path="trials/0001.pt")
 
-    for episode in (1, 3, 5):
+    for episode in (1, 3, 5):  # between the marks
         run_until_saved_at(job, episode, monkeypatch)
 
-    assert scores(finish(job).curve) == scores(finish(unbroken).curve)
+    curve = scores(finish(job).curve)
+    assert [episode for episode, *_ in curve] == [2, 4, 6]
+    assert curve == scores(finish(unbroken).curve)
     assert torch.equal(kept_weights(job), kept_weights(unbroken))
 
 
@@ -329,6 +290,7 @@ def job_of(job: Job, method: str, head: str | None = None) -> Job:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "head"),
     [*((name, None) for name in [*OTHER_ROWS, *UNTRAINED]), ("FI-PN", "knn"), ("PN", "knn")],
@@ -353,6 +315,7 @@ def test_every_kind_of_row_scores_as_the_benchmark_does(gaussians, job, method, 
     assert score_job(job, CPU) == (last.novel_top5, last.all_top5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", OTHER_ROWS)
 def test_every_kind_of_training_that_stopped_ends_as_if_it_had_not(job, method, monkeypatch):
     job = job_of(job, method)

@@ -2,27 +2,23 @@
 
 import json
 import struct
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import optuna
 import pandas as pd
 import pytest
 from optuna.distributions import json_to_distribution
 from optuna.trial import TrialState
 from ray.tune.schedulers import TrialScheduler
 from tensorboardX.proto.event_pb2 import Event
-from test_study_space import new_space
 
 from cpaan import Phase, Split
-from cpaan.study.config import DataReference, StudyConfig
+from cpaan.study.config import DataReference
 from cpaan.study.folder import Study, newest_study, read_study
 from cpaan.study.job import Evaluation, Report
 from cpaan.study.records import OPTUNA, TRIALS, Records, read_json, trial_table
 from cpaan.study.searcher import (
-    OptunaSearcher,
     ResumableASHA,
     best_trials,
     enqueue_points,
@@ -31,66 +27,9 @@ from cpaan.study.searcher import (
 from cpaan.study.space import AS_PRINTED, RECOMMENDED, Settled
 from cpaan.study.storage import Storage
 from cpaan.study.trial import ALL_TOP5, CURVE, EPISODE, NOVEL_TOP5, to_metrics
+from helpers.studies import CONFIG, MARKS, SPACE, Search, result_of
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-
-CONFIG = StudyConfig(num_trials=12)
-MARKS = CONFIG.marks(200)
-SPACE = new_space(training=new_space().training.with_overrides({"num_episodes": MARKS[-1]}))
-
-
-def result_of(
-    scores: Sequence[float], config: StudyConfig = CONFIG, problem: str | None = None
-) -> dict:
-    """Return what a trial reports that had these scores at its marks, ten seconds each.
-
-    LSL is ten points above the score, and GLSL as much below.
-    """
-    curve = [
-        Evaluation(mark, score + 10, score - 10, 10.0 * number)
-        for number, (mark, score) in enumerate(zip(MARKS, scores, strict=False), start=1)
-    ]
-    return to_metrics(Report(tuple(curve), problem=problem), config)
-
-
-class Search:
-    """A study whose trials are run by hand; made anew on the same file, it was restarted."""
-
-    def __init__(self, folder: Path, config: StudyConfig = CONFIG) -> None:
-        self.config = config
-        self.study = open_study(folder / OPTUNA, config)
-        enqueue_points(self.study, SPACE)
-        self.num_changes = 0
-        self.searcher = OptunaSearcher(
-            self.study,
-            SPACE,
-            config,
-            make_trial=lambda number, settled: SimpleNamespace(number=number, settled=settled),
-            changed=self._count,
-        )
-
-    def _count(self) -> None:
-        self.num_changes += 1
-
-    def suggest(self, trial_id: str) -> SimpleNamespace:
-        return self.searcher.suggest(trial_id)["trial"]
-
-    def report(self, trial_id: str, *scores: float) -> None:
-        self.searcher.on_trial_result(trial_id, result_of(scores, self.config))
-
-    def end(self, trial_id: str, *scores: float, problem: str | None = None) -> None:
-        result = result_of(scores, self.config, problem)
-        self.searcher.on_trial_complete(trial_id, result)
-
-    def run(self, trial_id: str, *scores: float) -> None:
-        self.suggest(trial_id)
-        self.end(trial_id, *scores)
-
-    def trial(self, number: int) -> optuna.trial.FrozenTrial:
-        return self.study.get_trials()[number]
-
-    def parameters(self) -> list[dict]:
-        return [trial.params for trial in self.study.get_trials()]
 
 
 @pytest.fixture
@@ -587,12 +526,16 @@ def test_a_study_goes_on_with_the_same_settings_and_data_only(changes, message, 
         new_study(tmp_path, **changes).check_goes_on_from(read_study(tmp_path))
 
 
-def test_a_study_may_go_on_to_more_trials_and_with_moved_data(tmp_path):
+def test_a_study_may_go_on_to_more_trials_and_with_moved_data_but_not_with_other_draws(tmp_path):
     new_study(tmp_path).write()
     moved = replace(new_study(tmp_path).data, features=("/moved/features.parquet",))
-    more = replace(CONFIG, num_trials=100)
+    more = new_study(tmp_path, config=replace(CONFIG, num_trials=100), data=moved)
 
-    new_study(tmp_path, config=more, data=moved).check_goes_on_from(read_study(tmp_path))
+    other = replace(more, evaluation=more.evaluation.with_overrides({"num_draws": 3}))
+
+    more.check_goes_on_from(read_study(tmp_path))
+    with pytest.raises(ValueError, match="num_draws"):
+        other.check_goes_on_from(read_study(tmp_path))
 
 
 def test_the_newest_study_is_found(tmp_path):

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from test_study_ablations import best_row
 
 from cpaan.provenance import commit
 from cpaan.study.report_parts import Kept, Parts, Piece, RowResult, describe_earlier
+from helpers.studies import best_row
 
 DRAWS = np.arange(12).reshape(2, 2, 3)
 HEADS = ("centroid", "own")

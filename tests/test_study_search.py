@@ -4,6 +4,7 @@ import fcntl
 import json
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,36 +14,34 @@ import pandas as pd
 import pytest
 import ray
 import torch
-from conftest import STUDY_SETTINGS
 from ray.util.state import list_actors
-from test_study_job import new_job, scores
 
 from cpaan.cli.report import main as report
 from cpaan.cli.search import main as search
 from cpaan.cli.watching import StudyWatch
 from cpaan.config import HEADS
 from cpaan.files import load_state
-from cpaan.study.cluster import ray_cluster
+from cpaan.spiral import SPIRAL_CONFIG
+from cpaan.study import report as report_module
 from cpaan.study.config import StudyConfig
 from cpaan.study.fleet import JobFailedError, WorkLostError, collect
 from cpaan.study.job import Evaluation, Job, run_job
 from cpaan.study.machines import check_machines
 from cpaan.study.trial import Trial, train_with_workers
+from helpers.runs import threads
+from helpers.studies import STUDY_SETTINGS, new_job, scores
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ray
 
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(scope="module")
-def two_cpus():
-    """One Ray for all of these tests, as the commands would start it."""
-    with ray_cluster(None, lambda message: None) as cluster:
-        assert cluster.most_trials_at_once(StudyConfig()) >= 2, "these tests want two CPU cores"
-        yield cluster
-
-
 def arguments(features: Path, *more: str) -> list[str]:
+    """Return options of a small study whose trials do without Ray Train, which starts slowly."""
+    return [*with_ray_train(features, *more), "--no-ray-train"]
+
+
+def with_ray_train(features: Path, *more: str) -> list[str]:
     sets = [part for name, value in STUDY_SETTINGS.items() for part in ("--set", f"{name}={value}")]
     return ["--features", str(features), "--episodes", "20", *sets, *more]
 
@@ -66,30 +65,39 @@ def train(job: Job, num_workers: int) -> tuple[list[tuple[int, float, float]], d
     return scores(tuple(Evaluation(**entry) for entry in state["curve"])), state["run"]["networks"]
 
 
-def test_workers_on_ray_train_as_one_process_does(two_cpus, gaussians, tmp_path):
-    alone = new_job(gaussians, tmp_path, "alone.pt")
-    together = replace(alone, path="together.pt")
-    again = replace(alone, path="again.pt")
-    *_, plain = run_job(replace(alone, path="plain.pt"), CPU)
-
-    of_one, _ = train(alone, 1)
-    of_two, weights = train(together, 2)
-    of_two_again, weights_again = train(again, 2)
-
-    assert of_one == scores(plain.curve), "one worker is the plain loop, to the last bit"
-    assert of_two == of_two_again
-    assert of_two != of_one, "half as many steps"
-    assert all(torch.equal(weights[name], weights_again[name]) for name in weights)
+def train_here(job: Job, num_workers: int) -> tuple[list[tuple[int, float, float]], dict]:
+    """Return the same as `train`, of workers that are threads of this process."""
+    with ThreadPoolExecutor(num_workers) as pool:
+        for report in pool.map(lambda each: [*run_job(job, CPU, each)], threads(num_workers)):
+            last = report[-1]
+    return scores(last.curve), load_state(Path(job.storage) / job.path)["run"]["networks"]
 
 
-def test_a_study_is_searched_gone_on_with_and_reported(two_cpus, study_features, capsys):
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_workers_on_ray_train_as_in_one_process_to_the_last_bit(
+    two_cpus, gaussians, tmp_path, num_workers
+):
+    job = new_job(gaussians, tmp_path, "on-ray.pt")
+
+    curve, weights = train(job, num_workers)
+    curve_here, weights_here = train_here(replace(job, path="here.pt"), num_workers)
+
+    assert curve == curve_here
+    assert set(weights) == set(weights_here)
+    assert all(torch.equal(weights[name], weights_here[name]) for name in weights)
+
+
+def test_a_study_is_searched_gone_on_with_and_reported(
+    two_cpus, study_features, capsys, monkeypatch
+):
+    """Once with everything: Ray Train, and a report with all its pictures."""
     folder = Path("results/mine")
 
-    assert search(arguments(study_features, "--study", "mine", "--trials", "3")) == 0
+    assert search(with_ray_train(study_features, "--study", "mine", "--trials", "2")) == 0
 
     said = capsys.readouterr()
     assert "Ray's dashboard: http://127.0.0.1:" in said.err
-    assert said.err.count("of 3 ended") == 3
+    assert said.err.count("of 2 ended") == 2
     assert "Next: python tune/report.py results/mine" in said.out
     best = json.loads((folder / "best.json").read_text())
     assert best["run"]["commit"]
@@ -97,22 +105,24 @@ def test_a_study_is_searched_gone_on_with_and_reported(two_cpus, study_features,
         best["features"] == json.loads((folder / "config.json").read_text())["data"]["fingerprint"]
     )
     first = pd.read_parquet(folder / "trials.parquet")
-    assert first["trial"].tolist() == [0, 1, 2]
+    assert first["trial"].tolist() == [0, 1]
     names = {actor.class_name for actor in list_actors(limit=1000)}
     assert "TrainStateActor" in names, "by which the dashboard knows of Train runs"
     assert list((folder / "tensorboard").glob("0000/events*"))
     assert not list(folder.glob("ray/**/*.pt")), "states are kept once"
 
-    assert search(["--resume", "mine", "--trials", "4"]) == 0
+    assert search(["--resume", "mine", "--trials", "3"]) == 0
 
     table = pd.read_parquet(folder / "trials.parquet")
-    assert table["trial"].tolist() == [0, 1, 2, 3]
-    assert table[:3]["score"].tolist() == first["score"].tolist()
+    assert table["trial"].tolist() == [0, 1, 2]
+    assert table[:2]["score"].tolist() == first["score"].tolist()
     study = optuna.load_study(study_name="cpaan", storage=f"sqlite:///{folder}/optuna.db")
     assert {trial.state.name for trial in study.trials} <= {"COMPLETE", "PRUNED"}
-    assert "of 4 ended" in (folder / "study.log").read_text()
+    assert "of 3 ended" in (folder / "study.log").read_text()
     capsys.readouterr()
 
+    short = SPIRAL_CONFIG.with_overrides({"num_episodes": 20})
+    monkeypatch.setattr(report_module, "SPIRAL_CONFIG", short)
     assert report(["--draws", "6"]) == 0
 
     said = capsys.readouterr().out
@@ -141,14 +151,16 @@ def test_a_study_is_searched_gone_on_with_and_reported(two_cpus, study_features,
 
 
 def test_trials_without_ray_train_have_the_scores_of_those_with_it(two_cpus, study_features):
-    def curves(*more: str) -> list[dict[int, float]]:
-        name = f"curves{len(more)}"
-        assert search(arguments(study_features, "--study", name, "--trials", "4", *more)) == 0
+    def curves(name: str, options: list[str]) -> list[dict[int, float]]:
+        assert search([*options, "--study", name, "--trials", "2"]) == 0
         table = pd.read_parquet(f"results/{name}/trials.parquet")
         return [{entry["episode"]: entry["all_top5"] for entry in row} for row in table["curve"]]
 
-    # The first two are known beforehand; when one is stopped depends on which of them is sooner.
-    for one, other in zip(curves()[:2], curves("--no-ray-train")[:2], strict=True):
+    with_train = curves("with", with_ray_train(study_features))
+    without = curves("without", arguments(study_features))
+
+    # Which of the two trials is stopped early depends on which of them is sooner.
+    for one, other in zip(with_train, without, strict=True):
         both = one.keys() & other.keys()
         assert both
         assert {episode: one[episode] for episode in both} == {
@@ -269,7 +281,7 @@ def test_a_row_with_a_classifier_of_its_own_is_reported_beside_the_controls(
         for part in ("--set", f"{name}={STUDY_SETTINGS[name]}")
     ]
     options = ["--features", str(study_features), "--set", "episode_shots=1,2", *sets]
-    short = ["--episodes", "4", "--short", "2", "--no-early-stopping"]
+    short = ["--episodes", "4", "--short", "2", "--no-early-stopping", "--no-ray-train"]
 
     assert search([*options, "--method", "AWG", "--study", "own", "--trials", "2", *short]) == 0
     best = json.loads(Path("results/own/best.json").read_text())

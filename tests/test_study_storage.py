@@ -1,8 +1,5 @@
 """Files that several machines share: whole or not there at all."""
 
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,17 +7,7 @@ import pytest
 from cpaan.places import join
 from cpaan.study.machines import MARK, check_this_machine
 from cpaan.study.storage import Storage
-
-
-@contextmanager
-def room_for(num_bytes: int) -> Iterator[None]:
-    """Let this process write small files only, as on a disk that is nearly full."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+from helpers.files import room_for
 
 
 @pytest.fixture(params=["path", "file", "mock", "s3"])

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import optuna
 import pytest
-from test_study_records import CONFIG, Search
 
 from cpaan.bench.driver import new_study
 from cpaan.study.folder import Study, state_path
@@ -14,8 +13,9 @@ from cpaan.study.records import OPTUNA
 from cpaan.study.searcher import OptunaSearcher
 from cpaan.study.storage import Storage
 from cpaan.study.upkeep import Upkeep
+from helpers.studies import CONFIG, Search
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
+pytestmark = pytest.mark.usefixtures("quick_disk", "builtin_cache")
 
 
 def in_the_file(folder: Path) -> list[optuna.trial.FrozenTrial]:

@@ -3,13 +3,13 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import shots_of, small_task
 
 from cpaan.features import FeatureTable
-from cpaan.provenance import TEST_READS, count_test_reads
+from cpaan.provenance import TEST_READS, command, count_test_reads
 from cpaan.randomness import new_rng
 from cpaan.splits import Phase, Split, draw_shots
 from cpaan.tasks import BaseSet, Problem, check_phase, read_phase
+from helpers.tasks import shots_of, small_task
 
 SPLIT = Split(validation=Phase(("a", "b"), ("c",)), test=Phase(("d",), ("e",)))
 
@@ -67,7 +67,7 @@ def test_every_read_of_the_test_phase_is_written_down():
     entries = [json.loads(line) for line in TEST_READS.read_text().splitlines()]
     assert len(entries) == count_test_reads(table.fingerprint) == 2
     assert set(entries[0]) == {"time", "command", "commit", "features"}
-    assert "pytest" in entries[0]["command"]
+    assert entries[0]["command"] == command()
     assert count_test_reads("another table") == 0
 
 
@@ -93,8 +93,12 @@ def test_a_table_that_cannot_serve_the_phase_is_refused(rows, message):
         check_phase(table_of(rows), SPLIT, "validation")
 
 
-def test_the_other_phases_queries_are_not_needed():
-    check_phase(table_of({**FULL, "d": (3, 0), "e": (0, 0)}), SPLIT, "validation")
+def test_only_the_phase_that_needs_a_class_misses_it():
+    table = table_of({**FULL, "d": (3, 0), "e": (0, 0)})
+
+    check_phase(table, SPLIT, "validation")
+    with pytest.raises(ValueError, match="class e of the split"):
+        check_phase(table, SPLIT, "test")
 
 
 def test_novel_classes_that_the_backbone_was_trained_on_are_refused():

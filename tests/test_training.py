@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import threads
 
 from cpaan.augmentation import synthesise_normalised
 from cpaan.checkpoints import load_checkpoint, save_checkpoint, train_to_end
@@ -35,47 +34,11 @@ from cpaan.tasks import BaseSet, LowShotTask, read_phase
 from cpaan.training import TrainingRun
 from cpaan.training_data import TrainingData
 from cpaan.workers import Workers
+from helpers.gan_runs import SMALL, flat, new_run, small_base
+from helpers.runs import threads
 
-SMALL = TrainConfig(
-    num_ways=3,
-    episode_shots=(1, 2),
-    batch_size=20,
-    hidden_dim=12,
-    perplexity=3.0,
-    noise_dim=3,
-    num_components=4,
-    ky_fan_order=2,
-    num_covariance_classes=4,
-    generator_learning_rate=1e-3,
-    discriminator_learning_rate=1e-3,
-)
 HERE = Path(__file__).parent
 GOLDEN = HERE / "golden_curve.json"
-
-
-def small_base(seed: int = 0) -> BaseSet:
-    """Eight classes of twelve rows; wide enough for what training does in wide spaces."""
-    means = 3 * torch.randn(8, 1, 24, generator=new_rng(seed), dtype=torch.float64)
-    rows = means + torch.randn(8, 12, 24, generator=new_rng(seed, 1), dtype=torch.float64)
-    return BaseSet(rows.flatten(0, 1), torch.full((8,), 12))
-
-
-def new_run(
-    name: str = "cCov-GAN",
-    seed: int = 0,
-    base: BaseSet | None = None,
-    dtype: torch.dtype = torch.float64,
-    **settings: object,
-) -> TrainingRun:
-    config, gan = SMALL.with_overrides(settings), GANS[name]
-    data = TrainingData.prepare(
-        base or small_base(), config, with_covariances=gan.has_covariance, dtype=dtype
-    )
-    return TrainingRun(gan, MetaEpisodes(data, config), config, new_rng(seed))
-
-
-def flat(run: TrainingRun) -> torch.Tensor:
-    return torch.cat([value.flatten() for value in run.networks.state_dict().values()])
 
 
 @pytest.mark.parametrize("name", GANS)
@@ -143,33 +106,41 @@ def test_a_run_that_loads_what_it_was_forgets_the_episode_drawn_ahead():
     assert are_equal(run.state_dict(), late)
 
 
-@pytest.mark.parametrize(("name", "stop"), [("cCov-GAN", 1), ("cCov-GAN", 4), ("cDeLi-GAN", 3)])
-def test_a_run_that_goes_on_in_a_new_process_equals_one_that_never_stopped(name, stop, tmp_path):
-    unbroken, stopped = new_run(name, dtype=torch.float32), new_run(name, dtype=torch.float32)
-    unbroken.advance(6)
-    stopped.advance(stop)
-    save_checkpoint(stopped, tmp_path / "run.pt")
+@pytest.mark.slow
+def test_runs_that_go_on_in_a_new_process_equal_ones_that_never_stopped(tmp_path):
+    stops = [("cCov-GAN", 1), ("cCov-GAN", 4), ("cDeLi-GAN", 3)]
+    for name, stop in stops:
+        stopped = new_run(name, dtype=torch.float32)
+        stopped.advance(stop)
+        save_checkpoint(stopped, tmp_path / f"{name}-{stop}.pt")
 
-    program = (
-        "import sys; from pathlib import Path; import torch; import test_training as here\n"
-        "run = here.new_run(sys.argv[1], dtype=torch.float32)\n"
-        "here.load_checkpoint(run, Path(sys.argv[2]))\n"
-        "run.advance(6 - run.episode)\n"
-        "here.save_checkpoint(run, Path(sys.argv[3]))\n"
-    )
+    program = """
+import sys
+from pathlib import Path
+import torch
+from cpaan.checkpoints import load_checkpoint, save_checkpoint
+from helpers.gan_runs import new_run
+for path in map(Path, sys.argv[1:]):
+    run = new_run(path.name.rpartition("-")[0], dtype=torch.float32)
+    load_checkpoint(run, path)
+    run.advance(6 - run.episode)
+    save_checkpoint(run, path)
+"""
     subprocess.run(
-        [sys.executable, "-c", program, name, tmp_path / "run.pt", tmp_path / "end.pt"],
+        [sys.executable, "-c", program, *tmp_path.glob("*.pt")],
         check=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [HERE, HERE.parent, *sys.path]))},
     )
 
-    resumed = new_run(name, dtype=torch.float32)
-    load_checkpoint(resumed, tmp_path / "end.pt")
-    assert torch.equal(resumed.history, unbroken.history)
-    assert torch.equal(flat(resumed), flat(unbroken))
-    for run in (resumed, unbroken):  # optimisers and random states too
-        run.advance(2)
-    assert torch.equal(flat(resumed), flat(unbroken))
+    for name, stop in stops:
+        resumed, unbroken = (new_run(name, dtype=torch.float32) for _ in range(2))
+        load_checkpoint(resumed, tmp_path / f"{name}-{stop}.pt")
+        unbroken.advance(6)
+        assert torch.equal(resumed.history, unbroken.history)
+        assert torch.equal(flat(resumed), flat(unbroken))
+        for run in (resumed, unbroken):  # optimisers and random states too
+            run.advance(2)
+        assert torch.equal(flat(resumed), flat(unbroken))
 
 
 def test_how_a_run_computes_is_not_taken_from_a_state():
@@ -499,9 +470,16 @@ def test_the_covariance_term_brings_synthetic_examples_closer_to_the_true_covari
     assert statistics.median(gaps["cCov-GAN"]) < 0.9 * statistics.median(gaps["c-GAN"])
 
 
-def test_workers_that_have_nothing_to_average_go_on():
-    """As discriminators, where they have no weight."""
-    Workers(rank=0, count=2).average([])
+def test_workers_exchange_one_message_for_all_tensors_and_none_for_none(monkeypatch):
+    messages = []
+    monkeypatch.setattr(torch.distributed, "all_reduce", messages.append)
+    workers, values = Workers(rank=0, count=2), [torch.tensor([2.0]), torch.tensor([[4.0, 6.0]])]
+
+    workers.average([])  # a discriminator without weight has no gradients
+    workers.average(values)
+
+    assert len(messages) == 1
+    assert [value.tolist() for value in values] == [[1.0], [[2.0, 3.0]]]
 
 
 def new_workers(name: str = "cCov-GAN", count: int = 2, **settings: object) -> list[TrainingRun]:

@@ -169,7 +169,8 @@ def _measure(
     """Return what came of all rows, what it cost, and the spiral unless it is left out."""
     began = time.monotonic()
     # Beside the rows: it is small, and needs no GPU.
-    spiral = None if settings.is_table_only else ray.remote(num_cpus=1)(_spiral).remote()
+    draw_spiral = ray.remote(num_cpus=1)(_spiral)
+    spiral = None if settings.is_table_only else draw_spiral.remote(SPIRAL_CONFIG)
     found = evaluate_rows(rows, heads, cluster, say, settings, fixed_rows)
     drawn = None if spiral is None else _result_of(spiral, say)
     seconds = time.monotonic() - began
@@ -188,11 +189,11 @@ def _result_of(spiral: "ray.ObjectRef[Any]", say: Callable[[str], None]) -> dict
     return result
 
 
-def _spiral() -> dict[str, Any]:
+def _spiral(config: TrainConfig) -> dict[str, Any]:
     """Return the paper's toy experiment with one seed, for JSON."""
     torch.set_num_threads(NUM_THREADS)
     points = draw_points(0)
-    outcomes = {name: run_spiral(name, points, SPIRAL_CONFIG, 0) for name in GANS}
+    outcomes = {name: run_spiral(name, points, config, 0) for name in GANS}
     return to_plain(points, outcomes)
 
 

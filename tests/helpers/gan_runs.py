@@ -1,0 +1,50 @@
+"""Small trainings of the GANs."""
+
+import torch
+
+from cpaan.config import TrainConfig
+from cpaan.episodes import MetaEpisodes
+from cpaan.gans import GANS
+from cpaan.randomness import new_rng
+from cpaan.tasks import BaseSet
+from cpaan.training import TrainingRun
+from cpaan.training_data import TrainingData
+
+SMALL = TrainConfig(
+    num_ways=3,
+    episode_shots=(1, 2),
+    batch_size=20,
+    hidden_dim=12,
+    perplexity=3.0,
+    noise_dim=3,
+    num_components=4,
+    ky_fan_order=2,
+    num_covariance_classes=4,
+    generator_learning_rate=1e-3,
+    discriminator_learning_rate=1e-3,
+)
+
+
+def small_base(seed: int = 0) -> BaseSet:
+    """Eight classes of twelve rows; wide enough for what training does in wide spaces."""
+    means = 3 * torch.randn(8, 1, 24, generator=new_rng(seed), dtype=torch.float64)
+    rows = means + torch.randn(8, 12, 24, generator=new_rng(seed, 1), dtype=torch.float64)
+    return BaseSet(rows.flatten(0, 1), torch.full((8,), 12))
+
+
+def new_run(
+    name: str = "cCov-GAN",
+    seed: int = 0,
+    base: BaseSet | None = None,
+    dtype: torch.dtype = torch.float64,
+    **settings: object,
+) -> TrainingRun:
+    config, gan = SMALL.with_overrides(settings), GANS[name]
+    data = TrainingData.prepare(
+        base or small_base(), config, with_covariances=gan.has_covariance, dtype=dtype
+    )
+    return TrainingRun(gan, MetaEpisodes(data, config), config, new_rng(seed))
+
+
+def flat(run: TrainingRun) -> torch.Tensor:
+    return torch.cat([value.flatten() for value in run.networks.state_dict().values()])

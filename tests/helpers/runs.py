@@ -1,0 +1,57 @@
+"""Trainings that stop and resume, and workers that are threads."""
+
+import io
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from cpaan.learning import LearningRun
+from cpaan.workers import Workers
+
+
+def flat(run: LearningRun) -> torch.Tensor:
+    """Return all numbers that a run has learnt or keeps."""
+    return torch.cat([value.flatten() for value in run.learner.state_dict().values()])
+
+
+def assert_goes_on(begin: Callable[[], LearningRun]) -> None:
+    """Assert that a run that stopped and went on is the unbroken one, to the last bit."""
+    unbroken, stopped, resumed = (begin() for _ in range(3))
+    unbroken.advance(5)
+    stopped.advance(2)
+    file = io.BytesIO()
+    torch.save(stopped.state_dict(), file)
+    file.seek(0)
+
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    resumed.advance(3)
+
+    assert torch.equal(flat(resumed), flat(unbroken))
+    assert not torch.equal(flat(resumed), flat(stopped))
+
+
+@dataclass(frozen=True)
+class Threads(Workers):
+    """Workers that are threads of this process, and meet at a barrier."""
+
+    barrier: threading.Barrier | None = None
+    shared: tuple[list, ...] = ()
+
+    def average(self, tensors):
+        self.shared[self.rank][:] = [tensor.clone() for tensor in tensors]
+        self.barrier.wait()
+        for number, tensor in enumerate(tensors):
+            tensor.copy_(torch.stack([of_worker[number] for of_worker in self.shared]).mean(dim=0))
+        self.barrier.wait()
+
+
+def threads(count: int) -> list[Threads]:
+    """Return workers that meet; one that waits for the others in vain is told so."""
+    barrier = threading.Barrier(count, timeout=60)
+    shared = tuple([] for _ in range(count))
+    return [Threads(rank, count, barrier, shared) for rank in range(count)]
+
+
+SMALL_AWG = {"num_episodes": 3, "episode_shots": (1, 2), "num_queries": 2}

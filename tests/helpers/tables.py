@@ -1,0 +1,72 @@
+"""Small feature tables, and the files that hold them."""
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from cpaan.features import FeatureTable
+
+LABEL_NAMES = ["n03", "n01", "n02"]  # not sorted, as in the benchmark
+
+
+def write_hdf5(
+    path: Path, features: np.ndarray, labels: list[int], key: str = "all_feats", padding: int = 3
+) -> Path:
+    """Write a file as the benchmark does: padded to a multiple of the batch, with a count."""
+    with h5py.File(path, "w") as file:
+        junk = np.full((padding, features.shape[1]), np.nan, dtype=features.dtype)
+        file[key] = np.concatenate([features, junk])
+        file["all_labels"] = np.array(labels + [0] * padding, dtype=np.int32)
+        file["count"] = np.array([len(features)], dtype=np.int32)
+    return path
+
+
+def hdf5_pair(folder: Path, key: str = "all_feats") -> tuple[Path, Path]:
+    folder.mkdir(exist_ok=True)
+    features = np.arange(12, dtype=np.float32).reshape(6, 2)
+    return (
+        write_hdf5(folder / "train.hdf5", features[:4], [0, 1, 1, 2], key),
+        write_hdf5(folder / "val.hdf5", features[4:], [2, 0], key),
+    )
+
+
+def assert_same_table(ours: FeatureTable, theirs: FeatureTable) -> None:
+    np.testing.assert_array_equal(ours.features, theirs.features)
+    np.testing.assert_array_equal(ours.labels, theirs.labels)
+    np.testing.assert_array_equal(ours.is_train, theirs.is_train)
+    assert ours.class_names == theirs.class_names
+    assert ours.fingerprint == theirs.fingerprint
+
+
+def random_table(num_rows: int = 40, num_dims: int = 6, dtype: str = "float32") -> FeatureTable:
+    rng = np.random.default_rng(0)
+    names = [f"class{number % 4}" for number in range(num_rows)]
+    partitions = ["train" if number % 3 else "test" for number in range(num_rows)]
+    features = rng.normal(size=(num_rows, num_dims)).astype(dtype)
+    return FeatureTable.from_arrays(features, names, partitions)
+
+
+def poisoned(gaussians, is_allowed) -> FeatureTable:
+    """Replace every row that a run may not read by large nonsense."""
+    table = gaussians.table
+    features = np.array(table.features)
+    for row, (label, is_train) in enumerate(zip(table.labels, table.is_train, strict=True)):
+        if not is_allowed(table.class_names[label], bool(is_train)):
+            features[row] = 1e4 * (1 + row % 7)
+    return FeatureTable.from_arrays(
+        features,
+        [table.class_names[label] for label in table.labels],
+        np.where(table.is_train, "train", "test").tolist(),
+    )
+
+
+def in_other_order(table: FeatureTable, backbone_classes: tuple[str, ...] = ()) -> FeatureTable:
+    """The same rows, classes backwards; those of a class as they were."""
+    order = np.argsort(-table.labels, kind="stable")
+    return FeatureTable.from_arrays(
+        np.array(table.features)[order],
+        [table.class_names[label] for label in table.labels[order]],
+        np.where(table.is_train[order], "train", "test").tolist(),
+        backbone_classes=backbone_classes,
+    )

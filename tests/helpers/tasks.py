@@ -1,0 +1,37 @@
+"""Small low-shot tasks."""
+
+from collections.abc import Sequence
+
+import torch
+
+from cpaan.features import FeatureTable
+from cpaan.splits import ShotRows, Split, draw_shots
+from cpaan.tasks import BaseSet, LowShotTask, Problem
+
+
+def shots_of(table: FeatureTable, split: Split, num_draws: int = 2, max_shots: int = 5) -> ShotRows:
+    return draw_shots(table, split.validation, num_draws=num_draws, max_shots=max_shots, seed=0)
+
+
+def small_task(
+    base: list[list[list[float]]], shots: list[list[list[float]]], num_base: int | None = None
+) -> LowShotTask:
+    """One problem with all given shots: base examples by class, shots by novel class."""
+    classes = [torch.tensor(rows, dtype=torch.float32) for rows in base]
+    counts = torch.tensor([len(rows) for rows in classes])
+    return LowShotTask(
+        base=BaseSet(torch.cat(classes), counts),
+        num_base=len(base) if num_base is None else num_base,
+        shots=torch.tensor([shots], dtype=torch.float32),
+        problems=(Problem(num_shots=len(shots[0]), draw=0),),
+    )
+
+
+def reordered(base: BaseSet, order: Sequence[int]) -> BaseSet:
+    """Return the same base classes in another order."""
+    rows, order = base.by_class(), list(map(int, order))
+    return BaseSet(
+        torch.cat([rows[number] for number in order]),
+        base.counts[order],
+        [base.names[number] for number in order],
+    )
