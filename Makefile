@@ -4,7 +4,7 @@
 PYTHON ?= $(shell PATH=$$(echo "$$PATH" | sed "s|$(CURDIR)/.venv/bin:||g") command -v python3)
 VENV := .venv
 RUN := $(VENV)/bin/python
-PYTEST := $(RUN) -m pytest --numprocesses=auto --dist=loadgroup
+PYTEST := $(RUN) -m pytest --numprocesses=auto --dist=loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup study test test-all quick-tests all-tests lint format lock clean

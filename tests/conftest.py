@@ -34,18 +34,21 @@ from helpers.buckets import Bucket
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is slow, and give tests that share a Ray or a browser to one process each.
+    """Mark tests that start Ray, a cluster or a browser as slow, and run these in one process each.
 
-    These groups come first: the other processes run all other tests meanwhile.
+    Tests with Ray come first, one after the other: each of them uses all cores.
     """
-    groups = {}
+    group_of_kind = {"cluster": "ray", "ray": "ray", "browser": "browser"}
+    groups: dict[str | None, list[pytest.Item]] = {"ray": [], "browser": [], None: []}
     for item in items:
-        kinds = {"ray", "cluster", "browser"} & {mark.name for mark in item.iter_markers()}
-        if kinds:
+        group = next(
+            (g for kind, g in group_of_kind.items() if item.get_closest_marker(kind)), None
+        )
+        groups[group].append(item)
+        if group:
             item.add_marker(pytest.mark.slow)
-            groups[item] = "browser" if kinds == {"browser"} else "ray"
-            item.add_marker(pytest.mark.xdist_group(groups[item]))
-    items.sort(key=lambda item: ["ray", "browser", None].index(groups.get(item)))
+            item.add_marker(pytest.mark.xdist_group(group))
+    items[:] = [item for members in groups.values() for item in members]
 
 
 @pytest.fixture(autouse=True)

@@ -455,8 +455,8 @@ def test_a_study_on_slurm_is_lost_with_its_node_and_goes_on_when_it_is_requeued(
     )
     job_id = str(os.getpid())
     monkeypatch.setenv("SLURM_JOB_ID", job_id)
-    command = [*set_apart(), "bash", "cluster/slurm.sh", "mine", "--trials", "2", "--no-ray-train"]
-    command += ["--episodes", "400", "--no-early-stopping", "--features", str(study_features)]
+    command = [*set_apart(), "bash", "cluster/slurm.sh", "mine", "--trials", "1", "--no-ray-train"]
+    command += ["--episodes", "200", "--no-early-stopping", "--features", str(study_features)]
     command += [f"--set={name}={value}" for name, value in STUDY_SETTINGS.items()]
     study, log = project / "results" / "mine", project / "log.txt"
 

@@ -20,6 +20,7 @@ from cpaan.study import job as job_module
 from cpaan.study.job import (
     Job,
     Report,
+    is_trained,
     load_method,
     new_method,
     read_validation,
@@ -250,10 +251,14 @@ def test_other_draws_give_other_scores_of_the_same_training(job):
 
 
 def test_an_unfinished_job_has_no_score(job):
+    assert not is_trained(job)
     next(run_job(job, CPU))
+    assert not is_trained(job)
 
     with pytest.raises(ValueError, match=r"^trials/0000.pt has 2 of 6 episodes$"):
         score_job(job, CPU)
+    finish(job)
+    assert is_trained(job)
 
 
 EPISODES = {"num_episodes": 6, "num_ways": 6, "episode_shots": (1, 2), "num_queries": 2}

@@ -68,23 +68,26 @@ def train(job: Job, num_workers: int) -> tuple[list[tuple[int, float, float]], d
 def train_here(job: Job, num_workers: int) -> tuple[list[tuple[int, float, float]], dict]:
     """Return the same as `train`, of workers that are threads of this process."""
     with ThreadPoolExecutor(num_workers) as pool:
-        for report in pool.map(lambda each: [*run_job(job, CPU, each)], threads(num_workers)):
-            last = report[-1]
-    return scores(last.curve), load_state(Path(job.storage) / job.path)["run"]["networks"]
+        reports = list(pool.map(lambda each: [*run_job(job, CPU, each)], threads(num_workers)))
+    of_rank_0 = reports[0][-1]
+    return scores(of_rank_0.curve), load_state(Path(job.storage) / job.path)["run"]["networks"]
 
 
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_workers_on_ray_train_as_in_one_process_to_the_last_bit(
-    two_cpus, gaussians, tmp_path, num_workers
-):
+def test_workers_on_ray_train_as_in_one_process_to_the_last_bit(two_cpus, gaussians, tmp_path):
     job = new_job(gaussians, tmp_path, "on-ray.pt")
 
-    curve, weights = train(job, num_workers)
-    curve_here, weights_here = train_here(replace(job, path="here.pt"), num_workers)
+    curve, weights = train(job, num_workers=2)
+    curve_here, weights_here = train_here(replace(job, path="here.pt"), num_workers=2)
 
     assert curve == curve_here
     assert set(weights) == set(weights_here)
     assert all(torch.equal(weights[name], weights_here[name]) for name in weights)
+
+
+def curves(folder: Path) -> list[dict[int, float]]:
+    """Return GLSL by episode, for each trial of a study."""
+    table = pd.read_parquet(folder / "trials.parquet")
+    return [{entry["episode"]: entry["all_top5"] for entry in row} for row in table["curve"]]
 
 
 def test_a_study_is_searched_gone_on_with_and_reported(
@@ -92,6 +95,9 @@ def test_a_study_is_searched_gone_on_with_and_reported(
 ):
     """Once with everything: Ray Train, and a report with all its pictures."""
     folder = Path("results/mine")
+    assert search(arguments(study_features, "--study", "without", "--trials", "2")) == 0
+    without_train = curves(Path("results/without"))
+    capsys.readouterr()
 
     assert search(with_ray_train(study_features, "--study", "mine", "--trials", "2")) == 0
 
@@ -110,6 +116,13 @@ def test_a_study_is_searched_gone_on_with_and_reported(
     assert "TrainStateActor" in names, "by which the dashboard knows of Train runs"
     assert list((folder / "tensorboard").glob("0000/events*"))
     assert not list(folder.glob("ray/**/*.pt")), "states are kept once"
+    # Which of the two trials is stopped early depends on which of them is sooner.
+    for one, other in zip(curves(folder), without_train, strict=True):
+        both = one.keys() & other.keys()
+        assert both
+        assert {each: one[each] for each in both} == {each: other[each] for each in both}
+    trials = [each for each in list_actors(limit=10_000) if each.class_name == "ImplicitFunc"]
+    assert {each.state for each in trials} == {"DEAD"}, "those too that were stopped early"
 
     assert search(["--resume", "mine", "--trials", "3"]) == 0
 
@@ -148,26 +161,6 @@ def test_a_study_is_searched_gone_on_with_and_reported(
     assert every["draw"].nunique() == 5 + 6
     assert r"\bottomrule" in (folder / "report" / "table.tex").read_text()
     assert "trial 0" in said
-
-
-def test_trials_without_ray_train_have_the_scores_of_those_with_it(two_cpus, study_features):
-    def curves(name: str, options: list[str]) -> list[dict[int, float]]:
-        assert search([*options, "--study", name, "--trials", "2"]) == 0
-        table = pd.read_parquet(f"results/{name}/trials.parquet")
-        return [{entry["episode"]: entry["all_top5"] for entry in row} for row in table["curve"]]
-
-    with_train = curves("with", with_ray_train(study_features))
-    without = curves("without", arguments(study_features))
-
-    # Which of the two trials is stopped early depends on which of them is sooner.
-    for one, other in zip(with_train, without, strict=True):
-        both = one.keys() & other.keys()
-        assert both
-        assert {episode: one[episode] for episode in both} == {
-            episode: other[episode] for episode in both
-        }
-    trials = [each for each in list_actors(limit=10_000) if each.class_name == "ImplicitFunc"]
-    assert {each.state for each in trials} == {"DEAD"}, "those too that were stopped early"
 
 
 def test_two_objectives_and_a_storage_elsewhere(two_cpus, study_features, tmp_path, capsys):

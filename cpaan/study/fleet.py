@@ -9,7 +9,7 @@ import ray
 import torch
 
 from cpaan.study.cluster import HEAD, worker_resources
-from cpaan.study.job import run_job
+from cpaan.study.job import is_trained, run_job
 from cpaan.study.machines import check_this_machine
 from cpaan.study.trial import MOST_FAILURES, Trial, train_with_workers
 
@@ -43,9 +43,9 @@ def start(
     room = {"num_cpus": needs["CPU"], "num_gpus": needs.get("GPU", 0)}
     trained = None
     if retrains and study.workers_per_trial > 1:
-        together = ray.remote(train_with_workers)
+        together = ray.remote(_train_together)
         on_head = together.options(num_cpus=0, resources=HEAD, max_retries=MOST_FAILURES)
-        trained = on_head.remote(trial, [])
+        trained = on_head.remote(trial)
     alone = ray.remote(_train_and_call)
     return alone.options(**room, max_retries=MOST_FAILURES).remote(
         function, trial, retrains and study.workers_per_trial == 1, trained, *arguments
@@ -97,6 +97,12 @@ def _result_of(reference: Any, key: Any) -> Any:
         lost = WorkLostError(f"{key}: {reason}")
         lost.__cause__ = error  # for --traceback, should it be raised
         return lost
+
+
+def _train_together(trial: Trial) -> None:
+    """Train with Ray Train, which takes half a minute to start, if anything is left to train."""
+    if not is_trained(trial.job):
+        train_with_workers(trial, [])
 
 
 def _train_and_call(

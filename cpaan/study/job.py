@@ -18,7 +18,7 @@ from cpaan.feature_cache import default_cache_folder
 from cpaan.files import pack_state, unpack_state
 from cpaan.learning import Run, TrainingDivergedError
 from cpaan.low_shot import LowShotMethod
-from cpaan.methods import ROWS, make_method
+from cpaan.methods import ROWS, make_method, num_episodes_of
 from cpaan.randomness import new_rng
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.scoring import draw_phase, run_method
@@ -168,6 +168,15 @@ def score_job(job: Job, device: torch.device) -> tuple[float, float]:
     torch.set_num_threads(NUM_THREADS)
     task, queries = read_validation(job, device)
     return _evaluate(load_method(job, task), task, queries, job)
+
+
+def is_trained(job: Job) -> bool:
+    """Return whether the storage has the training of a job up to its last episode."""
+    content = Storage(job.storage).read(job.path)
+    if content is None:
+        return False
+    episode: int = unpack_state(content)["run"]["episode"]
+    return episode == num_episodes_of(job.training)
 
 
 def load_method(job: Job, task: LowShotTask) -> LowShotMethod:

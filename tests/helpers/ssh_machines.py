@@ -119,6 +119,11 @@ class Machines:
         """Give a file or folder to the user."""
         subprocess.run(["chown", "-R", f"{USER}:", path], check=True)
 
+    def own_folders(self, path: Path) -> None:
+        """Give a folder and those in it to the user, but no files: they may have other links."""
+        command = ["find", path, "-type", "d", "-exec", "chown", f"{USER}:", "{}", "+"]
+        subprocess.run(command, check=True)
+
     def run(self, *command: str) -> str:
         """Run a command as the user, on no machine in particular, and return what it prints."""
         return subprocess.run(
