@@ -13,9 +13,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 import sqlalchemy
 import torch
-from ray import PlacementGroupID
-from ray.util import placement_group_table, remove_placement_group
-from ray.util.placement_group import PlacementGroup
 
 # The kernels of a GPU run without one in Triton's interpreter. Before Triton starts.
 if not torch.cuda.is_available():
@@ -34,21 +31,21 @@ from helpers.buckets import Bucket
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that start Ray, a cluster or a browser as slow, and run these in one process each.
+    """Mark tests with Ray, a cluster or a browser as slow, and run each kind in one process.
 
-    Tests with Ray come first, one after the other: each of them uses all cores.
+    The kinds that take longest come first.
     """
-    group_of_kind = {"cluster": "ray", "ray": "ray", "browser": "browser"}
-    groups: dict[str | None, list[pytest.Item]] = {"ray": [], "browser": [], None: []}
+    kinds: dict[str, list[pytest.Item]] = {"cluster": [], "ray": [], "browser": []}
+    others = []
     for item in items:
-        group = next(
-            (g for kind, g in group_of_kind.items() if item.get_closest_marker(kind)), None
-        )
-        groups[group].append(item)
-        if group:
+        kind = next(filter(item.get_closest_marker, kinds), None)
+        if kind is None:
+            others.append(item)
+        else:
+            kinds[kind].append(item)
             item.add_marker(pytest.mark.slow)
-            item.add_marker(pytest.mark.xdist_group(group))
-    items[:] = [item for members in groups.values() for item in members]
+            item.add_marker(pytest.mark.xdist_group(kind))
+    items[:] = [*kinds["cluster"], *kinds["ray"], *kinds["browser"], *others]
 
 
 @pytest.fixture(autouse=True)
@@ -96,24 +93,11 @@ def easyfsl() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def started_ray() -> Iterator[Cluster]:
+def two_cpus() -> Iterator[Cluster]:
     """A Ray of this machine for all tests of a module, as the commands would start it."""
     with ray_cluster(None, lambda message: None) as cluster:
         assert cluster.most_trials_at_once(StudyConfig()) >= 2, "these tests want two CPU cores"
         yield cluster
-
-
-@pytest.fixture
-def two_cpus(started_ray: Cluster) -> Iterator[Cluster]:
-    """A Ray with nothing on it.
-
-    A trial that is stopped while its workers start leaves a placement group, which keeps its cores
-    until the job ends. All tests of a module are one job: the next one would wait for these cores.
-    """
-    yield started_ray
-    for name, group in placement_group_table().items():
-        if group["state"] != "REMOVED":
-            remove_placement_group(PlacementGroup(PlacementGroupID(bytes.fromhex(name))))
 
 
 @pytest.fixture(scope="session")

@@ -109,7 +109,6 @@ def test_machines_come_for_trials_and_go_after_them(tmp_path, study_features):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
     )
 
     assert done.returncode == 0, done.stdout + done.stderr

@@ -440,7 +440,7 @@ def set_apart() -> list[str]:
 
 
 # Two starts of Ray, and a report.
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.cluster
 def test_a_study_on_slurm_is_lost_with_its_node_and_goes_on_when_it_is_requeued(
     project, monkeypatch, study_features
@@ -479,7 +479,7 @@ def test_a_study_on_slurm_is_lost_with_its_node_and_goes_on_when_it_is_requeued(
         monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
         second = start()
         try:
-            assert second.wait(timeout=300) == 0, log.read_text()
+            assert second.wait() == 0, log.read_text()
         finally:
             second.kill()
     finally:

@@ -21,15 +21,17 @@ import pytest
 import requests
 
 from helpers.ssh_machines import USER, Machines, ssh_machines, what_is_missing
+from helpers.studies import STUDY_SETTINGS
 from helpers.waiting import wait_for
 
 ROOT = Path(__file__).parent.parent
 HEAD, WORKER = "127.0.0.11", "127.0.0.12"
 
-pytestmark = pytest.mark.cluster
+# A job on a cluster starts a dozen processes one after the other, each of which imports torch. That
+# takes a minute on two idle cores.
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
-SMALL = ["--trials", "1", "--set", "num_finalists=1"]
-SMALL += ["--set", "num_final_seeds=1", "--set", "num_final_draws=2"]
+SMALL = ["--trials", "1", *(f"--set={name}={value}" for name, value in STUDY_SETTINGS.items())]
 
 
 @dataclass
@@ -119,6 +121,16 @@ def laptop(machines, tmp_path_factory):
     name = re.search(r"cluster_name: (\S+)", text)[1]
     for left in Path("/tmp/ray").glob(f"cluster-{name}.*"):
         left.unlink()
+
+
+@pytest.fixture
+def features(machines, study_features) -> list[str]:
+    """Options for small features in a folder that all machines see."""
+    folder = machines.home / "data"
+    if not folder.exists():
+        shutil.copytree(study_features.parent, folder)
+        machines.own(folder)
+    return ["--features", str(folder / study_features.name)]
 
 
 def bring_packages(machines: Machines) -> None:
@@ -263,16 +275,15 @@ def test_a_storage_that_machines_do_not_share_is_refused_with_their_names(laptop
     assert f"({HEAD})" not in line
 
 
-# A trial that starts twice and its final training, on two machines each.
-@pytest.mark.timeout(900)
-def test_a_study_outlives_a_machine_and_its_results_come_home(laptop, machines):
+def test_a_study_outlives_a_machine_and_its_results_come_home(laptop, machines, features):
     head, worker = machines.each
 
     def trains(machine) -> bool:
         return any("RayTrainWorker" in command for command in machine.commands().values())
 
     options = ["--episodes", "40", "--workers-per-trial", "2", "--no-early-stopping"]
-    with laptop.started("search.py", "--study", "one", *SMALL, *options) as (searching, log):
+    command = ["search.py", "--study", "one", *features, *SMALL, *options]
+    with laptop.started(*command) as (searching, log):
         wait_for(lambda: trains(head) and trains(worker), 600, log.read_text)
         worker.kill()
         lose_connection(laptop)
@@ -292,12 +303,12 @@ def test_a_study_outlives_a_machine_and_its_results_come_home(laptop, machines):
     assert config["storage"] == str(machines.home / "shared" / "one")
 
 
-def test_a_study_is_searched_and_reported_on_the_cluster(laptop):
+def test_a_study_is_searched_and_reported_on_the_cluster(laptop, features):
     """Of a row that is not trained: only the way there and back takes time."""
-    row = ["--method", "copy", "--head", "centroid"]
+    row = ["--method", "copy", "--head", "centroid", "--trials", "1", "--set", "shots=1,2"]
     short = ["--heads", "centroid", "--draws", "2", "--table-only"]
 
-    status, said = laptop.run("search.py", "--study", "two", *row, *SMALL)
+    status, said = laptop.run("search.py", "--study", "two", *features, *row)
     assert status == 0, said
     status, said = laptop.run("report.py", "two", *short)
 

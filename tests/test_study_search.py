@@ -31,7 +31,8 @@ from cpaan.study.trial import Trial, train_with_workers
 from helpers.runs import threads
 from helpers.studies import STUDY_SETTINGS, new_job, scores
 
-pytestmark = pytest.mark.ray
+# A test starts up to six trials, each in processes of its own that import torch.
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
 CPU = torch.device("cpu")
 

@@ -14,6 +14,7 @@ from typing import Any
 import ray
 
 from cpaan.study.config import StudyConfig
+from cpaan.study.placement_groups import sweeping_placement_groups
 
 HEAD = {"node:__internal_head__": 0.001}
 """Resource of the processes that wait for others: the head always has it, and a CPU core would be
@@ -128,7 +129,8 @@ def ray_cluster(address: str | None, progress: Callable[[str], None]) -> Iterato
     for name, value in _OWN_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     if ray.is_initialized():
-        yield _describe(ray.init(ignore_reinit_error=True, logging_level=logging.ERROR))
+        with sweeping_placement_groups():
+            yield _describe(ray.init(ignore_reinit_error=True, logging_level=logging.ERROR))
         return
     address = address or os.environ.get("RAY_ADDRESS")
     coming = _coming_nodes() if address else ()
@@ -157,7 +159,8 @@ def ray_cluster(address: str | None, progress: Callable[[str], None]) -> Iterato
         reason = " ".join(str(error).split())
         raise ValueError(f"no Ray answers at {address or 'this machine'}: {reason}") from error
     try:
-        yield _describe(context, coming)
+        with sweeping_placement_groups():
+            yield _describe(context, coming)
     finally:
         ray.shutdown()
 

@@ -1,0 +1,54 @@
+"""Placement groups whose creator has died: Ray reserves their cores until the job ends."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+from ray import ActorID, PlacementGroupID
+from ray._private.state import state
+from ray.core.generated.gcs_pb2 import PlacementGroupTableData  # type: ignore[attr-defined]
+from ray.util.placement_group import PlacementGroup, remove_placement_group
+
+_SECONDS_BETWEEN_SWEEPS = 3.0
+
+
+@contextmanager
+def sweeping_placement_groups() -> Iterator[None]:
+    """Call `remove_orphans` every few seconds in a thread, until the block ends.
+
+    Ray Train registers a placement group with its own cleaner only after the workers have started.
+    If a trial is stopped before that, nothing frees the cores of its group, and the next trial
+    waits for them until the job ends.
+    """
+    is_over = threading.Event()
+
+    def sweep() -> None:
+        while not is_over.wait(_SECONDS_BETWEEN_SWEEPS):
+            try:
+                remove_orphans()
+            except (ray.exceptions.RayError, RuntimeError):
+                continue  # the connection may come back, and whoever needs it reports its loss
+
+    thread = threading.Thread(target=sweep, name="placement groups", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def remove_orphans() -> None:
+    """Remove this job's placement groups whose creator, an actor, is dead.
+
+    Groups without such a creator are left alone: those of Ray Tune belong to the driver.
+    """
+    job = bytes.fromhex(ray.get_runtime_context().get_job_id())
+    for content in state._connect_and_get_accessor().get_placement_group_table():
+        group = PlacementGroupTableData.FromString(content)
+        # The creator of a driver's group is no actor, and has the flag all the same.
+        has_dead_creator = group.creator_actor_dead and not ActorID(group.creator_actor_id).is_nil()
+        is_removed = group.state == PlacementGroupTableData.REMOVED
+        if group.creator_job_id == job and has_dead_creator and not is_removed:
+            remove_placement_group(PlacementGroup(PlacementGroupID(group.placement_group_id)))
