@@ -4,6 +4,7 @@
 PYTHON ?= $(shell PATH=$$(echo "$$PATH" | sed "s|$(CURDIR)/.venv/bin:||g") command -v python3)
 VENV := .venv
 RUN := $(VENV)/bin/python
+# Groups of tests start in the order of tests/conftest.py: those that take longest come first.
 PYTEST := $(RUN) -m pytest --numprocesses=auto --dist=loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help

@@ -31,8 +31,6 @@ HEAD, WORKER = "127.0.0.11", "127.0.0.12"
 # takes a minute on two idle cores.
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
-SMALL = ["--trials", "1", *(f"--set={name}={value}" for name, value in STUDY_SETTINGS.items())]
-
 
 @dataclass
 class Laptop:
@@ -123,13 +121,12 @@ def laptop(machines, tmp_path_factory):
         left.unlink()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def features(machines, study_features) -> list[str]:
     """Options for small features in a folder that all machines see."""
     folder = machines.home / "data"
-    if not folder.exists():
-        shutil.copytree(study_features.parent, folder)
-        machines.own(folder)
+    shutil.copytree(study_features.parent, folder)
+    machines.own(folder)
     return ["--features", str(folder / study_features.name)]
 
 
@@ -281,8 +278,9 @@ def test_a_study_outlives_a_machine_and_its_results_come_home(laptop, machines, 
     def trains(machine) -> bool:
         return any("RayTrainWorker" in command for command in machine.commands().values())
 
-    options = ["--episodes", "40", "--workers-per-trial", "2", "--no-early-stopping"]
-    command = ["search.py", "--study", "one", *features, *SMALL, *options]
+    command = ["search.py", "--study", "one", "--trials", "1", "--episodes", "40", *features]
+    command += ["--workers-per-trial", "2", "--no-early-stopping"]
+    command += [f"--set={name}={value}" for name, value in STUDY_SETTINGS.items()]
     with laptop.started(*command) as (searching, log):
         wait_for(lambda: trains(head) and trains(worker), 600, log.read_text)
         worker.kill()

@@ -54,7 +54,7 @@ def test_diverged_training_on_ray_is_one_line(two_cpus, folder):
     config = small_config(num_epochs=1, learning_rate=1e30, warmup=0.0)
 
     with pytest.raises(ValueError, match=r"diverged before step \d.*learning_rate is 1e\+30"):
-        train(folder, config, [], num_workers=1)
+        train(folder, config, [])
 
 
 def test_more_workers_than_cpus_are_refused_at_once(two_cpus, folder):

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -95,9 +96,10 @@ def kill(pid: int) -> None:
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
     """A head without CPUs, and two nodes of one each."""
-    cluster = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": True}
-    )
+    with socket.create_server(("127.0.0.1", 0)) as server:  # another Ray may have the default port
+        port = server.getsockname()[1]
+    head = {"num_cpus": 0, "include_dashboard": True, "dashboard_port": port}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     for _ in range(2):
         cluster.add_node(num_cpus=1)
     yield cluster
@@ -122,6 +124,7 @@ def undisturbed(study: Study) -> list[tuple[float, float]]:
 def test_deaths_of_a_worker_a_trial_a_driver_and_a_node_change_no_score(study_features, cluster):
     """All of them in one trial, each after another evaluation, whose state it resumes from."""
     address = ("--address", cluster.address)
+    # Evaluations after 20, 40, ..., 1280 episodes: four deaths, and episodes left after each.
     arguments = ("--study", "s", "--trials", "1", "--episodes", "1280", "--set", "num_rungs=6")
     raylets = raylets_of(cluster)
 
@@ -169,7 +172,7 @@ def test_with_early_stopping_every_trial_ends_once_and_nothing_is_left(two_cpus,
     await_study(time_of_state, driver)
     worker, _ = workers()
     kill(worker)
-    await_study(lambda: num_ended() == 1, driver)
+    await_study(num_ended, driver)
     kill(driver.pid)
     driver.wait()
     resumed = start_search(study_features, "--resume", "s", "--address", address, resume=True)

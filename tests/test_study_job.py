@@ -259,6 +259,8 @@ def test_an_unfinished_job_has_no_score(job):
         score_job(job, CPU)
     finish(job)
     assert is_trained(job)
+    (Path(job.storage) / job.path).write_bytes(b"damaged")
+    assert not is_trained(job)
 
 
 EPISODES = {"num_episodes": 6, "num_ways": 6, "episode_shots": (1, 2), "num_queries": 2}

@@ -175,7 +175,10 @@ def is_trained(job: Job) -> bool:
     content = Storage(job.storage).read(job.path)
     if content is None:
         return False
-    episode: int = unpack_state(content)["run"]["episode"]
+    try:
+        episode: int = unpack_state(content)["run"]["episode"]
+    except Exception:  # a damaged file raises anything; `run_job` reports what is wrong with it
+        return False
     return episode == num_episodes_of(job.training)
 
 

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 import ray
 from ray import ActorID, PlacementGroupID
 from ray._private.state import state
+
+# Protobuf defines its classes at run time, where mypy does not find them.
 from ray.core.generated.gcs_pb2 import PlacementGroupTableData  # type: ignore[attr-defined]
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
@@ -28,7 +30,7 @@ def sweeping_placement_groups() -> Iterator[None]:
             try:
                 remove_orphans()
             except (ray.exceptions.RayError, RuntimeError):
-                continue  # the connection may come back, and whoever needs it reports its loss
+                continue  # a lost connection is reported where the study uses it
 
     thread = threading.Thread(target=sweep, name="placement groups", daemon=True)
     thread.start()
@@ -42,12 +44,12 @@ def sweeping_placement_groups() -> Iterator[None]:
 def remove_orphans() -> None:
     """Remove this job's placement groups whose creator, an actor, is dead.
 
-    Groups without such a creator are left alone: those of Ray Tune belong to the driver.
+    Groups that the driver has created stay. Those of Ray Tune are among them.
     """
     job = bytes.fromhex(ray.get_runtime_context().get_job_id())
     for content in state._connect_and_get_accessor().get_placement_group_table():
         group = PlacementGroupTableData.FromString(content)
-        # The creator of a driver's group is no actor, and has the flag all the same.
+        # Ray sets the flag for groups of the driver, too. Their actor id is nil.
         has_dead_creator = group.creator_actor_dead and not ActorID(group.creator_actor_id).is_nil()
         is_removed = group.state == PlacementGroupTableData.REMOVED
         if group.creator_job_id == job and has_dead_creator and not is_removed:
