@@ -11,12 +11,12 @@ Neither form can carry code. Everything that would have to be unpickled is refus
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import h5py
-
-from cpaan.feature_hdf5 import open_hdf5_pair
 from cpaan.feature_parquet import open_parquet
 from cpaan.feature_source import Source
 from cpaan.places import Place
+
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+"""The first bytes of an HDF5 file."""
 
 
 def open_source(files: Sequence[Path], label_names: Sequence[str] | None) -> Source:
@@ -31,6 +31,9 @@ def open_source(files: Sequence[Path], label_names: Sequence[str] | None) -> Sou
     """
     if len(files) == 1:
         return open_parquet(files[0])
+    # Imported here, because every process of a study imports this module and few read HDF5.
+    from cpaan.feature_hdf5 import open_hdf5_pair
+
     return open_hdf5_pair(files[0], files[1], label_names)
 
 
@@ -43,7 +46,11 @@ def expand_paths(paths: Sequence[Path]) -> list[Path]:
     if len(paths) == 1 and paths[0].is_dir():
         folder = paths[0]
         found = sorted(path.name for path in folder.iterdir())
-        chosen = _features_among(found, folder, lambda name: h5py.is_hdf5(folder / name))
+        chosen = _features_among(
+            found,
+            folder,
+            lambda name: (folder / name).is_file() and _first_bytes(folder / name) == _HDF5,
+        )
         return [folder / name for name in chosen]
     kinds = [_kind_of(path) for path in paths]
     if kinds == ["hdf5"]:
@@ -96,11 +103,10 @@ def _kind_of(path: Path) -> str:
     """Return "parquet" or "hdf5" by the file's first bytes, whatever its name."""
     if path.is_dir():
         raise ValueError(f"{path} is a folder, but a feature file is wanted here")
-    with path.open("rb") as file:
-        start = file.read(8)
+    start = _first_bytes(path)
     if start[:4] == b"PAR1":
         return "parquet"
-    if start == b"\x89HDF\r\n\x1a\n":
+    if start == _HDF5:
         return "hdf5"
     if start[:1] == b"\x80" or start[:2] == b"PK" or start[:6] == b"\x93NUMPY":
         raise ValueError(
@@ -108,3 +114,8 @@ def _kind_of(path: Path) -> str:
             "can run code; load it yourself and use FeatureTable.from_arrays"
         )
     raise ValueError(f"{path} is neither Parquet nor HDF5")
+
+
+def _first_bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(len(_HDF5))

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import pandas as pd
 import torch
-from sklearn.manifold import TSNE
 from torch import Tensor
 
 from cpaan.low_shot import LowShotMethod
@@ -131,6 +130,9 @@ def _map(
         return Illustration.empty().projections
     perplexity = min(_PERPLEXITY, (len(everything) - 1) / 3)
     # From the two main directions, so that the same points give the same map.
+    # Imported here, because every process of a report imports this module and few draw the map.
+    from sklearn.manifold import TSNE
+
     tsne = TSNE(perplexity=perplexity, init="pca", random_state=seed)
     places = tsne.fit_transform(everything.astype(np.float32))
     frame = pd.DataFrame(labels, columns=_MAP_COLUMNS[:3])

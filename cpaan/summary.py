@@ -8,7 +8,6 @@ from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
 ROW = ["method", "head"]
 CELL = [*ROW, "column", "shots"]
@@ -103,5 +102,8 @@ def mean_interval(values: pd.Series, num_comparisons: int = 1) -> float:
     """
     if len(values) < 2:
         return float("nan")
+    # Imported here, because every process of a study imports this module and few need SciPy.
+    from scipy.special import stdtrit
+
     quantile = stdtrit(len(values) - 1, 1 - (1 - CONFIDENCE) / (2 * num_comparisons))
     return float(quantile * values.std() / np.sqrt(len(values)))

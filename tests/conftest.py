@@ -92,9 +92,9 @@ def easyfsl() -> ModuleType:
     return easyfsl.methods
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def two_cpus() -> Iterator[Cluster]:
-    """A Ray of this machine for all tests of a module, as the commands would start it."""
+    """A Ray of this machine for all tests that need one, as the commands would start it."""
     with ray_cluster(None, lambda message: None) as cluster:
         assert cluster.most_trials_at_once(StudyConfig()) >= 2, "these tests want two CPU cores"
         yield cluster

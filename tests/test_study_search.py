@@ -96,7 +96,7 @@ def test_a_study_is_searched_gone_on_with_and_reported(
 ):
     """Once with everything: Ray Train, and a report with all its pictures."""
     folder = Path("results/mine")
-    assert search(arguments(study_features, "--study", "without", "--trials", "2")) == 0
+    assert search(arguments(study_features, "--study", "without", "--trials", "1")) == 0
     without_train = curves(Path("results/without"))
     capsys.readouterr()
 
@@ -113,16 +113,18 @@ def test_a_study_is_searched_gone_on_with_and_reported(
     )
     first = pd.read_parquet(folder / "trials.parquet")
     assert first["trial"].tolist() == [0, 1]
-    names = {actor.class_name for actor in list_actors(limit=1000)}
+    # Another Ray may run on this machine at the same time.
+    actors = partial(list_actors, ray.get_runtime_context().gcs_address, limit=10_000)
+    names = {actor.class_name for actor in actors()}
     assert "TrainStateActor" in names, "by which the dashboard knows of Train runs"
     assert list((folder / "tensorboard").glob("0000/events*"))
     assert not list(folder.glob("ray/**/*.pt")), "states are kept once"
     # Which of the two trials is stopped early depends on which of them is sooner.
-    for one, other in zip(curves(folder), without_train, strict=True):
-        both = one.keys() & other.keys()
-        assert both
-        assert {each: one[each] for each in both} == {each: other[each] for each in both}
-    trials = [each for each in list_actors(limit=10_000) if each.class_name == "ImplicitFunc"]
+    one, other = curves(folder)[0], without_train[0]
+    both = one.keys() & other.keys()
+    assert both
+    assert {each: one[each] for each in both} == {each: other[each] for each in both}
+    trials = [each for each in actors() if each.class_name == "ImplicitFunc"]
     assert {each.state for each in trials} == {"DEAD"}, "those too that were stopped early"
 
     assert search(["--resume", "mine", "--trials", "3"]) == 0
