@@ -272,9 +272,7 @@ def test_a_storage_that_machines_do_not_share_is_refused_with_their_names(laptop
     assert f"({HEAD})" not in line
 
 
-def test_a_study_outlives_a_machine_and_its_results_and_report_come_home(
-    laptop, machines, features
-):
+def test_a_study_outlives_a_machine_and_its_results_come_home(laptop, machines, features):
     head, worker = machines.each
 
     def trains(machine) -> bool:
@@ -302,10 +300,18 @@ def test_a_study_outlives_a_machine_and_its_results_and_report_come_home(
     config = json.loads((laptop.home / "results" / "one" / "config.json").read_text())
     assert config["storage"] == str(machines.home / "shared" / "one")
 
-    short = ["--heads", "cosine", "--draws", "2", "--seeds", "1", "--table-only"]
-    status, said = laptop.run("report.py", "one", *short)
+
+def test_a_study_is_searched_and_reported_on_the_cluster(laptop, features):
+    """Of a row that is not trained: only the way there and back takes time."""
+    row = ["--method", "copy", "--head", "centroid", "--trials", "1", "--set", "shots=1,2"]
+    short = ["--heads", "centroid", "--draws", "2", "--table-only"]
+
+    status, said = laptop.run("search.py", "--study", "two", *features, *row)
     assert status == 0, said
-    assert (laptop.home / "results" / "one" / "report" / "report.md").exists()
+    status, said = laptop.run("report.py", "two", *short)
+
+    assert status == 0, said
+    assert (laptop.home / "results" / "two" / "report" / "report.md").exists()
     assert len((laptop.home / "results" / "test-reads.jsonl").read_text().splitlines()) == 1
 
 
