@@ -12,6 +12,17 @@ from cpaan import files
 from cpaan.files import load_state, locked, save_state
 
 
+def test_a_reader_keeps_the_file_that_it_has_opened(tmp_path):
+    path = tmp_path / "file"
+    files.write_whole(path, "old")
+
+    with path.open() as reader:
+        files.write_whole(path, "new")
+
+        assert reader.read() == "old"
+    assert path.read_text() == "new"
+
+
 def test_a_state_reads_back(tmp_path):
     save_state(tmp_path / "run.pt", {"step": 3, "weights": torch.ones(2)})
 
