@@ -1,12 +1,13 @@
 """Low-shot learning by feature augmentation: methods, and the benchmark that judges them."""
 
-from cpaan.benchmark import Results, evaluate
-from cpaan.config import EvaluationConfig, TrainConfig
-from cpaan.feature_cache import open_features
-from cpaan.feature_parquet import read_about, write_compact_features, write_features
-from cpaan.features import FeatureTable
-from cpaan.splits import Phase, Split, read_split
-from cpaan.tables import accuracy_table, difference_table
+from cpaan.data.cache import open_features
+from cpaan.data.parquet import read_about, write_compact_features, write_features
+from cpaan.data.splits import Phase, Split, read_split
+from cpaan.data.table import FeatureTable
+from cpaan.evaluation.runner import Results, evaluate
+from cpaan.gan.config import TrainConfig
+from cpaan.protocol.config import EvaluationConfig
+from cpaan.report.text_tables import accuracy_table, difference_table
 
 __all__ = [
     "EvaluationConfig",

@@ -18,14 +18,14 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from cpaan.builtin import FOLDER as BUILTIN
-from cpaan.feature_cache import open_features
-from cpaan.feature_parquet import write_features
-from cpaan.files import write_whole
-from cpaan.places import Place
+from cpaan.core.files import write_whole
+from cpaan.core.remote_paths import Place
+from cpaan.data.builtin import FOLDER as BUILTIN
+from cpaan.data.cache import open_features
+from cpaan.data.parquet import write_features
+from cpaan.data.synthetic import GaussianClasses, gaussian_classes
 from cpaan.study.cluster import Cluster, ray_cluster
 from cpaan.study.config import StudyConfig
-from cpaan.synthetic import GaussianClasses, gaussian_classes
 from helpers.buckets import Bucket
 
 

@@ -24,7 +24,7 @@ from cpaan.bench.measuring import TITLES, Bench, Row, table, to_json
 from cpaan.bench.scales import SCALES
 from cpaan.cli.guard import guarded
 from cpaan.cli.options import Parser, add_traceback, check_writable, choose_device, new_progress
-from cpaan.files import write_whole
+from cpaan.core.files import write_whole
 
 BENCHMARKS = {
     "kyfan": kyfan,

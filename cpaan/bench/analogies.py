@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from cpaan.bench.measuring import Bench, Row, Subject
-from cpaan.parts.analogies import Analogies, mine_analogies
-from cpaan.parts.clusters import Clusters
-from cpaan.randomness import new_rng
+from cpaan.core.randomness import new_rng
+from cpaan.methods.parts.analogies import Analogies, mine_analogies
+from cpaan.methods.parts.clusters import Clusters
 
 HELP = "analogies of all pairs of clusters, against products of all ordered pairs' differences"
 

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 from cpaan.bench.measuring import Bench, Row, summarise
-from cpaan.builtin import builtin_features
-from cpaan.config import EvaluationConfig, TrainConfig
-from cpaan.files import load_state
+from cpaan.core.files import load_state
+from cpaan.data.builtin import builtin_features
+from cpaan.gan.config import TrainConfig
+from cpaan.protocol.config import EvaluationConfig
 from cpaan.study.config import DataReference, StudyConfig
 from cpaan.study.job import Job
 

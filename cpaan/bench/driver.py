@@ -14,7 +14,7 @@ import numpy as np
 from cpaan.bench.measuring import Bench, Row, summarise
 from cpaan.bench.simulation import Simulated, simulate
 from cpaan.bench.study_time import MEASURED
-from cpaan.builtin import builtin_features
+from cpaan.data.builtin import builtin_features
 from cpaan.study.config import PRESETS, DataReference, StudyConfig
 from cpaan.study.folder import Study, state_path
 from cpaan.study.job import Evaluation, Report

@@ -14,13 +14,13 @@ from cpaan.bench import kyfan
 from cpaan.bench.measuring import Bench, Row, Subject
 from cpaan.bench.plain import PlainRun, plain_terms
 from cpaan.bench.scales import training_data
-from cpaan.config import TrainConfig
-from cpaan.devices import quick_products
-from cpaan.episodes import MetaEpisodes
-from cpaan.gans import GANS, Gan, discriminator_terms, moment_terms, pair_terms
-from cpaan.randomness import new_rng
-from cpaan.training import TrainingRun
-from cpaan.training_data import TrainingData
+from cpaan.core.devices import quick_products
+from cpaan.core.randomness import new_rng
+from cpaan.gan.config import TrainConfig
+from cpaan.gan.episodes import MetaEpisodes
+from cpaan.gan.gans import GANS, Gan, discriminator_terms, moment_terms, pair_terms
+from cpaan.gan.loop import TrainingRun
+from cpaan.gan.training_data import TrainingData
 
 HELP = "a whole training step of each of the four GANs, against the plain definition of it"
 

@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
-from cpaan.augmentation import copy
-from cpaan.baselines.controls import Control
 from cpaan.bench.measuring import Bench, Row, Subject, Timing
 from cpaan.bench.scales import Scale
-from cpaan.builtin import builtin_features
-from cpaan.classifiers import LinearClassifier, real_shares
-from cpaan.config import LINEAR_AS_IN_BENCHMARK, EvaluationConfig
-from cpaan.evaluation import score
-from cpaan.randomness import new_rng
-from cpaan.scoring import draw_phase
-from cpaan.splits import VALIDATION_PHASE
-from cpaan.tasks import BaseSet, LowShotTask, Problem, Queries, read_phase
+from cpaan.core.randomness import new_rng
+from cpaan.data.builtin import builtin_features
+from cpaan.data.splits import VALIDATION_PHASE
+from cpaan.evaluation.scoring import draw_phase
+from cpaan.methods.controls import Control
+from cpaan.protocol.accuracy import score
+from cpaan.protocol.augmentation import copy
+from cpaan.protocol.config import LINEAR_AS_IN_BENCHMARK, EvaluationConfig
+from cpaan.protocol.heads import LinearClassifier, real_shares
+from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem, Queries, read_phase
 
 HELP = "an evaluation with the linear head, all problems at once, against one after the other"
 

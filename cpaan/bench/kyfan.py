@@ -14,13 +14,13 @@ from torch import Tensor
 from cpaan.bench.measuring import Bench, Row, Subject
 from cpaan.bench.plain import ky_fan
 from cpaan.bench.scales import training_data
-from cpaan.config import TrainConfig
-from cpaan.devices import Recorded, quick_products
-from cpaan.episodes import MetaEpisodes
-from cpaan.linalg import Spectra, covariance_distances, covariances
-from cpaan.objectives import choose_covariance_classes
-from cpaan.randomness import new_rng
-from cpaan.training_data import TrainingData
+from cpaan.core.devices import Recorded, quick_products
+from cpaan.core.randomness import new_rng
+from cpaan.gan.config import TrainConfig
+from cpaan.gan.covariance import Spectra, covariance_distances, covariances
+from cpaan.gan.episodes import MetaEpisodes
+from cpaan.gan.objectives import choose_covariance_classes
+from cpaan.gan.training_data import TrainingData
 
 HELP = "the covariance term: norms of all pairs and their gradient, against a full SVD of each"
 

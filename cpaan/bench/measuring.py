@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from cpaan.bench.scales import Scale
-from cpaan.provenance import describe_run
-from cpaan.randomness import new_rng
+from cpaan.core.provenance import describe_run
+from cpaan.core.randomness import new_rng
 
 Row = dict[str, Any]
 

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu, linear, relu
 
-from cpaan.config import TrainConfig
-from cpaan.devices import quick_products
-from cpaan.episodes import Episode, Episodes
-from cpaan.gans import Gan, Networks, Terms
-from cpaan.neighbours import draw_by
-from cpaan.networks import Discriminator, Generator
-from cpaan.noise import MixtureNoise
-from cpaan.randomness import new_rng, reseed
-from cpaan.training_data import TrainingData
+from cpaan.core.devices import quick_products
+from cpaan.core.randomness import new_rng, reseed
+from cpaan.gan.config import TrainConfig
+from cpaan.gan.episodes import Episode, Episodes
+from cpaan.gan.gans import Gan, Networks, Terms
+from cpaan.gan.networks import Discriminator, Generator
+from cpaan.gan.noise import MixtureNoise
+from cpaan.gan.training_data import TrainingData
+from cpaan.protocol.neighbours import draw_by
 
 _SLOPE = 0.1  # of leaky ReLU
 
@@ -401,7 +401,7 @@ class PlainRun:
     def __init__(
         self, gan: Gan, episodes: Episodes, config: TrainConfig, rng: torch.Generator
     ) -> None:
-        """Draw the networks' weights: those of a `cpaan.training.TrainingRun` of an equal rng."""
+        """Draw the networks' weights: those of a `cpaan.gan.loop.TrainingRun` of an equal rng."""
         self._gan, self._episodes, self._config = gan, episodes, config
         self._episode = 0
         self._seed_word = int(torch.randint(2**62, (), generator=rng))

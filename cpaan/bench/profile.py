@@ -5,10 +5,10 @@ from torch.profiler import ProfilerActivity, profile
 
 from cpaan.bench.measuring import Bench, Row, Subject, summarise
 from cpaan.bench.scales import training_data
-from cpaan.episodes import MetaEpisodes
-from cpaan.gans import GANS
-from cpaan.randomness import new_rng
-from cpaan.training import TrainingRun
+from cpaan.core.randomness import new_rng
+from cpaan.gan.episodes import MetaEpisodes
+from cpaan.gan.gans import GANS
+from cpaan.gan.loop import TrainingRun
 
 HELP = "where the time of a step of cCov-GAN goes, by kind of kernel; cuda"
 

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cpaan.builtin import builtin_features
-from cpaan.config import TrainConfig
-from cpaan.features import TRAIN
-from cpaan.randomness import new_rng
-from cpaan.splits import VALIDATION_PHASE
-from cpaan.tasks import BaseSet
-from cpaan.training_data import TrainingData
+from cpaan.core.randomness import new_rng
+from cpaan.data.builtin import builtin_features
+from cpaan.data.splits import VALIDATION_PHASE
+from cpaan.data.table import TRAIN
+from cpaan.gan.config import TrainConfig
+from cpaan.gan.training_data import TrainingData
+from cpaan.protocol.tasks import BaseSet
 
 _WORD_OF_CLASSES = 1  # apart from every other use of a seed
 

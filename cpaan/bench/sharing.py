@@ -10,10 +10,10 @@ import torch
 
 from cpaan.bench.measuring import Bench, Row, Timing, summarise
 from cpaan.bench.scales import SCALES, Scale, training_data
-from cpaan.episodes import MetaEpisodes
-from cpaan.gans import GANS
-from cpaan.randomness import new_rng
-from cpaan.training import TrainingRun
+from cpaan.core.randomness import new_rng
+from cpaan.gan.episodes import MetaEpisodes
+from cpaan.gan.gans import GANS
+from cpaan.gan.loop import TrainingRun
 
 HELP = "1, 2, 4 and 8 trainings at once as processes on one device, against one alone"
 

@@ -9,7 +9,7 @@ import torch
 
 from cpaan.bench.data_parallel import SIZES, make_job
 from cpaan.bench.measuring import Bench, Row, summarise
-from cpaan.files import load_state, pack_state
+from cpaan.core.files import load_state, pack_state
 from cpaan.study.config import PRESETS
 from cpaan.study.job import run_job
 from cpaan.study.storage import Storage

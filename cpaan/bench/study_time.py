@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cpaan.bench.measuring import Bench, Row, summarise
-from cpaan.methods import num_episodes_of
+from cpaan.methods.registry import num_episodes_of
 from cpaan.study.config import PRESETS, StudyConfig
 
 HELP = "a model of a study's time and cost on 1, 8, 64 and 512 GPUs; nothing is measured"

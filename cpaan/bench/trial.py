@@ -11,13 +11,13 @@ import torch
 
 from cpaan.bench.measuring import Bench, Row, summarise
 from cpaan.bench.scales import Scale, real_classes
-from cpaan.builtin import builtin_features
-from cpaan.feature_cache import open_features
-from cpaan.feature_parquet import write_features
-from cpaan.features import TEST, TRAIN, FeatureTable
-from cpaan.files import load_state
-from cpaan.randomness import new_rng
-from cpaan.splits import Phase, Split
+from cpaan.core.files import load_state
+from cpaan.core.randomness import new_rng
+from cpaan.data.builtin import builtin_features
+from cpaan.data.cache import open_features
+from cpaan.data.parquet import write_features
+from cpaan.data.splits import Phase, Split
+from cpaan.data.table import TEST, TRAIN, FeatureTable
 from cpaan.study.config import PRESETS, DataReference, StudyConfig
 from cpaan.study.job import Job
 

@@ -5,22 +5,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cpaan.benchmark import Evaluator, Plan, Results, Run, evaluate, run_one_by_one
 from cpaan.cli.evaluate_options import add_parser, configs_from
 from cpaan.cli.guard import INCOMPLETE
 from cpaan.cli.options import check_writable, choose_device, new_progress, open_data
-from cpaan.config import OWN
-from cpaan.features import align_rows
-from cpaan.files import write_whole
-from cpaan.low_shot import Progress
-from cpaan.methods import ROWS, TABLE_1, expand_methods, heads_of
-from cpaan.parallel import InProcesses
-from cpaan.provenance import TEST_READS
-from cpaan.splits import TEST_PHASE, read_draws
-from cpaan.summary import check_row, is_only_row
-from cpaan.table_one import TableOne, tables_of
-from cpaan.tables import accuracy_table, difference_table, diversity_table
-from cpaan.tasks import check_phase
+from cpaan.core.files import write_whole
+from cpaan.core.provenance import TEST_READS
+from cpaan.data.splits import TEST_PHASE, read_draws
+from cpaan.data.table import align_rows
+from cpaan.evaluation.parallel import InProcesses
+from cpaan.evaluation.runner import Evaluator, Plan, Results, Run, evaluate, run_one_by_one
+from cpaan.methods.base import Progress
+from cpaan.methods.registry import ROWS, TABLE_1, expand_methods, heads_of
+from cpaan.protocol.config import OWN
+from cpaan.protocol.statistics import check_row, is_only_row
+from cpaan.protocol.tasks import check_phase
+from cpaan.report.table_one import TableOne, tables_of
+from cpaan.report.text_tables import accuracy_table, difference_table, diversity_table
 
 PARTS, CHECKPOINTS = "parts", "checkpoints"
 
@@ -85,6 +85,10 @@ def _evaluate(options: argparse.Namespace) -> int:
     if options.out:  # before any printing, which a closed pipe can end
         try:
             results.write(options.out)
+            # Here, because matplotlib takes half a second to import.
+            from cpaan.report.figures.accuracy import draw_accuracy
+
+            write_whole(options.out / "accuracy.svg", draw_accuracy(results.scores))
             if as_table_1:
                 tables = tables_of(results.scores, _labels_of(results), results.heads)
                 write_whole(options.out / "table-1.md", "\n\n".join(map(TableOne.markdown, tables)))

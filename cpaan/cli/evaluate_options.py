@@ -6,18 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from cpaan.cli.options import add_device, add_traceback, names, positive_number, positive_numbers
-from cpaan.config import (
-    LINEAR_AS_IN_BENCHMARK,
-    META_TESTING_AS_PRINTED,
-    EvaluationConfig,
-    TrainConfig,
-)
-from cpaan.evaluation import COLUMNS
-from cpaan.methods import CONTROLS, METHODS, ROWS, TABLE_1, with_episodes
-from cpaan.provenance import TEST_READS
-from cpaan.settings import Settings, parse_settings
-from cpaan.splits import TEST_PHASE, VALIDATION_PHASE
-from cpaan.table_row import PN
+from cpaan.core.provenance import TEST_READS
+from cpaan.core.settings import Settings, parse_settings
+from cpaan.data.splits import TEST_PHASE, VALIDATION_PHASE
+from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
+from cpaan.methods.registry import CONTROLS, METHODS, ROWS, TABLE_1, with_episodes
+from cpaan.methods.table_row import PN
+from cpaan.protocol.accuracy import COLUMNS
+from cpaan.protocol.config import LINEAR_AS_IN_BENCHMARK, EvaluationConfig
 
 _HELP = """\
 Score low-shot methods on novel classes, and print the table.

@@ -10,10 +10,10 @@ from typing import NoReturn
 
 import torch
 
-from cpaan.builtin import builtin_features
-from cpaan.feature_cache import open_features
-from cpaan.features import FeatureTable
-from cpaan.splits import Split, find_split, read_split
+from cpaan.data.builtin import builtin_features
+from cpaan.data.cache import open_features
+from cpaan.data.splits import Split, find_split, read_split
+from cpaan.data.table import FeatureTable
 
 BAD_INPUT = 2
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from cpaan.cli.guard import INCOMPLETE, INTERRUPTED
 from cpaan.cli.options import new_progress
-from cpaan.places import is_address
-from cpaan.provenance import TEST_READS, take_over_test_reads
+from cpaan.core.provenance import TEST_READS, take_over_test_reads
+from cpaan.core.remote_paths import is_address
 from cpaan.study.records import CONFIG
 from cpaan.study.remote import INPUTS, Jobs, NotThereError, RemoteCluster
 

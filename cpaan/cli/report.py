@@ -13,10 +13,10 @@ from cpaan.cli.study_options import RESULTS
 from cpaan.cli.study_setup import fetch_if_absent
 from cpaan.cli.table_setup import fetch_rows
 from cpaan.cli.watching import StudyWatch
-from cpaan.config import HEADS
-from cpaan.page.page import INDEX, write_page
-from cpaan.provenance import TEST_READS, take_over_test_reads
-from cpaan.splits import TEST_PHASE, read_draws
+from cpaan.core.provenance import TEST_READS, take_over_test_reads
+from cpaan.data.splits import TEST_PHASE, read_draws
+from cpaan.protocol.config import HEADS
+from cpaan.report.page.page import INDEX, write_page
 from cpaan.study.cluster import ray_cluster
 from cpaan.study.fleet import WorkLostError
 from cpaan.study.folder import find_study, read_study

@@ -17,11 +17,12 @@ from cpaan.cli.options import (
     new_progress,
     positive_number,
 )
-from cpaan.feature_cache import local_files, open_features
-from cpaan.feature_parquet import read_about, write_compact_features
-from cpaan.features import FeatureTable, name_some
-from cpaan.few_shot_episodes import check_rows
-from cpaan.provenance import describe_run
+from cpaan.core.provenance import describe_run
+from cpaan.core.settings import parse_settings
+from cpaan.data.cache import local_files, open_features
+from cpaan.data.parquet import read_about, write_compact_features
+from cpaan.data.splits import Split, copy_split, find_split, read_split
+from cpaan.data.table import FeatureTable, name_some
 from cpaan.representation.backbone_training import BACKBONE, train_alone
 from cpaan.representation.config import BackboneConfig, EmbeddingConfig
 from cpaan.representation.decoding import find_size
@@ -29,8 +30,7 @@ from cpaan.representation.embedding_training import EMBEDDING, embed
 from cpaan.representation.images import open_images
 from cpaan.representation.layout import ABOUT, FEATURES
 from cpaan.representation.pipeline import Job, Train, represent
-from cpaan.settings import parse_settings
-from cpaan.splits import Split, copy_split, find_split, read_split
+from cpaan.training.few_shot_episodes import check_rows
 
 _HELP = """\
 Train a ResNet-10 on the base classes of a split, and make features of all its classes.

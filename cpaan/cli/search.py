@@ -28,7 +28,7 @@ from cpaan.cli.study_setup import (
 )
 from cpaan.cli.table_setup import fetch_rows, study_of_row
 from cpaan.cli.watching import StudyWatch
-from cpaan.places import is_address
+from cpaan.core.remote_paths import is_address
 from cpaan.study.cluster import Cluster, ray_cluster
 from cpaan.study.fleet import WorkLostError
 from cpaan.study.folder import Study, StudyInUseError, find_study

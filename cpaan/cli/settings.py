@@ -8,11 +8,12 @@ import textwrap
 from typing import Any
 
 from cpaan.cli.options import add_traceback
-from cpaan.config import META_TESTING_AS_PRINTED, EvaluationConfig, TrainConfig
-from cpaan.methods import ROWS
+from cpaan.core.settings import Settings
+from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
+from cpaan.methods.registry import ROWS
+from cpaan.methods.table_row import PN
+from cpaan.protocol.config import EvaluationConfig
 from cpaan.representation.config import BackboneConfig, EmbeddingConfig
-from cpaan.settings import Settings
-from cpaan.table_row import PN
 
 _HELP = """\
 List all settings: name, value, the paper's or the benchmark's value where it is another, and what

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from cpaan.cli.options import add_traceback, check_writable, new_progress, positive_number
-from cpaan.config import TrainConfig
-from cpaan.figures.spiral import draw_spiral
-from cpaan.files import write_whole
-from cpaan.gans import GANS
-from cpaan.provenance import describe_run
-from cpaan.settings import parse_settings
-from cpaan.spiral import SPIRAL_CONFIG, SpiralOutcome, check_spiral, draw_points, run_spiral
+from cpaan.core.files import write_whole
+from cpaan.core.provenance import describe_run
+from cpaan.core.settings import parse_settings
+from cpaan.gan.config import TrainConfig
+from cpaan.gan.gans import GANS
+from cpaan.gan.spiral import SPIRAL_CONFIG, SpiralOutcome, check_spiral, draw_points, run_spiral
+from cpaan.report.figures.spiral import draw_spiral
 
 _HELP = """\
 Train the four GANs on a spiral in the plane, and draw what they make of it (Figure 3 of the paper).

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from cpaan.cli.options import Parser, add_traceback, positive_number
 from cpaan.cli.remote import add_cluster
-from cpaan.config import HEADS, OWN, TrainConfig
-from cpaan.methods import METHODS, TABLE_1
+from cpaan.gan.config import TrainConfig
+from cpaan.methods.registry import METHODS, TABLE_1
+from cpaan.protocol.config import HEADS, OWN
 from cpaan.study.config import PRESETS, StudyConfig
 
 PROGRAM = "python tune/search.py"

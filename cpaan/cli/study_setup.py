@@ -11,17 +11,23 @@ from typing import Any
 from cpaan.cli.options import check_writable, names, open_data
 from cpaan.cli.remote import check_name
 from cpaan.cli.study_options import PROGRAM, RESULTS
-from cpaan.feature_cache import open_features
-from cpaan.features import TRAIN, FeatureTable, align_rows
-from cpaan.methods import ROWS, check_method, expand_methods, num_episodes_of, with_episodes
-from cpaan.places import absolute, join
-from cpaan.settings import Settings, parse_settings
-from cpaan.splits import VALIDATION_PHASE
+from cpaan.core.remote_paths import absolute, join
+from cpaan.core.settings import Settings, parse_settings
+from cpaan.data.cache import open_features
+from cpaan.data.splits import VALIDATION_PHASE
+from cpaan.data.table import TRAIN, FeatureTable, align_rows
+from cpaan.methods.registry import (
+    ROWS,
+    check_method,
+    expand_methods,
+    num_episodes_of,
+    with_episodes,
+)
+from cpaan.protocol.tasks import check_phase
 from cpaan.study.config import PRESETS, DataReference, StudyConfig
 from cpaan.study.folder import Study, fetch_study, read_study
 from cpaan.study.records import CONFIG
-from cpaan.tasks import check_phase
-from cpaan.workers import Workers
+from cpaan.training.workers import Workers
 
 STORAGE = "CPAAN_STORAGE"
 """Environment variable of a cluster's head: where studies keep what their machines share."""

@@ -13,8 +13,8 @@ from cpaan.cli.study_setup import (
     new_study,
     resumed_study,
 )
-from cpaan.config import EvaluationConfig
-from cpaan.methods import ROWS
+from cpaan.methods.registry import ROWS
+from cpaan.protocol.config import EvaluationConfig
 from cpaan.study.config import StudyConfig
 from cpaan.study.folder import Study, read_study
 from cpaan.study.records import CONFIG

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from cpaan.randomness import new_rng
+from cpaan.core.randomness import new_rng
 from cpaan.representation.backbone import Backbone, backbone_loss
 from cpaan.representation.config import BackboneConfig
 from cpaan.representation.views import cut_and_paste, random_views
-from cpaan.workers import ALONE, Workers
+from cpaan.training.workers import ALONE, Workers
 
 _VIEW_STEP = 8  # sizes of views are multiples of this, so that the stages halve them evenly
 _DECAY_OF_STEPS = 0.1

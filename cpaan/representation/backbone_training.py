@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from cpaan.files import load_state, save_state
-from cpaan.provenance import describe_run
+from cpaan.core.files import load_state, save_state
+from cpaan.core.provenance import describe_run
 from cpaan.representation.backbone import Backbone
 from cpaan.representation.backbone_run import BackboneRun
 from cpaan.representation.config import BackboneConfig
-from cpaan.workers import ALONE, Workers
+from cpaan.training.workers import ALONE, Workers
 
 IMAGES, LABELS, BACKBONE = "images.npy", "labels.npy", "backbone.pt"
 _MOST_STEPS_AT_ONCE = 50  # between looks at the loss

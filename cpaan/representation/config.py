@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from cpaan.layers import PerceptronSettings
-from cpaan.learning import EpisodeSettings, LearningSettings
-from cpaan.settings import Settings
+from cpaan.core.settings import Settings
+from cpaan.training.layers import PerceptronSettings
+from cpaan.training.learning import EpisodeSettings, LearningSettings
 
 LARGEST_SMALL_IMAGE = 64
 """Up to this size (Tiny-ImageNet's) every pixel counts: the network's stem keeps them all."""

@@ -22,7 +22,7 @@ from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
-from cpaan.features import name_some
+from cpaan.data.table import name_some
 from cpaan.representation.images import Content, ImageList
 
 _MAX_BATCH_IMAGES, _MAX_BATCH_BYTES = 256, 1 << 24

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from cpaan.features import FeatureTable, as_feature_block, finish_fingerprint
-from cpaan.few_shot_episodes import FewShotEpisode, FewShotEpisodes, percent_right
-from cpaan.layers import Perceptron, find_log_scale
-from cpaan.learning import EpisodeRngs, LearningRun
-from cpaan.randomness import new_rng
+from cpaan.core.randomness import new_rng
+from cpaan.data.table import FeatureTable, as_feature_block, finish_fingerprint
+from cpaan.protocol.tasks import BaseSet
 from cpaan.representation.config import EmbeddingConfig
-from cpaan.tasks import BaseSet
-from cpaan.workers import ALONE, Workers
+from cpaan.training.few_shot_episodes import FewShotEpisode, FewShotEpisodes, percent_right
+from cpaan.training.layers import Perceptron, find_log_scale
+from cpaan.training.learning import EpisodeRngs, LearningRun
+from cpaan.training.workers import ALONE, Workers
 
 _ROWS_PER_BLOCK = 8192
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from cpaan.feature_cache import open_features
-from cpaan.feature_parquet import write_features
-from cpaan.features import FeatureTable
-from cpaan.few_shot_episodes import read_base
-from cpaan.files import load_state, save_state, write_whole
-from cpaan.provenance import describe_run
+from cpaan.core.files import load_state, save_state, write_whole
+from cpaan.core.provenance import describe_run
+from cpaan.data.cache import open_features
+from cpaan.data.parquet import write_features
+from cpaan.data.splits import VALIDATION_PHASE, Split
+from cpaan.data.table import FeatureTable
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.representation.embedding import EmbeddingRun, embed_table
 from cpaan.representation.layout import (
@@ -24,7 +24,7 @@ from cpaan.representation.layout import (
     refuse_foreign,
 )
 from cpaan.representation.quality import centroid_quality
-from cpaan.splits import VALIDATION_PHASE, Split
+from cpaan.training.few_shot_episodes import read_base
 
 EMBEDDING = "embedding.pt"
 _EPISODES_AT_ONCE = 20

@@ -25,7 +25,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.io import loadmat
 
-from cpaan.features import name_some
+from cpaan.data.table import name_some
 
 _ENDINGS = (".jpeg", ".jpg", ".png")
 _LIST_NAMES = (

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from cpaan.features import TEST, TRAIN, name_some, parse_partitions
+from cpaan.data.table import TEST, TRAIN, name_some, parse_partitions
 from cpaan.representation.imagenet_folders import list_folders
 
 _CLASS_COLUMNS, _PARTITION_COLUMN, _IMAGE_COLUMNS = (

@@ -15,11 +15,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cpaan.feature_cache import open_features
-from cpaan.feature_parquet import write_features
-from cpaan.features import TEST, TRAIN, FeatureTable, name_some
-from cpaan.files import load_state, replacing, save_state, write_whole
-from cpaan.provenance import describe_run
+from cpaan.core.files import load_state, replacing, save_state, write_whole
+from cpaan.core.provenance import describe_run
+from cpaan.data.cache import open_features
+from cpaan.data.parquet import write_features
+from cpaan.data.splits import TEST_PHASE, VALIDATION_PHASE, Split
+from cpaan.data.table import TEST, TRAIN, FeatureTable, name_some
 from cpaan.representation.backbone_training import BACKBONE, LABELS, load_backbone
 from cpaan.representation.config import BackboneConfig
 from cpaan.representation.decoding import BadImages, Pixels
@@ -34,7 +35,6 @@ from cpaan.representation.layout import (
 from cpaan.representation.quality import centroid_quality, top_accuracies
 from cpaan.representation.resnet import FEATURE_DIM
 from cpaan.representation.stores import RowStore
-from cpaan.splits import TEST_PHASE, VALIDATION_PHASE, Split
 
 _WORK, _JOB = "work", "job.json"
 

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cpaan.features import TEST, TRAIN, FeatureTable
+from cpaan.data.table import TEST, TRAIN, FeatureTable
 
 
 @dataclass(frozen=True)

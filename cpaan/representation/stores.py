@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from cpaan.files import replacing, write_whole
+from cpaan.core.files import replacing, write_whole
 from cpaan.representation.decoding import BadImages, Pixels, decode_images
 from cpaan.representation.images import ImageList
 

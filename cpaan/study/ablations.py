@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cpaan.claims.neighbours import HARD, NEIGHBOURS, NOBODY, SOFT
-from cpaan.claims.reasons import WITHOUT_ADVERSARY
-from cpaan.config import META_TESTING_AS_PRINTED, TrainConfig
-from cpaan.gans import GANS
-from cpaan.methods import ROWS
-from cpaan.page.contents import Ablation
+from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
+from cpaan.gan.gans import GANS
+from cpaan.methods.registry import ROWS
+from cpaan.report.claims.neighbours import HARD, NEIGHBOURS, NOBODY, SOFT
+from cpaan.report.claims.reasons import WITHOUT_ADVERSARY
+from cpaan.report.page.contents import Ablation
 from cpaan.study.report_rows import Row
 from cpaan.study.space import Settled
 

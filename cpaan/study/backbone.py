@@ -16,7 +16,7 @@ from ray.util.queue import Queue
 from cpaan.representation.backbone_training import TrainingReporter, train_backbone
 from cpaan.representation.config import BackboneConfig
 from cpaan.study.cluster import ray_cluster
-from cpaan.workers import Workers
+from cpaan.training.workers import Workers
 
 _MOST_FAILURES = 3  # of workers, after each of which all go on from the checkpoint
 _SECONDS_BETWEEN_LOOKS = 0.5

@@ -4,15 +4,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from cpaan.builtin import builtin_features
-from cpaan.config import EvaluationConfig, TrainConfig
-from cpaan.feature_cache import open_features
-from cpaan.features import FeatureTable, align_rows
-from cpaan.methods import ROWS
-from cpaan.places import absolute
+from cpaan.core.remote_paths import absolute
+from cpaan.core.settings import Settings
+from cpaan.data.builtin import builtin_features
+from cpaan.data.cache import open_features
+from cpaan.data.splits import Phase, Split
+from cpaan.data.table import FeatureTable, align_rows
+from cpaan.gan.config import TrainConfig
+from cpaan.methods.registry import ROWS
+from cpaan.protocol.config import EvaluationConfig
 from cpaan.representation.config import EmbeddingConfig
-from cpaan.settings import Settings
-from cpaan.splits import Phase, Split
 
 DEFAULT_METHOD = "CP-AAN+"
 
@@ -189,7 +190,7 @@ class DataReference:
     """Which features and classes, by name: every process opens, and maps, them for itself."""
 
     features: tuple[str, ...]
-    """Absolute paths or addresses, for `cpaan.feature_cache.open_features`; none: the built-in."""
+    """Absolute paths or addresses, for `cpaan.data.cache.open_features`; none: the built-in."""
     split: Split
     fingerprint: str
     """Of the features, in the order in which they are opened."""

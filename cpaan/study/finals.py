@@ -9,8 +9,8 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial
 
-from cpaan.methods import num_episodes_of, with_episodes
-from cpaan.provenance import describe_run
+from cpaan.core.provenance import describe_run
+from cpaan.methods.registry import num_episodes_of, with_episodes
 from cpaan.study.config import StudyConfig
 from cpaan.study.fleet import JobFailedError, WorkLostError, collect, start
 from cpaan.study.folder import Study

@@ -7,11 +7,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from cpaan.config import EvaluationConfig, TrainConfig
-from cpaan.methods import ROWS, num_episodes_of
-from cpaan.provenance import describe_run
+from cpaan.core.provenance import describe_run
+from cpaan.core.settings import Settings
+from cpaan.gan.config import TrainConfig
+from cpaan.methods.registry import ROWS, num_episodes_of
+from cpaan.protocol.config import EvaluationConfig
 from cpaan.representation.config import EmbeddingConfig
-from cpaan.settings import Settings
 from cpaan.study.config import DataReference, StudyConfig
 from cpaan.study.gan_space import GanSpace
 from cpaan.study.job import Job

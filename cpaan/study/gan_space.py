@@ -4,9 +4,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from cpaan.config import META_TESTING_AS_PRINTED, EvaluationConfig, TrainConfig
-from cpaan.gans import GANS
-from cpaan.methods import ROWS
+from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
+from cpaan.gan.gans import GANS
+from cpaan.methods.registry import ROWS
+from cpaan.protocol.config import EvaluationConfig
 from cpaan.study.space import (
     AS_PRINTED,
     RECOMMENDED,

@@ -13,21 +13,21 @@ from typing import Any, Self
 
 import torch
 
-from cpaan.config import EvaluationConfig
-from cpaan.feature_cache import default_cache_folder
-from cpaan.files import pack_state, unpack_state
-from cpaan.learning import Run, TrainingDivergedError
-from cpaan.low_shot import LowShotMethod
-from cpaan.methods import ROWS, make_method, num_episodes_of
-from cpaan.randomness import new_rng
+from cpaan.core.files import pack_state, unpack_state
+from cpaan.core.randomness import new_rng
+from cpaan.core.settings import Settings
+from cpaan.data.cache import default_cache_folder
+from cpaan.data.splits import VALIDATION_PHASE
+from cpaan.evaluation.scoring import draw_phase, run_method
+from cpaan.methods.base import LowShotMethod
+from cpaan.methods.registry import ROWS, make_method, num_episodes_of
+from cpaan.protocol.config import EvaluationConfig
+from cpaan.protocol.tasks import LowShotTask, Queries, read_phase
 from cpaan.representation.config import EmbeddingConfig
-from cpaan.scoring import draw_phase, run_method
-from cpaan.settings import Settings
-from cpaan.splits import VALIDATION_PHASE
 from cpaan.study.config import DataReference
 from cpaan.study.storage import Storage
-from cpaan.tasks import LowShotTask, Queries, read_phase
-from cpaan.workers import ALONE, Workers
+from cpaan.training.learning import Run, TrainingDivergedError
+from cpaan.training.workers import ALONE, Workers
 
 NUM_THREADS = 1
 """Of torch in every process of a study, which has one core; the number decides the last digits."""

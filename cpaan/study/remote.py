@@ -25,7 +25,7 @@ import requests
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
 import cpaan
-from cpaan.provenance import commit
+from cpaan.core.provenance import commit
 
 WORK = "cpaan-studies"
 """Folder in the home of the head's user where commands run: jobs begin in copies of what was sent,

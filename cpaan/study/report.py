@@ -12,15 +12,25 @@ import pandas as pd
 import ray
 import torch
 
-from cpaan.benchmark import to_records
-from cpaan.config import HEADS, OWN, TrainConfig
-from cpaan.gans import GANS
-from cpaan.methods import IN_PN, ROWS
-from cpaan.page.contents import REPORT
-from cpaan.page.page import FIGURES, FINDINGS, INDEX, write_page
-from cpaan.provenance import count_test_reads, describe_run
-from cpaan.spiral import SPIRAL_CONFIG, draw_points, run_spiral, to_plain
-from cpaan.splits import TEST_PHASE, ShotRows
+from cpaan.core.provenance import count_test_reads, describe_run
+from cpaan.data.splits import TEST_PHASE, ShotRows
+from cpaan.evaluation.runner import to_records
+from cpaan.gan.config import TrainConfig
+from cpaan.gan.gans import GANS
+from cpaan.gan.spiral import SPIRAL_CONFIG, draw_points, run_spiral, to_plain
+from cpaan.methods.registry import IN_PN, ROWS
+from cpaan.protocol.config import HEADS, OWN
+from cpaan.report.page.contents import REPORT
+from cpaan.report.page.page import FIGURES, FINDINGS, INDEX, write_page
+from cpaan.report.study_tables import Tables, make_cells, make_tables, table_page
+from cpaan.report.table_one import (
+    BY_PAPER,
+    BY_VALIDATION,
+    TableOne,
+    heads_by_paper,
+    heads_by_validation,
+    make_table_one,
+)
 from cpaan.study.ablations import ablations_of_best, ablations_of_table
 from cpaan.study.cluster import Cluster
 from cpaan.study.folder import Study
@@ -29,15 +39,6 @@ from cpaan.study.records import BEST, Records, read_json
 from cpaan.study.report_jobs import Found, evaluate_rows
 from cpaan.study.report_rows import ReportSettings, Row, rows_of, rows_of_table
 from cpaan.study.storage import Storage
-from cpaan.study.tables import Tables, make_cells, make_tables, table_page
-from cpaan.table_one import (
-    BY_PAPER,
-    BY_VALIDATION,
-    TableOne,
-    heads_by_paper,
-    heads_by_validation,
-    make_table_one,
-)
 
 FOLDER = REPORT
 

@@ -11,13 +11,14 @@ import pandas as pd
 import ray
 import torch
 
-from cpaan.illustration import Illustration, illustrate
-from cpaan.methods import ROWS, heads_of, num_episodes_of
-from cpaan.page.contents import Ablation
-from cpaan.priors import best_heads, best_priors, with_priors
-from cpaan.provenance import count_test_reads, record_test_read
-from cpaan.scoring import draw_phase, run_method
-from cpaan.splits import TEST_PHASE, ShotRows
+from cpaan.core.provenance import count_test_reads, record_test_read
+from cpaan.data.splits import TEST_PHASE, ShotRows
+from cpaan.evaluation.scoring import draw_phase, run_method
+from cpaan.methods.registry import ROWS, heads_of, num_episodes_of
+from cpaan.protocol.priors import best_heads, best_priors, with_priors
+from cpaan.protocol.tasks import check_phase, read_phase
+from cpaan.report.illustration import Illustration, illustrate
+from cpaan.report.page.contents import Ablation
 from cpaan.study.cluster import Cluster
 from cpaan.study.fleet import JobFailedError, WorkLostError, collect, start
 from cpaan.study.folder import Study
@@ -26,7 +27,6 @@ from cpaan.study.machines import check_machines
 from cpaan.study.report_parts import Parts, Piece, RowResult, describe_earlier
 from cpaan.study.report_rows import ReportSettings, Row
 from cpaan.study.trial import Trial
-from cpaan.tasks import check_phase, read_phase
 
 _SEEDED_DRAWS = 1  # what is added to the seed of the fixed draws
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from cpaan.provenance import describe_run
-from cpaan.splits import ShotRows
+from cpaan.core.provenance import describe_run
+from cpaan.data.splits import ShotRows
 from cpaan.study.report_rows import Row
 from cpaan.study.storage import Storage
 

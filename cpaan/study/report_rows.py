@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cpaan.methods import CONTROLS, IN_PN, ROWS, num_episodes_of
-from cpaan.page.contents import Ablation
+from cpaan.methods.registry import CONTROLS, IN_PN, ROWS, num_episodes_of
+from cpaan.report.page.contents import Ablation
 from cpaan.study.finals import in_full
 from cpaan.study.folder import Study
 from cpaan.study.records import BEST, OPTUNA, read_json

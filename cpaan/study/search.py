@@ -11,7 +11,7 @@ from ray import tune as ray_tune
 from ray.tune import FailureConfig, RunConfig, TuneConfig
 from ray.tune.schedulers import FIFOScheduler
 
-from cpaan.places import join
+from cpaan.core.remote_paths import join
 from cpaan.study.cluster import HEAD, Cluster, worker_resources
 from cpaan.study.finals import choose_best, known_best
 from cpaan.study.folder import Study

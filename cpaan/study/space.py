@@ -5,9 +5,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
-from cpaan.config import EvaluationConfig
-from cpaan.methods import ROWS, num_episodes_of
-from cpaan.settings import Choice, Range, Settings
+from cpaan.core.settings import Choice, Range, Settings
+from cpaan.methods.registry import ROWS, num_episodes_of
+from cpaan.protocol.config import EvaluationConfig
 
 RECOMMENDED, AS_PRINTED = "recommended", "as_printed"
 """Whose settings hold where a proposal is silent: ours, or those of the method's source."""

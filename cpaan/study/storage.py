@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pyarrow.fs
 
-from cpaan.files import replacing
-from cpaan.places import Place, reason
+from cpaan.core.files import replacing
+from cpaan.core.remote_paths import Place, reason
 
 _CHECK = ".written-and-read-back"
 

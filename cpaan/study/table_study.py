@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from cpaan.methods import ROWS
-from cpaan.provenance import describe_run
+from cpaan.core.provenance import describe_run
+from cpaan.methods.registry import ROWS
 from cpaan.study.folder import Study, read_study
 from cpaan.study.records import BEST, CONFIG, Records, read_json
 

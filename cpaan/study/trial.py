@@ -12,12 +12,12 @@ from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ray.tune.integration.ray_train import TuneReportCallback
 from ray.util.metrics import Gauge
 
-from cpaan.places import join
+from cpaan.core.remote_paths import join
 from cpaan.study.cluster import worker_resources
 from cpaan.study.config import StudyConfig
 from cpaan.study.job import Job, Report, run_job
 from cpaan.study.machines import check_this_machine
-from cpaan.workers import ALONE, Workers
+from cpaan.training.workers import ALONE, Workers
 
 EPISODE, SCORE, NOVEL_TOP5, ALL_TOP5 = "episode", "score", "novel_top5", "all_top5"
 CURVE, PROBLEM = "curve", "problem"

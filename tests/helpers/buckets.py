@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow.fs
 
-from cpaan.places import Place, join
+from cpaan.core.remote_paths import Place, join
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
 import torch
 
-from cpaan.config import TrainConfig
-from cpaan.episodes import MetaEpisodes
-from cpaan.gans import GANS
-from cpaan.randomness import new_rng
-from cpaan.tasks import BaseSet
-from cpaan.training import TrainingRun
-from cpaan.training_data import TrainingData
+from cpaan.core.randomness import new_rng
+from cpaan.gan.config import TrainConfig
+from cpaan.gan.episodes import MetaEpisodes
+from cpaan.gan.gans import GANS
+from cpaan.gan.loop import TrainingRun
+from cpaan.gan.training_data import TrainingData
+from cpaan.protocol.tasks import BaseSet
 
 SMALL = TrainConfig(
     num_ways=3,

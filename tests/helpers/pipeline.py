@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from cpaan.features import TEST, TRAIN, FeatureTable
+from cpaan.data.splits import Phase, Split
+from cpaan.data.table import TEST, TRAIN, FeatureTable
 from cpaan.representation.backbone_training import train_alone
 from cpaan.representation.config import BackboneConfig
 from cpaan.representation.images import open_images
 from cpaan.representation.pipeline import Job, represent
-from cpaan.splits import Phase, Split
 from helpers.images import encoded
 
 CPU = torch.device("cpu")

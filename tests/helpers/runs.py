@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from cpaan.learning import LearningRun
-from cpaan.workers import Workers
+from cpaan.training.learning import LearningRun
+from cpaan.training.workers import Workers
 
 
 def flat(run: LearningRun) -> torch.Tensor:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import optuna
 
 from cpaan import EvaluationConfig, Phase, Split, open_features, write_features
-from cpaan.methods import ROWS
+from cpaan.methods.registry import ROWS
 from cpaan.study.config import PRESETS, DataReference, StudyConfig
 from cpaan.study.folder import Study
 from cpaan.study.gan_space import GanSpace

@@ -5,7 +5,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from cpaan.features import FeatureTable
+from cpaan.data.table import FeatureTable
 
 LABEL_NAMES = ["n03", "n01", "n02"]  # not sorted, as in the benchmark
 

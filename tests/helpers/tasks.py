@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import torch
 
-from cpaan.features import FeatureTable
-from cpaan.splits import ShotRows, Split, draw_shots
-from cpaan.tasks import BaseSet, LowShotTask, Problem
+from cpaan.data.splits import ShotRows, Split, draw_shots
+from cpaan.data.table import FeatureTable
+from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem
 
 
 def shots_of(table: FeatureTable, split: Split, num_draws: int = 2, max_shots: int = 5) -> ShotRows:

@@ -1,0 +1,301 @@
+"""Base and novel classes of the two phases, and which examples are the shots."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cpaan.core.files import write_whole
+from cpaan.core.remote_paths import Place, folder_of
+from cpaan.data.table import TRAIN, FeatureTable, name_some
+
+VALIDATION_PHASE, TEST_PHASE = "validation", "test"
+_SPLIT_NAMES = ("split.json", "label_idx.json")  # the project's and the benchmark's
+
+ShotRows = NDArray[np.int64]
+"""Row numbers of the shots, shape (draws, novel classes, shots); the first K are the K shots."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The classes of one phase."""
+
+    base: tuple[str, ...]
+    novel: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Who is base and who is novel, when hyper-parameters are chosen and when they are proven.
+
+    Raises:
+        ValueError: If a group is empty, or a class stands in two groups or twice in one.
+    """
+
+    validation: Phase
+    test: Phase
+    label_names: tuple[str, ...] | None = None
+    """Class name behind each integer label, where the data set numbers its classes."""
+
+    def __post_init__(self) -> None:
+        groups = {
+            f"{kind} classes of {name}": getattr(self.phase(name), kind)
+            for name in (VALIDATION_PHASE, TEST_PHASE)
+            for kind in ("base", "novel")
+        }
+        group_of_class: dict[str, str] = {}
+        for group, classes in groups.items():
+            if not classes:
+                raise ValueError(f"there are no {group}")
+            for class_name in classes:
+                if class_name in group_of_class:
+                    other = group_of_class[class_name]
+                    where = f"twice in the {group}" if other == group else f"in the {other} and in"
+                    suffix = "" if other == group else f" the {group}"
+                    raise ValueError(f"class {class_name} is {where}{suffix}")
+                group_of_class[class_name] = group
+
+    def phase(self, name: str) -> Phase:
+        """Return the phase called "validation" or "test"."""
+        if name not in (VALIDATION_PHASE, TEST_PHASE):
+            raise ValueError(f"phase must be {VALIDATION_PHASE} or {TEST_PHASE}, got {name!r}")
+        return self.validation if name == VALIDATION_PHASE else self.test
+
+    def base_classes(self, phase: str) -> tuple[str, ...]:
+        """Return the base classes of both phases, those of ``phase`` first.
+
+        Generators are trained on all of them and draw from all of them; the classifier and its
+        score know the phase's own only.
+        """
+        other = TEST_PHASE if phase == VALIDATION_PHASE else VALIDATION_PHASE
+        return self.phase(phase).base + self.phase(other).base
+
+
+def read_split(path: str | Path) -> Split:
+    """Read, by path or address, the project's ``split.json`` or the benchmark's ``label_idx.json``.
+
+    The benchmark's group 1 is for validation and group 2 for the test. (The paper prints their
+    sizes the other way round; the benchmark's code and every later user agree on this one.)
+
+    Raises:
+        ValueError: If the file is neither, or its groups are not sound.
+    """
+    content = _read_json(path)
+    try:
+        if isinstance(content, dict) and "base_classes_1" in content:
+            return _from_label_index(content)
+        if isinstance(content, dict) and VALIDATION_PHASE in content:
+            validation, test = (
+                Phase(*(_strings(content[name][kind]) for kind in ("base", "novel")))
+                for name in (VALIDATION_PHASE, TEST_PHASE)
+            )
+            return Split(validation=validation, test=test)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} lacks a group of classes, or it is no list: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    raise ValueError(
+        f"{path} is no split: it needs 'validation' and 'test' with 'base' and 'novel' each, "
+        "or the benchmark's 'base_classes_1', 'novel_classes_1' and so on"
+    )
+
+
+def find_split(data: str) -> str:
+    """Return the path or address of the split that lies beside a file, or in a folder.
+
+    Raises:
+        ValueError: If there is none.
+        FileNotFoundError: If there is no such file or folder.
+    """
+    place = Place.at(data)
+    folder = place if place.is_folder() else Place.at(folder_of(data))
+    for name in _SPLIT_NAMES:
+        if folder.child(name).exists():
+            return folder.child(name).location
+    raise ValueError(f"no {' or '.join(_SPLIT_NAMES)} in {folder.location}: give one with --split")
+
+
+def copy_split(location: str, folder: Path) -> None:
+    """Put a split file where `find_split` finds it."""
+    is_of_benchmark = read_split(location).label_names is not None
+    write_whole(folder / _SPLIT_NAMES[is_of_benchmark], Place.at(location).read().decode())
+
+
+def draw_shots(
+    table: FeatureTable, phase: Phase, *, num_draws: int, max_shots: int, seed: int
+) -> ShotRows:
+    """Draw the shots of every novel class from its train rows, without replacement.
+
+    A draw depends on the seed, its own number, the class and how many train rows that has, and
+    on nothing else: asking for more draws, fewer shots or other classes changes none of it.
+    Random bits come straight from PCG64, whose stream NumPy keeps from version to version.
+
+    Raises:
+        ValueError: If a class has fewer train rows than ``max_shots``.
+    """
+    for class_name in phase.novel:
+        num_rows = len(table.rows_of(class_name, TRAIN))
+        if num_rows < max_shots:
+            raise ValueError(
+                f"class {class_name} has {num_rows} train rows, but {max_shots} shots are wanted"
+            )
+    shots = np.empty((num_draws, len(phase.novel), max_shots), dtype=np.int64)
+    for position, class_name in enumerate(phase.novel):
+        rows = table.rows_of(class_name, TRAIN)
+        entropy = int.from_bytes(hashlib.blake2b(class_name.encode(), digest_size=8).digest())
+        for draw in range(num_draws):
+            bits = np.random.PCG64([seed, draw, entropy]).random_raw(len(rows))
+            shots[draw, position] = rows[np.argsort(bits, kind="stable")[:max_shots]]
+    return shots
+
+
+def read_draws(
+    paths: Sequence[str | Path],
+    table: FeatureTable,
+    split: Split,
+    phase_name: str,
+    max_shots: int,
+) -> ShotRows:
+    """Read draws that somebody else made.
+
+    A file is either ``{"phase": ..., "draws": [{class: [row, ...]}, ...]}`` with row numbers of
+    the table, or one of the benchmark's index files: a matrix with a row for each label and
+    positions in the list of all train images, classes in the order of ``label_names``.
+
+    Raises:
+        ValueError: If a file is neither, misses a class or shots, or names rows that are not
+            distinct train rows of their class.
+    """
+    draws = [
+        _check_draw(draw, where, table, split.phase(phase_name), max_shots)
+        for path in paths
+        for where, draw in _draws_in(path, table, split, phase_name)
+    ]
+    return np.stack(draws)
+
+
+def _draws_in(
+    path: str | Path, table: FeatureTable, split: Split, phase_name: str
+) -> list[tuple[str, dict[str, Any]]]:
+    """Return each draw of a file as rows by class, with its name for messages."""
+    content = _read_json(path)
+    draws = content.get("draws") if isinstance(content, dict) else None
+    if isinstance(draws, list) and draws and all(isinstance(draw, dict) for draw in draws):
+        if content.get("phase", phase_name) != phase_name:
+            raise ValueError(
+                f"{path} holds draws of the {content['phase']} phase, not of {phase_name}"
+            )
+        return [(f"{path}, draw {number}", draw) for number, draw in enumerate(draws)]
+    if isinstance(content, list) and content and isinstance(content[0], list):
+        if split.label_names is None or len(content) != len(split.label_names):
+            raise ValueError(
+                f"{path} is an index file of {len(content)} classes; it needs a split with as many "
+                f"label names, which has {len(split.label_names or ())}"
+            )
+        train_list = np.concatenate(
+            [table.rows_of(name, TRAIN) for name in split.label_names if name in table.class_names]
+        )
+        positions = _whole_numbers(content)
+        if positions is None or positions.ndim != 2 or positions.size == 0:
+            raise ValueError(f"{path} must be a matrix of whole numbers")
+        if positions.min() < 0 or positions.max() >= len(train_list):
+            raise ValueError(
+                f"{path} has positions from {positions.min()} to {positions.max()}, "
+                f"but the features have {len(train_list)} train rows"
+            )
+        return [(str(path), dict(zip(split.label_names, train_list[positions], strict=True)))]
+    raise ValueError(f"{path} holds no draws: neither rows by class nor an index matrix")
+
+
+def _check_draw(
+    draw: dict[str, Any], where: str, table: FeatureTable, phase: Phase, max_shots: int
+) -> NDArray[np.int64]:
+    """Return one draw as an array of shape (novel classes, shots), checked against the table."""
+    missing = [class_name for class_name in phase.novel if class_name not in draw]
+    if missing:
+        raise ValueError(f"{where}: no shots for {name_some('class', missing)}")
+    shots = np.empty((len(phase.novel), max_shots), dtype=np.int64)
+    for position, class_name in enumerate(phase.novel):
+        rows = _whole_numbers(draw[class_name])
+        if rows is None or rows.ndim != 1 or len(rows) < max_shots:
+            raise ValueError(
+                f"{where}: class {class_name} needs {max_shots} row numbers, "
+                f"got {draw[class_name]!r}"
+            )
+        shots[position] = rows[:max_shots]
+    check_shots(shots[None], table, phase, max_shots, where=f"{where}: ")
+    return shots
+
+
+def check_shots(
+    shot_rows: ShotRows, table: FeatureTable, phase: Phase, max_shots: int, where: str = ""
+) -> None:
+    """Refuse shots that are not distinct train rows of their novel class.
+
+    Raises:
+        ValueError: Or if there are too few of them, or classes without.
+    """
+    if shot_rows.ndim != 3 or shot_rows.shape[1] != len(phase.novel) or len(shot_rows) == 0:
+        raise ValueError(
+            f"{where}shots need the shape (draws, {len(phase.novel)} novel classes, shots), "
+            f"got {shot_rows.shape}"
+        )
+    if shot_rows.shape[2] < max_shots:
+        raise ValueError(f"{where}{max_shots} shots are wanted, but {shot_rows.shape[2]} given")
+    for class_name, draws in zip(phase.novel, shot_rows.swapaxes(0, 1), strict=True):
+        foreign = np.setdiff1d(draws, table.rows_of(class_name, TRAIN))
+        if len(foreign):
+            problem = name_some("row", foreign.tolist())
+        elif any(len(np.unique(rows)) < len(rows) for rows in draws):
+            problem = "a row named twice"
+        else:
+            continue
+        raise ValueError(
+            f"{where}shots of class {class_name} must be distinct train rows of it, "
+            f"but there is {problem}"
+        )
+
+
+def _whole_numbers(values: Any) -> NDArray[np.int64] | None:
+    """Return nested lists of whole numbers as an array, or None if they are anything else."""
+    try:
+        array = np.asarray(values)
+    except ValueError:  # lists of different lengths
+        return None
+    return array.astype(np.int64) if array.dtype.kind in "iu" else None
+
+
+def _from_label_index(content: dict[str, Any]) -> Split:
+    names = _strings(content["label_names"])
+    if len(set(names)) < len(names):
+        raise ValueError("label_names has a name twice")
+
+    def group(key: str) -> tuple[str, ...]:
+        labels = content[key]
+        if not all(isinstance(label, int) and 0 <= label < len(names) for label in labels):
+            raise ValueError(f"{key} must hold labels from 0 to {len(names) - 1}")
+        return tuple(names[label] for label in labels)
+
+    return Split(
+        validation=Phase(base=group("base_classes_1"), novel=group("novel_classes_1")),
+        test=Phase(base=group("base_classes_2"), novel=group("novel_classes_2")),
+        label_names=names,
+    )
+
+
+def _strings(values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise TypeError("class names must be a list of strings")
+    return tuple(values)
+
+
+def _read_json(path: str | Path) -> Any:
+    try:
+        return json.loads(Place.at(path).read())
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error

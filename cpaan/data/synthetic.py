@@ -1,0 +1,118 @@
+"""Data with a known truth: Gaussian classes that share covariances, and the spiral."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cpaan.core.randomness import new_rng
+from cpaan.data.splits import Phase, Split
+from cpaan.data.table import TEST, TRAIN, FeatureTable
+
+GROUPS = ("validation-base", "validation-novel", "test-base", "test-novel")
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianClasses:
+    """A feature table and the truth behind it."""
+
+    table: FeatureTable
+    split: Split
+    means: dict[str, Tensor]  # class name -> (D,)
+    covariances: dict[str, Tensor]  # class name -> (D, D), one for each family
+
+
+def gaussian_classes(
+    *,
+    num_families: int = 12,
+    classes_per_group: int = 2,
+    num_train: int = 60,
+    num_test: int = 20,
+    num_dims: int = 32,
+    seed: int = 0,
+) -> GaussianClasses:
+    """Draw families of related classes.
+
+    A family has a centre and a covariance; each of its classes has a mean near the centre and
+    just that covariance. Every family has classes in all four groups of the split, so a novel
+    class always has relatives among the base classes, and what the method assumes of related
+    classes is true here.
+
+    Args:
+        num_families: Families.
+        classes_per_group: Classes of each family in each group of the split.
+        num_train: Train rows of each class.
+        num_test: Test rows of each class.
+        num_dims: D.
+        seed: Decides everything.
+    """
+    rng = new_rng(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=rng, dtype=torch.float64)
+
+    spectrum = 1.0 / torch.arange(1, num_dims + 1, dtype=torch.float64)
+    spectrum *= 3.0 * num_dims / spectrum.sum()  # the total variance of a class
+    means: dict[str, Tensor] = {}
+    covariances: dict[str, Tensor] = {}
+    classes_of_group: dict[str, list[str]] = {group: [] for group in GROUPS}
+    blocks, classes, partitions = [], [], []
+    for family in range(num_families):
+        centre = normal(num_dims)
+        directions, _ = torch.linalg.qr(normal(num_dims, num_dims))
+        root = directions * spectrum.sqrt()  # covariance = root @ root.T
+        for group in GROUPS:
+            for member in range(classes_per_group):
+                name = f"family{family:02d}-{group}-{member}"
+                classes_of_group[group].append(name)
+                means[name] = centre + 0.5 * normal(num_dims)
+                covariances[name] = root @ root.T
+                num_rows = num_train + num_test
+                blocks.append(means[name] + normal(num_rows, num_dims) @ root.T)
+                classes += [name] * num_rows
+                partitions += [TRAIN] * num_train + [TEST] * num_test
+
+    names = {group: tuple(members) for group, members in classes_of_group.items()}
+    return GaussianClasses(
+        table=FeatureTable.from_arrays(
+            torch.cat(blocks).float().numpy(), classes, partitions, backbone="gaussian classes"
+        ),
+        split=Split(
+            validation=Phase(names["validation-base"], names["validation-novel"]),
+            test=Phase(names["test-base"], names["test-novel"]),
+        ),
+        means=means,
+        covariances=covariances,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Spiral:
+    """Four arms of a spiral in the plane; of the novel ones, a few points may be used."""
+
+    base: Tensor  # (2, examples, 2): top and bottom
+    novel: Tensor  # (2, examples, 2): left and right, the truth
+    shots: Tensor  # (2, shots, 2): some of the novel points
+
+
+def spiral(rng: torch.Generator, *, num_examples: int = 300, num_shots: int = 4) -> Spiral:
+    """Draw the paper's toy data set.
+
+    Its geometry is not printed. Here the bottom arm is the mirror image of the top one, so that
+    the two have different covariances. The left arm is much like the top one and nearer to it,
+    the right arm like the bottom one: both a little larger, so that related arms have nearly,
+    but not just, the same covariance.
+    """
+
+    def arm(mirror: float, size: float, centre: tuple[float, float]) -> Tensor:
+        along = torch.rand(num_examples, generator=rng, dtype=torch.float64)
+        angle = 1.25 * torch.pi * along  # its longest axis then lies across both coordinates
+        radius = size * (0.4 + 1.6 * along)
+        points = torch.stack([mirror * radius * angle.cos(), radius * angle.sin()], dim=1)
+        noise = torch.randn(num_examples, 2, generator=rng, dtype=torch.float64)
+        return points + 0.08 * noise + torch.tensor(centre, dtype=torch.float64)
+
+    base = torch.stack([arm(1, 1.0, (0.0, 3.5)), arm(-1, 1.0, (0.0, -3.5))])
+    novel = torch.stack([arm(1, 1.05, (-3.5, 1.0)), arm(-1, 1.05, (3.5, -1.0))])
+    # The points of an arm are in random order already.
+    return Spiral(base=base, novel=novel, shots=novel[:, :num_shots])

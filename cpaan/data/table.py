@@ -1,0 +1,218 @@
+"""The feature table: what every other part of the project reads.
+
+Shapes: R = rows, D = feature dimension.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+TRAIN, TEST = "train", "test"
+
+FeatureArray = NDArray[np.float16] | NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureTable:
+    """Features of labelled images, with who made them.
+
+    Make one with `from_arrays`, or read one with `cpaan.data.cache.open_features`, which
+    maps the features from disk.
+    """
+
+    features: FeatureArray  # (R, D), often a read-only memory map
+    labels: NDArray[np.int32]  # (R,) positions in class_names
+    is_train: NDArray[np.bool_]  # (R,) train partition, otherwise test
+    class_names: tuple[str, ...]
+    backbone: str | None
+    """What made the features, as its maker names it."""
+    backbone_classes: frozenset[str] | None
+    """The classes that the backbone was trained on; None where nobody wrote them down."""
+    fingerprint: str
+    """Digest of features, labels, partitions and class names: equal data gives equal
+    fingerprints, whatever the file."""
+
+    @classmethod
+    def from_arrays(
+        cls,
+        features: NDArray[Any],
+        classes: Sequence[str],
+        partitions: Sequence[str],
+        *,
+        backbone: str | None = None,
+        backbone_classes: Sequence[str] | None = None,
+    ) -> "FeatureTable":
+        """Make a table from arrays in memory.
+
+        Args:
+            features: Shape (R, D), floating point; wider types than float32 are rounded to it.
+            classes: R class names, a row each.
+            partitions: R times "train" or "test".
+            backbone: What made the features.
+            backbone_classes: Names of the classes that the backbone was trained on.
+
+        Raises:
+            ValueError: If lengths differ, a value is not finite, or a partition is neither
+                "train" nor "test".
+        """
+        features = np.array(as_feature_block(features, first_row=0))  # ours: nobody changes it
+        if not len(features) == len(classes) == len(partitions):
+            raise ValueError(
+                f"{len(features)} features, {len(classes)} classes and {len(partitions)} "
+                "partitions: the three must have a row each"
+            )
+        names, inverse = np.unique(np.asarray(classes, dtype=np.str_), return_inverse=True)
+        labels: NDArray[np.int32] = inverse.astype(np.int32)
+        is_train = parse_partitions(partitions, first_row=0)
+        class_names = tuple(str(name) for name in names)
+        digest = hashlib.blake2b(np.ascontiguousarray(features).data, digest_size=16)
+        return cls(
+            features=features,
+            labels=labels,
+            is_train=is_train,
+            class_names=class_names,
+            backbone=backbone,
+            backbone_classes=None if backbone_classes is None else frozenset(backbone_classes),
+            fingerprint=finish_fingerprint(digest, labels, is_train, class_names),
+        )
+
+    @property
+    def num_dims(self) -> int:
+        """D."""
+        return self.features.shape[1]
+
+    @cached_property
+    def _rows_by_group(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Row numbers sorted by class and partition, and where each such group starts."""
+        group_of_row = 2 * self.labels.astype(np.int64) + self.is_train
+        rows = np.argsort(group_of_row, kind="stable")
+        groups = np.arange(2 * len(self.class_names) + 1)
+        return rows, np.searchsorted(group_of_row[rows], groups)
+
+    def rows_of(self, class_name: str, partition: str) -> NDArray[np.int64]:
+        """Return the row numbers of one class in one partition, in table order.
+
+        Raises:
+            ValueError: If the table has no such class.
+        """
+        if class_name not in self.class_names:
+            raise ValueError(f"the features hold no class {class_name}")
+        group = 2 * self.class_names.index(class_name) + (partition == TRAIN)
+        rows, first_of_group = self._rows_by_group
+        return rows[first_of_group[group] : first_of_group[group + 1]]
+
+    def gather(self, rows: NDArray[np.int64]) -> Tensor:
+        """Return a copy of some rows, shape (*rows.shape, D), in the precision of the table."""
+        return torch.from_numpy(np.asarray(self.features[rows]))
+
+
+def align_rows(table: FeatureTable, to: FeatureTable) -> FeatureTable:
+    """Return a table of the same examples as another one, in the order of its rows.
+
+    Which examples they are nobody wrote down: the n-th row of a class in a partition of the one is
+    taken for the n-th of the other. A table that is in this order already comes back as it is.
+
+    Raises:
+        ValueError: With the first class that has not as many rows in both.
+    """
+    source = np.empty(len(to.labels), np.int64)
+    for name in sorted({*table.class_names, *to.class_names}):
+        for partition in (TRAIN, TEST):
+            rows, places = (
+                each.rows_of(name, partition) if name in each.class_names else np.empty(0, np.int64)
+                for each in (table, to)
+            )
+            if len(rows) != len(places):
+                raise ValueError(
+                    f"class {name} has {len(rows)} {partition} rows and not {len(places)}"
+                )
+            source[places] = rows
+    if table.class_names == to.class_names and (np.diff(source) == 1).all():
+        return table
+    features: FeatureArray = table.features[source]
+    digest = hashlib.blake2b(features.data, digest_size=16)
+    return replace(
+        table,
+        features=features,
+        labels=to.labels,
+        is_train=to.is_train,
+        class_names=to.class_names,
+        fingerprint=finish_fingerprint(digest, to.labels, to.is_train, to.class_names),
+    )
+
+
+def as_feature_block(block: NDArray[Any], first_row: int) -> FeatureArray:
+    """Check some consecutive rows and return them as float16 or float32, shape (rows, D).
+
+    Args:
+        block: Shape (rows, D).
+        first_row: Row number of the block's first row, for the message.
+
+    Raises:
+        ValueError: If it is no matrix of floating-point numbers, or a value is not finite.
+    """
+    block = np.asarray(block)
+    if block.ndim != 2 or block.dtype.kind != "f" or block.shape[1] == 0:
+        raise ValueError(
+            f"features must be a matrix of floating-point numbers, got shape {block.shape} "
+            f"of {block.dtype}"
+        )
+    if block.dtype != np.float16:
+        with np.errstate(over="ignore"):  # what float32 cannot hold is reported just below
+            block = block.astype(np.float32)
+    is_bad = ~np.isfinite(block).all(axis=1)
+    if is_bad.any():
+        rows = first_row + np.flatnonzero(is_bad)
+        raise ValueError(f"NaN or infinity in the features of {name_some('row', rows.tolist())}")
+    return block
+
+
+def parse_partitions(partitions: Sequence[str], first_row: int) -> NDArray[np.bool_]:
+    """Return which rows are train rows, shape (rows,).
+
+    Raises:
+        ValueError: If a partition is neither "train" nor "test".
+    """
+    array = np.asarray(partitions, dtype=np.str_)
+    is_train: NDArray[np.bool_] = array == TRAIN
+    is_odd = ~is_train & (array != TEST)
+    if is_odd.any():
+        row = int(is_odd.argmax())
+        raise ValueError(
+            f"partition of row {first_row + row} is {str(array[row])!r}, "
+            f"but it must be {TRAIN!r} or {TEST!r}"
+        )
+    return is_train
+
+
+def finish_fingerprint(
+    features_digest: "hashlib.blake2b",
+    labels: NDArray[np.int32],
+    is_train: NDArray[np.bool_],
+    class_names: tuple[str, ...],
+) -> str:
+    """Add the rest of a table to the running digest of its features, and return the digest.
+
+    Class names are sorted, so that labels do not depend on the order in which a file has them.
+    """
+    assert list(class_names) == sorted(class_names)
+    for name in class_names:
+        features_digest.update(name.encode() + b"\0")
+    features_digest.update(labels.tobytes())
+    features_digest.update(is_train.tobytes())
+    return features_digest.hexdigest()
+
+
+def name_some(noun: str, items: Sequence[object], most: int = 5) -> str:
+    """Return "row 3" or "rows 3, 8, 9 and 12 more", for a message."""
+    shown = ", ".join(str(item) for item in items[:most])
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{noun}{plural if len(items) > 1 else ''} {shown}{more}"

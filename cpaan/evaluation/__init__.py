@@ -1,0 +1,1 @@
+"""Methods times draws times seeds: what is run, and the table of scores."""

@@ -1,0 +1,109 @@
+"""One method on all problems of a phase: fitted, scored, and laid out as a table of scores."""
+
+from dataclasses import replace
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from cpaan.core.randomness import new_rng
+from cpaan.data.splits import ShotRows, Split, draw_shots
+from cpaan.data.table import FeatureTable
+from cpaan.methods.base import LowShotMethod, Progress
+from cpaan.protocol.accuracy import PRIORS, score
+from cpaan.protocol.augmentation import mean_pairwise_distance
+from cpaan.protocol.config import EvaluationConfig
+from cpaan.protocol.priors import in_order
+from cpaan.protocol.tasks import LowShotTask, Queries
+
+DIVERSITY_COLUMNS = ["method", "shots", "draw", "seed", "distance", "ratio"]
+
+_DRAWS_AT_ONCE = 5  # bounds the memory of synthetic examples, however many draws there are
+
+
+def draw_phase(table: FeatureTable, split: Split, phase: str, config: EvaluationConfig) -> ShotRows:
+    """Draw the shots of a phase by the configured seed."""
+    return draw_shots(
+        table,
+        split.phase(phase),
+        num_draws=config.num_draws,
+        max_shots=max(config.shots),
+        seed=config.draw_seed,
+    )
+
+
+def run_method(
+    name: str,
+    method: LowShotMethod,
+    seed: int,
+    task: LowShotTask,
+    queries: Queries,
+    config: EvaluationConfig,
+    progress: Progress = lambda message: None,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Fit one method with one seed, some draws at a time, and score it.
+
+    Args:
+        name: Of the method, in the table.
+        method: What to fit.
+        seed: Of its training.
+        task: All problems.
+        queries: Of the same phase.
+        config: The number of draws, and the prior if it is fixed.
+        progress: Called with a line for some draws.
+
+    Returns:
+        Scores with every prior there is (see `cpaan.protocol.priors`), and diversities.
+    """
+    real_diversity: Tensor | None = None
+    diversities = []
+    priors = PRIORS if config.prior is None else (config.prior,)
+    rows = []
+    for first in range(0, config.num_draws, _DRAWS_AT_ONCE):
+        draws = range(first, min(first + _DRAWS_AT_ONCE, config.num_draws))
+        progress(f"{name}, seed {seed}: draws {first + 1} to {draws.stop} of {config.num_draws}")
+        part = replace(task, problems=tuple(p for p in task.problems if p.draw in draws))
+        # Every method gets the same stream: controls that draw alike then draw the same.
+        method.fit(part, new_rng(seed))
+        if method.diversity is not None:
+            if real_diversity is None:  # only now is the space known in which it compares
+                real_diversity = _real_diversity(task, queries, method)
+            diversities += [
+                {
+                    "method": name,
+                    "shots": problem.num_shots,
+                    "draw": problem.draw,
+                    "seed": seed,
+                    "distance": float(distances.mean()),
+                    "ratio": float((distances / real_diversity).mean()),
+                }
+                for problem, distances in zip(part.problems, method.diversity, strict=True)
+            ]
+        rows += [
+            {
+                "method": name,
+                "head": entry.head,
+                "column": entry.column,
+                "shots": entry.problem.num_shots,
+                "draw": entry.problem.draw,
+                "seed": seed,
+                "prior": entry.prior,
+                "top1": entry.top1,
+                "top5": entry.top5,
+            }
+            for entry in score(method, part, queries, priors)
+        ]
+    frame = pd.DataFrame(rows)
+    frame = frame.sort_values(["head", "column", "prior", "shots", "draw"], key=in_order)
+    return frame, pd.DataFrame(diversities, columns=DIVERSITY_COLUMNS)
+
+
+def _real_diversity(task: LowShotTask, queries: Queries, method: LowShotMethod) -> Tensor:
+    """Return the mean distance of two queries of each novel class, shape (N,)."""
+    labels = range(task.num_base, task.num_base + task.num_novel)
+    return torch.stack(
+        [
+            mean_pairwise_distance(method.represent(queries.features[queries.labels == label]))
+            for label in labels
+        ]
+    )

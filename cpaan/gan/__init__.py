@@ -1,0 +1,1 @@
+"""The paper's method: episodes, networks, objectives and the training loop."""

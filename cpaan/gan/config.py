@@ -1,0 +1,207 @@
+"""The settings of meta-training: every open point of the paper is a named field here."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, Self, get_type_hints
+
+from cpaan.protocol.config import NeighbourSettings
+
+_LARGEST_COUNT = 10**9
+
+META_TESTING_AS_PRINTED: dict[str, Any] = {"fill_to_capacity": True, "mixing_shots": None}
+"""How the paper uses a trained generator: fill every novel class up to the average capacity of
+the base classes, then train on real and synthetic examples as if all were real."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(NeighbourSettings):
+    """Everything that decides meta-training, apart from data, seed and which of the four GANs.
+
+    The defaults are what we recommend (CP-AAN+); `faithful` is the paper's method, and
+    `as_printed` the paper to the letter. Weights and distances are in units of the normalised
+    features.
+
+    Raises:
+        ValueError: If a value makes no sense.
+    """
+
+    num_episodes: int = 10_000
+    """Episodes of meta-training."""
+    num_ways: int = 20
+    """Meta-novel classes of an episode (N_b); all other base classes are meta-base."""
+    episode_shots: tuple[int, ...] = (1, 2, 5, 10, 20)
+    """Shots of a meta-novel class (K_b); an episode draws one of these numbers."""
+    batch_size: int = 1_000
+    """Examples of an episode (B): the most shots of all ways, the rest from meta-base classes."""
+    sampling: Literal["shared", "per-class", "uniform"] = "shared"
+    """How meta-base examples are drawn. Shared: one batch for all meta-novel classes, by their
+    mean similarity; per-class: a batch for each, by its own; uniform: one batch, all base
+    classes alike (the paper)."""
+    normalised_weights: bool = True
+    """Whether the weights of translated examples sum to one, as those of the real ones do. In
+    the paper's formula they sum to the mean similarity, one over the number of base classes."""
+    real_examples: Literal["shots", "class"] = "class"
+    """What discriminators take for real meta-novel examples: the shots that the generator was
+    shown, or as many examples of the whole class."""
+
+    normalisation: Literal["spread", "unit-norm", "none"] = "spread"
+    """Of features before training. Spread: by one number, so that a base example's mean squared
+    distance to its class mean is one; unit-norm: every example to length one."""
+    precision: Literal["mixed", "full"] = "mixed"
+    """On a GPU. Mixed: pairs of examples and classes in bfloat16, weights, losses and covariances
+    in float32; full: pairs in float32, too. Either way float32 is multiplied as TF32, and
+    covariances are compared by products of float16."""
+    hidden_dim: int = 512
+    """Width of the hidden layers of all networks."""
+    residual: Literal["none", "identity", "mean-shift"] = "identity"
+    """What a generator's output is added to: nothing, the example, or the example moved by the
+    difference of the prototypes. The sum starts there: the last layer begins with zeros."""
+    output: Literal["match", "linear", "relu"] = "match"
+    """Of generators; match: ReLU where no feature is negative, otherwise linear."""
+    discriminator: Literal["projection", "fixed"] = "projection"
+    """Projection: a class's logit is a product with its prototype; fixed: one output for every
+    base class, of which an episode uses its own."""
+
+    noise: Literal["gaussian", "mixture"] = "gaussian"
+    """Noise of G_b in cCov-GAN; cCyc-GAN has Gaussian noise and cDeLi-GAN a mixture."""
+    noise_dim: int = 100
+    """Numbers of a noise vector (Z)."""
+    num_components: int = 50
+    """Components of the mixture (C)."""
+    noise_spread: float = 0.2
+    """Standard deviation with which the components' own standard deviations are drawn."""
+    noise_penalty: float = 0.0
+    """Weight of the mean of (1 - standard deviation)² over the mixture, as in DeLiGAN."""
+    cycle_noise: Literal["both", "forward"] = "both"
+    """Which of the cycles G_b has noise in; the backward one can only suffer from it."""
+
+    adversarial_weight: float = 1.0
+    """Zero leaves the discriminators out."""
+    generator_loss: Literal["class-directed", "minimax"] = "class-directed"
+    """What a generator wants: to be taken for its class, or merely not for fake (the paper)."""
+    cycle_weight: float = 5.0
+    """Weight of the cycle term (λ_cyc)."""
+    covariance_weight: float = 0.5
+    """Weight of the covariance term (λ_cov)."""
+    ky_fan_order: int = 10
+    """How many singular values of the covariance gap are penalised (m)."""
+    covariance_classes: Literal["nearest", "all", "sampled", "mixture"] = "nearest"
+    """Base classes whose covariance a meta-novel class is compared with: the most similar ones,
+    all, some drawn by similarity, or the similarity-weighted mean of all (another, smaller
+    loss)."""
+    num_covariance_classes: int = 32
+    """How many of them, where they are the nearest or sampled."""
+    relative_covariance: bool = False
+    """Whether a gap is divided by the base covariance's own norm."""
+    prototype_weight: float = 10.0
+    """Weight of the squared distance from the translated mean to the mean of the whole
+    meta-novel class, which only meta-training knows; not in the paper."""
+
+    generator_learning_rate: float = 1e-4
+    discriminator_learning_rate: float = 1e-4
+    adam_beta1: float = 0.5
+    """How much of its last step Adam keeps; the paper says no more than Adam."""
+    anneal_factor: float = 0.5
+    """What both learning rates are multiplied by now and then."""
+    anneal_every_episodes: int = 20_000
+    """How often that is."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._refuse_unless_positive(
+            "num_episodes",
+            "num_ways",
+            "batch_size",
+            "hidden_dim",
+            "noise_dim",
+            "num_components",
+            "ky_fan_order",
+            "num_covariance_classes",
+            "generator_learning_rate",
+            "discriminator_learning_rate",
+            "anneal_factor",
+            "anneal_every_episodes",
+        )
+        self._refuse_negative(
+            "noise_spread",
+            "noise_penalty",
+            "adversarial_weight",
+            "cycle_weight",
+            "covariance_weight",
+            "prototype_weight",
+            "adam_beta1",
+        )
+        if not self.episode_shots or min(self.episode_shots) < 1:
+            raise ValueError(
+                f"episode_shots must be positive whole numbers, got {list(self.episode_shots)}"
+            )
+        if not self.normalised_weights and self.sampling != "uniform":
+            raise ValueError(
+                "normalised_weights=false needs sampling=uniform: otherwise similarity would count "
+                f"twice, in the draw and in the weight; got sampling={self.sampling}"
+            )
+        if self.adam_beta1 >= 1 or self.anneal_factor > 1:
+            raise ValueError(
+                "adam_beta1 must be below 1 and anneal_factor not above it, "
+                f"got {self.adam_beta1} and {self.anneal_factor}"
+            )
+        for name, annotation in get_type_hints(type(self)).items():
+            if annotation is int and getattr(self, name) > _LARGEST_COUNT:
+                raise ValueError(f"{name} is too large: {getattr(self, name)}")
+        if self.num_base_examples < 1:
+            raise ValueError(
+                f"batch_size must be above num_ways times the most episode_shots, "
+                f"{self.num_ways} x {self.max_shots}, got {self.batch_size}"
+            )
+
+    @property
+    def max_shots(self) -> int:
+        """The most shots that a meta-novel class may have."""
+        return max(self.episode_shots)
+
+    @property
+    def num_base_examples(self) -> int:
+        """Meta-base examples of an episode."""
+        return self.batch_size - self.num_ways * self.max_shots
+
+    @classmethod
+    def faithful(cls) -> Self:
+        """Return the paper's method: open points settled, and nothing that goes past it.
+
+        What the defaults have beyond it: discriminators that see the whole meta-novel class, a
+        generator that begins as the identity, the term that draws the translated mean towards the
+        mean of the whole class, and episodes with as few shots as the test.
+        """
+        return cls(
+            episode_shots=(10,), real_examples="shots", residual="none", prototype_weight=0.0
+        )
+
+    @classmethod
+    def as_printed(cls) -> Self:
+        """Return the paper's settings to the letter; what it leaves unsaid stays as it is here."""
+        return cls(
+            num_episodes=100_000,
+            perplexity=None,
+            num_ways=20,
+            episode_shots=(10,),
+            batch_size=1_000,
+            sampling="uniform",
+            normalised_weights=False,
+            real_examples="shots",
+            normalisation="none",
+            hidden_dim=512,
+            residual="none",
+            noise_dim=100,
+            num_components=50,
+            noise_spread=0.2,
+            generator_loss="minimax",
+            cycle_weight=5.0,
+            covariance_weight=0.5,
+            ky_fan_order=10,
+            covariance_classes="all",
+            prototype_weight=0.0,
+            generator_learning_rate=1e-4,
+            discriminator_learning_rate=1e-4,
+            adam_beta1=0.9,
+            anneal_factor=0.5,
+            anneal_every_episodes=20_000,
+        )

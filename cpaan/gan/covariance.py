@@ -1,0 +1,331 @@
+"""Covariances of classes, and the Ky Fan norm that compares them.
+
+Shapes: N = novel classes, C = base classes, L = base classes that a novel class is compared with,
+S = examples of a class, D = feature dimension, m = Ky Fan order.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]  # exported, but not declared so
+from torch.nn.functional import pad
+
+from cpaan.gan.fast.dispatch import kernels_for
+
+_EXTRA_DIRECTIONS = 6
+"""Beyond m, for a start of subspace iteration: what is just below the m-th value must not be
+mistaken for it."""
+_NUM_STEPS = 4
+"""Multiplications of a covariance with a guess of its leading eigenvectors."""
+_NUM_STEPS_FOR_SPECTRA = 30
+"""The same for base classes, once for a whole training, where a GPU would take long to solve."""
+_WIDEST_ON_GPU = 32
+"""Of matrices whose eigenvectors a GPU finds for a whole batch at once; wider ones it takes one by
+one, ten times slower than a CPU does."""
+
+
+class _KyFanNorm(torch.autograd.Function):
+    """Sum of the m largest singular values, with the paper's subgradient ``U_m V_m^T``."""
+
+    @staticmethod
+    def forward(ctx: Any, matrices: Tensor, m: int) -> Tensor:
+        # A power of two, so that nothing is rounded: squares of entries, which factorisations
+        # form on their way, would otherwise overflow or vanish at extreme scales.
+        largest = matrices.abs().amax(dim=(-2, -1), keepdim=True)
+        exponent = torch.frexp(largest).exponent - 1
+        scale = exponent.to(largest.dtype).exp2().clamp(min=torch.finfo(largest.dtype).tiny)
+        u, sigma, vh = torch.linalg.svd(matrices / scale, full_matrices=False)
+        u, sigma, vh = u[..., :m], sigma[..., :m], vh[..., :m, :]
+
+        # Few examples in many dimensions give covariances of low rank: the last singular values
+        # are zero and their vectors arbitrary. Dropping these picks the subgradient of least
+        # norm, so that training does not drift along directions of which the data says nothing.
+        rank_tolerance = max(matrices.shape[-2:]) * torch.finfo(matrices.dtype).eps
+        is_nonzero = sigma > rank_tolerance * sigma[..., :1]
+        ctx.save_for_backward((u * is_nonzero.unsqueeze(-2)) @ vh)
+        return sigma.sum(dim=-1) * scale[..., 0, 0]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None]:
+        (subgradient,) = ctx.saved_tensors
+        return grad_output[..., None, None] * subgradient, None
+
+
+def ky_fan_norm(matrices: Tensor, m: int) -> Tensor:
+    """Return Ky Fan m-norms: the sum of the m largest singular values of each matrix.
+
+    ``m = 1`` is the spectral norm; ``m = min(rows, columns)`` is the nuclear norm. The gradient
+    is the subgradient ``U_m V_m^T``, finite also where singular values tie or vanish; where
+    they vanish, the one of least norm.
+
+    Args:
+        matrices: Real matrices, shape (..., rows, columns).
+        m: Number of singular values to sum.
+
+    Returns:
+        Shape (...). Differentiable once.
+
+    Raises:
+        ValueError: If m is not between 1 and min(rows, columns), or an entry is not finite:
+            some factorisations turn such matrices into ordinary numbers.
+    """
+    num_values = min(matrices.shape[-2:])
+    if not 1 <= m <= num_values:
+        raise ValueError(
+            f"m must be between 1 and {num_values} for matrices of shape "
+            f"{tuple(matrices.shape)}, got {m}"
+        )
+    if not matrices.isfinite().all():
+        raise ValueError("the Ky Fan norm needs finite matrices, got NaN or infinity")
+    result: Tensor = _KyFanNorm.apply(matrices, m)
+    return result
+
+
+def covariances(examples: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return the covariance of each class about its mean, divided by the number of examples.
+
+    Args:
+        examples: Shape (..., S, D).
+        weights: Of examples, shape (..., S), summing to one; by default all weigh the same.
+
+    Returns:
+        Shape (..., D, D).
+    """
+    if weights is None:
+        weights = torch.full_like(examples[..., 0], 1 / examples.shape[-2])
+    weights = weights.unsqueeze(-1)
+    deviations = examples - (weights * examples).sum(dim=-2, keepdim=True)
+    return deviations.transpose(-2, -1) @ (weights * deviations)
+
+
+class Spectra(NamedTuple):
+    """Covariances of base classes with their leading eigenvectors: constants of training."""
+
+    matrices: Tensor  # (C, D, D)
+    leading: Tensor  # (C, D, directions), orthonormal columns
+    norms: Tensor  # (C,) Ky Fan m-norms
+    halves: tuple[Tensor, Tensor] | None  # for a GPU: see `cpaan.gan.fast.kernels.to_halves`
+
+
+def spectra(matrices: Tensor, m: int) -> Spectra:
+    """Return covariances, shape (C, D, D), with what `covariance_distances` needs of them."""
+    num_dims = matrices.shape[-1]
+    num_directions = min(m + _EXTRA_DIRECTIONS, num_dims)
+    halves = None
+    kernels = kernels_for(matrices)
+    if kernels and kernels.fits(num_dims, 2 * num_directions) and 2 * num_directions < num_dims:
+        halves = kernels.to_halves(matrices)
+        block = _largest_columns(matrices, num_directions)
+        for _ in range(_NUM_STEPS_FOR_SPECTRA):
+            block = matrices @ _orthonormal(block)
+        block = _orthonormal(block)
+        values, rotation = _eigh(block.mT @ matrices @ block)
+        vectors = block @ rotation[..., :num_directions]
+    else:
+        values, vectors = _eigh(matrices)
+    leading = vectors[..., :num_directions].contiguous()
+    return Spectra(matrices, leading, values[..., :m].sum(dim=-1), halves)
+
+
+def covariance_distances(base: Spectra, classes: Tensor, other: Tensor, m: int) -> Tensor:
+    """Return Ky Fan m-norms of base covariances minus others, for many pairs that share them.
+
+    Each difference X is symmetric and indefinite. What it does not nearly vanish on is close to
+    the leading eigenvectors of the one covariance and of the other. X times these spans, once
+    orthonormal, nearly all that X acts on; the singular values of X times that are, on covariances
+    of real features, those of X to a relative error of about 1e-4. Where so many vectors would
+    fill the space, the whole of X is taken instead.
+
+    The gradient is the subgradient with respect to ``other``; it is summed over the pairs of a
+    novel class before it is multiplied by anything large.
+
+    Args:
+        base: Covariances of base classes.
+        classes: Which of them each novel class is compared with, shape (N, L); a near one first.
+        other: Covariances of novel classes, shape (N, D, D).
+        m: Ky Fan order.
+
+    Returns:
+        Shape (N, L); NaN where a covariance is not finite.
+    """
+    result: Tensor = _CovarianceDistances.apply(other, base, classes, m)
+    return result
+
+
+class _CovarianceDistances(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, other: Tensor, base: Spectra, classes: Tensor, m: int) -> Tensor:
+        try:
+            # In units of the covariances, or squares of numbers would leave their range.
+            unit = torch.maximum(base.norms[classes], _largest_variance(other).unsqueeze(1))
+            right, images = _singular_vectors(other, base, classes, m, unit[..., None, None])
+        except LinAlgError:  # of NaN, there are no singular values
+            right = other.new_zeros(*classes.shape, m, other.shape[-1])
+            images = torch.full_like(right, torch.nan)
+        sizes = torch.linalg.vector_norm(images, dim=-1)  # (N, L, m)
+        # As in the norm itself: where there is nothing, the subgradient of least norm.
+        precision = torch.finfo(right.dtype).eps
+        rank_tolerance = max(precision, other.shape[-1] * torch.finfo(other.dtype).eps)
+        is_nonzero = sizes > rank_tolerance * sizes.amax(dim=-1, keepdim=True)
+        ctx.save_for_backward(right, images, torch.where(is_nonzero, 1 / sizes, 0.0))
+        return sizes.sum(dim=-1) * unit
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None, None]:
+        right, images, inverse = ctx.saved_tensors  # (N, L, m, D) twice, (N, L, m)
+        left = images * (-grad_output.unsqueeze(-1) * inverse).unsqueeze(-1)
+        # Wide, whatever the vectors are: weights of pairs may be as small as numbers get.
+        gradient = left.flatten(1, 2).mT @ right.to(left.dtype).flatten(1, 2)
+        return gradient, None, None, None
+
+
+def _singular_vectors(
+    other: Tensor, base: Spectra, classes: Tensor, m: int, unit: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return leading right singular vectors of the differences, and their images.
+
+    Images are X times the vectors over ``unit``, which has shape (N, L, 1, 1): left singular
+    vectors times singular values. Shapes (N, L, m, D); or more than m, with zeros.
+    """
+    num_dims, num_directions = base.leading.shape[-2:]
+    if 2 * num_directions >= num_dims:
+        differences = base.matrices[classes] - other.unsqueeze(1)
+        _, vectors = _eigh(differences)
+        right = vectors[..., :m].mT
+        return right, (right / unit) @ differences
+
+    # The other covariances' leading directions, from those of the nearest base class, and from
+    # the columns of their own largest variances: they may have what no base class has.
+    num_near = num_directions // 2
+    near = base.leading[classes[:, 0]][..., :num_near]
+    directions = torch.cat([near, _largest_columns(other, num_directions - num_near)], dim=-1)
+    # Over its largest entry, lest powers of it leave the range of numbers.
+    scaled = other / _largest_variance(other).view(-1, 1, 1)
+    for _ in range(_NUM_STEPS):
+        directions = scaled @ directions
+    directions = _orthonormal(directions)
+
+    kernels = kernels_for(other)
+    halves = kernels.to_halves(other) if kernels and base.halves else None
+    dtype = torch.half if halves else other.dtype
+    start = other.new_empty((*classes.shape, num_dims, 2 * num_directions), dtype=dtype)
+    start[..., :num_directions] = base.leading[classes]
+    start[..., num_directions:] = directions.unsqueeze(1)
+
+    def multiply(block: Tensor) -> Tensor:
+        if kernels and halves and base.halves:
+            result: Tensor = kernels.times_difference(*base.halves, classes, *halves, block)
+            return result
+        return _times_difference(base.matrices, classes, other, block)
+
+    block = _orthonormal(multiply(start), dtype)
+    images = multiply(block)
+    if kernels and halves:
+        _, rotation = kernels.eigh(kernels.scaled_gram(images), tolerance=1e-5)
+        # Rows of odd lengths are slow to multiply.
+        rotation = pad(rotation[..., :m], (0, -m % 8))
+    else:
+        _, rotation = _eigh(_scaled_gram(images))
+        rotation = rotation[..., :m]
+    rotation = rotation.mT
+    return rotation.to(dtype) @ block.mT, (rotation / unit) @ images.mT
+
+
+def _largest_variance(covariances: Tensor) -> Tensor:
+    """Return the largest entry of each covariance, which is on its diagonal; never zero."""
+    largest = covariances.diagonal(dim1=-2, dim2=-1).amax(dim=-1)
+    return largest.clamp(min=torch.finfo(covariances.dtype).tiny)
+
+
+def _scaled_gram(block: Tensor) -> Tensor:
+    """Return blockᵀ @ block over the square of its largest entry, for blocks (..., D, W)."""
+    largest = block.abs().amax(dim=(-2, -1), keepdim=True)
+    block = block / largest.clamp(min=torch.finfo(block.dtype).tiny)
+    return block.mT @ block
+
+
+def _largest_columns(matrices: Tensor, count: int) -> Tensor:
+    """Return the columns of the largest diagonal entries, shape (..., D, count), about as one."""
+    diagonal = matrices.diagonal(dim1=-2, dim2=-1)
+    largest = diagonal.topk(count, dim=-1)
+    places = largest.indices.unsqueeze(-2).expand(*matrices.shape[:-1], -1)
+    tiny = torch.finfo(matrices.dtype).tiny
+    return matrices.gather(-1, places) / largest.values.unsqueeze(-2).clamp(min=tiny)
+
+
+def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """Return eigenvalues, the largest in size first, and eigenvectors of symmetric matrices.
+
+    With many eigenvalues at zero, as few examples have, float32 at times does not converge, or
+    gives NaN without a word; float64 then does.
+
+    Raises:
+        LinAlgError: If an entry is not finite.
+    """
+    device, width = matrices.device, matrices.shape[-1]
+    kernels = kernels_for(matrices)
+    if kernels and kernels.fits(width, width):
+        # Over the largest entry: the kernel squares entries.
+        largest = matrices.abs().amax(dim=(-2, -1), keepdim=True)
+        largest = largest.clamp(min=torch.finfo(matrices.dtype).tiny)
+        values, vectors = kernels.eigh(matrices / largest)
+        return values * largest.squeeze(-1), vectors
+    if matrices.is_cuda and width > _WIDEST_ON_GPU:
+        matrices = matrices.cpu()
+    try:
+        values, vectors = torch.linalg.eigh(matrices)
+        is_solved = bool(values.isfinite().all() & vectors.isfinite().all())
+    except LinAlgError:
+        is_solved = False
+    if not is_solved:
+        if not matrices.isfinite().all():
+            raise LinAlgError("of NaN or infinity, there are no eigenvalues")
+        values, vectors = torch.linalg.eigh(matrices.double())
+    order = values.abs().argsort(dim=-1, descending=True)
+    vectors = vectors.gather(-1, order.unsqueeze(-2).expand_as(vectors))
+    values = values.gather(-1, order)
+    return values.to(device, matrices.dtype), vectors.to(device, matrices.dtype)
+
+
+def _times_difference(base: Tensor, classes: Tensor, other: Tensor, block: Tensor) -> Tensor:
+    """Return (base covariance - other covariance) @ block, shape (N, L, D, columns)."""
+    together = block.transpose(1, 2)  # one product for all pairs of a novel class
+    by_other = (other @ together.flatten(2)).view_as(together).transpose(1, 2)
+    # And one for all pairs of a base class, so that its covariance is read once.
+    result = torch.empty_like(block).flatten(0, 1)
+    present, number = classes.unique(return_inverse=True)
+    members = number.flatten().argsort(stable=True)
+    counts = number.flatten().bincount().tolist()
+    columns = block.flatten(0, 1)
+    for each, pairs in zip(present.tolist(), members.split(counts), strict=True):
+        chosen = columns[pairs].transpose(0, 1)
+        by_base = (base[each] @ chosen.flatten(1)).view_as(chosen)
+        result[pairs] = by_base.transpose(0, 1)
+    return result.view_as(block) - by_other
+
+
+def _orthonormal(block: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return an orthonormal basis of the span of columns, shape (..., D, directions).
+
+    Columns that depend on others become zero, or whatever is orthogonal to all.
+    """
+    kernels = kernels_for(block)
+    if kernels and kernels.fits(*block.shape[-2:]):
+        result: Tensor = kernels.orthonormal(block, dtype or block.dtype)
+        return result
+    # By the largest entry first: squares of large or small entries leave the range of numbers.
+    tiny = torch.finfo(block.dtype).tiny
+    block = block / block.abs().amax(dim=-2, keepdim=True).clamp(min=tiny)
+    return torch.linalg.qr(block)[0]
+
+
+def needs_processor(features: Tensor, m: int) -> bool:
+    """Return whether distances of covariances of features, (..., D), wait for the processor."""
+    num_dims = features.shape[-1]
+    width = min(2 * (m + _EXTRA_DIRECTIONS), num_dims)
+    kernels = kernels_for(features)
+    return kernels is None or not kernels.fits(num_dims, width)

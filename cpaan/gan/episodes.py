@@ -1,0 +1,204 @@
+"""Meta-training episodes: base classes play the novel ones.
+
+Everything is drawn on the device of the features. Shapes: C = base classes, N = meta-novel
+classes, M = meta-base examples, K = shots, D = feature dimension. Pairs of a meta-novel class and a
+meta-base example have shape (N, M); what all meta-novel classes share has shape (1, M).
+"""
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from cpaan.gan.config import TrainConfig
+from cpaan.gan.training_data import TrainingData
+from cpaan.protocol.neighbours import draw_by, similarity
+
+_LEAST_SIMILARITY = 1e-20
+
+
+class Episode(NamedTuple):
+    """One imitation of a low-shot problem."""
+
+    novel_classes: Tensor  # (N,) positions among the base classes
+    shots: Tensor  # (N, K, D)
+    shot_weights: Tensor  # (K,) sums to one: zero for shots beyond this episode's number
+    novel_prototypes: Tensor  # (N, D) of the shots
+    class_means: Tensor  # (N, D) of the whole classes, which a low-shot learner never sees
+    real: Tensor  # (N, K, D) what D_n takes for real
+    real_weights: Tensor  # (K,) sums to one
+    base_classes: Tensor  # (C - N,) positions of the meta-base classes
+    base_prototypes: Tensor  # (C - N, D) of the whole classes
+    alpha: Tensor  # (N, C - N) similarity
+    sources: Tensor  # (1 or N, M) which meta-base class an example is of
+    base_examples: Tensor  # (1 or N, M, D)
+    partners: Tensor  # (N, M) which shot of the meta-novel class goes with an example
+    weights: Tensor  # (N, M) of translations to novel classes, in every loss
+    sample_weights: Tensor  # (N, M) of the same examples in a class's mean and covariance
+    back_weights: Tensor  # (N, M) of translations to base classes
+
+
+class Episodes(Protocol):
+    """Where a training run gets its episodes from."""
+
+    data: TrainingData
+
+    def draw(self, rng: torch.Generator) -> Episode:
+        """Draw one episode, advancing ``rng``."""
+
+
+class MetaEpisodes:
+    """Episodes of base classes alone: some are taken for novel, the others stay base.
+
+    Holds no random state: equal ``rng`` states give equal episodes, in any process.
+    """
+
+    def __init__(self, data: TrainingData, config: TrainConfig) -> None:
+        """Keep the data; see `check_training` for what must be true of it."""
+        self.data = data
+        self._config = config
+        self._numbers_of_shots = torch.tensor(config.episode_shots, device=data.base.counts.device)
+        self._most_examples = int(data.base.counts.max())
+
+    def draw(self, rng: torch.Generator) -> Episode:
+        """Draw classes, shots and meta-base examples."""
+        config, base = self._config, self.data.base
+        device = base.counts.device
+        order = _uniforms((len(base.counts),), rng, device).argsort()
+        novel_classes, base_classes = order[: config.num_ways], order[config.num_ways :]
+
+        shots = self._draw_shots(novel_classes, rng)
+        choice = torch.randint(len(self._numbers_of_shots), (1,), generator=rng, device=device)
+        is_shot = torch.arange(config.max_shots, device=device) < self._numbers_of_shots[choice]
+        shot_weights = is_shot.to(shots.dtype) / is_shot.sum()
+        real, real_weights = shots, shot_weights
+        if config.real_examples == "class":
+            places = _uniforms(shots.shape[:2], rng, device)
+            real = base.pick(novel_classes.unsqueeze(1).expand(shots.shape[:2]), places)
+            real_weights = torch.full_like(shot_weights, 1 / config.max_shots)
+        return make_episode(
+            self.data,
+            config,
+            novel_classes=novel_classes,
+            shots=shots,
+            shot_weights=shot_weights,
+            class_means=base.prototypes[novel_classes],
+            real=real,
+            real_weights=real_weights,
+            base_classes=base_classes,
+            rng=rng,
+        )
+
+    def _draw_shots(self, classes: Tensor, rng: torch.Generator) -> Tensor:
+        """Draw the most shots of each class, without replacement."""
+        base = self.data.base
+        keys = _uniforms((len(classes), self._most_examples), rng, classes.device)
+        every_row = torch.arange(self._most_examples, device=classes.device)
+        counts = base.counts[classes].unsqueeze(1)
+        keys = keys.masked_fill(every_row >= counts, torch.inf)
+        rows = keys.topk(self._config.max_shots, dim=1, largest=False).indices
+        return base.features[base.first_row[classes].unsqueeze(1) + rows]
+
+
+def make_episode(
+    data: TrainingData,
+    config: TrainConfig,
+    *,
+    novel_classes: Tensor,
+    shots: Tensor,
+    shot_weights: Tensor,
+    class_means: Tensor,
+    real: Tensor,
+    real_weights: Tensor,
+    base_classes: Tensor,
+    rng: torch.Generator,
+) -> Episode:
+    """Draw base examples for novel classes, and weigh every pair of the two.
+
+    A novel class's loss is an expectation over base classes by their similarity α. Drawn
+    uniformly, most examples would have no weight at all; drawn for each class by its α, they
+    could not be shared. So one batch is drawn by the mean ᾱ of α over the novel classes, and an
+    example of base class b has weight α_b / ᾱ_b: the same expectation, and every example serves
+    every class. (The other kinds of ``sampling`` are described in `cpaan.protocol.config`.)
+    """
+    prototypes = torch.einsum("nkd,k->nd", shots, shot_weights)
+    base_prototypes = data.base.prototypes[base_classes]
+    alpha = similarity(prototypes, base_prototypes, config)
+    # The printed scores fall to 1e-40 and beyond. Such weights change no loss, but their products
+    # leave the range of normal numbers, where a processor is ten times slower.
+    alpha = alpha.masked_fill(alpha < _LEAST_SIMILARITY, 0)
+    # Soft scores pair a novel class with all base classes, also where they underflow to zero.
+    is_related = alpha > 0 if config.neighbours == "hard" else torch.ones_like(alpha).bool()
+    num_novel, num_examples = len(alpha), config.num_base_examples
+    share = draw_shares(alpha, is_related, config.sampling)
+    device = alpha.device
+    sources = draw_by(share, _uniforms((len(share), num_examples), rng, device))
+    places = _uniforms(sources.shape, rng, device)
+    base_examples = data.base.pick(base_classes[sources], places)
+
+    pair_alpha = alpha.gather(1, sources.expand(num_novel, -1))  # (N, M)
+    pair_share = share.expand(num_novel, -1).gather(1, sources.expand(num_novel, -1))
+    if config.normalised_weights:
+        weights = importance(pair_alpha, pair_share)
+        # A class may find none of its relatives in a shared batch; any examples serve it then.
+        weights = weights.masked_fill((weights == 0).all(dim=1, keepdim=True), 1)
+        weights = sample_weights = weights / weights.sum(dim=1, keepdim=True)
+        # The other way, a base class's novel classes count by their similarity to it; where each
+        # has drawn its own examples, they already come in that proportion.
+        back = torch.ones_like(pair_alpha)
+        if config.sampling != "per-class":
+            back = pair_alpha / alpha.sum(dim=0)[sources].clamp(min=torch.finfo(alpha.dtype).tiny)
+        back_weights = back / back.sum()
+    else:
+        # The formula to the letter: a plain mean over examples of related classes, each loss
+        # multiplied by α; and a plain mean and covariance of all that was translated.
+        pairs = is_related.gather(1, sources.expand(num_novel, -1))
+        pairs = (pairs | ~pairs.any(dim=1, keepdim=True)).to(alpha.dtype)
+        sample_weights = pairs / pairs.sum(dim=1, keepdim=True)
+        weights = pair_alpha * sample_weights
+        back_weights = pair_alpha / pair_alpha.numel()
+
+    partners = draw_by(shot_weights, _uniforms((num_novel * num_examples,), rng, device))
+    return Episode(
+        novel_classes=novel_classes,
+        shots=shots,
+        shot_weights=shot_weights,
+        novel_prototypes=prototypes,
+        class_means=class_means,
+        real=real,
+        real_weights=real_weights,
+        base_classes=base_classes,
+        base_prototypes=base_prototypes,
+        alpha=alpha,
+        sources=sources,
+        base_examples=base_examples,
+        partners=partners.view(num_novel, num_examples),
+        weights=weights,
+        sample_weights=sample_weights,
+        back_weights=back_weights,
+    )
+
+
+def draw_shares(alpha: Tensor, is_related: Tensor, sampling: str) -> Tensor:
+    """Return the probabilities by which base classes are drawn, shape (1 or N, base classes).
+
+    Args:
+        alpha: Similarity, shape (N, base classes).
+        is_related: Which base classes a novel class is paired with; same shape.
+        sampling: "shared", "per-class" or "uniform"; see `cpaan.protocol.config`.
+    """
+    if sampling == "shared":
+        return alpha.mean(dim=0, keepdim=True)
+    if sampling == "per-class":
+        return alpha
+    share = is_related.any(dim=0, keepdim=True).to(alpha.dtype)
+    return share / share.sum()
+
+
+def importance(alpha: Tensor, share: Tensor) -> Tensor:
+    """Return the weight of an example that was drawn by ``share`` and should be by ``alpha``."""
+    return alpha / share.clamp(min=torch.finfo(share.dtype).tiny)
+
+
+def _uniforms(shape: tuple[int, ...], rng: torch.Generator, device: torch.device) -> Tensor:
+    return torch.rand(shape, generator=rng, device=device, dtype=torch.float64)

@@ -1,0 +1,1 @@
+"""The formulas of `cpaan.gan`, computed on a GPU in fewer passes."""

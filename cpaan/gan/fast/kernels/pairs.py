@@ -1,0 +1,360 @@
+"""Kernels of `pair_ops`: sums of rows, activations and likelihoods, and their gradients.
+
+Shapes: R = rows, W = numbers of a row.
+"""
+
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
+# Triton's functions are no Python: their arguments are pointers and numbers on a GPU.
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_ACTIVATIONS = {"none": 0, "leaky": 1, "relu": 2}
+_ROWS = 8  # that a program holds at once
+
+
+@triton.jit
+def _add_rows_kernel(
+    rows,
+    bias,
+    by_example,
+    by_novel,
+    places,
+    added,
+    scales,
+    result,
+    num_rows,
+    width,
+    rows_per_class,
+    sign,
+    HAS_ROWS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_EXAMPLE: tl.constexpr,
+    HAS_NOVEL: tl.constexpr,
+    HAS_PLACES: tl.constexpr,
+    HAS_ADDED: tl.constexpr,
+    HAS_SCALES: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    NEGATIVE: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, WIDTH)
+    is_row = row < num_rows
+    is_there = is_row[:, None] & (column[None, :] < width)
+    value = tl.zeros((ROWS, WIDTH), tl.float32)
+    if HAS_BIAS:
+        value += sign * tl.load(bias + column, mask=column < width, other=0.0)[None, :]
+    if HAS_EXAMPLE:
+        place = (row % rows_per_class)[:, None] * width + column[None, :]
+        value += sign * tl.load(by_example + place, mask=is_there, other=0.0).to(tl.float32)
+    if HAS_NOVEL:
+        number = row // rows_per_class
+        if HAS_PLACES:
+            number = tl.load(places + row, mask=is_row, other=0).to(tl.int32)
+        place = number[:, None] * width + column[None, :]
+        value += sign * tl.load(by_novel + place, mask=is_there, other=0.0).to(tl.float32)
+    own = row[:, None] * width + column[None, :]
+    if HAS_ROWS:
+        value += tl.load(rows + own, mask=is_there, other=0.0).to(tl.float32)
+    if HAS_ADDED:
+        value += sign * tl.load(added + own, mask=is_there, other=0.0).to(tl.float32)
+    if HAS_SCALES:
+        value *= tl.load(scales + row, mask=is_row, other=0.0).to(tl.float32)[:, None]
+    if ACTIVATION == 1:
+        value = tl.where(value > 0, value, NEGATIVE * value)
+    if ACTIVATION == 2:
+        value = tl.where(value < 0, 0.0, value)  # and not the maximum, which would hide NaN
+    tl.store(result + own, value.to(result.dtype.element_ty), mask=is_there)
+
+
+def add_rows(
+    rows: Tensor | None,
+    shared: tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None],
+    shape: tuple[int, int],
+    dtype: torch.dtype,
+    *,
+    added: Tensor | None = None,
+    scales: Tensor | None = None,
+    sign: float = 1.0,
+    activation: str = "none",
+    slope: float = 0.0,
+) -> Tensor:
+    """Return activation(scale · (row + sign · (what it shares + added))), shape (R, W).
+
+    Args:
+        rows: Shape (R, W); None: zeros.
+        shared: Summands as in `cpaan.gan.fast.pair_ops.Shared`.
+        shape: Novel classes, and rows of each.
+        dtype: Of the result.
+        added: Shape (R, W).
+        scales: Shape (R,).
+        sign: One or minus one.
+        activation: "none", "leaky" or "relu".
+        slope: Of the leaky ReLU.
+    """
+    bias, by_example, by_novel, places = shared
+    num_novel, rows_per_class = shape
+    num_rows = num_novel * rows_per_class
+    some = next(each for each in (rows, by_example, by_novel, bias) if each is not None)
+    width = some.shape[-1]
+    result = torch.empty((num_rows, width), dtype=dtype, device=some.device)
+
+    def given(tensor: Tensor | None) -> Tensor:
+        return result if tensor is None else tensor.contiguous()
+
+    block = _ROWS if width > 64 else 8 * _ROWS
+    _add_rows_kernel[(triton.cdiv(num_rows, block),)](
+        given(rows),
+        given(bias),
+        given(by_example),
+        given(by_novel),
+        given(places),
+        given(added),
+        given(scales),
+        result,
+        num_rows,
+        width,
+        rows_per_class,
+        sign,
+        HAS_ROWS=rows is not None,
+        HAS_BIAS=bias is not None,
+        HAS_EXAMPLE=by_example is not None,
+        HAS_NOVEL=by_novel is not None,
+        HAS_PLACES=places is not None,
+        HAS_ADDED=added is not None,
+        HAS_SCALES=scales is not None,
+        ACTIVATION=_ACTIVATIONS[activation],
+        NEGATIVE=slope,
+        ROWS=block,
+        WIDTH=triton.next_power_of_2(width),
+        num_warps=8,
+    )
+    return result
+
+
+@triton.jit
+def _deactivate_kernel(
+    gradient,
+    outputs,
+    result,
+    sums,
+    width,
+    rows_per_group,
+    rows_per_program,
+    ACTIVATION: tl.constexpr,
+    NEGATIVE: tl.constexpr,
+    HAS_SUMS: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    group, part = tl.program_id(0), tl.program_id(1)
+    column = tl.arange(0, WIDTH)
+    total = tl.zeros((ROWS, WIDTH), tl.float32)
+    first = part * rows_per_program
+    last = tl.minimum(first + rows_per_program, rows_per_group)
+    for start in range(first, last, ROWS):
+        row = start + tl.arange(0, ROWS)
+        is_there = (row < last)[:, None] & (column[None, :] < width)
+        place = (group * rows_per_group + row)[:, None] * width + column[None, :]
+        value = tl.load(gradient + place, mask=is_there, other=0.0).to(tl.float32)
+        if ACTIVATION != 0:
+            output = tl.load(outputs + place, mask=is_there, other=0.0).to(tl.float32)
+            if ACTIVATION == 1:
+                value = tl.where(output > 0, value, NEGATIVE * value)
+            else:
+                value = tl.where(output > 0, value, 0.0)
+            tl.store(result + place, value.to(result.dtype.element_ty), mask=is_there)
+        total += value
+    if HAS_SUMS:
+        place = (group * tl.num_programs(1) + part) * width + column
+        tl.store(sums + place, tl.sum(total, axis=0), mask=column < width)
+
+
+def deactivate(
+    gradient: Tensor,
+    outputs: Tensor,
+    activation: str,
+    num_groups: int,
+    *,
+    slope: float,
+    with_sums: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Return the gradient before an activation, and its sums over groups of rows.
+
+    Args:
+        gradient: With respect to the outputs, shape (R, W).
+        outputs: Of the activation, of the same shape.
+        activation: "none", "leaky" or "relu".
+        num_groups: Into how many groups of the same size the rows fall, one after the other.
+        slope: Of the leaky ReLU.
+        with_sums: Whether the sums are wanted.
+
+    Returns:
+        Shapes (R, W) and, in float32, (groups, W).
+    """
+    num_rows, width = gradient.shape
+    gradient = gradient.contiguous()
+    if activation == "none" and not with_sums:
+        return gradient, None
+    result = gradient if activation == "none" else torch.empty_like(outputs)
+    rows_per_group = num_rows // num_groups
+    rows_per_program = 32
+    num_parts = triton.cdiv(rows_per_group, rows_per_program)
+    sums = torch.empty((num_groups, num_parts, width), dtype=torch.float32, device=gradient.device)
+    _deactivate_kernel[(num_groups, num_parts)](
+        gradient,
+        outputs,
+        result,
+        sums,
+        width,
+        rows_per_group,
+        rows_per_program,
+        ACTIVATION=_ACTIVATIONS[activation],
+        NEGATIVE=slope,
+        HAS_SUMS=with_sums,
+        ROWS=8 if with_sums else 16,
+        WIDTH=triton.next_power_of_2(width),
+        # Two warps hold a row: a thread has the same columns of all rows, and adds them by itself.
+        num_warps=2 if with_sums else 8,
+    )
+    return result, _sum_parts(sums) if with_sums else None
+
+
+@triton.jit
+def _sum_parts_kernel(parts, result, num_parts, width, PARTS: tl.constexpr, COLUMNS: tl.constexpr):
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    part = tl.arange(0, PARTS)
+    total = tl.zeros((PARTS, COLUMNS), tl.float32)
+    first = tl.program_id(0) * num_parts * width
+    for start in range(0, num_parts, PARTS):
+        is_there = (start + part < num_parts)[:, None] & (column[None, :] < width)
+        place = first + (start + part)[:, None] * width + column[None, :]
+        total += tl.load(parts + place, mask=is_there, other=0.0)
+    place = tl.program_id(0) * width + column
+    tl.store(result + place, tl.sum(total, axis=0), mask=column < width)
+
+
+def _sum_parts(parts: Tensor) -> Tensor:
+    """Return sums over the second dimension, shape (groups, W)."""
+    num_groups, num_parts, width = parts.shape
+    result = torch.empty((num_groups, width), dtype=parts.dtype, device=parts.device)
+    columns = 32
+    _sum_parts_kernel[(num_groups, triton.cdiv(width, columns))](
+        parts, result, num_parts, width, PARTS=128 if num_parts > 32 else 32, COLUMNS=columns
+    )
+    return result
+
+
+@triton.jit
+def _log_likelihood_kernel(
+    logits,
+    biases,
+    targets,
+    weights,
+    values,
+    totals,
+    num_rows,
+    width,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, WIDTH)
+    is_row = row < num_rows
+    is_there = is_row[:, None] & (column[None, :] < width)
+    place = row[:, None] * width + column[None, :]
+    bias = tl.load(biases + column, mask=column < width, other=float("-inf"))
+    value = tl.load(logits + place, mask=is_there, other=0.0) + bias[None, :]
+    largest = tl.max(value, axis=1)
+    total = largest + tl.log(tl.sum(tl.exp(value - largest[:, None]), axis=1))
+    target = tl.load(targets + row, mask=is_row, other=0).to(tl.int32)
+    own = tl.sum(tl.where(column[None, :] == target[:, None], value, 0.0), axis=1)
+    weight = tl.load(weights + row, mask=is_row, other=0.0)
+    # Beyond the last row, the first class is read, and may be one that cannot be the answer.
+    own = tl.where(is_row, own, total)
+    tl.store(values + tl.program_id(0), tl.sum(weight * (own - total), axis=0))
+    tl.store(totals + row, total, mask=is_row)
+
+
+@triton.jit
+def _log_likelihood_gradient_kernel(
+    logits,
+    biases,
+    targets,
+    weights,
+    totals,
+    factor,
+    result,
+    num_rows,
+    width,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, WIDTH)
+    is_row = row < num_rows
+    is_there = is_row[:, None] & (column[None, :] < width)
+    place = row[:, None] * width + column[None, :]
+    bias = tl.load(biases + column, mask=column < width, other=float("-inf"))
+    value = tl.load(logits + place, mask=is_there, other=0.0) + bias[None, :]
+    total = tl.load(totals + row, mask=is_row, other=0.0)
+    target = tl.load(targets + row, mask=is_row, other=0).to(tl.int32)
+    weight = tl.load(weights + row, mask=is_row, other=0.0) * tl.load(factor)
+    is_target = tl.where(column[None, :] == target[:, None], 1.0, 0.0)
+    gradient = weight[:, None] * (is_target - tl.exp(value - total[:, None]))
+    tl.store(result + place, gradient.to(result.dtype.element_ty), mask=is_there)
+
+
+def log_likelihoods(
+    logits: Tensor, biases: Tensor, targets: Tensor, weights: Tensor
+) -> tuple[Tensor, Tensor]:
+    """See `pair_ops.log_likelihood`; return summands of it, and each row's log of all classes."""
+    num_rows, width = logits.shape
+    num_programs = triton.cdiv(num_rows, _ROWS)
+    values = torch.empty(num_programs, dtype=logits.dtype, device=logits.device)
+    totals = torch.empty(num_rows, dtype=logits.dtype, device=logits.device)
+    _log_likelihood_kernel[(num_programs,)](
+        logits,
+        biases,
+        targets,
+        weights,
+        values,
+        totals,
+        num_rows,
+        width,
+        ROWS=_ROWS,
+        WIDTH=triton.next_power_of_2(width),
+    )
+    return values, totals
+
+
+def log_likelihood_gradient(
+    logits: Tensor,
+    biases: Tensor,
+    targets: Tensor,
+    weights: Tensor,
+    totals: Tensor,
+    factor: Tensor,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Return ``factor`` times the gradient of the sum of shares with respect to logits."""
+    num_rows, width = logits.shape
+    result = torch.empty((num_rows, width), dtype=dtype, device=logits.device)
+    _log_likelihood_gradient_kernel[(triton.cdiv(num_rows, _ROWS),)](
+        logits,
+        biases,
+        targets,
+        weights,
+        totals,
+        factor,
+        result,
+        num_rows,
+        width,
+        ROWS=_ROWS,
+        WIDTH=triton.next_power_of_2(width),
+    )
+    return result

@@ -1,0 +1,66 @@
+"""Noise for G_b, which has to make many examples of a base class from a few novel ones."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from cpaan.gan.config import TrainConfig
+
+
+class GaussianNoise(nn.Module):
+    """z ~ N(0, I)."""
+
+    def __init__(self, num_dims: int) -> None:
+        super().__init__()
+        self.num_dims = num_dims
+
+    def forward(self, shape: tuple[int, ...], rng: torch.Generator, like: Tensor) -> Tensor:
+        """Draw vectors, shape (*shape, Z), of the device and type of ``like``."""
+        return _normal((*shape, self.num_dims), rng, like)
+
+    def penalty(self, like: Tensor) -> Tensor:
+        """Return zero, of the device and type of ``like``: nothing is learnt here."""
+        return like.new_zeros(())
+
+
+class MixtureNoise(nn.Module):
+    """A mixture of C Gaussians with trainable means and diagonal deviations, as in DeLiGAN.
+
+    z = μ_i + σ_i ε for a component i drawn uniformly. The paper draws σ from N(0, 0.2), so half
+    of them are negative; as ε is symmetric, a sign of σ means nothing.
+    """
+
+    def __init__(
+        self, num_dims: int, num_components: int, spread: float, rng: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.num_dims = num_dims
+        shape = (num_components, num_dims)
+        self.means = nn.Parameter(torch.rand(shape, generator=rng) * 2 - 1)
+        self.deviations = nn.Parameter(torch.randn(shape, generator=rng) * spread)
+
+    def forward(self, shape: tuple[int, ...], rng: torch.Generator, like: Tensor) -> Tensor:
+        """Draw vectors, shape (*shape, Z), of the device and type of ``like``."""
+        component = torch.randint(len(self.means), shape, generator=rng, device=like.device)
+        standard = _normal((*shape, self.num_dims), rng, like)
+        # A product picks a component as quickly as an index does, and gradients are sums again.
+        picked = one_hot(component, len(self.means)).to(like.dtype)
+        means, deviations = (each.to(like.dtype) for each in (self.means, self.deviations))
+        return picked @ means + (picked @ deviations) * standard
+
+    def penalty(self, like: Tensor) -> Tensor:
+        """Return DeLiGAN's penalty, the mean of (1 - σ)², which keeps components from shrinking."""
+        return (1 - self.deviations).square().mean()
+
+
+def make_noise(
+    kind: str, config: TrainConfig, rng: torch.Generator
+) -> GaussianNoise | MixtureNoise:
+    """Return "gaussian" or "mixture" noise of the configured size."""
+    if kind == "gaussian":
+        return GaussianNoise(config.noise_dim)
+    return MixtureNoise(config.noise_dim, config.num_components, config.noise_spread, rng)
+
+
+def _normal(shape: tuple[int, ...], rng: torch.Generator, like: Tensor) -> Tensor:
+    return torch.randn(shape, generator=rng, device=like.device, dtype=like.dtype)

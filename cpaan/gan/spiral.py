@@ -1,0 +1,206 @@
+"""The paper's toy experiment: the four GANs on a spiral, where one can see what they do.
+
+Two base classes leave none to play novel ones, so there is no meta-training here: every GAN is
+trained directly to translate the base arms into the novel ones, of which it sees four points each.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cpaan.core.randomness import new_rng
+from cpaan.data.synthetic import Spiral, spiral
+from cpaan.gan.config import TrainConfig
+from cpaan.gan.covariance import covariances, ky_fan_norm
+from cpaan.gan.episodes import Episode, make_episode
+from cpaan.gan.gans import GANS, check_objective
+from cpaan.gan.loop import TrainingRun
+from cpaan.gan.meta_testing import synthesise_normalised
+from cpaan.gan.training_data import TrainingData
+from cpaan.protocol.augmentation import mean_pairwise_distance
+from cpaan.protocol.neighbours import check_neighbours
+from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem
+from cpaan.training.checkpoints import train_to_end
+
+SPIRAL_CONFIG = TrainConfig(
+    num_episodes=1_000,
+    num_ways=2,
+    episode_shots=(4,),
+    batch_size=208,
+    real_examples="shots",
+    perplexity=1.3,
+    hidden_dim=128,
+    residual="none",
+    noise_dim=2,
+    num_components=10,
+    ky_fan_order=2,
+    prototype_weight=0.0,
+    generator_learning_rate=1e-3,
+    discriminator_learning_rate=1e-3,
+)
+"""The paper's terms and weights in two dimensions. Chosen before any outcome was looked at."""
+
+
+@dataclass(frozen=True, eq=False)
+class SpiralOutcome:
+    """What one GAN made of the spiral."""
+
+    translated: Tensor  # (2, examples, 2): base points, translated to the left and right arm
+    returned: Tensor  # (2, examples, 2): these, translated back to where they came from
+    diversity_ratio: float
+    """Mean distance of two translated points of an arm over that of two true ones; mean of arms."""
+    covariance_gap: float
+    """Nuclear norm of the translated minus the true covariance over that of the true one."""
+
+
+class SpiralEpisodes:
+    """The same shots in every episode; base points are drawn."""
+
+    def __init__(self, data: TrainingData, shots: Tensor, config: TrainConfig) -> None:
+        """Keep normalised base points and shots, shape (2, shots, 2)."""
+        self.data = data
+        self._shots = shots
+        self._config = config
+
+    def draw(self, rng: torch.Generator) -> Episode:
+        """Draw base points."""
+        shots = self._shots
+        weights = torch.full_like(shots[0, :, 0], 1 / shots.shape[1])
+        both = torch.arange(len(shots), device=shots.device)
+        return make_episode(
+            self.data,
+            self._config,
+            novel_classes=both,
+            shots=shots,
+            shot_weights=weights,
+            class_means=shots.mean(dim=1),
+            real=shots,
+            real_weights=weights,
+            base_classes=both,
+            rng=rng,
+        )
+
+
+def run_spiral(
+    name: str,
+    points: Spiral,
+    config: TrainConfig,
+    seed: int,
+    progress: Callable[[str], None] = lambda message: None,
+) -> SpiralOutcome:
+    """Train one of the four GANs on a spiral, and translate all base points with it.
+
+    c-GAN has no way back. As in the paper, a second c-GAN is trained for it: its generator and
+    its discriminator share nothing with those of the first.
+    """
+    for_training, for_sources, for_noise = (new_rng(seed, part) for part in range(3))
+    num_arms, num_examples, num_dims = points.base.shape
+    base = BaseSet(points.base.reshape(-1, num_dims).float(), torch.full((num_arms,), num_examples))
+    gan = GANS[name]
+    data = TrainingData.prepare(base, config, with_covariances=gan.has_covariance)
+    episodes = SpiralEpisodes(data, data.normalise(points.shots), config)
+    run = TrainingRun(gan, episodes, config, for_training, has_way_back=True)
+    train_to_end(run, progress=progress)
+
+    def there_and_back(examples: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        translated = run.networks.base_to_novel(examples, source, target)
+        noise = run.networks.noise(tuple(translated.shape[:-1]), for_noise, translated)
+        returned = run.networks.novel_to_base(translated, target, source, noise)
+        return torch.cat([translated, returned], dim=-1)
+
+    task = LowShotTask(
+        base=base,
+        num_base=num_arms,
+        shots=points.shots.float().unsqueeze(0),
+        problems=(Problem(num_shots=points.shots.shape[1], draw=0),),
+    )
+    (both,) = synthesise_normalised(
+        task,
+        data,
+        there_and_back,
+        neighbours=config,
+        num_synthetic=num_examples,
+        rng=for_sources,
+    )
+    translated, returned = both.double().split(num_dims, dim=-1)
+    truth = covariances(points.novel)
+    gap = ky_fan_norm(covariances(translated) - truth, num_dims) / ky_fan_norm(truth, num_dims)
+    ratio = mean_pairwise_distance(translated) / mean_pairwise_distance(points.novel)
+    return SpiralOutcome(translated, returned, float(ratio.mean()), float(gap.mean()))
+
+
+def check_spiral(config: TrainConfig) -> None:
+    """Refuse settings that do not suit two base classes in the plane.
+
+    Raises:
+        ValueError: With the setting and both numbers.
+    """
+    if config.ky_fan_order > 2:
+        raise ValueError(f"ky_fan_order is {config.ky_fan_order}, but the plane has 2 dimensions")
+    check_neighbours(config, num_base=2)
+    for gan in GANS.values():
+        check_objective(gan, config)
+
+
+def draw_points(seed: int) -> Spiral:
+    """Return the spiral of a seed."""
+    return spiral(new_rng(seed, 3))
+
+
+_DIGITS = 3  # of coordinates that go from -6 to 6
+
+
+def to_plain(points: Spiral, outcomes: Mapping[str, SpiralOutcome]) -> dict[str, Any]:
+    """Return a spiral and what GANs made of it as lists and numbers, for a JSON file.
+
+    Coordinates are rounded: enough for a picture, too little to compute with.
+    """
+
+    def rounded(tensor: Tensor) -> list[list[list[float]]]:
+        return [
+            [[round(value, _DIGITS) for value in point] for point in arm] for arm in tensor.tolist()
+        ]
+
+    return {
+        "base": rounded(points.base),
+        "novel": rounded(points.novel),
+        "shots": rounded(points.shots),
+        "outcomes": {
+            name: {
+                "translated": rounded(outcome.translated),
+                "returned": rounded(outcome.returned),
+                "diversity_ratio": outcome.diversity_ratio,
+                "covariance_gap": outcome.covariance_gap,
+            }
+            for name, outcome in outcomes.items()
+        },
+    }
+
+
+def from_plain(content: Mapping[str, Any]) -> tuple[Spiral, dict[str, SpiralOutcome]]:
+    """Return what `to_plain` was given, as far as its rounding has left it.
+
+    Raises:
+        ValueError: If a part is missing.
+    """
+
+    def tensor(values: list[list[list[float]]]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float64)
+
+    try:
+        points = Spiral(*(tensor(content[name]) for name in ("base", "novel", "shots")))
+        outcomes = {
+            name: SpiralOutcome(
+                translated=tensor(outcome["translated"]),
+                returned=tensor(outcome["returned"]),
+                diversity_ratio=outcome["diversity_ratio"],
+                covariance_gap=outcome["covariance_gap"],
+            )
+            for name, outcome in content["outcomes"].items()
+        }
+    except KeyError as error:
+        raise ValueError(f"this is no spiral: it lacks {error}") from error
+    return points, outcomes

@@ -1,0 +1,321 @@
+"""MAML. Finn, Abbeel & Levine (2017), Model-Agnostic Meta-Learning for Fast Adaptation of Deep
+Networks; and Proto-MAML: Triantafillou et al. (2020), Meta-Dataset.
+
+A few steps of gradient descent on the supports of a task adapt a network to its classes; what is
+trained is where these steps begin, through the steps themselves, by the loss of queries after the
+last. The body is a perceptron of two layers on features.
+
+A head with one row for each class of training cannot be asked for other numbers of classes, so rows
+begin in one of two ways. "shared": all alike. What is common to all rows adds the same to all
+logits, at every step, so that it can neither help nor be learnt: they begin at zero. "prototype":
+w = 2c, b = -‖c‖², of the class's mean c of embedded supports, as a mean over dimensions and times a
+learnt scale; nearest centroids, before the first step.
+
+Chosen where the source is silent on this benchmark: base and novel classes are adapted to together,
+with equal weights; the mean loss of many classes moves each class's row by less, so the learning
+rate of rows is multiplied by the number of classes (``scales_rows``); the body starts as the
+identity and its weights decay, because the plain one learns a small data set's train rows by heart.
+Meta-gradients are clipped one number at a time, as in the authors' code.
+
+Shapes: T = tasks, C = classes, K = shots, R = rows, D = feature dimension, P = problems,
+B = base classes of the phase, N = novel classes, Q = queries.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, one_hot, relu
+
+from cpaan.core.settings import Range, SearchSpace
+from cpaan.methods.base import MetaLearned
+from cpaan.protocol.config import OWN
+from cpaan.protocol.tasks import BaseSet, LowShotTask
+from cpaan.training.few_shot_episodes import FewShotEpisodes, percent_right
+from cpaan.training.layers import Perceptron, PerceptronSettings
+from cpaan.training.learning import EpisodeRngs, EpisodeSettings, LearningRun, LearningSettings
+
+_MOST_BASE_SHOTS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class MAMLConfig(PerceptronSettings, EpisodeSettings, LearningSettings):
+    """Everything that decides MAML, apart from features and seed.
+
+    Raises:
+        ValueError: If a value makes no sense.
+    """
+
+    head: Literal["shared", "prototype"] = "shared"
+    """How the rows of the head begin: all alike, or at the prototypes (Proto-MAML)."""
+    num_episodes: int = 1_500
+    """Episodes of training, each of several tasks."""
+    num_tasks: int = 1
+    """Tasks of an episode, all with the same number of shots."""
+    num_ways: int = 200
+    """Classes of a task; all base classes where there are fewer."""
+    num_inner_steps: int = 5
+    """Steps of gradient descent on the supports, in training."""
+    num_test_steps: int = 5
+    """The same, at test."""
+    inner_learning_rate: float = 0.01
+    """Of these steps."""
+    scales_rows: bool = True
+    """Whether this is multiplied by the number of classes for the head, so that a row's steps do
+    not depend on how many other rows there are."""
+    first_order: bool = False
+    """Whether the meta-gradient takes the inner gradients for constants."""
+    clip: float = 10.0
+    """The largest size of each number of the meta-gradient."""
+    num_base_shots: int | None = 20
+    """Examples that stand for a base class at test; none: as many as there are shots, at most
+    20."""
+
+    output: Literal["sphere", "linear"] = "sphere"
+    """Of the body. Sphere: every embedded row is scaled to a mean square of one."""
+    prototype_scale: float = 10.0
+    """What mean squared distances to prototypes are multiplied by, at the start of training."""
+    dropout: float = 0.8
+    """Share of the input that is left out in training, of a row the same in all steps."""
+    weight_decay: float = 2.0
+    """Share of the matrices that a step takes away, in units of the learning rate."""
+    learning_rate: float = 1e-3
+    """Of the training, at the start."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._refuse_unless_positive("num_tasks", "inner_learning_rate", "clip", "prototype_scale")
+        self._refuse_negative("num_inner_steps", "num_test_steps")
+        if self.num_base_shots is not None:
+            self._refuse_unless_positive("num_base_shots")
+        if not self.num_inner_steps and self.head == "shared":
+            raise ValueError("num_inner_steps must be positive where rows begin alike, got 0")
+
+
+PROTOTYPE = MAMLConfig(
+    head="prototype",
+    num_tasks=2,
+    num_inner_steps=2,
+    num_test_steps=2,
+    dropout=0.7,
+    weight_decay=5.0,
+    learning_rate=2e-3,
+)
+PUBLISHED = MAMLConfig(
+    num_episodes=60_000,
+    num_tasks=4,
+    num_ways=20,
+    num_queries=15,
+    num_test_steps=10,
+    num_base_shots=None,
+    scales_rows=False,
+    normalisation="none",
+    residual=False,
+    output="linear",
+    dropout=0.0,
+    weight_decay=0.0,
+    learning_rate=1e-3,
+)
+SPACE: SearchSpace = {
+    "learning_rate": Range(1e-4, 1e-2, log=True),
+    "inner_learning_rate": Range(1e-3, 0.05, log=True),
+    "num_test_steps": Range(1, 50, log=True),
+    "dropout": Range(0.0, 0.8),
+    "weight_decay": Range(0.1, 10.0, log=True),
+}
+
+
+class Weights(NamedTuple):
+    """Weights of a network for each of some tasks."""
+
+    hidden: Tensor  # (T, hidden_dim, D)
+    hidden_bias: Tensor  # (T, 1, hidden_dim)
+    last: Tensor  # (T, D, hidden_dim)
+    last_bias: Tensor  # (T, 1, D)
+    rows: Tensor  # (T, C, D)
+    row_bias: Tensor  # (T, 1, C)
+
+
+class Support(NamedTuple):
+    """Examples that a network is adapted to; all tasks have the same numbers of them.
+
+    The examples of a class share its weight, and all classes weigh the same.
+    """
+
+    inputs: Tensor  # (T, R, D), normalised
+    labels: Tensor  # (R,)
+    shares: Tensor  # (R,), of each example in its class
+    num_classes: int
+
+    @classmethod
+    def of(cls, *groups: Tensor) -> "Support":
+        """Put groups of classes, each of shape (T, classes, shots, D), one behind the other."""
+        labels, shares, num_classes = [], [], 0
+        for group in groups:
+            _, num_more, num_shots, _ = group.shape
+            numbers = torch.arange(num_classes, num_classes + num_more, device=group.device)
+            labels.append(numbers.repeat_interleave(num_shots))
+            shares.append(group.new_full((num_more * num_shots,), 1 / num_shots))
+            num_classes += num_more
+        inputs = torch.cat([group.flatten(1, 2) for group in groups], dim=1)
+        return cls(inputs, torch.cat(labels), torch.cat(shares), num_classes)
+
+
+class AdaptedNetwork(Perceptron):
+    """Where the adaptation of a network begins, and how it goes."""
+
+    TERMS = ("query_loss", "query_top1")
+
+    _config: MAMLConfig
+
+    def __init__(self, base: BaseSet, config: MAMLConfig, rng: torch.Generator) -> None:
+        """Draw the body's weights; ``rng`` is on the CPU.
+
+        Raises:
+            ValueError: If there are too few examples, or they or their squares are not finite.
+        """
+        super().__init__(base, config, rng)
+        self.episodes = FewShotEpisodes(base, config)
+        if config.head == "prototype":
+            self.log_scale = nn.Parameter(torch.tensor(math.log(config.prototype_scale)))
+
+    def embed(self, weights: Weights, inputs: Tensor) -> Tensor:
+        """Return the body's output of each task's inputs, shape (T, R, D)."""
+        hidden = relu(inputs @ weights.hidden.mT + weights.hidden_bias)
+        return self.finish(inputs, hidden @ weights.last.mT + weights.last_bias)
+
+    def logits(self, weights: Weights, inputs: Tensor) -> Tensor:
+        """Return logits of each task's inputs, shape (T, R, C)."""
+        return self.embed(weights, inputs) @ weights.rows.mT + weights.row_bias
+
+    def begin(self, support: Support) -> Weights:
+        """Return the weights before the first step."""
+        num_tasks, _, num_dims = support.inputs.shape
+        body = [
+            self._clipped(each).expand(num_tasks, -1, -1)
+            for each in (
+                self.hidden.weight,
+                self.hidden.bias.unsqueeze(0),
+                self.last.weight,
+                self.last.bias.unsqueeze(0),
+            )
+        ]
+        rows = support.inputs.new_zeros(num_tasks, support.num_classes, num_dims)
+        row_bias = support.inputs.new_zeros(num_tasks, 1, support.num_classes)
+        weights = Weights._make([*body, rows.requires_grad_(), row_bias.requires_grad_()])
+        if self._config.head == "shared":
+            return weights
+        members = one_hot(support.labels, support.num_classes).T * support.shares  # (C, R)
+        prototypes = members @ self.embed(weights, support.inputs)
+        scale = self._clipped(self.log_scale).exp() / num_dims
+        rows = 2 * scale * prototypes
+        row_bias = -scale * prototypes.square().sum(dim=-1).unsqueeze(1)
+        # Views of their own: to the first step, rows are not what the body makes of the supports
+        # but weights beside it. To the meta-gradient, they are.
+        return Weights._make([*(each.view_as(each) for each in body), rows, row_bias])
+
+    def _clipped(self, parameter: Tensor) -> Tensor:
+        """Return a view; what comes back through it, from all its uses, is clipped."""
+        view, clip = parameter.view_as(parameter), self._config.clip
+        if view.requires_grad:
+            view.register_hook(lambda gradient: gradient.clamp(-clip, clip))
+        return view
+
+    def adapt(
+        self, weights: Weights, support: Support, num_steps: int, *, is_training: bool = False
+    ) -> Weights:
+        """Return the weights after some steps of gradient descent on each task's supports.
+
+        Args:
+            weights: Before the first step.
+            support: Of all tasks.
+            num_steps: How many.
+            is_training: Whether gradients are to flow through the steps, back to ``weights``.
+        """
+        rate = self._config.inner_learning_rate
+        row_rate = rate * support.num_classes if self._config.scales_rows else rate
+        rates = (rate, rate, rate, rate, row_rate, row_rate)  # in the order of `Weights`
+        for _ in range(num_steps):
+            with torch.enable_grad():
+                if not is_training:
+                    weights = Weights._make(each.detach().requires_grad_() for each in weights)
+                losses = self.support_losses(weights, support)
+                gradients = torch.autograd.grad(
+                    losses.sum(),
+                    weights,
+                    create_graph=is_training and not self._config.first_order,
+                )
+            steps = zip(weights, rates, gradients, strict=True)
+            weights = Weights._make(each - by * gradient for each, by, gradient in steps)
+        return weights if is_training else Weights._make(each.detach() for each in weights)
+
+    def support_losses(self, weights: Weights, support: Support) -> Tensor:
+        """Return each task's mean cross-entropy over classes, shape (T,)."""
+        logits = self.logits(weights, support.inputs)
+        labels = support.labels.expand(len(logits), -1)
+        losses = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+        return losses.view_as(labels) @ support.shares / support.num_classes
+
+    def query_logits(self, supports: Tensor, queries: Tensor) -> Tensor:
+        """Return logits of normalised queries (T, R, D) after adaptation: (T, R, C).
+
+        Args:
+            supports: Normalised, shape (T, C, K, D).
+            queries: Shape (T, R, D).
+        """
+        support = Support.of(supports)
+        num_steps = self._config.num_inner_steps
+        weights = self.adapt(self.begin(support), support, num_steps, is_training=True)
+        return self.logits(weights, queries)
+
+    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
+        """Return the cross-entropy of queries after adaptation, and how many are right, in %."""
+        first = self.episodes.draw_next(rngs)
+        num_shots, num_more = first.supports.shape[1], self._config.num_tasks - 1
+        tasks = [first, *(self.episodes.draw(num_shots, rngs.device) for _ in range(num_more))]
+        supports, queries = (
+            self.drop(self.normalise(torch.stack(each)), rngs.device)
+            for each in ([task.supports for task in tasks], [task.queries for task in tasks])
+        )
+        logits = self.query_logits(supports, queries).flatten(0, 1)
+        labels = torch.cat([task.labels for task in tasks])
+        return [cross_entropy(logits, labels), percent_right(logits, labels)]
+
+
+class MAML(MetaLearned[MAMLConfig]):
+    """A network that is adapted to all classes, base and novel ones together."""
+
+    NAME = "MAML"
+
+    def new_learner(self, base: BaseSet, rng: torch.Generator) -> AdaptedNetwork:
+        """Draw the network."""
+        return AdaptedNetwork(base, self._config, rng)
+
+    @torch.no_grad()
+    def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
+        """Adapt the network to each problem.
+
+        One by one: in the benchmark, a problem's 10,140 supports have some 100 MB of hidden
+        layers and logits, and its adapted weights, which are kept, have 3 MB.
+        """
+        assert isinstance(run.learner, AdaptedNetwork)
+        network = self._network = run.learner
+        most = self._num_base_shots(max(problem.num_shots for problem in task.problems))
+        base = network.normalise(task.draw_exemplars(most, rng)).unsqueeze(0)
+        self._weights = []
+        for problem in task.problems:
+            shots = network.normalise(task.support(problem)).unsqueeze(0)
+            support = Support.of(base[:, :, : self._num_base_shots(problem.num_shots)], shots)
+            weights = network.begin(support)
+            self._weights.append(network.adapt(weights, support, self._config.num_test_steps))
+
+    def _num_base_shots(self, num_shots: int) -> int:
+        return self._config.num_base_shots or min(num_shots, _MOST_BASE_SHOTS)
+
+    @torch.no_grad()
+    def predict(self, queries: Tensor) -> dict[str, Tensor]:
+        """Return logits, shape (P, Q, B + N)."""
+        inputs = self._network.normalise(queries).unsqueeze(0)
+        return {OWN: torch.cat([self._network.logits(each, inputs) for each in self._weights])}

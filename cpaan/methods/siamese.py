@@ -1,0 +1,254 @@
+"""Siamese network. Koch, Zemel & Salakhutdinov (2015), Siamese Neural Networks for One-shot Image
+Recognition.
+
+One embedding is applied to both examples of a pair; a weighted sum of the absolute differences of
+its dimensions is trained to say whether they are of one class. At test, a query is compared with
+the examples of every class, base and novel ones alike.
+
+Chosen where the source is silent on this benchmark: the embedding is a perceptron of two layers on
+features; it starts as the identity and has dropout, because the plain one learns a small data set's
+train rows by heart. Half of the pairs are of one class; of the others, some are of classes whose
+means are near, because pairs of any two classes are soon too easy. A query is compared with the
+mean of a class's embedded examples; in `PUBLISHED`, scores of single examples are averaged. The
+source found the settings of its optimiser by search, and prints the ranges alone: those of
+`PUBLISHED` are common ones.
+
+Shapes: P = problems, B = base classes of the phase, N = novel classes, Q = queries, D = feature
+dimension.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from cpaan.core.settings import Choice, Range, SearchSpace
+from cpaan.methods.base import MetaLearned
+from cpaan.protocol.config import OWN
+from cpaan.protocol.tasks import BaseSet, LowShotTask
+from cpaan.training.layers import Perceptron, PerceptronSettings, drop
+from cpaan.training.learning import EpisodeRngs, LearningRun, LearningSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiameseConfig(PerceptronSettings, LearningSettings):
+    """Everything that decides a Siamese network, apart from features and seed.
+
+    Raises:
+        ValueError: If a value makes no sense.
+    """
+
+    num_episodes: int = 2_000
+    """Steps of training, each on new pairs."""
+    num_pairs: int = 512
+    """Pairs of a step; half of them are of one class."""
+    near_share: float = 0.2
+    """Share of the other half whose second class is one of the nearest to the first."""
+    num_near: int = 5
+    """How many classes are the nearest, by distances of prototypes."""
+
+    output: Literal["sphere", "linear", "sigmoid"] = "sphere"
+    """Sphere: every embedded row is scaled to a mean square of one. Sigmoid: as in the source."""
+    weight_decay: float = 2.0
+    """Share of the matrices that a step takes away, in units of the learning rate."""
+    learning_rate: float = 3e-3
+    """At the start."""
+
+    comparison: Literal["mean", "max", "centroid"] = "centroid"
+    """A class's score: the mean or the largest score of a query and one of its examples, or the
+    score of a query and the mean of its embedded examples."""
+    num_exemplars: int = 20
+    """Examples that stand for a base class. For the largest score, which grows with their number,
+    all classes have as many as there are shots, at most this number."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._refuse_unless_positive("num_near", "num_exemplars")
+        if self.num_pairs < 2 or self.num_pairs % 2:
+            raise ValueError(f"num_pairs must be positive and even, got {self.num_pairs}")
+        if not 0 <= self.near_share <= 1:
+            raise ValueError(f"near_share must be from 0 to 1, got {self.near_share}")
+
+
+PUBLISHED = SiameseConfig(
+    num_episodes=50_000,
+    near_share=0.0,
+    normalisation="none",
+    residual=False,
+    output="sigmoid",
+    dropout=0.0,
+    weight_decay=0.0,
+    learning_rate=1e-3,
+    comparison="mean",
+)
+SPACE: SearchSpace = {
+    "learning_rate": Range(1e-4, 1e-2, log=True),
+    "dropout": Range(0.0, 0.8),
+    "weight_decay": Range(0.1, 10.0, log=True),
+    "near_share": Range(0.0, 1.0),
+    "comparison": Choice("mean", "max", "centroid"),
+}
+
+
+class Pairs(NamedTuple):
+    """Examples of base classes, two by two."""
+
+    rows: Tensor  # (2, pairs, D)
+    is_same: Tensor  # (pairs,), 1.0 where both are of one class, else 0.0
+
+
+class SiameseNetwork(Perceptron):
+    """The embedding, and the weights of its dimensions' differences."""
+
+    TERMS = ("pair_loss", "pair_accuracy")
+
+    _config: SiameseConfig
+    gain: Tensor
+
+    def __init__(self, base: BaseSet, config: SiameseConfig, rng: torch.Generator) -> None:
+        """Draw the embedding's weights; ``rng`` is on the CPU.
+
+        Raises:
+            ValueError: If there are too few classes or examples, or they are not finite.
+        """
+        super().__init__(base, config, rng)
+        smallest = int(base.counts.argmin())
+        if len(base.counts) < 2 or base.counts[smallest] < 2:
+            raise ValueError(
+                f"class {base.names[smallest]}, the smallest of {len(base.counts)}, has "
+                f"{int(base.counts[smallest])} train rows, but 2 classes with 2 are needed"
+            )
+        self._base = base
+        # Of scores: without it, weights would be far smaller than what an optimiser's step moves.
+        self.register_buffer("gain", torch.ones(()))
+        distances = torch.cdist(base.prototypes, base.prototypes).fill_diagonal_(math.inf)
+        num_near = min(config.num_near, len(base.counts) - 1)
+        self._near = distances.topk(num_near, largest=False).indices  # (classes, num_near)
+        num_dims = base.features.shape[1]
+        # Any difference speaks against one class, at first.
+        self.weight = nn.Parameter(torch.full((num_dims,), -1.0))
+        self.bias = nn.Parameter(torch.zeros(()))
+
+    def drop(self, values: Tensor, rng: torch.Generator | None) -> Tensor:
+        """Leave the same out of both of a pair, of shape (2, pairs, dims).
+
+        What only one of them lacked would be a difference.
+        """
+        return drop(values, self._config.dropout, rng, values.shape[1:])
+
+    def compare(self, first: Tensor, second: Tensor) -> Tensor:
+        """Return scores of embedded pairs, log-odds that they are of one class, shape (pairs,)."""
+        return (first - second).abs() @ (self.gain * self.weight) + self.bias
+
+    def compare_all(self, first: Tensor, second: Tensor) -> Tensor:
+        """Return scores of all pairs, shape (rows of first, rows of second); not differentiable.
+
+        With its sign, the weight of a dimension cannot go into an L1 distance, but the dimensions
+        of each sign can: no table of all pairs and dimensions is ever made.
+        """
+        scores, weight = self.bias.detach(), (self.gain * self.weight).detach()
+        for sign in (1, -1):
+            has_sign = sign * weight > 0
+            scale = weight[has_sign].abs()
+            distances = torch.cdist(first[:, has_sign] * scale, second[:, has_sign] * scale, p=1.0)
+            scores = scores + sign * distances
+        return scores
+
+    def draw_pairs(self, rng: torch.Generator) -> Pairs:
+        """Draw pairs of two different rows; nobody waits for the device."""
+        base, config, device = self._base, self._config, self._near.device
+        num_classes, half = len(base.counts), config.num_pairs // 2
+        classes, ahead, rows, others = torch.rand(
+            (4, config.num_pairs), generator=rng, device=device, dtype=torch.float64
+        )
+        first = (classes * num_classes).long()
+        # Going on around the circle by less than all of it never ends where it began.
+        other_class = (first + 1 + (ahead * (num_classes - 1)).long()) % num_classes
+        near_class = self._near[first, (ahead * self._near.shape[1]).long()]
+        number = torch.arange(config.num_pairs, device=device)
+        num_near_pairs = round(config.near_share * half)
+        second = torch.where(number < half + num_near_pairs, near_class, other_class)
+        second = torch.where(number < half, first, second)
+        first_row = (rows * base.counts[first]).long()
+        next_row = first_row + 1 + (others * (base.counts[first] - 1)).long()
+        any_row = (others * base.counts[second]).long()
+        second_row = torch.where(number < half, next_row % base.counts[first], any_row)
+        chosen = torch.stack(
+            [base.first_row[first] + first_row, base.first_row[second] + second_row]
+        )
+        return Pairs(base.features[chosen].float(), (number < half).float())
+
+    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
+        """Return the cross-entropy of a step's pairs, and how many are right, in percent."""
+        pairs = self.draw_pairs(rngs.device)
+        scores = self.compare(*self(pairs.rows, rngs.device).unbind())
+        is_right = (scores.detach() > 0) == (pairs.is_same > 0)
+        loss = binary_cross_entropy_with_logits(scores, pairs.is_same)
+        return [loss, 100 * is_right.float().mean()]
+
+    @torch.no_grad()
+    def set_scale(self, rng: torch.Generator) -> None:
+        """Choose gain and bias so that scores of some pairs have variance 1 and mean 0."""
+        pairs = self.draw_pairs(rng)
+        scores = self.compare(*self(pairs.rows).unbind())
+        self.gain.copy_(1 / scores.std().clamp(min=torch.finfo(torch.float32).tiny))
+        self.bias.copy_(-self.gain * scores.mean())
+
+
+class Siamese(MetaLearned[SiameseConfig]):
+    """Comparison with the examples of every class by a trained network."""
+
+    NAME = "the Siamese network"
+
+    def new_learner(self, base: BaseSet, rng: torch.Generator) -> SiameseNetwork:
+        """Draw the network."""
+        return SiameseNetwork(base, self._config, rng)
+
+    @torch.no_grad()
+    def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
+        """Embed the shots, and some examples of every base class."""
+        assert isinstance(run.learner, SiameseNetwork)
+        self._network, self._task = run.learner, task
+        self._base = self._network(task.draw_exemplars(self._config.num_exemplars, rng))
+        if self._config.comparison == "centroid":
+            self._base = self._base.mean(dim=1, keepdim=True)
+        most_shots = max(problem.num_shots for problem in task.problems)
+        self._shots = {
+            draw: self._network(task.shots[draw, :, :most_shots])
+            for draw in sorted({problem.draw for problem in task.problems})
+        }
+
+    @torch.no_grad()
+    def predict(self, queries: Tensor) -> dict[str, Tensor]:
+        """Return scores of queries and classes, shape (P, Q, B + N)."""
+        embedded, comparison = self._network(queries), self._config.comparison
+        of_base = self._scores(embedded, self._base)
+        # Problems of one draw share its shots, each of which is compared once. In the benchmark, a
+        # block of 1,024 queries and the 6,220 shots of a draw have 25 MB of scores.
+        of_draw = (
+            {}
+            if comparison == "centroid"
+            else {draw: self._scores(embedded, shots) for draw, shots in self._shots.items()}
+        )
+        scores = []
+        for num_shots, draw in self._task.problems:
+            if comparison == "centroid":
+                centroids = self._shots[draw][:, :num_shots].mean(dim=1, keepdim=True)
+                parts = [of_base, self._scores(embedded, centroids)]
+            else:
+                parts = [of_base, of_draw[draw][..., :num_shots]]
+            if comparison == "max":
+                num_compared = min(num_shots, of_base.shape[-1])
+                parts = [part[..., :num_compared].amax(dim=-1) for part in parts]
+            else:
+                parts = [part.mean(dim=-1) for part in parts]
+            scores.append(torch.cat(parts, dim=1))
+        return {OWN: torch.stack(scores)}
+
+    def _scores(self, queries: Tensor, examples: Tensor) -> Tensor:
+        """Return scores, shape (Q, classes, examples), for examples (classes, examples, D)."""
+        scores = self._network.compare_all(queries, examples.flatten(0, 1))
+        return scores.unflatten(1, (examples.shape[0], examples.shape[1]))

@@ -1,0 +1,129 @@
+"""Attentive Weight Generator (AWG). Gidaris & Komodakis (2018), Dynamic Few-Shot Visual Learning
+without Forgetting.
+
+A cosine classifier whose weight of a novel class is made of the mean of its shots and, by attention
+from the shots, of the weights of base classes. What weighs the two and where attention goes is
+learnt by episodes that take base classes for novel; the base classes' own weights learn along.
+
+Chosen where the source does not fit cached features: it has a backbone that was trained with the
+cosine classifier and no last ReLU, so we see features from the middle of the classes, and base
+weights start at the classes' mean directions in place of a first stage of training. With few
+classes, keys start there as well, and attention with little weight. One model serves all numbers of
+shots (the source has one for each: set ``episode_shots`` to it). The bias that the source adds to
+all cosines alike changes no probability and is left out; both scales are learnt as logarithms.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from cpaan.core.settings import Choice, Range, SearchSpace
+from cpaan.methods.parts.fake_novel_episodes import (
+    FakeNovelSettings,
+    GeneratedWeights,
+    WeightLearner,
+)
+from cpaan.protocol.tasks import BaseSet
+
+_QUERY_NOISE = 1e-3  # of the source, on the identity at which the query layer starts
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightGeneratorConfig(FakeNovelSettings):
+    """Everything that decides the generator, apart from features and seed.
+
+    Raises:
+        ValueError: If a value makes no sense.
+    """
+
+    num_episodes: int = 1_000
+    """Episodes of training."""
+    learning_rate: float = 1e-3
+    """At the start."""
+    weight_decay: float = 0.1
+    """Share of the matrices that a step takes away, in units of the learning rate."""
+    dropout: float = 0.7
+    """Share of numbers of an example that is left out in training."""
+    keys: Literal["weights", "random"] = "weights"
+    """Where the base classes' keys start: at their weights, or anywhere (the source)."""
+    attention_scale: float = 20.0
+    """What cosines of queries and keys are multiplied by at the start; it is learnt."""
+    attention_start: float = 0.2
+    """Weight of what attention brings at the start, in every dimension; 1 in the source."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._refuse_unless_positive("attention_scale")
+        self._refuse_negative("attention_start")
+
+
+PUBLISHED = WeightGeneratorConfig(
+    num_episodes=24_000,
+    # The source's 0.01, with Nesterov's momentum; here dampening takes nine tenths of a step.
+    optimiser="sgd",
+    learning_rate=0.1,
+    # The source has a tenth in the last two of six epochs; this, after two and after four.
+    schedule="thirds",
+    weight_decay=5e-4,
+    dropout=0.0,
+    centred=False,
+    keys="random",
+    attention_scale=30.0,
+    attention_start=1.0,
+)
+SPACE: SearchSpace = {
+    "learning_rate": Range(1e-4, 1e-2, log=True),
+    "dropout": Range(0.0, 0.8),
+    "novel_share": Range(0.2, 0.8),
+    "attention_scale": Range(5.0, 50.0, log=True),
+    "centred": Choice(True, False),
+}
+
+
+class AttentiveWeights(WeightLearner):
+    """Base weights, and the generator of novel ones."""
+
+    def __init__(self, base: BaseSet, config: WeightGeneratorConfig, rng: torch.Generator) -> None:
+        """Draw the query layer and, where they are to start anywhere, the keys."""
+        super().__init__(base, config)
+        directions = self.class_directions(base)
+        num_dims = directions.shape[1]
+        self.base_weights = nn.Parameter(directions)
+        keys = directions.clone()
+        if config.keys == "random":
+            keys.normal_(0, math.sqrt(2 / num_dims), generator=rng)
+        self.keys = nn.Parameter(keys)
+        self.query = nn.utils.skip_init(nn.Linear, num_dims, num_dims)
+        nn.init.normal_(self.query.weight, 0, _QUERY_NOISE, generator=rng)
+        nn.init.zeros_(self.query.bias)
+        with torch.no_grad():
+            self.query.weight += torch.eye(num_dims)
+        self.log_attention_scale = nn.Parameter(torch.tensor(math.log(config.attention_scale)))
+        self.of_average = nn.Parameter(torch.ones(num_dims))
+        self.of_attention = nn.Parameter(torch.full((num_dims,), config.attention_start))
+
+    def attention(self, base: Tensor, supports: Tensor) -> Tensor:
+        """Return what each shot has of each base class, shape (N, K, B), summing to one."""
+        queries, keys = normalize(self.query(supports), dim=-1), normalize(self.keys[base], dim=-1)
+        return (self.log_attention_scale.exp() * queries @ keys.T).softmax(dim=-1)
+
+    def weights(self, base: Tensor, supports: Tensor, rng: torch.Generator | None = None) -> Tensor:
+        """Return base weights as they are, then generated ones, shape (B + N, D)."""
+        known = normalize(self.base_weights[base], dim=-1)
+        attended = self.attention(base, supports).mean(dim=1) @ known
+        novel = self.of_average * supports.mean(dim=1) + self.of_attention * attended
+        return torch.cat([known, novel])
+
+
+class WeightGenerator(GeneratedWeights[WeightGeneratorConfig]):
+    """The attentive weight generator as a row of the table."""
+
+    NAME = "WeightGenerator"
+
+    def new_learner(self, base: BaseSet, rng: torch.Generator) -> AttentiveWeights:
+        """Draw the generator."""
+        return AttentiveWeights(base, self._config, rng)

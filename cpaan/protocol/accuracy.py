@@ -1,0 +1,131 @@
+"""The protocol: how a fitted method is scored. It knows methods by fit and predict alone.
+
+Shapes: P = problems, B = base classes of the phase, N = novel classes, C = B + N, Q = queries.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from cpaan.protocol.tasks import LowShotTask, Method, Problem, Queries
+
+COLUMNS = {
+    "novel": "novel queries among the novel classes (LSL)",
+    "all": "all queries among all classes (GLSL)",
+    "novel_joint": "novel queries among all classes",
+    "base": "base queries among the base classes",
+    "all_prior": "all queries among all classes, with a prior for base and novel",
+}
+TOP_KS = (1, 5)
+PRIORS = tuple(percent / 100 for percent in range(5, 100, 5))
+
+_QUERIES_PER_BLOCK = 1024
+
+
+class NonFiniteScoresError(ValueError):
+    """A method's scores hold NaN or infinity, so no comparison of them means anything."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """Accuracy in percent of one head on one problem."""
+
+    head: str
+    problem: Problem
+    column: str
+    prior: float | None
+    """Share of novel queries that was assumed; None for columns without a prior."""
+    top1: float
+    top5: float
+
+
+def score(
+    method: Method, task: LowShotTask, queries: Queries, priors: Sequence[float] = PRIORS
+) -> Iterator[Score]:
+    """Score a fitted method in every column, for every head and problem of its task.
+
+    An answer counts as right for top-k when fewer than k classes have a score at least as high
+    as the true class: ties count against a method, or one that gives all classes the same
+    score would be always right.
+
+    Args:
+        method: Fitted to ``task``.
+        task: The problems.
+        queries: Test examples of the same phase.
+        priors: Shares of novel queries for which the column all_prior is wanted.
+
+    Raises:
+        NonFiniteScoresError: If a score is NaN or infinite.
+    """
+    num_problems, num_base = len(task.problems), task.num_base
+    is_novel = queries.labels >= num_base
+    ranks: dict[str, dict[tuple[str, float | None], list[Tensor]]] = {}
+    every_query = torch.arange(len(queries.labels), device=is_novel.device)
+    for block in every_query.split(_QUERIES_PER_BLOCK):
+        labels = queries.labels[block]
+        for head, scores in method.predict(queries.features[block]).items():
+            expected = (num_problems, len(block), num_base + task.num_novel)
+            assert tuple(scores.shape) == expected, f"{head}: {tuple(scores.shape)} != {expected}"
+            if not scores.isfinite().all():
+                bad = int((~scores.isfinite().flatten(1).all(dim=1)).nonzero()[0])
+                raise NonFiniteScoresError(
+                    f"head {head}: NaN or infinite scores at {task.problems[bad]}"
+                )
+            columns = ranks.setdefault(head, {})
+            for key, rank in _ranks(scores, labels, num_base, priors).items():
+                columns.setdefault(key, []).append(rank)
+
+    queries_of = {"novel": is_novel, "novel_joint": is_novel, "base": ~is_novel}
+    everything = torch.ones_like(is_novel)
+    for head, columns in ranks.items():
+        for (column, prior), blocks in columns.items():
+            asked = queries_of.get(column, everything)
+            rank = torch.cat(blocks, dim=1)[:, asked]
+            # Lists at once: a wait for the GPU of every single number would be tens of thousands.
+            top1, top5 = ((100 * (rank < k).double().mean(dim=1)).tolist() for k in TOP_KS)
+            for number, problem in enumerate(task.problems):
+                yield Score(head, problem, column, prior, top1[number], top5[number])
+
+
+def _ranks(
+    scores: Tensor, labels: Tensor, num_base: int, priors: Sequence[float]
+) -> dict[tuple[str, float | None], Tensor]:
+    """Return how many other classes score at least as high as the true one, by column: (P, Q).
+
+    Ranks of queries that a column does not ask for mean nothing, nor how far a rank with prior
+    lies beyond the largest top-k.
+    """
+    is_novel = labels >= num_base
+    truth = labels.expand(len(scores), -1).unsqueeze(-1)  # (P, Q, 1)
+    rival = scores >= scores.gather(-1, truth)
+    base_rivals, novel_rivals = rival[..., :num_base].sum(-1), rival[..., num_base:].sum(-1)
+    own = torch.where(is_novel, novel_rivals, base_rivals) - 1  # the true class is no rival
+    joint = base_rivals + novel_rivals - 1
+    ranks: dict[tuple[str, float | None], Tensor] = {
+        ("novel", None): own,
+        ("base", None): own,
+        ("all", None): joint,
+        ("novel_joint", None): joint,
+    }
+
+    # All with prior: a softmax within each group, then the groups weighted by the prior. Within
+    # a group the order stays; of the other group, more than the best few need not be counted.
+    groups = [part.log_softmax(dim=-1) for part in scores.tensor_split([num_base], dim=-1)]
+    own_score = torch.cat(groups, dim=-1).gather(-1, truth)
+    best_base, best_novel = (_best(group, max(TOP_KS)) for group in groups)
+    lead = torch.where(is_novel.unsqueeze(-1), best_base, best_novel) - own_score
+    sign = torch.where(is_novel, 1.0, -1.0).unsqueeze(-1)  # the prior helps novel classes
+    for prior in priors:
+        log_odds = math.log(prior / (1 - prior))
+        ranks["all_prior", prior] = own + (lead >= sign * log_odds).sum(-1)
+    return ranks
+
+
+def _best(scores: Tensor, count: int) -> Tensor:
+    """Return the largest scores, shape (..., count), with -inf where there are fewer."""
+    best = scores.topk(min(count, scores.shape[-1]), dim=-1).values
+    return pad(best, (0, count - best.shape[-1]), value=-math.inf)

@@ -1,0 +1,304 @@
+"""Classifier heads: what turns real and synthetic examples into scores of classes.
+
+Each head learns all problems of a task at once. Base classes have real examples only; novel
+classes mix the few real ones and the synthetic ones by weights; see `real_shares`.
+
+Shapes: P = problems, B = base classes of the phase, N = novel classes, C = B + N,
+S = synthetic examples a class, Q = queries, D = feature dimension.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
+
+from cpaan.core.devices import (
+    Recorded,
+    new_rate,
+    quick_products,
+    set_rate,
+)
+from cpaan.protocol.config import EvaluationConfig
+from cpaan.protocol.tasks import LowShotTask
+
+
+class Head(Protocol):
+    """A classifier of real and synthetic examples."""
+
+    def fit(self, task: LowShotTask, synthetic: Tensor | None, rng: torch.Generator) -> None:
+        """Learn all problems; ``synthetic`` has shape (P, N, S, D)."""
+
+    def scores(self, queries: Tensor) -> Tensor:
+        """Return scores of shape (P, Q, C) for queries of shape (Q, D)."""
+
+
+class NearestCentroid:
+    """The nearest class centroid in Euclidean distance, as prototypical networks classify."""
+
+    def __init__(self, config: EvaluationConfig) -> None:
+        self._config = config
+
+    def fit(self, task: LowShotTask, synthetic: Tensor | None, rng: torch.Generator) -> None:
+        """Compute the centroids."""
+        # From their middle, distances of points that are far from zero keep their digits.
+        self._centre = task.base.prototypes.mean(dim=0)
+        self._centroids = mixed_centroids(task, synthetic, self._config) - self._centre
+        self._unit = task.base.variance
+
+    def scores(self, queries: Tensor) -> Tensor:
+        """Return negative squared distances, in units of the variance within base classes."""
+        return -_squared_distances(queries - self._centre, self._centroids) / self._unit
+
+
+class CosineCentroid:
+    """The class centroid at the smallest angle, seen from the mean of all base prototypes.
+
+    Features after a ReLU lie in one corner of the space, where all angles are small; from the
+    middle of the classes they are not.
+    """
+
+    def __init__(self, config: EvaluationConfig) -> None:
+        self._config = config
+        self._scale = config.cosine_scale
+
+    def fit(self, task: LowShotTask, synthetic: Tensor | None, rng: torch.Generator) -> None:
+        """Compute the directions of the centroids."""
+        self._centre = task.base.prototypes.mean(dim=0)
+        centroids = mixed_centroids(task, synthetic, self._config)
+        self._directions = normalize(centroids - self._centre, dim=-1)
+
+    def scores(self, queries: Tensor) -> Tensor:
+        """Return scaled cosines."""
+        directions = normalize(queries - self._centre, dim=-1)
+        return self._scale * directions @ self._directions.transpose(1, 2)
+
+
+class SoftNearestNeighbours:
+    """Soft k-NN: a class's score is the mean of exp(-distance²/temperature) over its examples.
+
+    Every example counts, near ones more: k is the number of examples. Cutting at a smaller k
+    would favour classes with many examples, whose nearest few are nearer by their number alone.
+    """
+
+    def __init__(self, config: EvaluationConfig) -> None:
+        self._config = config
+        self._temperature = config.knn_temperature
+
+    def fit(self, task: LowShotTask, synthetic: Tensor | None, rng: torch.Generator) -> None:
+        """Keep the examples."""
+        self._task = task
+        self._synthetic = synthetic
+        self._centre = task.base.prototypes.mean(dim=0)
+        self._scale = self._temperature * task.base.variance
+
+    def scores(self, queries: Tensor) -> Tensor:
+        """Return logarithms of mean similarities."""
+        task = self._task
+        base = [self._log_mean(queries, rows.unsqueeze(0)) for rows in self._phase_base()]
+        scores = []
+        for number, problem in enumerate(task.problems):
+            novel = self._log_mean(queries, task.support(problem))
+            if self._synthetic is not None:
+                share = real_shares(task, self._synthetic, self._config)[number]
+                synthetic = self._log_mean(queries, self._synthetic[number])
+                novel = torch.logaddexp(novel + share.log(), synthetic + (1 - share).log())
+            scores.append(torch.cat([*base, novel], dim=1))
+        return torch.stack(scores)
+
+    def _phase_base(self) -> tuple[Tensor, ...]:
+        return self._task.base.by_class()[: self._task.num_base]
+
+    def _log_mean(self, queries: Tensor, examples: Tensor) -> Tensor:
+        """Return the log mean similarity to each class, shape (Q, classes).
+
+        Args:
+            queries: Shape (Q, D).
+            examples: Shape (classes, examples, D).
+        """
+        num_classes, num_examples, _ = examples.shape
+        points = examples.float().flatten(0, 1) - self._centre
+        distances = _squared_distances(queries - self._centre, points)
+        similarities = (-distances / self._scale).unflatten(1, (num_classes, num_examples))
+        return similarities.logsumexp(dim=-1) - torch.tensor(float(num_examples)).log()
+
+
+class LinearClassifier:
+    """Softmax regression on batches that hold every class equally often.
+
+    All problems are trained in one go. They share each step's base examples, so that the base
+    half of a step is one large matrix product over all problems' weights.
+
+    A batch takes a class's rows at even distances from a random start: each row as often as any
+    other, with far less noise than independent draws, and all of them once where they fit.
+    """
+
+    def __init__(self, config: EvaluationConfig) -> None:
+        self._config = config
+
+    def fit(self, task: LowShotTask, synthetic: Tensor | None, rng: torch.Generator) -> None:
+        """Minimise cross-entropy and weight decay."""
+        config = self._config
+        num_problems, num_base, num_novel = len(task.problems), task.num_base, task.num_novel
+        num_classes = num_base + num_novel
+        examples_per_class = max(1, round(config.linear_batch_size / num_classes))
+        self._factor = 1 / task.base.mean_norm if config.linear_unit_norm else 1.0
+
+        num_dims = task.shots.shape[-1]
+        # Problem and class share a dimension, so that the base product needs no copy.
+        weight = torch.zeros(num_dims, num_problems * num_classes, device=task.device)
+        bias = torch.zeros(num_problems * num_classes, device=task.device)
+        weight.requires_grad_()
+        bias.requires_grad_()
+        optimiser = self._optimiser([weight, bias], task.device)
+
+        pool = _NovelPool(task, synthetic, config)
+        every_example = torch.arange(examples_per_class, device=task.device)
+        base_classes = torch.arange(num_base, device=task.device)
+        base_classes = base_classes.repeat_interleave(examples_per_class)
+        base_labels = base_classes.repeat_interleave(num_problems)
+        novel_labels = torch.arange(num_base, num_classes, device=task.device)
+        novel_labels = novel_labels.repeat_interleave(examples_per_class).repeat(num_problems)
+        batch_size = num_classes * examples_per_class
+        uniforms = torch.zeros(num_classes, 2, dtype=torch.float64, device=task.device)
+
+        def step() -> None:
+            for_base, for_novel = uniforms.split([num_base, num_novel])
+            places = (for_base[:, :1] + every_example) / examples_per_class
+            base = task.base.pick(base_classes, places.flatten()) * self._factor
+            novel = pool.pick(for_novel, examples_per_class) * self._factor
+
+            base_logits = base @ weight + bias
+            by_problem = weight.unflatten(1, (num_problems, num_classes)).transpose(0, 1)
+            novel_logits = novel @ by_problem + bias.view(num_problems, 1, num_classes)
+            # The sum over problems of each one's mean, so that every problem has the gradient
+            # that it would have alone.
+            loss = (
+                cross_entropy(base_logits.view(-1, num_classes), base_labels, reduction="sum")
+                + cross_entropy(novel_logits.flatten(0, 1), novel_labels, reduction="sum")
+            ) / batch_size
+
+            weight.grad, bias.grad = torch.autograd.grad(loss, [weight, bias])
+            optimiser.step()
+
+        set_rate(optimiser, config.linear_learning_rate)
+        recorded = Recorded(step, task.device)
+        with quick_products(task.device):
+            for number in range(config.linear_num_steps):
+                drawn = torch.rand(num_classes, 2, generator=rng, dtype=torch.float64)
+                uniforms.copy_(drawn, non_blocking=True)
+                if config.linear_decays:
+                    left = 1 - number / config.linear_num_steps
+                    set_rate(optimiser, config.linear_learning_rate * left)
+                recorded()
+
+        self._weight = weight.detach().unflatten(1, (num_problems, num_classes)).transpose(0, 1)
+        self._bias = bias.detach().view(num_problems, 1, num_classes)
+
+    def scores(self, queries: Tensor) -> Tensor:
+        """Return logits."""
+        return (queries * self._factor) @ self._weight + self._bias
+
+    def _optimiser(self, parameters: list[Tensor], device: torch.device) -> torch.optim.Optimizer:
+        rate, decay = new_rate(device), self._config.linear_weight_decay
+        if self._config.linear_optimiser == "adam":
+            return torch.optim.Adam(
+                parameters, lr=rate, weight_decay=decay, capturable=device.type == "cuda"
+            )
+        return torch.optim.SGD(
+            parameters, lr=rate, momentum=0.9, dampening=0.9, weight_decay=decay, fused=True
+        )
+
+
+class _NovelPool:
+    """Real and synthetic examples of all problems' novel classes, to draw batches from."""
+
+    def __init__(
+        self, task: LowShotTask, synthetic: Tensor | None, config: EvaluationConfig
+    ) -> None:
+        _, num_novel, most_shots, _ = task.shots.shape
+        self._real = task.shots.flatten(0, 2)
+        self._synthetic = None if synthetic is None else synthetic.flatten(0, 2)
+        self._real_share = real_shares(task, synthetic, config).view(-1, 1, 1)
+        device = task.device
+        draws = torch.tensor([problem.draw for problem in task.problems], device=device)
+        shots = torch.tensor([problem.num_shots for problem in task.problems], device=device)
+        novel = torch.arange(num_novel, device=device)
+        self._first_real = ((draws[:, None] * num_novel + novel) * most_shots).unsqueeze(-1)
+        self._num_real = shots.view(-1, 1, 1)
+        if synthetic is not None:
+            num_problems, _, self._num_synthetic, _ = synthetic.shape
+            problems = torch.arange(num_problems, device=device)
+            first = (problems[:, None] * num_novel + novel) * self._num_synthetic
+            self._first_synthetic = first.unsqueeze(-1)
+
+    def pick(self, uniforms: Tensor, num_examples: int) -> Tensor:
+        """Take examples of every novel class, shape (P, N * num_examples, D).
+
+        Args:
+            uniforms: Numbers from 0 to 1, shape (N, 2), shared by all problems: where to start,
+                and whether the number of real examples is rounded up.
+            num_examples: Of each class, real and synthetic together.
+        """
+        start, rounding = uniforms.split(1, dim=-1)
+        order = torch.arange(num_examples, device=uniforms.device)
+        num_real = (self._real_share * num_examples + rounding).floor()  # (P, N, 1)
+        is_real = order < num_real
+        place = (order + start) / num_real.clamp(min=1)
+        # The product can round up to the number of examples itself.
+        rows = self._first_real + (place * self._num_real).long().minimum(self._num_real - 1)
+        picked = self._real[rows.flatten(1)]
+        if self._synthetic is None:
+            return picked
+        place = (order - num_real + start) / (num_examples - num_real).clamp(min=1)
+        offset = (place * self._num_synthetic).long().clamp(0, self._num_synthetic - 1)
+        synthetic = self._synthetic[(self._first_synthetic + offset).flatten(1)]
+        return torch.where(is_real.flatten(1).unsqueeze(-1), picked, synthetic)
+
+
+HEAD_CLASSES: dict[str, Callable[[EvaluationConfig], Head]] = {
+    "centroid": NearestCentroid,
+    "cosine": CosineCentroid,
+    "knn": SoftNearestNeighbours,
+    "linear": LinearClassifier,
+}
+
+
+def real_shares(task: LowShotTask, synthetic: Tensor | None, config: EvaluationConfig) -> Tensor:
+    """Return the weight of the real examples of a novel class in each problem, shape (P,).
+
+    The more shots there are, the less is there to be learnt from what was made up; see
+    ``mixing_shots``, unless the weight is fixed.
+    """
+    shots = torch.tensor(
+        [float(problem.num_shots) for problem in task.problems], device=task.device
+    )
+    if synthetic is None:
+        return torch.ones_like(shots)
+    if config.mixing_weight is not None:
+        return torch.full_like(shots, config.mixing_weight)
+    of_synthetic = synthetic.shape[2] if config.mixing_shots is None else config.mixing_shots
+    return shots / (shots + of_synthetic)
+
+
+def mixed_centroids(
+    task: LowShotTask, synthetic: Tensor | None, config: EvaluationConfig
+) -> Tensor:
+    """Return every class's centroid, shape (P, C, D).
+
+    A novel class's is a mean of the mean of its shots and the mean of its synthetic examples,
+    weighted by `real_shares`.
+    """
+    novel = task.novel_prototypes
+    if synthetic is not None:
+        share = real_shares(task, synthetic, config).view(-1, 1, 1)
+        novel = share * novel + (1 - share) * synthetic.mean(dim=2)
+    base = task.base.prototypes[: task.num_base].expand(len(novel), -1, -1)
+    return torch.cat([base, novel], dim=1)
+
+
+def _squared_distances(queries: Tensor, points: Tensor) -> Tensor:
+    """Return squared distances, shape (..., Q, points), for points of shape (..., points, D)."""
+    squares = queries.square().sum(dim=-1, keepdim=True) + points.square().sum(-1).unsqueeze(-2)
+    return squares - 2 * queries @ points.transpose(-2, -1)

@@ -1,0 +1,297 @@
+"""What a low-shot method is given, and what it is asked.
+
+Shapes: P = problems, B = base classes of the phase, N = novel classes, D = feature dimension.
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cpaan.core.provenance import record_test_read
+from cpaan.data.splits import TEST_PHASE, Phase, ShotRows, Split
+from cpaan.data.table import TEST, TRAIN, FeatureTable, name_some
+
+
+class Problem(NamedTuple):
+    """One low-shot problem: the first ``num_shots`` shots of one draw."""
+
+    num_shots: int
+    draw: int
+
+
+class BaseSet:
+    """Train rows of the base classes, grouped by class."""
+
+    def __init__(
+        self, features: Tensor, counts: Tensor, names: Sequence[str] | None = None
+    ) -> None:
+        """Index the rows and compute each class's centroid.
+
+        Args:
+            features: Rows of the first class, then of the second, and so on, shape (R, D).
+            counts: Rows of each class, shape (C,).
+            names: Of the classes; by default their numbers.
+        """
+        self.features = features
+        self.counts = counts
+        self.names = tuple(names or (f"{number:09d}" for number in range(len(counts))))
+        self.first_row = counts.cumsum(0) - counts
+        self.prototypes = torch.stack(
+            [_at_least_float32(rows).mean(dim=0) for rows in self.by_class()]
+        )
+
+    @cached_property
+    def order(self) -> list[int]:
+        """Positions of the classes in the order of their names.
+
+        Phases put their own base classes first; in this order, both have the same.
+        """
+        return sorted(range(len(self.names)), key=lambda number: self.names[number])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of all examples, the same for classes in another order."""
+        rows = self.by_class()
+        digest = hashlib.sha256(str([len(rows[number]) for number in self.order]).encode())
+        for number in self.order:
+            digest.update(rows[number].contiguous().cpu().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    def in_order_of_names(self) -> "BaseSet":
+        """Return the same examples with classes in the order of names, as both phases have it."""
+        rows = self.by_class()
+        return BaseSet(
+            torch.cat([rows[number] for number in self.order]),
+            self.counts[self.order],
+            [self.names[number] for number in self.order],
+        )
+
+    def by_class(self) -> tuple[Tensor, ...]:
+        """Return views of each class's rows."""
+        return self.features.split(self.counts.tolist())
+
+    @cached_property
+    def variance(self) -> float:
+        """Mean squared distance of an example to its class's centroid: the unit of distances."""
+        pairs = zip(self.by_class(), self.prototypes, strict=True)
+        squared = sum(
+            (_at_least_float32(rows) - mean).square().sum().double() for rows, mean in pairs
+        )
+        return float(squared) / len(self.features) or 1.0  # one example a class: no unit at all
+
+    @cached_property
+    def mean_norm(self) -> float:
+        """Mean Euclidean norm of an example."""
+        total = sum(_at_least_float32(rows).norm(dim=1).sum().double() for rows in self.by_class())
+        return float(total) / len(self.features) or 1.0
+
+    def check_finite(self) -> None:
+        """Refuse examples that no network can learn from.
+
+        Raises:
+            ValueError: If examples or their squares are not finite.
+        """
+        if not math.isfinite(self.variance):
+            raise ValueError("the features are not finite, or too large: their squares are not")
+
+    def pick(self, classes: Tensor, uniforms: Tensor) -> Tensor:
+        """Return one row of each named class, shape (*classes.shape, D), in float32 or better.
+
+        Args:
+            classes: Positions of base classes, any shape.
+            uniforms: Which of the class's rows, as numbers from 0 to 1; same shape.
+        """
+        offset = (uniforms * self.counts[classes]).long().minimum(self.counts[classes] - 1)
+        return _at_least_float32(self.features[self.first_row[classes] + offset])
+
+
+def _at_least_float32(rows: Tensor) -> Tensor:
+    return rows if rows.dtype == torch.float64 else rows.float()
+
+
+@dataclass(frozen=True, eq=False)
+class LowShotTask:
+    """Low-shot problems of one phase, given together so that methods can solve them together.
+
+    All problems share their classes and the base examples; they differ in the shots. Scores
+    put the phase's B base classes first and its N novel classes behind them.
+    """
+
+    base: BaseSet
+    """All base classes, the phase's own B first: the others may feed a generator, but are no
+    answer."""
+    num_base: int
+    shots: Tensor  # (draws, N, most shots, D), float32
+    problems: tuple[Problem, ...]
+
+    @property
+    def num_novel(self) -> int:
+        """N."""
+        return self.shots.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return self.shots.device
+
+    def support(self, problem: Problem) -> Tensor:
+        """Return the real examples of one problem's novel classes, shape (N, shots, D)."""
+        return self.shots[problem.draw, :, : problem.num_shots]
+
+    def columns_from(self, order: Sequence[int]) -> Tensor:
+        """Return where each class of the scores stands if base classes are in another order.
+
+        Args:
+            order: Positions of all base classes, or of the phase's own; novel ones are behind them.
+
+        Returns:
+            Shape (B + N,).
+        """
+        base = torch.tensor(order).argsort()[: self.num_base]
+        novel = torch.arange(len(order), len(order) + self.num_novel)
+        return torch.cat([base, novel]).to(self.device)
+
+    def draw_exemplars(self, num_exemplars: int, rng: torch.Generator) -> Tensor:
+        """Draw rows of the phase's base classes, shape (B, num_exemplars, D), in float32.
+
+        Of a class, no row comes twice before all have come once.
+
+        Args:
+            num_exemplars: Of each class.
+            rng: On the CPU.
+        """
+        counts = self.base.counts[: self.num_base].cpu().unsqueeze(1)
+        every_row = torch.arange(int(counts.max()))
+        keys = torch.rand(len(counts), len(every_row), generator=rng)
+        order = keys.masked_fill(every_row >= counts, math.inf).argsort(dim=1)
+        chosen = order.gather(1, torch.arange(num_exemplars) % counts).to(self.device)
+        first_row = self.base.first_row[: self.num_base].unsqueeze(1)
+        return self.base.features[first_row + chosen].float()
+
+    @cached_property
+    def novel_prototypes(self) -> Tensor:
+        """Centroids of the shots, shape (P, N, D)."""
+        return torch.stack([self.support(problem).mean(dim=1) for problem in self.problems])
+
+
+class Queries(NamedTuple):
+    """Test examples of a phase."""
+
+    features: Tensor  # (Q, D), float32
+    labels: Tensor  # (Q,) in the order of scores: base classes, then novel classes
+
+
+class Method(Protocol):
+    """Anything that learns novel classes from a few examples.
+
+    The evaluation knows a method by these two functions alone, so it cannot favour one.
+    """
+
+    def fit(self, task: LowShotTask, rng: torch.Generator) -> None:
+        """Learn all problems of a task, from its examples and nothing else.
+
+        It is called again for further problems with the same base examples and an equal
+        ``rng``: what was learnt from the base examples alone may be kept.
+        """
+
+    def predict(self, queries: Tensor) -> Mapping[str, Tensor]:
+        """Score query examples for every problem of the task.
+
+        Args:
+            queries: Shape (Q, D).
+
+        Returns:
+            Name of a classifier head -> scores of shape (P, Q, B + N), larger is likelier. A
+            method with a single classifier of its own returns one entry.
+        """
+
+
+def read_phase(
+    table: FeatureTable,
+    split: Split,
+    phase_name: str,
+    shot_rows: ShotRows,
+    shots: Sequence[int],
+    device: torch.device,
+    *,
+    is_noted: bool = False,
+) -> tuple[LowShotTask, Queries]:
+    """Read what one phase needs into memory: base train rows, shots, and test rows.
+
+    Reading the test phase is written down first; see `cpaan.core.provenance.record_test_read`.
+
+    Args:
+        table: The features.
+        split: Base and novel classes.
+        phase_name: "validation" or "test".
+        shot_rows: Shape (draws, N, most shots).
+        shots: Numbers of shots; with each draw, each makes a problem.
+        device: Where the tensors go.
+        is_noted: Whether who asks has written this read of the test phase down already, for all
+            processes that take part in it.
+    """
+    phase = split.phase(phase_name)
+    if phase_name == TEST_PHASE and not is_noted:
+        record_test_read(table.fingerprint)
+    base_classes = split.base_classes(phase_name)
+    base_rows = [table.rows_of(name, TRAIN) for name in base_classes]
+    query_rows = [table.rows_of(name, TEST) for name in phase.base + phase.novel]
+    counts = torch.tensor([len(rows) for rows in query_rows])
+    task = LowShotTask(
+        base=BaseSet(
+            table.gather(np.concatenate(base_rows)).to(device),
+            torch.tensor([len(rows) for rows in base_rows], device=device),
+            base_classes,
+        ),
+        num_base=len(phase.base),
+        shots=table.gather(shot_rows).float().to(device),
+        problems=tuple(Problem(k, draw) for k in shots for draw in range(len(shot_rows))),
+    )
+    queries = Queries(
+        features=table.gather(np.concatenate(query_rows)).float().to(device),
+        labels=torch.arange(len(counts)).repeat_interleave(counts).to(device),
+    )
+    return task, queries
+
+
+def check_phase(
+    table: FeatureTable, split: Split, phase_name: str, *, allow_trained_novel: bool = False
+) -> None:
+    """Check that a table can serve a phase, from class names and counts alone.
+
+    Raises:
+        ValueError: If the table lacks a class of the split or rows of it, or says that its
+            backbone was trained on novel classes of the phase.
+    """
+    phase = split.phase(phase_name)
+    wanted = split.base_classes(phase_name) + phase.novel
+    missing = [name for name in wanted if name not in table.class_names]
+    if missing:
+        raise ValueError(f"the features lack {name_some('class', missing)} of the split")
+    _check_rows(table, split.base_classes(phase_name), TRAIN)
+    _check_rows(table, phase.base + phase.novel, TEST)
+    if table.backbone_classes is not None and not allow_trained_novel:
+        _check_backbone(table.backbone_classes, phase, phase_name)
+
+
+def _check_rows(table: FeatureTable, classes: Sequence[str], partition: str) -> None:
+    empty = [name for name in classes if len(table.rows_of(name, partition)) == 0]
+    if empty:
+        raise ValueError(f"no {partition} rows for {name_some('class', empty)}")
+
+
+def _check_backbone(backbone_classes: frozenset[str], phase: Phase, phase_name: str) -> None:
+    known = [name for name in phase.novel if name in backbone_classes]
+    if known:
+        raise ValueError(
+            f"the backbone was trained on {len(known)} of {len(phase.novel)} novel classes of the "
+            f"{phase_name} phase ({name_some('class', known)}): they are not novel to it "
+            "(--allow-trained-novel evaluates all the same)"
+        )

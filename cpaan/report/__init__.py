@@ -1,0 +1,1 @@
+"""From results to tables, claims, figures and the page."""

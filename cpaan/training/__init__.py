@@ -1,0 +1,1 @@
+"""Training by episodes: the loop, its checkpoints, its workers."""

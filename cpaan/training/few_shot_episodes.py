@@ -1,0 +1,105 @@
+"""Episodes for meta-learners: some shots and some queries of base classes.
+
+Shapes: D = feature dimension, N = ways, K = shots, Q = queries of a class.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cpaan.data.splits import VALIDATION_PHASE, Split
+from cpaan.data.table import TRAIN, FeatureTable
+from cpaan.protocol.tasks import BaseSet
+from cpaan.training.learning import EpisodeRngs, EpisodeSettings
+
+
+class FewShotEpisode(NamedTuple):
+    """Examples of some base classes, in two parts that share no row."""
+
+    classes: Tensor  # (N,) positions among the base classes
+    supports: Tensor  # (N, K, D)
+    queries: Tensor  # (N * Q, D)
+    labels: Tensor  # (N * Q,) positions in classes
+
+
+def read_base(table: FeatureTable, split: Split, device: torch.device) -> BaseSet:
+    """Read the train rows of the base classes of both phases, classes in the order of names."""
+    names = sorted(split.base_classes(VALIDATION_PHASE))
+    rows = [table.rows_of(name, TRAIN) for name in names]
+    counts = torch.tensor([len(each) for each in rows], device=device)
+    return BaseSet(table.gather(np.concatenate(rows)).to(device), counts, names)
+
+
+def check_rows(num_rows: Mapping[str, int], config: EpisodeSettings) -> None:
+    """Refuse base classes that episodes cannot be drawn from.
+
+    Args:
+        num_rows: Train rows by class.
+        config: Shots and queries of an episode.
+
+    Raises:
+        ValueError: If there is but one class, or one has too few rows.
+    """
+    needed = max(config.episode_shots) + config.num_queries
+    smallest = min(num_rows, key=lambda name: num_rows[name])
+    if len(num_rows) < 2 or num_rows[smallest] < needed:
+        raise ValueError(
+            f"class {smallest}, the smallest of {len(num_rows)}, has {num_rows[smallest]} train "
+            f"rows, but 2 classes with as many as the most shots and num_queries together, "
+            f"{needed}, are needed (--set episode_shots=...)"
+        )
+
+
+def percent_right(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return how many queries score best for their own class, in percent.
+
+    Args:
+        scores: Shape (queries, N).
+        labels: Shape (queries,).
+    """
+    return 100 * (scores.detach().argmax(dim=1) == labels).float().mean()
+
+
+class FewShotEpisodes:
+    """Draws episodes from base classes; holds no random state."""
+
+    def __init__(self, base: BaseSet, config: EpisodeSettings) -> None:
+        """Check that there are examples enough.
+
+        Raises:
+            ValueError: If there are not.
+        """
+        check_rows(dict(zip(base.names, base.counts.tolist(), strict=True)), config)
+        self._base = base
+        self._config = config
+        self._every_row = torch.arange(int(base.counts.max()), device=base.counts.device)
+
+    def draw_next(self, rngs: EpisodeRngs) -> FewShotEpisode:
+        """Draw an episode with one of the configured numbers of shots."""
+        choice = torch.randint(len(self._config.episode_shots), (), generator=rngs.cpu)
+        return self.draw(self._config.episode_shots[int(choice)], rngs.device)
+
+    def draw_middling(self, rng: torch.Generator) -> FewShotEpisode:
+        """Draw an episode with the middle one of the configured numbers of shots.
+
+        A scale that is chosen by an episode depends on that number, but should not on luck.
+        """
+        shots = sorted(self._config.episode_shots)
+        return self.draw(shots[len(shots) // 2], rng)
+
+    def draw(self, num_shots: int, rng: torch.Generator) -> FewShotEpisode:
+        """Draw classes, and rows of each without replacement; nobody waits for the device."""
+        base, config, device = self._base, self._config, self._every_row.device
+        classes = torch.randperm(len(base.counts), generator=rng, device=device)[: config.num_ways]
+        keys = torch.rand((len(classes), len(self._every_row)), generator=rng, device=device)
+        keys = keys.masked_fill(self._every_row >= base.counts[classes].unsqueeze(1), math.inf)
+        chosen = keys.topk(num_shots + config.num_queries, largest=False).indices
+        rows = base.features[base.first_row[classes].unsqueeze(1) + chosen].float()
+        labels = torch.arange(len(classes), device=device).repeat_interleave(config.num_queries)
+        return FewShotEpisode(
+            classes, rows[:, :num_shots], rows[:, num_shots:].flatten(0, 1), labels
+        )

@@ -1,0 +1,394 @@
+"""The plain definition is the fast path's; and benchmarks say what they found, or why they cannot.
+
+Nothing here is timed: how fast something is depends on the day.
+"""
+
+import json
+from functools import partial
+from itertools import combinations, product
+
+import pytest
+import torch
+
+from cpaan.bench import kyfan
+from cpaan.bench.__main__ import main
+from cpaan.bench.evaluate import compare_logits
+from cpaan.bench.measuring import ROW_KEYS, Subject, growth, interleave
+from cpaan.bench.plain import PlainRun, plain_terms
+from cpaan.bench.scales import real_classes
+from cpaan.core.randomness import new_rng
+from cpaan.gan.config import TrainConfig
+from cpaan.gan.covariance import ky_fan_norm
+from cpaan.gan.episodes import MetaEpisodes
+from cpaan.gan.gans import (
+    GANS,
+    Gan,
+    Networks,
+    discriminator_objective,
+    discriminator_terms,
+    generator_objective,
+    moment_terms,
+    pair_terms,
+)
+from cpaan.gan.loop import TrainingRun
+from cpaan.gan.steps import TERMS
+from cpaan.gan.training_data import TrainingData
+from cpaan.protocol.config import LINEAR_AS_IN_BENCHMARK, EvaluationConfig
+from cpaan.protocol.tasks import BaseSet
+from helpers.tasks import small_task
+
+pytestmark = pytest.mark.usefixtures("builtin_cache")
+
+
+def config_of(**settings) -> TrainConfig:
+    small = {"num_ways": 2, "episode_shots": (1, 3), "batch_size": 12, "perplexity": 2.0}
+    sizes = {"hidden_dim": 6, "noise_dim": 3, "num_components": 4, "ky_fan_order": 2}
+    others = {"num_neighbours": 2, "num_covariance_classes": 3, "noise_penalty": 0.5}
+    return TrainConfig(**{**small, **sizes, **others, **settings})
+
+
+def data_of(config: TrainConfig, *, is_positive: bool = False) -> TrainingData:
+    """Seven classes of five examples in five dimensions."""
+    features = torch.randn(35, 5, generator=new_rng(0), dtype=torch.float64)
+    base = BaseSet(features.abs() if is_positive else features, torch.full((7,), 5))
+    return TrainingData.prepare(base, config, with_covariances=True, dtype=torch.float64)
+
+
+def both_terms(gan: Gan, data: TrainingData, config: TrainConfig, *, weight_size: float) -> tuple:
+    """Return networks with drawn weights, and one episode's terms by the fast path and the plain.
+
+    Terms are those of discriminators, then those of generators.
+    """
+    networks = Networks(gan, data, config, new_rng(0), has_way_back=gan.has_cycle)
+    for_weights = new_rng(3)
+    with torch.no_grad():  # residual generators start with zeros, where gradients vanish
+        for parameter in networks.parameters():
+            parameter.copy_(weight_size * torch.randn(parameter.shape, generator=for_weights))
+    rng = new_rng(1)
+    episode = MetaEpisodes(data, config).draw(rng)
+    state = rng.get_state()
+    moved = networks.translate(episode, rng)
+    fast = (
+        discriminator_terms(networks, episode, moved),
+        {
+            **moment_terms(gan, episode, moved, data, config, rng),
+            **pair_terms(gan, networks, episode, moved, config, rng),
+        },
+    )
+    rng.set_state(state)
+    return networks, fast, plain_terms(gan, networks, episode, data, config, rng)
+
+
+def assert_plain_terms(name: str, *, is_positive: bool = False, **settings) -> None:
+    """Compare terms and gradients of fast path and plain definition, at weights that are drawn."""
+    config = config_of(**settings)
+    networks, fast, plain = both_terms(
+        GANS[name], data_of(config, is_positive=is_positive), config, weight_size=0.5
+    )
+    sides = (networks.of_discriminators(), networks.of_generators())
+    for ours, reference, parameters in zip(fast, plain, sides, strict=True):
+        assert ours.keys() == reference.keys()
+        for term, value in reference.items():
+            torch.testing.assert_close(ours[term].to(value), value, rtol=1e-9, atol=1e-12)
+            if not value.requires_grad:
+                continue
+            wanted, found = (
+                torch.autograd.grad(
+                    each, parameters, retain_graph=True, allow_unused=True, materialize_grads=True
+                )
+                for each in (value, ours[term])
+            )
+            torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
+
+
+SWITCHES = {
+    "neighbours": ("soft", "hard"),
+    "residual": ("none", "identity", "mean-shift"),
+    "sampling": ("shared", "per-class", "uniform"),
+    "discriminator": ("projection", "fixed"),
+}
+# Every value of a switch meets every GAN and every value of every other switch.
+CASES = [
+    (name, dict(zip(SWITCHES, values, strict=True)))
+    for name, *values in (
+        ("c-GAN", "soft", "none", "shared", "projection"),
+        ("c-GAN", "hard", "identity", "per-class", "fixed"),
+        ("c-GAN", "soft", "mean-shift", "uniform", "fixed"),
+        ("cCyc-GAN", "hard", "none", "per-class", "fixed"),
+        ("cCyc-GAN", "soft", "identity", "uniform", "projection"),
+        ("cCyc-GAN", "hard", "mean-shift", "shared", "projection"),
+        ("cDeLi-GAN", "hard", "none", "uniform", "projection"),
+        ("cDeLi-GAN", "soft", "identity", "shared", "fixed"),
+        ("cDeLi-GAN", "soft", "mean-shift", "per-class", "projection"),
+        ("cCov-GAN", "hard", "none", "shared", "fixed"),
+        ("cCov-GAN", "soft", "identity", "per-class", "projection"),
+        ("cCov-GAN", "hard", "mean-shift", "uniform", "fixed"),
+    )
+]
+
+
+def test_the_cases_have_every_pair_of_values():
+    rows = [{"name": name, **settings} for name, settings in CASES]
+    values = {"name": GANS, **SWITCHES}
+
+    for first, second in combinations(values, 2):
+        met = {(row[first], row[second]) for row in rows}
+        assert met == set(product(values[first], values[second]))
+
+
+# The noise of the other GANs is their own.
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [*CASES, *((name, {**s, "noise": "mixture"}) for name, s in CASES if name == "cCov-GAN")],
+)
+def test_the_fast_path_is_the_plain_definition(name, settings):
+    assert_plain_terms(name, **settings)
+
+
+@pytest.mark.parametrize("kind", ["nearest", "all", "sampled", "mixture"])
+@pytest.mark.parametrize(("relative", "normalised"), [(False, True), (True, False)])
+def test_covariances_are_compared_with_the_same_classes(kind, relative, normalised):
+    assert_plain_terms(
+        "cCov-GAN",
+        covariance_classes=kind,
+        relative_covariance=relative,
+        normalised_weights=normalised,
+        sampling="uniform",
+    )
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"generator_loss": "minimax"},
+        {"cycle_noise": "forward"},
+        {"output": "relu"},
+        {"neighbours": "none"},
+        {"real_examples": "shots"},
+        {"perplexity": None, "normalised_weights": False, "sampling": "uniform"},
+        {"adversarial_weight": 0.0},
+        {"cycle_weight": 0.0},
+        {"covariance_weight": 0.0},
+        {"prototype_weight": 0.0, "noise_penalty": 0.0},
+        {"normalisation": "unit-norm"},
+    ],
+    ids=str,
+)
+def test_every_other_setting_means_the_same_to_both(settings):
+    assert_plain_terms("cCov-GAN", **settings)
+
+
+def test_features_that_are_not_negative_are_translated_to_such():
+    assert_plain_terms("cCov-GAN", is_positive=True)
+
+
+@pytest.mark.parametrize("name", GANS)
+def test_plain_training_takes_the_same_steps(name):
+    config = config_of(noise="mixture", anneal_every_episodes=2)
+    episodes = MetaEpisodes(data_of(config), config)
+    run = TrainingRun(GANS[name], episodes, config, new_rng(0))
+    plain = PlainRun(GANS[name], episodes, config, new_rng(0))
+
+    run.advance(4)
+    for _ in range(4):
+        plain.step()
+
+    for wanted, found in zip(plain.networks.parameters(), run.networks.parameters(), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-7, atol=1e-9)
+
+
+def comparison() -> kyfan.Comparison:
+    config = config_of()
+    return kyfan.compare(data_of(config), config, seed=0, is_moved=True)
+
+
+def test_both_sides_of_kyfan_have_the_same_gradient():
+    found = comparison()
+
+    norms, gradient = kyfan.ours(found)
+    plain = kyfan.plain(found, torch.arange(found.classes.numel()))
+
+    torch.testing.assert_close(norms, ky_fan_norm(found.differences, found.m))
+    torch.testing.assert_close(gradient, plain)
+
+
+def test_exact_norms_have_no_error():
+    found = kyfan.errors(comparison())
+
+    assert found["checked_pairs"] == 6  # two novel classes, three base classes each
+    errors = [found[key] for key in ("relative_error", "largest_relative_error", "pairing_error")]
+    assert max(errors) < 1e-12
+
+
+def test_an_ordinary_loop_finds_the_logits_of_the_linear_head():
+    rng = new_rng(0)
+    base, shots = (torch.randn(3, 8, 4, generator=rng).tolist() for _ in range(2))
+    task = small_task(base, shots)
+    synthetic = torch.randn(1, 3, 5, 4, generator=rng)
+    config = EvaluationConfig(**{**LINEAR_AS_IN_BENCHMARK, "linear_batch_size": 24})
+
+    error = compare_logits(task, synthetic, torch.randn(9, 4, generator=rng), config, 10, seed=0)
+
+    assert error < 1e-5
+
+
+def test_classes_beyond_the_real_ones_have_covariances_of_real_examples():
+    table_classes = real_classes(78)
+
+    assert [len(rows) for rows in table_classes[75:]] == [150, 75, 75]
+    assert all((rows >= 0).all() and rows.std(dim=0).mean() > 0 for rows in table_classes)
+    assert not torch.equal(table_classes[76], table_classes[77])
+
+
+def test_functions_are_called_in_turn():
+    calls = []
+    subjects = {name: Subject(lambda name=name: calls.append(name), 2) for name in "ab"}
+
+    times = interleave(subjects, torch.device("cpu"), repeats=3, most_seconds=60.0)
+
+    assert calls == ["a", "b"] * 5  # two of each warm up
+    assert [times[name].repeats for name in "ab"] == [3, 3]
+    assert times["a"].peak_memory_mb is None
+
+
+def test_what_has_spent_its_time_is_called_once_at_least():
+    calls = []
+    subjects = {"a": Subject(lambda: calls.append(1))}
+
+    interleave(subjects, torch.device("cpu"), repeats=9, most_seconds=0.0)
+
+    assert len(calls) == 3
+
+
+def test_growth_is_the_power_of_the_size():
+    rows = [
+        {"family": "x", "varied": ["size"], "size": size, "ours_ms": size**2, "plain_ms": None}
+        for size in (2, 4, 8)
+    ]
+
+    assert growth(rows) == ["x with size from 2 to 8: ours by the power 2.00"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "first"),
+    [
+        (["kyfan", "--only", "kyfan"], "kyfan"),
+        pytest.param(["episode", "--only", "cCov-GAN"], "episode cCov-GAN", marks=pytest.mark.slow),
+        pytest.param(["evaluate"], "evaluate linear iteration", marks=pytest.mark.slow),
+    ],
+)
+def test_rows_are_printed_and_written(arguments, first, tmp_path, capsys):
+    path = tmp_path / "new" / "rows.json"
+
+    status = main([*arguments, "--device", "cpu", "--scale", "small", "--json", str(path)])
+
+    assert status == 0
+    rows = json.loads(path.read_text())
+    assert rows[0]["name"] == first
+    for row in rows:
+        assert tuple(row)[: len(ROW_KEYS)] == ROW_KEYS
+        assert (row["device"], row["scale"]) == ("cpu", "small")
+        assert row["ours_ms"] > 0
+        assert row["ratio"] == pytest.approx(row["plain_ms"] / row["ours_ms"])
+        assert row["peak_memory_mb"] is None
+        assert {"commit", "command", "seed", "torch", "device_name"} <= row.keys()
+    errors = [row["relative_error"] for row in rows if row["relative_error"] is not None]
+    assert errors
+    assert max(errors) < 1e-2
+    printed = capsys.readouterr().out
+    assert all(row["name"] in printed for row in rows)
+
+
+@pytest.mark.slow
+def test_a_measured_file_is_replaced_by_a_whole_one(tmp_path):
+    path = tmp_path / "rows.json"
+    path.write_text("before")
+
+    options = ["--device", "cpu", "--scale", "small", "--json", str(path)]
+    main(["kyfan", "--only", "ky_fan_order=5", *options])
+
+    (row,) = json.loads(path.read_text())
+    assert row["name"] == "kyfan ky_fan_order=5"
+    assert [file.name for file in tmp_path.iterdir() if "rows" in file.name] == ["rows.json"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "invalid choice: 'nothing'"),
+        ([], "the following arguments are required: NAME"),
+        (["kyfan", "--scale", "huge"], "invalid choice: 'huge'"),
+        (["kyfan", "--device", "abacus"], "device abacus cannot be used"),
+        (["kyfan", "--json", "."], "--json names a file, but . is a folder"),
+        (["kyfan", "--json", "/proc/x/rows.json"], "cannot write to /proc/x"),
+        (["kyfan", "--seed", "-1"], "--seed must not be negative, got -1"),
+        (["kyfan", "--scale", "small", "--only", "xyz"], "no row of kyfan has 'xyz' in its name"),
+        (["starting", "--device", "meta"], "device is cpu or cuda, got meta"),
+    ],
+)
+def test_a_mistake_is_one_line_and_the_status_two(arguments, message, capsys):
+    try:
+        status = main(arguments)
+    except SystemExit as ending:
+        status = ending.code
+
+    assert status == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("python -m cpaan.bench: error: ")
+    assert message in line
+
+
+def test_the_help_explains_every_benchmark_and_column(capsys):
+    with pytest.raises(SystemExit) as ending:
+        main(["--help"])
+
+    assert ending.value.code == 0
+    text = capsys.readouterr().out
+    for word in ("kyfan", "episode", "evaluate", "data-parallel", "sharing", "starting"):
+        assert f"\n  {word}" in text
+    for key in ("ours_ms", "plain_ms", "ratio", "relative_error", "floor_ms", "peak_memory_mb"):
+        assert key in text
+
+
+REAL = {
+    "num_ways": 4,
+    "episode_shots": (5,),
+    "batch_size": 80,
+    "perplexity": 8.0,
+    "hidden_dim": 32,
+    "noise_dim": 8,
+    "num_components": 5,
+    "num_covariance_classes": 6,
+    "ky_fan_order": 5,
+}
+
+
+@pytest.mark.parametrize("neighbours", ["soft", "hard"])
+@pytest.mark.parametrize(
+    ("name", "noise"), [*((name, "gaussian") for name in GANS), ("cCov-GAN", "mixture")]
+)
+def test_losses_and_gradients_in_float32_are_plain_to_four_digits(name, noise, neighbours):
+    """On real features, where covariances are compared by their leading directions alone."""
+    config = TrainConfig(**REAL, noise=noise, neighbours=neighbours, residual="mean-shift")
+    gan = GANS[name]
+    classes = [rows[:, :64] for rows in real_classes(20)]
+    base = BaseSet(torch.cat(classes), torch.tensor([len(rows) for rows in classes]))
+    data = TrainingData.prepare(base, config, with_covariances=True)
+    networks, fast, plain = both_terms(gan, data, config, weight_size=0.1)
+    sides = (
+        (networks.of_discriminators(), discriminator_objective),
+        (networks.of_generators(), partial(generator_objective, config=config)),
+    )
+    for ours, reference, (parameters, objective) in zip(fast, plain, sides, strict=True):
+        for term, value in reference.items():
+            torch.testing.assert_close(ours[term], value, rtol=1e-4, atol=1e-6)
+        found, wanted = (
+            torch.cat([g.flatten() for g in torch.autograd.grad(objective(zeros(t)), parameters)])
+            for t in (ours, reference)
+        )
+        assert (found - wanted).norm() <= 1e-4 * wanted.norm()
+
+
+def zeros(terms):
+    """Terms that a GAN lacks are zero."""
+    return {**dict.fromkeys(TERMS, torch.zeros(())), **terms}

@@ -1,0 +1,272 @@
+"""``represent`` as a person meets it: features on disk, and one line for every mistake."""
+
+import json
+import shutil
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from cpaan.cli import main
+from cpaan.data.cache import open_features
+from cpaan.data.parquet import read_about
+from cpaan.data.table import TEST, TRAIN
+from helpers.pipeline import GROUPS, as_folders, as_parquet, pictures
+
+QUICK = ["--epochs", "1", "--set", "batch_size=8", "--set", "learning_rate=0.02"]
+QUICK_EMBEDDING = [
+    *("--embed", "pn", "--embed-set", "num_episodes=3"),
+    *("--embed-set", "episode_shots=1", "--embed-set", "num_queries=1"),
+]
+
+
+def write_images(folder: Path) -> Path:
+    """Write images and their split into one folder."""
+    as_parquet(folder, pictures())
+    groups = {name: {"base": base, "novel": novel} for name, (base, novel) in GROUPS.items()}
+    (folder / "split.json").write_text(json.dumps(groups))
+    return folder
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    return write_images(tmp_path / "images")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """A folder in which features, an embedding and a compact table were made, once for all."""
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as output:
+        patch.chdir(folder)
+        images = write_images(folder / "images")
+        assert run(images, *QUICK_EMBEDDING) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert run(images, "--compact") == 0
+    (folder / "output.txt").write_text(output.getvalue())
+    return folder
+
+
+@pytest.fixture
+def done(finished, tmp_path) -> Path:
+    """A copy of that folder in the current one; return its images."""
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "images"
+
+
+def run(images: Path, *options: str) -> int:
+    return main(["represent", "--images", str(images), "--out", "out", *QUICK, *options])
+
+
+def test_features_can_be_evaluated_at_once(images, capsys):
+    assert run(images) == 0
+
+    output, progress = capsys.readouterr()
+    assert "fitted to 21 images of 3 base classes" in output
+    assert "a gap of" in output
+    assert "Next: python -m cpaan evaluate --features out" in output
+    assert "epoch 1 of 1: loss" in progress
+    only = ["--methods", "none", "--heads", "centroid", "--shots", "1"]
+    status = main(["evaluate", "--features", "out", *only, "--out", "scores"])
+    assert status == 0
+    assert len(pd.read_csv("scores/results.csv")) > 0
+
+
+def test_the_size_is_that_of_the_images_unless_given(done):
+    about = read_about("out/features.parquet")
+
+    assert about is not None
+    assert about["job"]["image_size"] == 8
+    assert about["job"]["batch_size"] == 8
+
+
+def test_the_benchmarks_recipe(tmp_path, images):
+    split = str(images / "split.json")
+    folders = as_folders(tmp_path / "folders", pictures())
+
+    status = main(
+        [
+            *("represent", "--images", str(folders), "--split", split, "--out", "out"),
+            *("--as-in-benchmark", "--epochs", "1", "--set", "batch_size=8", "--size", "16"),
+        ]
+    )
+
+    about = read_about("out/features.parquet")
+    assert status == 0
+    assert about is not None
+    assert about["job"]["schedule"] == "steps"
+    assert about["job"]["weight_decay"] == 1e-4
+    assert about["job"]["image_size"] == 16
+
+
+def test_an_embedding_is_another_table(done):
+    raw, embedded = open_features("out"), open_features("out/pn")
+    assert embedded.class_names == raw.class_names
+    assert len(embedded.labels) == len(raw.labels)
+    assert embedded.fingerprint != raw.fingerprint
+    assert "prototypical" in (embedded.backbone or "")
+    assert Path("output.txt").read_text().count("a gap of") == 2
+    assert Path("out/pn/split.json").exists()
+
+
+def test_features_that_are_there_can_be_embedded(done):
+    first = open_features("out/pn").fingerprint
+
+    status = main(["represent", "--features", "out", "--out", "other", *QUICK_EMBEDDING])
+
+    assert status == 0
+    assert open_features("other/pn").fingerprint == first
+    about = read_about("other/pn/features.parquet")
+    assert about is not None
+    assert about["made_from"]["made_from"]["fitted_images"] == 21
+
+
+def test_a_compact_table_is_written_beside(done):
+    full, compact = open_features("out"), open_features("out/compact")
+    assert compact.class_names == full.class_names
+    assert abs(compact.features - full.features).max() < abs(full.features).max() / 10
+
+
+def test_the_same_command_again_does_nothing_twice(done, capsys):
+    assert run(done, *QUICK_EMBEDDING) == 0
+
+    progress = capsys.readouterr().err
+    assert progress.count("is already there") == 2
+    assert "epoch" not in progress
+
+
+def test_bad_images_are_named(tmp_path, images, capsys):
+    content = pictures()
+    content["n1", TRAIN, 0] = b"no image"
+    as_parquet(images, content)
+
+    assert run(images, "--max-bad", "0.1") == 0
+
+    assert "1 not decoded: image images_0.parquet row 39 (neither JPEG nor PNG)" in (
+        capsys.readouterr().out
+    )
+
+
+def test_a_class_that_cannot_be_fitted_is_named(images, capsys):
+    content = {
+        key: b"no image" if key[0] == "b3" and key[1] != TEST else data
+        for key, data in pictures().items()
+    }
+    as_parquet(images, content)
+
+    assert run(images, "--max-bad", "0.5") == 2
+
+    assert "none of the images to fit can be decoded of class b3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--holdout", "1"], "holdout must be from 0 to below 1, got 1.0"),
+        (["--holdout", "0.99"], "keeps 10: some must be kept and some fitted"),
+        (["--set", "batchsize=3"], "unknown setting 'batchsize'"),
+        (["--embed", "pn", "--embed-set", "loss=ce"], "unknown setting 'loss'"),
+        (["--max-bad", "2"], "the share of bad images must be from 0 to 1, got 2.0"),
+        (["--seed", "-1"], "seed must not be negative, got -1"),
+        (["--split", "missing.json"], "no such file: missing.json"),
+        (["--val-labels", "val.txt"], "val.txt is for a flat val folder"),
+        (["--set", "learning_rate=1e30", "--set", "warmup=0"], "learning_rate is 1e+30"),
+    ],
+)
+def test_a_mistake_is_one_line(images, options, message, capsys):
+    status = run(images, *options)
+
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert status == 2
+    assert line.startswith("python -m cpaan represent: error: ")
+    assert message in line
+    assert not Path("out/features.parquet").exists()
+
+
+def test_a_missing_folder_of_images(capsys):
+    assert main(["represent", "--images", "nowhere", "--out", "out"]) == 2
+
+    assert capsys.readouterr().err.strip().endswith("error: no such file: nowhere")
+
+
+def test_too_few_rows_for_the_embedding_are_named_before_the_work(images, capsys):
+    assert run(images, "--embed", "pn") == 2
+
+    assert "class b1, the smallest of 3, has 3 train rows" in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
+def test_mended_mistakes_are_forgiven(images):
+    for mistake in (["--holdout", "0.01"], ["--max-bad", "2"], ["--workers", "99"]):
+        assert run(images, *mistake) == 2
+
+    assert run(images) == 0
+
+
+def test_a_short_training_with_the_default_settings_does_not_diverge(images):
+    assert main(["represent", "--images", str(images), "--out", "out", "--epochs", "2"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--compact", "--epochs", "3"], "--epochs is for --images, not for --features"),
+        (["--compact", "--as-in-benchmark"], "--as-in-benchmark is for --images"),
+        (["--compact", "--embed-set", "num_queries=2"], "--embed-set is for --embed"),
+        ([], "what is wanted, --embed or --compact?"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(done, options, message, capsys):
+    assert main(["represent", "--features", "out", "--out", "other", *options]) == 2
+
+    assert message in capsys.readouterr().err
+
+
+def test_features_of_others_are_not_replaced(images, capsys):
+    Path("out").mkdir()
+    Path("out/features.parquet").write_bytes(b"precious")
+
+    assert run(images) == 2
+
+    assert "out/features.parquet is there and would be replaced" in capsys.readouterr().err
+    assert Path("out/features.parquet").read_bytes() == b"precious"
+
+
+def test_a_compact_table_is_not_rounded_again_in_place(done, capsys):
+    before = Path("out/compact/features.parquet").read_bytes()
+
+    assert main(["represent", "--features", "out/compact", "--compact", "--out", "out"]) == 2
+
+    assert "out/compact is compact already" in capsys.readouterr().err
+    assert Path("out/compact/features.parquet").read_bytes() == before
+
+
+@pytest.mark.parametrize("content", ["{}", "hello", "[1]"])
+def test_an_about_file_of_something_else(images, content, capsys):
+    Path("out").mkdir()
+    Path("out/about.json").write_text(content)
+
+    assert run(images) == 2
+
+    assert "out/about.json is of something else" in capsys.readouterr().err
+
+
+def test_features_that_were_removed_are_made_again(done):
+    first = open_features("out").fingerprint
+    Path("out/features.parquet").unlink()
+
+    assert run(done) == 0
+
+    assert open_features("out").fingerprint == first
+
+
+def test_the_help_teaches(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["represent", "--help"])
+
+    text = capsys.readouterr().out
+    for word in ("--holdout", "--as-in-benchmark", "examples:", "val/", "goes on"):
+        assert word in text

@@ -1,0 +1,97 @@
+"""What is on disk is whole, and what does not fit is told."""
+
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from cpaan.core import files
+from cpaan.core.files import load_state, locked, save_state
+
+
+def test_a_reader_keeps_the_file_that_it_has_opened(tmp_path):
+    path = tmp_path / "file"
+    files.write_whole(path, "old")
+
+    with path.open() as reader:
+        files.write_whole(path, "new")
+
+        assert reader.read() == "old"
+    assert path.read_text() == "new"
+
+
+def test_a_state_reads_back(tmp_path):
+    save_state(tmp_path / "run.pt", {"step": 3, "weights": torch.ones(2)})
+
+    state = load_state(tmp_path / "run.pt")
+
+    assert state["step"] == 3
+    assert torch.equal(state["weights"], torch.ones(2))
+
+
+def test_a_damaged_state_is_named(tmp_path):
+    (tmp_path / "run.pt").write_bytes(b"PK damaged")
+
+    with pytest.raises(ValueError, match=r"cannot go on from .*run\.pt: "):
+        load_state(tmp_path / "run.pt")
+
+
+@pytest.mark.slow
+def test_where_there_is_no_room_the_old_state_stays(tmp_path):
+    """In a process that may write small files only, as on a disk that is nearly full."""
+    script = """
+import resource, torch
+from pathlib import Path
+from cpaan.core.files import load_state, save_state
+path = Path("run.pt")
+save_state(path, {"step": 1})
+resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, resource.RLIM_INFINITY))
+try:
+    save_state(path, {"step": 2, "weights": torch.zeros(10_000)})
+except OSError:
+    print("told", load_state(path), [each.name for each in Path().iterdir()])
+"""
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+
+    assert done.stdout.strip() == "told {'step': 1} ['run.pt']", done.stderr
+
+
+def test_one_at_a_time_has_a_lock_and_the_last_takes_it_away(tmp_path):
+    inside: list[int] = []
+    most: list[int] = []
+
+    def work(number: int) -> None:
+        with locked(tmp_path / "deep" / "x.lock") as is_alone:
+            assert is_alone
+            inside.append(number)
+            most.append(len(inside))
+            time.sleep(0.001)  # lets the others try
+            inside.remove(number)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(100)))
+
+    assert most == [1] * 100
+    assert not list((tmp_path / "deep").iterdir())
+
+
+def test_where_there_are_no_locks_the_work_is_done_and_that_is_known(tmp_path, monkeypatch):
+    def refuse(*_arguments):
+        raise OSError("no locks available")
+
+    monkeypatch.setattr(files.fcntl, "flock", refuse)
+
+    with locked(tmp_path / "x.lock") as is_alone:
+        assert not is_alone
+
+
+def test_an_error_inside_is_told_and_frees_the_lock(tmp_path):
+    with pytest.raises(ValueError, match="inside"), locked(tmp_path / "x.lock"):
+        raise ValueError("inside")
+
+    with locked(tmp_path / "x.lock") as is_alone:
+        assert is_alone

@@ -1,0 +1,507 @@
+"""Every file form gives the same table, and a damaged file gives a message and nothing else."""
+
+import io
+import json
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from cpaan.data import cache
+from cpaan.data.cache import default_cache_folder, open_features
+from cpaan.data.parquet import read_about, write_compact_features, write_features
+from cpaan.data.table import FeatureTable
+from helpers.memory import peak_memory
+from helpers.tables import LABEL_NAMES, assert_same_table, hdf5_pair, random_table, write_hdf5
+
+
+def write_parquet(path: Path, **columns: pa.Array) -> Path:
+    table = {
+        "class": pa.array(["a", "b", "a"]),
+        "partition": pa.array(["train", "test", "test"]),
+        "feature": pa.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], pa.list_(pa.float32())),
+        **columns,
+    }
+    pq.write_table(pa.table({name: c for name, c in table.items() if c is not None}), path)
+    return path
+
+
+def no_cache_entries() -> bool:
+    return not list(default_cache_folder().glob("*"))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_a_written_table_reads_back_the_same(tmp_path, dtype):
+    table = random_table(dtype=dtype)
+
+    write_features(tmp_path / "f.parquet", table)
+
+    read = open_features(tmp_path / "f.parquet")
+    assert read.features.dtype == dtype
+    assert_same_table(read, table)
+
+
+def test_the_maker_of_the_features_travels_with_them(tmp_path):
+    table = FeatureTable.from_arrays(
+        np.ones((2, 3), np.float32),
+        ["a", "b"],
+        ["train", "test"],
+        backbone="ResNet-10",
+        backbone_classes=["b", "c"],
+    )
+
+    write_features(tmp_path / "f.parquet", table)
+
+    read = open_features(tmp_path / "f.parquet")
+    assert read.backbone == "ResNet-10"
+    assert read.backbone_classes == {"b", "c"}
+
+
+def test_where_features_come_from_travels_with_them(tmp_path):
+    about = {"command": "python -m cpaan represent", "seed": 0, "classes": ["ä", "b"]}
+
+    write_features(tmp_path / "with.parquet", random_table(), about)
+    write_features(tmp_path / "without.parquet", random_table())
+
+    assert read_about(tmp_path / "with.parquet") == about
+    assert read_about(tmp_path / "without.parquet") is None
+    assert_same_table(open_features(tmp_path / "with.parquet"), random_table())
+
+
+def test_only_parquet_says_where_features_come_from(tmp_path):
+    (tmp_path / "f.csv").write_text("class,partition,feature\n")
+    path = write_parquet(tmp_path / "f.parquet")
+    pq.write_table(pq.read_table(path).replace_schema_metadata({"cpaan.about": "[1]"}), path)
+
+    with pytest.raises(ValueError, match=r"f\.csv cannot be read as Parquet"):
+        read_about(tmp_path / "f.csv")
+    with pytest.raises(ValueError, match=r"f\.parquet: cpaan.about must be a JSON object"):
+        read_about(path)
+
+
+def test_a_table_that_cannot_be_written_leaves_the_old_file(tmp_path):
+    write_features(tmp_path / "f.parquet", random_table())
+
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        write_features(tmp_path / "f.parquet", random_table(num_rows=5), {"path": tmp_path})
+
+    assert_same_table(open_features(tmp_path / "f.parquet"), random_table())
+    assert [path.name for path in tmp_path.glob("*f.parquet*")] == ["f.parquet"]
+
+
+@pytest.mark.parametrize(
+    "feature_type",
+    [
+        pa.list_(pa.float32()),
+        pa.large_list(pa.float32()),
+        pa.list_(pa.float32(), 2),
+        pa.list_(pa.float64()),
+    ],
+    ids=str,
+)
+def test_all_kinds_of_lists_are_read(tmp_path, feature_type):
+    rows = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
+
+    table = open_features(
+        write_parquet(tmp_path / "f.parquet", feature=pa.array(rows, feature_type))
+    )
+
+    assert table.features.tolist() == rows
+
+
+def test_a_dictionary_column_is_as_good_as_a_plain_one(tmp_path):
+    names = pa.array(["a", "b", "a"])
+
+    plain = open_features(write_parquet(tmp_path / "plain.parquet"))
+    encoded = open_features(
+        write_parquet(tmp_path / "encoded.parquet", **{"class": names.dictionary_encode()})
+    )
+
+    assert_same_table(encoded, plain)
+
+
+def test_rows_beyond_a_block_follow_in_order(tmp_path):
+    table = random_table(num_rows=20_000, num_dims=2)
+    write_features(tmp_path / "f.parquet", table)
+
+    assert_same_table(open_features(tmp_path / "f.parquet"), table)
+
+
+@pytest.mark.parametrize("key", ["all_feats", "all_features"])
+def test_padding_of_hdf5_files_is_not_data(tmp_path, key):
+    table = open_features(*hdf5_pair(tmp_path, key), label_names=LABEL_NAMES)
+
+    expected = FeatureTable.from_arrays(
+        np.arange(12, dtype=np.float32).reshape(6, 2),
+        ["n03", "n01", "n01", "n02", "n02", "n03"],
+        ["train"] * 4 + ["test"] * 2,
+    )
+    assert_same_table(table, expected)
+
+
+def test_a_folder_stands_for_the_pair_in_it(tmp_path):
+    pair = hdf5_pair(tmp_path / "ResNet10")
+
+    assert_same_table(open_features(tmp_path / "ResNet10"), open_features(*pair))
+
+
+def test_a_folder_stands_for_its_only_parquet_file(tmp_path):
+    (tmp_path / "data").mkdir()
+    path = write_parquet(tmp_path / "data" / "f.parquet")
+
+    assert_same_table(open_features(tmp_path / "data"), open_features(path))
+
+
+def test_without_names_hdf5_classes_are_called_by_their_numbers(tmp_path):
+    assert open_features(*hdf5_pair(tmp_path)).class_names == ("0", "1", "2")
+
+
+def test_features_are_mapped_not_loaded(tmp_path):
+    table = open_features(write_parquet(tmp_path / "f.parquet"))
+
+    assert isinstance(table.features, np.memmap)
+    assert not table.features.flags.writeable
+
+
+def test_a_second_opening_decodes_nothing(tmp_path):
+    path = write_parquet(tmp_path / "f.parquet")
+    open_features(path)
+    (entry,) = default_cache_folder().iterdir()
+    about = json.loads((entry / "about.json").read_text())
+    (entry / "about.json").write_text(json.dumps({**about, "backbone": "seen in the cache"}))
+
+    assert open_features(path).backbone == "seen in the cache"
+
+
+def test_a_changed_file_is_decoded_again_and_the_old_entry_removed(tmp_path):
+    path = write_parquet(tmp_path / "f.parquet")
+    before = open_features(path)
+    write_parquet(path, **{"class": pa.array(["a", "b", "c"])})
+
+    assert open_features(path).class_names == ("a", "b", "c")
+    assert before.class_names == ("a", "b")
+    assert len(list(default_cache_folder().iterdir())) == 1
+
+
+def test_a_damaged_entry_is_made_again(tmp_path):
+    path = write_parquet(tmp_path / "f.parquet")
+    before = open_features(path)
+    (entry,) = default_cache_folder().iterdir()
+    for name, content in (("about.json", "{}"), ("features.npy", ""), ("labels.npy", "x")):
+        (entry / name).write_text(content)
+
+        assert_same_table(open_features(path), before)
+
+
+def test_other_names_for_the_same_labels_are_another_table(tmp_path):
+    pair = hdf5_pair(tmp_path)
+
+    tables = [open_features(*pair, label_names=names) for names in ("abc", "xyz")]
+
+    assert [table.class_names for table in tables] == [tuple("abc"), tuple("xyz")]
+    assert len(list(default_cache_folder().iterdir())) == 2
+
+
+@pytest.mark.slow
+def test_processes_that_decode_at_once_agree(tmp_path):
+    table = random_table(num_rows=30_000)
+    write_features(tmp_path / "f.parquet", table)
+    code = "import cpaan, sys; print(cpaan.open_features(sys.argv[1]).fingerprint)"
+
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path / "f.parquet")],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+
+    for process in processes:
+        output, _ = process.communicate(timeout=60)
+        assert output.strip() == table.fingerprint
+    assert len(list(default_cache_folder().iterdir())) == 1
+
+
+def test_of_all_that_open_a_table_at_once_one_decodes_it(tmp_path, monkeypatch):
+    path = write_parquet(tmp_path / "f.parquet")
+    decoded = []
+
+    def noting(*arguments):
+        decoded.append(arguments)
+        return decode(*arguments)
+
+    decode = cache._decode
+    monkeypatch.setattr(cache, "_decode", noting)
+
+    with ThreadPoolExecutor(8) as pool:
+        tables = list(pool.map(open_features, [path] * 8))
+
+    assert {table.fingerprint for table in tables} == {open_features(path).fingerprint}
+    assert len(decoded) == 1
+
+
+def test_half_an_entry_of_a_process_that_died_is_removed(tmp_path):
+    path = write_parquet(tmp_path / "f.parquet")
+    open_features(path)
+    (entry,) = default_cache_folder().iterdir()
+    entry.rename(entry.with_name(f".{entry.name}-abc"))
+
+    open_features(path)
+
+    assert list(default_cache_folder().iterdir()) == [entry]
+
+
+@pytest.mark.parametrize("column", ["class", "partition", "feature"])
+def test_a_missing_column_is_named(tmp_path, column):
+    path = write_parquet(tmp_path / "f.parquet", **{column: None})
+
+    with pytest.raises(ValueError, match=f"f.parquet: column {column} missing or double in"):
+        open_features(path)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"class": pa.array(["a", None, "b"])}, "class of row 1 is empty"),
+        ({"partition": pa.array(["train", "test", None])}, "partition of row 2 is empty"),
+        ({"partition": pa.array(["train", "test", "dev"])}, "partition of row 2 is 'dev'"),
+        ({"feature": pa.array([[1.0], None, [2.0]])}, "feature of row 1 is empty"),
+        ({"feature": pa.array([[1.0], [2.0], [None]])}, "feature of row 2 has an empty value"),
+        ({"feature": pa.array([[1.0], [2.0], [np.nan]])}, "NaN or infinity in .* row 2"),
+        ({"feature": pa.array([[1.0], [2.0, 3.0], [4.0]])}, "row 1 has 2 dimensions, .* have 1"),
+        ({"feature": pa.array([1.0, 2.0, 3.0])}, "must hold lists of numbers, but holds double"),
+        ({"feature": pa.array([["x"], ["y"], ["z"]])}, "floating-point numbers"),
+        ({"class": pa.array([["a"], ["b"], ["c"]])}, "column class must hold strings"),
+    ],
+)
+def test_a_bad_value_is_named_with_its_row(tmp_path, columns, message):
+    path = write_parquet(tmp_path / "f.parquet", **columns)
+
+    with pytest.raises(ValueError, match=message):
+        open_features(path)
+    assert no_cache_entries()
+
+
+def test_widths_may_not_differ_far_apart_either(tmp_path):
+    rows = [[1.0, 2.0]] * 10_000 + [[1.0]]
+    path = write_parquet(
+        tmp_path / "f.parquet",
+        **{
+            "class": pa.array(["a"] * len(rows)),
+            "partition": pa.array(["train"] * len(rows)),
+            "feature": pa.array(rows),
+        },
+    )
+
+    with pytest.raises(ValueError, match=r"row 10000 has 1 dimensions, .* have 2"):
+        open_features(path)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
+def test_a_truncated_parquet_file_is_refused(tmp_path, share):
+    path = tmp_path / "f.parquet"
+    write_features(path, random_table())
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+
+    with pytest.raises(ValueError, match=r"f\.parquet"):
+        open_features(path)
+    assert no_cache_entries()
+
+
+def test_a_damaged_page_is_refused(tmp_path):
+    path = tmp_path / "f.parquet"
+    write_features(path, random_table(num_rows=5000))
+    content = bytearray(path.read_bytes())
+    content[100:3000] = bytes(2900)
+    path.write_bytes(content)
+
+    with pytest.raises(ValueError, match=r"f\.parquet"):
+        open_features(path)
+    assert no_cache_entries()
+
+
+@pytest.mark.parametrize("share", [0.3, 0.9])
+def test_a_truncated_hdf5_file_is_refused(tmp_path, share):
+    train, test = hdf5_pair(tmp_path)
+    content = train.read_bytes()
+    train.write_bytes(content[: int(share * len(content))])
+
+    with pytest.raises(ValueError, match=r"train\.hdf5 .* truncated or damaged"):
+        open_features(train, test)
+    assert no_cache_entries()
+
+
+@pytest.mark.parametrize("missing", ["all_feats", "all_labels", "count"])
+def test_a_missing_hdf5_array_is_named(tmp_path, missing):
+    train, test = hdf5_pair(tmp_path)
+    with h5py.File(test, "a") as file:
+        del file[missing]
+
+    with pytest.raises(ValueError, match=rf"val\.hdf5 has no {missing}"):
+        open_features(train, test)
+
+
+def test_a_count_beyond_the_rows_is_refused(tmp_path):
+    train, test = hdf5_pair(tmp_path)
+    with h5py.File(train, "a") as file:
+        file["count"][0] = 100
+
+    with pytest.raises(ValueError, match=r"count is 100, but there are 7 features"):
+        open_features(train, test)
+
+
+def test_a_label_beyond_the_names_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="labels go from 0 to 2, but there are 2 label names"):
+        open_features(*hdf5_pair(tmp_path), label_names=["a", "b"])
+
+
+def test_the_widths_of_an_hdf5_pair_must_agree(tmp_path):
+    train, test = hdf5_pair(tmp_path)
+    write_hdf5(test, np.ones((2, 5), np.float32), [0, 1])
+
+    with pytest.raises(ValueError, match=r"row 4 has 5 dimensions, .* have 2"):
+        open_features(train, test)
+
+
+def test_the_precisions_of_an_hdf5_pair_must_agree(tmp_path):
+    train, test = hdf5_pair(tmp_path)
+    write_hdf5(test, np.ones((2, 2), np.float16), [0, 1])
+
+    with pytest.raises(ValueError, match=r"row 4 is float16, .* are float32"):
+        open_features(train, test)
+    assert no_cache_entries()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("all_feats", np.ones(7, np.float32), "but must have two, one and no dimensions"),
+        ("all_feats", np.ones((7, 2), np.int32), "all_feats is no array of the right kind"),
+        ("all_labels", np.ones((7, 1), np.int32), "but must have two, one and no dimensions"),
+        ("all_labels", np.ones(7, np.float32), "all_labels is no array of the right kind"),
+        ("count", np.array([], np.int32), "but must have two, one and no dimensions"),
+        ("count", np.array([2.5]), "count is no array of the right kind"),
+    ],
+)
+def test_an_hdf5_array_of_another_form_is_named(tmp_path, name, value, message):
+    train, test = hdf5_pair(tmp_path)
+    with h5py.File(train, "a") as file:
+        del file[name]
+        file[name] = value
+
+    with pytest.raises(ValueError, match=message):
+        open_features(train, test)
+
+
+def test_train_and_test_are_different_files(tmp_path):
+    train, _ = hdf5_pair(tmp_path)
+
+    with pytest.raises(ValueError, match=r"train\.hdf5 cannot be both"):
+        open_features(train, train)
+    with pytest.raises(ValueError, match="got parquet and hdf5"):
+        open_features(write_parquet(tmp_path / "f.parquet"), train)
+
+
+@pytest.mark.parametrize("classes", ["5", '["a", 1]', "a,b"])
+def test_classes_of_the_backbone_must_be_a_list_of_names(tmp_path, classes):
+    path = write_parquet(tmp_path / "f.parquet")
+    table = pq.read_table(path).replace_schema_metadata({"cpaan.backbone_classes": classes})
+    pq.write_table(table, path)
+
+    with pytest.raises(ValueError, match="backbone_classes must be a JSON list of class names"):
+        open_features(path)
+    assert no_cache_entries()
+
+
+def test_one_hdf5_file_is_half_a_table(tmp_path):
+    train, _ = hdf5_pair(tmp_path)
+
+    with pytest.raises(ValueError, match="holds one partition"):
+        open_features(train)
+
+
+def test_files_that_would_need_unpickling_are_refused(tmp_path):
+    objects = io.BytesIO()
+    np.save(objects, np.array([{}], dtype=object), allow_pickle=True)
+    torch.save({"x": 1}, tmp_path / "a.pt")
+    (tmp_path / "a.npy").write_bytes(objects.getvalue())
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps({"x": 1}))
+
+    for name in ("a.pt", "a.npy", "a.pkl"):
+        with pytest.raises(ValueError, match=f"{name} is refused: pickles"):
+            open_features(tmp_path / name)
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path):
+    (tmp_path / "f.csv").write_text("class,partition,feature\n")
+
+    with pytest.raises(ValueError, match=r"f\.csv is neither Parquet nor HDF5"):
+        open_features(tmp_path / "f.csv")
+    with pytest.raises(FileNotFoundError, match=r"no such file: .*gone\.parquet"):
+        open_features(tmp_path / "gone.parquet")
+
+
+@pytest.mark.parametrize("form", ["parquet", "compact", "hdf5"])
+def test_a_large_table_is_never_whole_in_memory(tmp_path, form, monkeypatch):
+    """32 MiB of features, in blocks of half a MiB."""
+    num_rows, num_dims = 32_768, 512
+    for name in ("feature_parquet.ROWS_PER_BLOCK", "feature_parquet.ROWS_AT_ONCE"):
+        monkeypatch.setattr(f"cpaan.{name}", 512)
+    monkeypatch.setattr("cpaan.data.hdf5.ROWS_PER_BLOCK", 512)
+    block = np.random.default_rng(0).normal(size=(4096, num_dims)).astype(np.float16)
+    if form == "parquet":
+        schema = pa.schema(
+            {
+                "class": pa.string(),
+                "partition": pa.string(),
+                "feature": pa.list_(pa.float16(), num_dims),
+            }
+        )
+        # One row group, the hardest case for a reader that goes by row groups.
+        with pq.ParquetWriter(tmp_path / "f.parquet", schema) as writer:
+            flat = pa.chunked_array([pa.array(block.reshape(-1))] * (num_rows // 4096))
+            lists = pa.chunked_array(
+                [pa.FixedSizeListArray.from_arrays(chunk, num_dims) for chunk in flat.chunks]
+            )
+            names = pa.array(["a"] * num_rows)
+            partitions = pa.array(["train"] * num_rows)
+            writer.write_table(
+                pa.table([names, partitions, lists], schema=schema), row_group_size=num_rows
+            )
+        paths = [tmp_path / "f.parquet"]
+    elif form == "compact":
+        table = FeatureTable.from_arrays(block, ["a"] * 4096, ["train"] * 4096)
+        write_compact_features(tmp_path / "small.parquet", table)
+        small = pq.ParquetFile(tmp_path / "small.parquet")
+        with pq.ParquetWriter(tmp_path / "f.parquet", small.schema_arrow) as writer:
+            rows = pa.concat_tables([small.read()] * (num_rows // 4096))
+            writer.write_table(rows, row_group_size=num_rows)
+            writer.add_key_value_metadata(
+                {"cpaan.data.compact": small.metadata.metadata[b"cpaan.data.compact"]}
+            )
+        paths = [tmp_path / "f.parquet"]
+    else:
+        paths = [tmp_path / "train.hdf5", tmp_path / "val.hdf5"]
+        for path in paths:
+            with h5py.File(path, "w") as file:
+                features = file.create_dataset("all_feats", (num_rows // 2, num_dims), "f2")
+                for start in range(0, num_rows // 2, 4096):
+                    features[start : start + 4096] = block
+                file["all_labels"] = np.zeros(num_rows // 2, np.int32)
+                file["count"] = [num_rows // 2]
+
+    with peak_memory() as peak:
+        table = open_features(*paths)
+
+        assert table.features.nbytes == 32 << 20
+        assert peak() < 16

@@ -1,0 +1,251 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from cpaan import EvaluationConfig, FeatureTable, Phase, Split, evaluate
+from cpaan.core.provenance import count_test_reads
+from cpaan.evaluation.runner import RESULT_COLUMNS, Results
+from cpaan.methods import registry
+from cpaan.methods.registry import CONTROLS
+from cpaan.protocol.accuracy import COLUMNS
+from cpaan.protocol.priors import best_priors, with_priors
+from helpers.runs import SMALL_AWG
+from helpers.tables import in_other_order, poisoned
+from helpers.tasks import shots_of
+
+QUICK = EvaluationConfig(
+    shots=(1, 5), num_draws=2, perplexity=4, num_synthetic=10, linear_num_steps=20
+)
+
+
+def run(gaussians, **arguments) -> Results:
+    arguments = {"config": QUICK, "methods": ["none", "copy"], **arguments}
+    return evaluate(gaussians.table, gaussians.split, **arguments)
+
+
+def cells(results: Results, **which) -> pd.DataFrame:
+    scores = results.scores
+    for name, value in which.items():
+        scores = scores[scores[name] == value]
+    return scores.reset_index(drop=True)
+
+
+def test_there_is_one_row_for_each_cell(gaussians):
+    config = QUICK.with_overrides({"num_seeds": 3, "seed": 7})
+
+    scores = run(gaussians, config=config).scores
+
+    assert list(scores.columns) == RESULT_COLUMNS
+    keys = ["method", "head", "column", "shots", "draw", "seed"]
+    assert len(scores) == 2 * 4 * 5 * 2 * 2 * 3
+    assert not scores.duplicated(keys).any()
+    assert set(scores["column"]) == set(COLUMNS)
+    assert set(scores["seed"]) == {7, 8, 9}
+    assert scores[["top1", "top5"]].min().min() >= 0
+    assert (scores["top1"] <= scores["top5"]).all()
+
+
+def test_the_same_seed_gives_the_same_scores(gaussians):
+    pd.testing.assert_frame_equal(run(gaussians).scores, run(gaussians).scores)
+
+
+def test_fewer_draws_and_shots_give_the_same_scores_for_what_is_left(gaussians):
+    config = QUICK.with_overrides({"heads": ("centroid", "knn")})
+    fewer = config.with_overrides({"shots": (5,), "num_draws": 1, "heads": ("knn",)})
+
+    few = run(gaussians, config=fewer)
+
+    pd.testing.assert_frame_equal(
+        cells(few, column="novel"),
+        cells(run(gaussians, config=config), column="novel", shots=5, draw=0, head="knn"),
+    )
+
+
+def test_training_seeds_change_what_is_random_and_nothing_else(gaussians):
+    results = run(gaussians, config=QUICK.with_overrides({"num_seeds": 2}))
+
+    def top5(method: str, seed: int) -> list[float]:
+        return cells(results, method=method, head="centroid", seed=seed)["top5"].tolist()
+
+    assert top5("none", 0) == top5("none", 1)
+    assert top5("copy", 0) != top5("copy", 1)
+
+
+def test_explicit_draws_are_used(gaussians):
+    shot_rows = shots_of(gaussians.table, gaussians.split)
+
+    explicit = run(gaussians, shot_rows=shot_rows[::-1])
+
+    pd.testing.assert_frame_equal(
+        cells(explicit, draw=0, head="centroid", method="none").drop(columns="draw"),
+        cells(run(gaussians), draw=1, head="centroid", method="none").drop(columns="draw"),
+    )
+
+
+def test_shots_from_python_are_checked_like_those_of_a_file(gaussians):
+    shot_rows = shots_of(gaussians.table, gaussians.split, max_shots=5)
+    test_row = gaussians.table.rows_of(gaussians.split.validation.novel[0], "test")[0]
+    with_test_row = shot_rows.copy()
+    with_test_row[0, 0, 0] = test_row
+
+    with pytest.raises(ValueError, match="5 shots are wanted, but 2 given"):
+        run(gaussians, shot_rows=shot_rows[..., :2])
+    with pytest.raises(ValueError, match=r"need the shape \(draws, 12 novel classes, shots\)"):
+        run(gaussians, shot_rows=shot_rows[:, :3])
+    with pytest.raises(ValueError, match=f"distinct train rows of it, but there is row {test_row}"):
+        run(gaussians, shot_rows=with_test_row)
+
+
+def test_many_draws_are_run_in_parts_without_a_difference(gaussians):
+    config = QUICK.with_overrides({"num_draws": 7, "heads": ("centroid", "knn")})
+
+    many, few = (
+        run(gaussians, config=config),
+        run(gaussians, config=config.with_overrides({"num_draws": 6})),
+    )
+
+    without_prior = many.scores[(many.scores["column"] != "all_prior")]
+    assert set(without_prior["draw"]) == set(range(7))
+    pd.testing.assert_frame_equal(
+        without_prior[without_prior["draw"] < 6].reset_index(drop=True),
+        few.scores[few.scores["column"] != "all_prior"].reset_index(drop=True),
+    )
+
+
+def test_methods_that_draw_alike_draw_the_same(gaussians, monkeypatch):
+    monkeypatch.setitem(registry.ROWS, "copy-again", registry.ROWS["copy"])
+
+    results = run(gaussians, methods=["copy", "none", "copy-again"])
+
+    pd.testing.assert_frame_equal(
+        cells(results, method="copy").drop(columns="method"),
+        cells(results, method="copy-again").drop(columns="method"),
+    )
+
+
+def test_the_validation_phase_reads_nothing_of_the_test_phase(gaussians):
+    split = gaussians.split
+
+    def is_allowed(name: str, is_train: bool) -> bool:
+        return name in split.validation.base + split.validation.novel or (
+            name in split.test.base and is_train
+        )
+
+    clean = evaluate(gaussians.table, split, methods=list(CONTROLS), config=QUICK)
+    table = poisoned(gaussians, is_allowed)
+    scores = evaluate(table, split, methods=list(CONTROLS), config=QUICK).scores
+
+    assert table.fingerprint != gaussians.table.fingerprint
+    pd.testing.assert_frame_equal(scores, clean.scores)
+
+
+def test_a_test_run_counts_itself_once(gaussians):
+    results = run(gaussians, phase="test")
+
+    assert results.about["test_reads"] == count_test_reads(gaussians.table.fingerprint) == 1
+    assert set(results.scores["phase"]) == {"test"}
+
+
+def test_priors_of_the_test_phase_are_those_of_the_validation_phase(gaussians):
+    on_test, on_validation = run(gaussians, phase="test"), run(gaussians)
+
+    pd.testing.assert_frame_equal(on_test.priors, on_validation.priors)
+
+
+def test_what_keeps_priors_from_being_chosen_is_told(gaussians):
+    split = gaussians.split
+    smaller = Split(Phase(split.validation.base, (*split.validation.novel, "yeti")), split.test)
+
+    with pytest.raises(ValueError, match=r"priors are chosen on .* lack class yeti .*--set prior"):
+        evaluate(gaussians.table, smaller, phase="test", config=QUICK)
+    evaluate(gaussians.table, smaller, phase="test", config=QUICK.with_overrides({"prior": 0.5}))
+
+
+def test_priors_are_chosen_even_where_the_backbone_knows_the_validation_classes(gaussians):
+    table = FeatureTable.from_arrays(
+        np.array(gaussians.table.features),
+        [gaussians.table.class_names[label] for label in gaussians.table.labels],
+        np.where(gaussians.table.is_train, "train", "test").tolist(),
+        backbone_classes=gaussians.split.validation.novel,
+    )
+
+    results = evaluate(table, gaussians.split, phase="test", config=QUICK)
+
+    assert len(results.priors) == 4 * 2
+
+
+@pytest.mark.parametrize("metric", ["top1", "top5"])
+def test_the_chosen_prior_is_the_best_one(gaussians, metric):
+    tuned = run(gaussians, methods=["none"])
+    mean_of_tuned = cells(tuned, column="all_prior").groupby(["head", "shots"])[metric].mean()
+
+    for prior in (0.2, 0.5, 0.8):
+        fixed = run(gaussians, methods=["none"], config=QUICK.with_overrides({"prior": prior}))
+        mean = cells(fixed, column="all_prior").groupby(["head", "shots"])[metric].mean()
+        assert (mean_of_tuned >= mean - 1e-9).all()
+
+
+@pytest.mark.parametrize("noise", [-1e-13, 1e-13])
+def test_top1_and_top5_have_a_prior_each_and_rounding_decides_neither(noise):
+    def row(prior: float, top5: float, top1: float) -> dict:
+        key = {"method": "none", "head": "knn", "shots": 1, "column": "all_prior"}
+        return {**key, "prior": prior, "top5": top5, "top1": top1, "draw": 0, "seed": 0}
+
+    scores = pd.DataFrame([row(0.3, 60 + noise, 20), row(0.5, 60, 30), row(0.7, 50, 40)])
+
+    priors = best_priors(scores)
+
+    assert priors[["prior_top1", "prior_top5"]].to_numpy().tolist() == [[0.7, 0.3]]
+    (kept,) = with_priors(scores, priors).to_dict("records")
+    assert (kept["top1"], round(kept["top5"], 9)) == (40, 60)
+
+
+def test_related_base_examples_help_at_one_shot_where_families_share_their_covariance(gaussians):
+    config = EvaluationConfig(shots=(1,), num_draws=10, perplexity=4, heads=("knn",))
+
+    results = run(gaussians, config=config)
+
+    none, copies = (
+        cells(results, method=method, column="novel")["top5"] for method in ("none", "copy")
+    )
+    assert (copies - none).mean() > 2
+
+
+@pytest.mark.parametrize("phase", ["validation", "test"])
+def test_cosine_trained_features_may_have_their_rows_in_another_order(gaussians, phase):
+    """With the same features in the place of cosine-trained ones, both rows are the same method."""
+    names = ["AWG", "AWG-cosine"]
+    config = QUICK.with_overrides({"num_draws": 1})
+    settings = {name: registry.ROWS[name].config.with_overrides(SMALL_AWG) for name in names}
+    other = in_other_order(gaussians.table)
+    assert not np.array_equal(other.features, gaussians.table.features)
+
+    results = run(
+        gaussians,
+        config=config,
+        phase=phase,
+        methods=names,
+        settings=settings,
+        cosine_table=other,
+    )
+
+    plain, cosine = (cells(results, method=name).drop(columns="method") for name in names)
+    pd.testing.assert_frame_equal(plain, cosine)
+    assert results.about["features"]["cosine_fingerprint"] == other.fingerprint
+
+
+def test_cosine_trained_features_of_other_rows_or_of_novel_classes_are_refused(gaussians):
+    table, novel = gaussians.table, gaussians.split.validation.novel
+    row = int(table.rows_of(novel[3], "train")[0])
+    partitions = np.where(table.is_train, "train", "test")
+    partitions[row] = "test"
+    moved = FeatureTable.from_arrays(
+        np.array(table.features),
+        [table.class_names[label] for label in table.labels],
+        partitions.tolist(),
+    )
+
+    with pytest.raises(ValueError, match=f"of other rows: class {novel[3]} has 24 train rows and "):
+        run(gaussians, methods=["AWG-cosine"], cosine_table=moved)
+    with pytest.raises(ValueError, match="backbone was trained on 1 of 12 novel classes"):
+        run(gaussians, methods=["AWG-cosine"], cosine_table=in_other_order(table, novel[:1]))

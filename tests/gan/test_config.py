@@ -1,0 +1,75 @@
+import json
+
+import pytest
+
+from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
+from cpaan.protocol.config import EvaluationConfig
+
+
+def test_a_misspelt_setting_is_refused():
+    with pytest.raises(ValueError, match="unknown settings: mixing_wieght"):
+        EvaluationConfig().with_overrides({"mixing_wieght": 0.5})
+
+
+def test_overrides_replace_what_they_name_and_nothing_else():
+    config = TrainConfig().with_overrides({"cycle_weight": 2.0})
+
+    assert config.to_dict() == {**TrainConfig().to_dict(), "cycle_weight": 2.0}
+
+
+def test_overrides_are_checked_as_well():
+    with pytest.raises(ValueError, match="cycle_weight must be finite and not negative, got -2"):
+        TrainConfig().with_overrides({"cycle_weight": -2.0})
+
+
+def test_a_config_survives_json():
+    config = TrainConfig(episode_shots=(1, 5))
+
+    assert TrainConfig(**json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_a_batch_is_filled_up_with_meta_base_examples():
+    config = TrainConfig(num_ways=4, episode_shots=(1, 5), batch_size=21)
+
+    assert config.max_shots == 5
+    assert config.num_base_examples == 1
+
+
+def test_training_as_printed_has_the_numbers_of_the_paper():
+    config = TrainConfig.as_printed()
+
+    printed = {
+        "num_episodes": 100_000,
+        "generator_learning_rate": 1e-4,
+        "discriminator_learning_rate": 1e-4,
+        "anneal_factor": 0.5,
+        "anneal_every_episodes": 20_000,
+        "ky_fan_order": 10,
+        "cycle_weight": 5.0,
+        "covariance_weight": 0.5,
+        "noise_dim": 100,
+        "num_components": 50,
+        "noise_spread": 0.2,
+        "batch_size": 1_000,
+        "num_ways": 20,
+        "episode_shots": (10,),
+        "hidden_dim": 512,
+        "neighbours": "soft",
+        "perplexity": None,
+        "generator_loss": "minimax",
+        "sampling": "uniform",
+        "normalised_weights": False,
+        "normalisation": "none",
+        "residual": "none",
+        "covariance_classes": "all",
+        "prototype_weight": 0.0,
+    }
+    assert {name: getattr(config, name) for name in printed} == printed
+    assert config.num_base_examples == 1_000 - 20 * 10
+
+
+def test_meta_testing_as_printed_fills_classes_up_and_takes_all_examples_for_real():
+    config = EvaluationConfig().with_overrides(META_TESTING_AS_PRINTED)
+
+    assert config.fill_to_capacity
+    assert config.mixing_shots is None  # unlike the default: every example weighs the same

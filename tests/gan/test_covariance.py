@@ -1,0 +1,358 @@
+"""The Ky Fan norm against its definition and the theory of its subdifferential."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from cpaan.gan.covariance import covariance_distances, covariances, ky_fan_norm, spectra
+
+
+def random_matrix(rows: int, columns: int, seed: int = 0) -> Tensor:
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, columns, dtype=torch.float64, generator=rng)
+
+
+# Those at which a naive gradient of the SVD breaks, beside those at which it does not.
+MATRICES = {
+    "generic": random_matrix(5, 5),
+    "tall": random_matrix(6, 4),
+    "wide": random_matrix(3, 6),
+    "symmetric and indefinite": random_matrix(5, 5) + random_matrix(5, 5).T,
+    "tied": torch.eye(4, dtype=torch.float64),
+    "rank one": random_matrix(5, 1) @ random_matrix(1, 4, seed=1),
+    "zero": torch.zeros(4, 4, dtype=torch.float64),
+}
+SCALES = [1e-9, 1.0, 1e9]
+
+
+def sum_of_singular_values(matrix: Tensor, m: int) -> float:
+    return float(np.linalg.svd(matrix.double().numpy(), compute_uv=False)[:m].sum())
+
+
+def subgradient(matrices: Tensor, m: int) -> Tensor:
+    matrices = matrices.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(ky_fan_norm(matrices, m).sum(), matrices)
+    return gradient
+
+
+def dual_norm(matrix: Tensor, m: int) -> float:
+    """Return the dual of the Ky Fan m-norm: max(spectral norm, nuclear norm / m)."""
+    return max(sum_of_singular_values(matrix, 1), sum_of_singular_values(matrix, 10**9) / m)
+
+
+def test_the_norm_of_a_diagonal_matrix_is_the_sum_of_its_largest_entries():
+    matrix = torch.diag(torch.tensor([1.0, -7.0, 3.0]))
+
+    assert ky_fan_norm(matrix, m=2) == pytest.approx(7.0 + 3.0)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", MATRICES)
+def test_the_norm_is_the_sum_of_the_largest_singular_values(name, scale):
+    matrix = scale * MATRICES[name]
+
+    for m in range(1, min(matrix.shape) + 1):
+        expected = sum_of_singular_values(matrix, m)
+        assert ky_fan_norm(matrix, m).item() == pytest.approx(expected, rel=1e-12, abs=0), m
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", MATRICES)
+def test_the_gradient_lies_in_the_subdifferential(name, scale):
+    """G is a subgradient of a norm at X if and only if dual_norm(G) <= 1 and <G, X> = norm(X)."""
+    matrix = scale * MATRICES[name]
+
+    for m in range(1, min(matrix.shape) + 1):
+        gradient = subgradient(matrix, m)
+        assert gradient.isfinite().all(), m
+        assert dual_norm(gradient, m) <= 1 + 1e-9, m
+        expected = sum_of_singular_values(matrix, m)
+        assert (gradient * matrix).sum().item() == pytest.approx(expected, rel=1e-9, abs=0), m
+
+
+@pytest.mark.parametrize("name", ["generic", "tall", "wide", "symmetric and indefinite"])
+def test_the_gradient_matches_finite_differences_where_the_norm_is_smooth(name):
+    matrix = MATRICES[name].clone().requires_grad_()
+
+    assert torch.autograd.gradcheck(lambda x: ky_fan_norm(x, 2), matrix)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_gradient_ignores_directions_of_zero_singular_value(scale):
+    first, second = torch.linalg.qr(random_matrix(4, 2)).Q.T
+    rank_one = torch.outer(first, second)
+
+    gradient = subgradient(3 * scale * rank_one, m=4)
+
+    torch.testing.assert_close(gradient, rank_one, atol=1e-12, rtol=0)
+
+
+def test_the_gradient_at_the_zero_matrix_is_zero():
+    assert not subgradient(MATRICES["zero"], m=3).any()
+
+
+def test_a_batch_is_as_its_matrices_one_by_one():
+    kinds = ("generic", "symmetric and indefinite")
+    batch = torch.stack(
+        [torch.stack([scale * MATRICES[kind] for kind in kinds]) for scale in [*SCALES, 0.0]]
+    )
+
+    norms, gradients = ky_fan_norm(batch, m=3), subgradient(batch, m=3)
+
+    assert norms.shape == (4, 2)
+    for norm, gradient, matrix in zip(
+        norms.flatten(), gradients.flatten(0, 1), batch.flatten(0, 1), strict=True
+    ):
+        torch.testing.assert_close(norm, ky_fan_norm(matrix, m=3))
+        torch.testing.assert_close(gradient, subgradient(matrix, m=3))
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+@pytest.mark.parametrize("name", ["tall", "symmetric and indefinite", "tied", "rank one"])
+def test_squares_out_of_the_range_of_float32_do_no_harm(name, scale):
+    matrix = (scale * MATRICES[name]).float()
+
+    norm, gradient = ky_fan_norm(matrix, m=3), subgradient(matrix, m=3)
+
+    expected = sum_of_singular_values(matrix, m=3)
+    assert norm.item() == pytest.approx(expected, rel=1e-5, abs=0)
+    assert dual_norm(gradient, m=3) <= 1 + 1e-5
+    pairing = (gradient.double() * matrix.double()).sum().item()
+    assert pairing == pytest.approx(expected, rel=1e-5, abs=0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_matrix_that_is_not_finite_is_refused(value):
+    matrices = torch.zeros(2, 3, 3)
+    matrices[1, 0, 2] = value
+
+    with pytest.raises(ValueError, match="needs finite matrices, got NaN or infinity"):
+        ky_fan_norm(matrices, m=2)
+
+
+@pytest.mark.parametrize("m", [-1, 0, 4])
+def test_an_order_outside_the_number_of_singular_values_is_refused(m):
+    with pytest.raises(ValueError, match=rf"between 1 and 3 .* \(3, 5\), got {m}"):
+        ky_fan_norm(torch.zeros(3, 5), m)
+
+
+def test_a_covariance_is_about_the_mean_and_divided_by_the_number_of_examples():
+    examples = torch.tensor([[10.0, 0.0], [12.0, 4.0]])  # one and two from the mean, each
+
+    torch.testing.assert_close(covariances(examples), torch.tensor([[1.0, 2.0], [2.0, 4.0]]))
+
+
+def test_a_weighted_example_is_as_a_repeated_one():
+    first, second = random_matrix(2, 3)
+    weights = torch.tensor([0.75, 0.25], dtype=torch.float64)
+
+    weighted = covariances(torch.stack([first, second]), weights)
+
+    repeated = covariances(torch.stack([first, first, first, second]))
+    torch.testing.assert_close(weighted, repeated, atol=1e-12, rtol=0)
+
+
+def test_a_covariance_does_not_change_when_the_class_moves():
+    examples = random_matrix(20, 3)
+    weights = random_matrix(20, 1)[:, 0].softmax(dim=0)
+
+    torch.testing.assert_close(
+        covariances(examples + 1000.0, weights), covariances(examples, weights)
+    )
+
+
+def test_each_class_of_a_batch_has_its_own_covariance():
+    classes = torch.stack([random_matrix(7, 3, seed=1), 5 + 2 * random_matrix(7, 3, seed=2)])
+
+    together = covariances(classes)
+
+    for examples, covariance in zip(classes, together, strict=True):
+        torch.testing.assert_close(covariance, covariances(examples))
+
+
+def test_one_example_has_no_covariance_at_all():
+    assert not covariances(random_matrix(1, 3)).any()
+
+
+EXACT = {"num_dims": 5, "m": 3}
+SUBSPACE = {"num_dims": 60, "m": 3}  # twice m + 6 directions are far from filling the space
+BRANCHES = pytest.mark.parametrize(("num_dims", "m"), [EXACT.values(), SUBSPACE.values()])
+
+
+def decaying_covariances(count: int, num_dims: int, seed: int) -> Tensor:
+    """Covariances with eigenvalues 1, 1/2, 1/3, ... in directions of their own."""
+    eigenvalues = 1 / torch.arange(1, num_dims + 1, dtype=torch.float64)
+    bases = [
+        torch.linalg.qr(random_matrix(num_dims, num_dims, seed=seed + number)).Q
+        for number in range(count)
+    ]
+    return torch.stack([basis @ (eigenvalues[:, None] * basis.T) for basis in bases])
+
+
+def distance_and_gradient(base: Tensor, other: Tensor, m: int) -> tuple[Tensor, Tensor]:
+    """Distance of one pair of covariances, and its gradient with respect to the other one."""
+    other = other.clone().requires_grad_()
+    first = torch.zeros(1, 1, dtype=torch.long)
+    distance = covariance_distances(spectra(base.unsqueeze(0), m), first, other.unsqueeze(0), m)
+    (gradient,) = torch.autograd.grad(distance.sum(), other)
+    return distance.detach().squeeze(), gradient
+
+
+def test_spectra_have_the_leading_eigenvectors_and_norms_of_their_matrices():
+    matrices = decaying_covariances(2, num_dims=20, seed=0)
+
+    found = spectra(matrices, m=3)
+
+    assert found.leading.shape[-1] > 3
+    inside = found.leading.transpose(1, 2) @ matrices @ found.leading
+    eigenvalues = 1 / torch.arange(1, found.leading.shape[-1] + 1, dtype=torch.float64)
+    torch.testing.assert_close(inside, torch.diag(eigenvalues).expand(2, -1, -1))
+    torch.testing.assert_close(found.norms, ky_fan_norm(matrices, m=3))
+
+
+def test_distances_in_a_small_space_are_norms_of_the_differences():
+    base = decaying_covariances(4, num_dims=5, seed=0)
+    other = 1.5 * decaying_covariances(2, num_dims=5, seed=10)
+    classes = torch.tensor([[3, 0, 1], [1, 2, 2]])
+    weights = torch.tensor([[0.2, 0.5, 0.3], [0.9, 0.07, 0.03]], dtype=torch.float64)
+    ours, theirs = other.clone().requires_grad_(), other.clone().requires_grad_()
+
+    distances = covariance_distances(spectra(base, 3), classes, ours, 3)
+    (weights * distances).sum().backward()
+
+    expected = ky_fan_norm(base[classes] - theirs.unsqueeze(1), 3)
+    (weights * expected).sum().backward()
+    torch.testing.assert_close(distances, expected, atol=1e-9, rtol=0)
+    torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-9, rtol=0)
+
+
+def test_distances_in_a_large_space_are_norms_of_the_differences():
+    num_dims, m = SUBSPACE.values()
+    base = decaying_covariances(4, num_dims, seed=0)
+    other = decaying_covariances(2, num_dims, seed=10).requires_grad_()
+    classes = torch.tensor([[3, 0, 1], [1, 2, 2]])
+    weights = torch.tensor([[0.2, 0.5, 0.3], [0.9, 0.07, 0.03]], dtype=torch.float64)
+
+    distances = covariance_distances(spectra(base, m), classes, other, m)
+
+    differences = base[classes] - other.unsqueeze(1)
+    torch.testing.assert_close(distances, ky_fan_norm(differences, m), atol=0, rtol=1e-4)
+    (ours,) = torch.autograd.grad((weights * distances).sum(), other)
+    (theirs,) = torch.autograd.grad((weights * ky_fan_norm(differences, m)).sum(), other)
+    assert (ours - theirs).norm() < 0.05 * theirs.norm()
+
+
+@pytest.mark.parametrize("scale", [0.9, 2.0])
+def test_the_gradient_in_a_large_space_lies_in_the_subdifferential(scale):
+    """Nearly, as the distance itself: the pairing is with base minus other."""
+    num_dims, m = SUBSPACE.values()
+    base, direction = decaying_covariances(2, num_dims, seed=0)
+    other = scale * base + 0.1 * direction
+
+    distance, gradient = distance_and_gradient(base, other, m)
+
+    expected = sum_of_singular_values(base - other, m)
+    assert distance.item() == pytest.approx(expected, rel=1e-3)
+    assert dual_norm(gradient, m) <= 1 + 1e-6
+    assert (-gradient * (base - other)).sum().item() == pytest.approx(expected, rel=1e-3)
+
+
+@BRANCHES
+def test_equal_covariances_have_no_distance(num_dims, m):
+    (base,) = decaying_covariances(1, num_dims, seed=0)
+
+    distance, gradient = distance_and_gradient(base, base, m)
+
+    assert distance.item() == pytest.approx(0, abs=1e-12)
+    assert gradient.isfinite().all()
+    assert dual_norm(gradient, m) <= 1 + 1e-6
+
+
+@BRANCHES
+def test_a_class_without_covariance_is_at_the_distance_of_the_base_covariances_norm(num_dims, m):
+    (base,) = decaying_covariances(1, num_dims, seed=0)
+
+    distance, gradient = distance_and_gradient(base, torch.zeros_like(base), m)
+
+    assert distance.item() == pytest.approx(1 + 1 / 2 + 1 / 3)
+    assert (-gradient * base).sum().item() == pytest.approx(1 + 1 / 2 + 1 / 3)
+    assert dual_norm(gradient, m) <= 1 + 1e-6
+
+
+@BRANCHES
+@pytest.mark.parametrize("has_base_spread", [True, False])
+def test_covariances_of_two_examples_have_a_distance_and_a_gradient(num_dims, m, has_base_spread):
+    (base,) = decaying_covariances(1, num_dims, seed=0)
+    base = base if has_base_spread else covariances(random_matrix(2, num_dims, seed=3))
+    other = covariances(random_matrix(2, num_dims, seed=4))
+
+    distance, gradient = distance_and_gradient(base, other, m)
+
+    expected = sum_of_singular_values(base - other, m)
+    assert distance.item() == pytest.approx(expected, rel=1e-3)
+    assert dual_norm(gradient, m) <= 1 + 1e-6
+    assert (-gradient * (base - other)).sum().item() == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_direction_that_no_base_class_has_is_found():
+    """The leading eigenvectors of the base class are orthogonal to it."""
+    base = torch.zeros(60, 60, dtype=torch.float64)
+    base.diagonal()[:20] = torch.arange(20, 0, -1)
+    other = torch.zeros(60, 60, dtype=torch.float64)
+    other[59, 59] = 500
+
+    distance, _ = distance_and_gradient(base, other, m=3)
+
+    assert distance.item() == pytest.approx(500 + 20 + 19)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e20])
+def test_distances_keep_their_digits_at_extreme_scales(scale):
+    base, other = decaying_covariances(2, num_dims=60, seed=0).float()
+
+    small, _ = distance_and_gradient(base, other, m=3)
+    scaled, _ = distance_and_gradient(scale * base, scale * other, m=3)
+
+    torch.testing.assert_close(scaled / scale, small, rtol=1e-4, atol=0)
+
+
+def test_the_largest_number_has_a_norm():
+    matrix = torch.full((1, 1), torch.finfo(torch.float32).max)
+
+    assert ky_fan_norm(matrix, 1) == matrix
+
+
+@pytest.mark.parametrize("num_dims", [8, 60])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_the_distance_to_what_is_not_finite_is_no_number(num_dims, value):
+    base = decaying_covariances(1, num_dims, seed=0)
+    other = torch.full((num_dims, num_dims), value, dtype=torch.float64)
+
+    distances = covariance_distances(
+        spectra(base, 3), torch.zeros(1, 1, dtype=torch.long), other.unsqueeze(0), 3
+    )
+
+    assert distances.isnan().all()
+
+
+@BRANCHES
+def test_what_float32_gives_up_on_is_solved_in_float64(num_dims, m, monkeypatch):
+    solve = torch.linalg.eigh
+
+    def give_up(matrices: Tensor) -> tuple[Tensor, Tensor]:
+        if matrices.dtype == torch.float32:
+            raise torch.linalg.LinAlgError("linalg.eigh: the algorithm failed to converge")
+        return solve(matrices)
+
+    monkeypatch.setattr(torch.linalg, "eigh", give_up)
+    base, other = decaying_covariances(2, num_dims, seed=0)
+
+    distance, gradient = distance_and_gradient(base.float(), other.float(), m)
+
+    expected = sum_of_singular_values(base - other, m)
+    assert distance.dtype == gradient.dtype == torch.float32
+    assert distance.item() == pytest.approx(expected, rel=1e-3)
+    assert dual_norm(gradient, m) <= 1 + 1e-4
+    missing, _ = distance_and_gradient(base.float(), torch.full_like(other.float(), torch.nan), m)
+    assert missing.isnan()

@@ -1,0 +1,485 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from cpaan.core.randomness import new_rng
+from cpaan.gan.config import TrainConfig
+from cpaan.gan.episodes import Episode, MetaEpisodes, draw_shares, importance
+from cpaan.gan.training_data import TrainingData, check_training
+from cpaan.protocol.neighbours import hard_similarity, printed_similarity, soft_similarity
+from cpaan.protocol.tasks import BaseSet
+
+COUNTS = [4, 6, 5, 7, 4, 5]  # examples of the base classes
+NUM_DIMS = 3
+SMALL = {
+    "num_ways": 2,
+    "episode_shots": (1, 3),
+    "batch_size": 2 * 3 + 40,
+    "perplexity": 2.0,
+    "num_neighbours": 2,
+    "ky_fan_order": 2,
+}
+SAMPLINGS = ["shared", "per-class", "uniform"]
+
+
+def base_set() -> BaseSet:
+    """Classes about (0, 0, 0), (3, 3, 3), (6, 6, 6), ...; no example is there twice."""
+    rng = torch.Generator().manual_seed(0)
+    means = 3 * torch.arange(len(COUNTS)).repeat_interleave(torch.tensor(COUNTS)).unsqueeze(1)
+    features = means + 2 * torch.randn(sum(COUNTS), NUM_DIMS, generator=rng, dtype=torch.float64)
+    return BaseSet(features, torch.tensor(COUNTS))
+
+
+def config_of(**settings) -> TrainConfig:
+    return TrainConfig(**{**SMALL, **settings})
+
+
+def data_of(config: TrainConfig, *, with_covariances: bool = False) -> TrainingData:
+    return TrainingData.prepare(
+        base_set(), config, with_covariances=with_covariances, dtype=torch.float64
+    )
+
+
+def draw(seed: int = 0, **settings) -> tuple[Episode, TrainingData]:
+    config = config_of(**settings)
+    data = data_of(config)
+    return MetaEpisodes(data, config).draw(new_rng(seed)), data
+
+
+def rows_of(examples: Tensor, base: BaseSet) -> Tensor:
+    """The row that each example, shape (..., D), is equal to."""
+    is_equal = (examples.unsqueeze(-2) == base.features).all(dim=-1)
+    assert (is_equal.sum(dim=-1) == 1).all()
+    return is_equal.long().argmax(dim=-1)
+
+
+def classes_of(examples: Tensor, base: BaseSet) -> Tensor:
+    return torch.arange(len(COUNTS)).repeat_interleave(base.counts)[rows_of(examples, base)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_base_classes_are_either_meta_novel_or_meta_base(seed):
+    episode, _ = draw(seed)
+
+    assert len(episode.novel_classes) == 2
+    together = torch.cat([episode.novel_classes, episode.base_classes])
+    assert sorted(together.tolist()) == list(range(len(COUNTS)))
+
+
+def test_every_base_class_is_meta_novel_now_and_then():
+    config = config_of()
+    episodes, rng = MetaEpisodes(data_of(config), config), new_rng(0)
+
+    novel = torch.cat([episodes.draw(rng).novel_classes for _ in range(50)])
+
+    assert set(novel.tolist()) == set(range(len(COUNTS)))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_shots_are_different_examples_of_their_own_class(seed):
+    # Four shots: all examples of the smallest classes.
+    episode, data = draw(seed, episode_shots=(1, 4))
+
+    assert episode.shots.shape == (2, 4, NUM_DIMS)
+    own = episode.novel_classes.unsqueeze(1).expand(2, 4)
+    assert torch.equal(classes_of(episode.shots, data.base), own)
+    for rows in rows_of(episode.shots, data.base):
+        assert len(rows.unique()) == 4
+
+
+def test_every_example_of_a_class_is_a_shot_now_and_then():
+    config = config_of()
+    data, rng = data_of(config), new_rng(0)
+    episodes = MetaEpisodes(data, config)
+
+    rows = torch.cat([rows_of(episodes.draw(rng).shots, data.base).flatten() for _ in range(100)])
+
+    assert len(rows.unique()) == sum(COUNTS)
+
+
+def test_only_the_first_shots_count():
+    config = config_of(episode_shots=(1, 3, 2))
+    episodes, rng = MetaEpisodes(data_of(config), config), new_rng(0)
+
+    weights = [episodes.draw(rng).shot_weights.tolist() for _ in range(30)]
+
+    expected = {(1.0, 0.0, 0.0), (0.5, 0.5, 0.0), (1 / 3, 1 / 3, 1 / 3)}
+    assert {tuple(each) for each in weights} == expected
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_prototypes_of_meta_novel_classes_are_means_of_the_shots_that_count(seed):
+    episode, data = draw(seed)
+
+    num_shots = int((episode.shot_weights > 0).sum())
+    torch.testing.assert_close(episode.novel_prototypes, episode.shots[:, :num_shots].mean(dim=1))
+    whole = torch.stack([data.base.by_class()[each].mean(dim=0) for each in episode.novel_classes])
+    torch.testing.assert_close(episode.class_means, whole)
+
+
+@pytest.mark.parametrize(
+    ("settings", "score"),
+    [
+        ({}, lambda novel, base: soft_similarity(novel, base, 2.0)),
+        ({"perplexity": None}, printed_similarity),
+        ({"neighbours": "hard"}, lambda novel, base: hard_similarity(novel, base, 2)),
+    ],
+    ids=["soft", "printed", "hard"],
+)
+def test_similarity_is_between_shots_and_whole_meta_base_classes(settings, score):
+    episode, data = draw(**settings)
+
+    whole = torch.stack([data.base.by_class()[each].mean(dim=0) for each in episode.base_classes])
+    torch.testing.assert_close(episode.alpha, score(episode.novel_prototypes, whole))
+
+
+@pytest.mark.parametrize("real_examples", ["shots", "class"])
+def test_real_examples_are_of_the_meta_novel_classes(real_examples):
+    episode, data = draw(real_examples=real_examples)
+
+    own = episode.novel_classes.unsqueeze(1).expand(2, 3)
+    assert torch.equal(classes_of(episode.real, data.base), own)
+    assert episode.real_weights.sum().item() == pytest.approx(1)
+
+
+def test_real_examples_may_be_the_shots_that_count():
+    episode, _ = draw(real_examples="shots")
+
+    assert torch.equal(episode.real, episode.shots)
+    assert torch.equal(episode.real_weights, episode.shot_weights)
+
+
+def test_real_examples_may_be_any_of_the_class():
+    config = config_of(real_examples="class", episode_shots=(1,))
+    data, rng = data_of(config), new_rng(0)
+    drawn = [MetaEpisodes(data, config).draw(rng) for _ in range(200)]
+
+    rows = torch.cat([rows_of(episode.real, data.base).flatten() for episode in drawn])
+    shots = torch.cat([rows_of(episode.shots, data.base).flatten() for episode in drawn])
+
+    assert len(rows.unique()) == sum(COUNTS)
+    assert (rows != shots).any()
+
+
+@pytest.mark.parametrize(
+    ("sampling", "num_batches"), [("shared", 1), ("uniform", 1), ("per-class", 2)]
+)
+def test_base_examples_are_of_their_source_class(sampling, num_batches):
+    episode, data = draw(sampling=sampling)
+
+    assert episode.base_examples.shape == (num_batches, 40, NUM_DIMS)
+    sources = episode.base_classes[episode.sources]
+    assert torch.equal(classes_of(episode.base_examples, data.base), sources)
+    assert len(rows_of(episode.base_examples, data.base).unique()) > 5
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_partners_are_shots_that_count_of_the_meta_novel_class(seed):
+    episode, _ = draw(seed)
+
+    assert episode.partners.shape == (2, 40)
+    num_shots = int((episode.shot_weights > 0).sum())
+    for partners in episode.partners:
+        assert set(partners.tolist()) == set(range(num_shots))
+
+
+def test_spread_makes_the_mean_squared_distance_to_the_class_mean_one():
+    data = data_of(config_of(normalisation="spread"))
+
+    squared = [(rows - rows.mean(dim=0)).square().sum(dim=1) for rows in data.base.by_class()]
+
+    assert torch.cat(squared).mean().item() == pytest.approx(1)
+    torch.testing.assert_close(data.base.features * data.scale, base_set().features)
+
+
+def test_unit_norm_makes_all_lengths_one():
+    data = data_of(config_of(normalisation="unit-norm"))
+
+    lengths = data.base.features.norm(dim=1)
+
+    torch.testing.assert_close(lengths, torch.ones_like(lengths))
+    assert data.scale == pytest.approx(base_set().features.norm(dim=1).mean().item())
+
+
+def test_no_normalisation_leaves_features_as_they_are():
+    data = data_of(config_of(normalisation="none"))
+
+    assert data.scale == 1
+    assert torch.equal(data.base.features, base_set().features)
+
+
+@pytest.mark.parametrize("normalisation", ["spread", "unit-norm", "none"])
+def test_other_features_are_normalised_as_base_examples_are(normalisation):
+    data = data_of(config_of(normalisation=normalisation))
+
+    normalised = data.normalise(base_set().features)
+
+    torch.testing.assert_close(normalised, data.base.features)
+
+
+@pytest.mark.parametrize("normalisation", ["spread", "none"])
+def test_the_scale_undoes_the_normalisation(normalisation):
+    data = data_of(config_of(normalisation=normalisation))
+    features = torch.tensor([[1.0, -2.0, 30.0]], dtype=torch.float64)
+
+    torch.testing.assert_close(data.normalise(features) * data.scale, features)
+
+
+def test_prototypes_and_covariances_are_of_normalised_examples():
+    data = data_of(config_of(normalisation="spread"), with_covariances=True)
+
+    for number, rows in enumerate(data.base.by_class()):
+        torch.testing.assert_close(data.base.prototypes[number], rows.mean(dim=0))
+        covariance = torch.cov(rows.T, correction=0)
+        torch.testing.assert_close(data.spectra.matrices[number], covariance)
+        largest_two = torch.linalg.eigvalsh(covariance)[-2:].sum()
+        torch.testing.assert_close(data.spectra.norms[number], largest_two)
+
+
+def test_covariances_are_computed_only_where_asked_for():
+    assert data_of(config_of()).spectra is None
+
+
+@pytest.mark.parametrize(("lowest", "is_positive"), [(0.0, True), (-0.1, False)])
+def test_features_are_positive_where_none_is_negative(lowest, is_positive):
+    base = BaseSet(torch.tensor([[1.0], [lowest], [2.0]]), torch.tensor([2, 1]))
+
+    data = TrainingData.prepare(base, config_of(), with_covariances=False)
+
+    assert data.is_positive == is_positive
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("neighbours", ["soft", "hard", "none"])
+def test_normalised_weights_sum_to_one(sampling, neighbours):
+    episode, _ = draw(sampling=sampling, neighbours=neighbours)
+
+    ones = torch.ones(2, dtype=torch.float64)
+    torch.testing.assert_close(episode.weights.sum(dim=1), ones)
+    torch.testing.assert_close(episode.sample_weights.sum(dim=1), ones)
+    assert episode.back_weights.sum().item() == pytest.approx(1)
+    for weights in (episode.weights, episode.sample_weights, episode.back_weights):
+        assert weights.shape == (2, 40)
+        assert (weights >= 0).all()
+
+
+@pytest.mark.parametrize("sampling", ["shared", "uniform"])
+def test_way_back_shares_every_base_example_among_meta_novel_classes_by_similarity(sampling):
+    episode, _ = draw(sampling=sampling)
+
+    pairs = episode.alpha[:, episode.sources[0]]
+    torch.testing.assert_close(episode.back_weights, pairs / pairs.sum(dim=0) / 40)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("neighbours", ["soft", "hard"])
+def test_a_weight_is_similarity_over_the_chance_to_be_drawn(sampling, neighbours):
+    """So the sum over base classes of chance times weight times f is that of similarity times f."""
+    episode, _ = draw(sampling=sampling, neighbours=neighbours)
+    alpha = episode.alpha
+    is_drawable = (alpha > 0).any(dim=0, keepdim=True)
+    chances = {
+        "shared": alpha.mean(dim=0, keepdim=True),
+        "per-class": alpha,
+        "uniform": is_drawable / is_drawable.sum(),
+    }[sampling].expand(alpha.shape)
+
+    for novel in range(2):
+        sources = episode.sources.expand(2, -1)[novel]
+        expected = alpha[novel, sources] / chances[novel, sources]
+        torch.testing.assert_close(episode.weights[novel], expected / expected.sum())
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("neighbours", ["soft", "hard"])
+def test_weighted_means_estimate_the_expectation_over_similar_classes(sampling, neighbours):
+    """Whatever the sampling, a mean of translated examples is about the sum of α times f."""
+    num_examples = 50_000
+    episode, data = draw(sampling=sampling, neighbours=neighbours, batch_size=6 + num_examples)
+
+    examples = episode.base_examples.expand(2, -1, -1)
+    weights = episode.sample_weights.unsqueeze(-1)
+    estimates = (weights * examples).sum(dim=1)
+
+    expected = episode.alpha @ data.base.prototypes[episode.base_classes]
+    deviations = examples - expected.unsqueeze(1)
+    standard_errors = (weights * deviations).square().sum(dim=1).sqrt()
+    assert (standard_errors < 0.05).all()
+    assert ((estimates - expected).abs() < 5 * standard_errors).all()
+
+
+def test_a_class_without_relatives_in_the_batch_takes_any_example():
+    """Eight meta-novel classes share two examples, so most meet no one of their only relative."""
+    features = torch.arange(20, dtype=torch.float64).unsqueeze(1)
+    base = BaseSet(features, torch.ones(20, dtype=torch.long))
+    config = config_of(
+        num_ways=8, episode_shots=(1,), batch_size=8 + 2, neighbours="hard", num_neighbours=1
+    )
+    data = TrainingData.prepare(base, config, with_covariances=False, dtype=torch.float64)
+
+    episode = MetaEpisodes(data, config).draw(new_rng(0))
+
+    has_relatives = (episode.alpha[:, episode.sources[0]] > 0).any(dim=1)
+    assert not has_relatives.all()
+    lonely = episode.weights[~has_relatives]
+    torch.testing.assert_close(lonely, torch.full_like(lonely, 1 / 2))
+
+
+def test_weights_to_the_letter_are_similarity_over_the_number_of_examples():
+    episode, _ = draw(sampling="uniform", normalised_weights=False, perplexity=None)
+
+    pairs = episode.alpha[:, episode.sources[0]]
+    torch.testing.assert_close(episode.weights, pairs / 40)
+    torch.testing.assert_close(episode.sample_weights, torch.full_like(pairs, 1 / 40))
+    torch.testing.assert_close(episode.back_weights, pairs / pairs.numel())
+
+
+def test_hard_weights_to_the_letter_are_over_the_examples_of_related_classes():
+    episode, _ = draw(sampling="uniform", normalised_weights=False, neighbours="hard")
+
+    is_related = episode.alpha[:, episode.sources[0]] > 0
+    assert not is_related.all()
+    num_related = is_related.sum(dim=1, keepdim=True)
+    torch.testing.assert_close(episode.sample_weights, is_related / num_related.double())
+    torch.testing.assert_close(episode.weights, 0.5 * episode.sample_weights)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "normalised_weights"),
+    [("shared", True), ("per-class", True), ("uniform", True), ("uniform", False)],
+)
+def test_hard_neighbours_are_the_only_classes_to_be_drawn(sampling, normalised_weights):
+    episode, _ = draw(
+        sampling=sampling,
+        normalised_weights=normalised_weights,
+        neighbours="hard",
+        num_neighbours=1,
+    )
+
+    is_related = episode.alpha > 0
+    assert not is_related.any(dim=0).all()
+    if sampling != "per-class":  # a batch for all, from any one's relatives
+        is_related = is_related.any(dim=0, keepdim=True)
+    assert is_related.gather(1, episode.sources).all()
+
+
+def test_similarity_too_small_for_any_loss_is_left_out():
+    """exp(-47) is less: squared distances between these classes are larger than that by far."""
+    episode, _ = draw(seed=1, perplexity=None, normalisation="none")
+
+    assert ((episode.alpha == 0) | (episode.alpha > 1e-20)).all()
+    assert (episode.alpha == 0).any()
+    assert ((episode.alpha > 0) & (episode.alpha < 1)).any()
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_equal_rng_states_give_equal_episodes(sampling):
+    config = config_of(sampling=sampling)
+    episodes = MetaEpisodes(data_of(config), config)
+    episodes.draw(new_rng(7))  # an earlier draw leaves no trace
+
+    first, second = episodes.draw(new_rng(3)), episodes.draw(new_rng(3))
+    other = episodes.draw(new_rng(4))
+
+    for ours, theirs in zip(first, second, strict=True):
+        assert torch.equal(ours, theirs)
+    assert not torch.equal(first.base_examples, other.base_examples)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_scores_that_vanish_do_no_harm(sampling):
+    """Printed scores of features as large as these are 1 for the nearest class and else 0."""
+    base = base_set()
+    base = BaseSet(1000 * base.features, base.counts)
+    config = config_of(perplexity=None, normalisation="none", sampling=sampling)
+    data = TrainingData.prepare(base, config, with_covariances=False)
+
+    episode = MetaEpisodes(data, config).draw(new_rng(0))
+
+    assert ((episode.alpha == 0) | (episode.alpha == 1)).all()
+    for weights in (episode.weights, episode.sample_weights, episode.back_weights):
+        assert weights.isfinite().all()
+    torch.testing.assert_close(episode.weights.sum(dim=1), torch.ones(2))
+    assert episode.back_weights.sum().item() == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_ways": 5}, "num_ways is 5, but of 6 base classes at least 2"),
+        ({"episode_shots": (1, 5)}, "go up to 5, but the smallest base class has 4 examples"),
+        ({"ky_fan_order": 4}, "ky_fan_order is 4, but features have 3 dimensions"),
+        (
+            {"neighbours": "hard", "num_neighbours": 5},
+            "num_neighbours is 5, but there are 4 base classes",
+        ),
+        ({"perplexity": 4.0}, "number of base classes, 4, got 4.0"),
+    ],
+)
+def test_settings_that_do_not_suit_the_base_classes_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        check_training(config_of(**settings), torch.tensor(COUNTS), NUM_DIMS)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_ways": 4, "perplexity": 1.9},
+        {"episode_shots": (1, 4)},
+        {"ky_fan_order": 3},
+        {"neighbours": "hard", "num_neighbours": 4},
+        {"perplexity": 3.9},
+        {"perplexity": None},
+    ],
+)
+def test_settings_that_just_suit_the_base_classes_are_accepted(settings):
+    config = config_of(**settings)
+
+    check_training(config, torch.tensor(COUNTS), NUM_DIMS)
+
+    episode = MetaEpisodes(data_of(config, with_covariances=True), config).draw(new_rng(0))
+    assert math.isfinite(episode.weights.sum())
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_back_to_a_base_class_novel_classes_count_by_their_similarity_to_it(sampling):
+    """A pair's probability of being drawn times its weight, for a given base class."""
+    episode, _ = draw(sampling=sampling)
+    alpha, sources = episode.alpha, episode.sources.expand_as(episode.weights)
+
+    share = draw_shares(alpha, torch.ones_like(alpha).bool(), sampling).expand_as(alpha)
+    counted = share.gather(1, sources) * episode.back_weights  # (N, M)
+
+    first, second = counted  # of two novel classes
+    compared = 0
+    for base in range(alpha.shape[1]):
+        of_first, of_second = first[sources[0] == base], second[sources[1] == base]
+        if len(of_first) and len(of_second):
+            ratio = alpha[0, base] / alpha[1, base]
+            torch.testing.assert_close(of_first[0] / of_second[0], ratio)
+            compared += 1
+    assert compared
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_every_sampling_with_its_weights_has_the_expectation_of_the_uniform_form(sampling):
+    """Summed over all base classes: uniform draws weighted by C times similarity are the form."""
+    alpha = torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7]], dtype=torch.float64)
+    loss = torch.tensor([3.0, 5.0, 11.0], dtype=torch.float64)  # of an example of each class
+
+    share = draw_shares(alpha, alpha > 0, sampling).expand_as(alpha)
+    expectation = (share * importance(alpha, share) * loss).sum(dim=1)
+
+    uniform_form = (1 / 3 * (3 * alpha) * loss).sum(dim=1)
+    torch.testing.assert_close(expectation, uniform_form)
+
+
+def test_no_weight_is_a_denormal_number():
+    """Such numbers are ten times slower on a processor."""
+    episode, _ = draw(neighbours="hard", num_neighbours=2)
+
+    smallest = torch.finfo(episode.weights.dtype).tiny
+    for weights in (episode.weights, episode.back_weights, episode.sample_weights):
+        assert ((weights == 0) | (weights >= smallest)).all()

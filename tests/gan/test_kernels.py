@@ -1,0 +1,210 @@
+"""The kernels of a GPU against the plain definitions; without a GPU, in Triton's interpreter."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from cpaan.core.randomness import new_rng
+from cpaan.gan import covariance
+from cpaan.gan.covariance import Spectra, covariance_distances, covariances, ky_fan_norm, spectra
+from cpaan.gan.fast import pair_ops
+from cpaan.gan.fast.pair_ops import Shared
+
+kernels = pytest.importorskip("cpaan.gan.fast.kernels", reason="Triton is not installed")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+NUM_NOVEL, NUM_EXAMPLES, WIDTH = 3, 20, 37
+SHAPE = (NUM_NOVEL, NUM_EXAMPLES)
+
+
+def normals(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=new_rng(seed)).to(DEVICE)
+
+
+@pytest.fixture
+def both(monkeypatch):
+    """Compute something with the kernels, and without."""
+
+    def compute(function):
+        results = []
+        for found in (kernels, None):
+            for module in (pair_ops, covariance):
+                monkeypatch.setattr(module, "kernels_for", lambda *tensors, found=found: found)
+            results.append(function())
+        return results
+
+    return compute
+
+
+@pytest.mark.parametrize("activation", ["none", "leaky", "relu"])
+@pytest.mark.parametrize("has_places", [False, True])
+def test_layers_and_their_gradients_are_those_of_the_definition(both, activation, has_places):
+    num_rows = NUM_NOVEL * NUM_EXAMPLES
+    places = torch.arange(num_rows, device=DEVICE) % 5 if has_places else None
+    inputs = [normals(num_rows, 11, seed=1), normals(WIDTH, 11, seed=2)]
+    tables = [
+        normals(NUM_EXAMPLES, WIDTH, seed=3),
+        normals(5 if has_places else NUM_NOVEL, WIDTH, seed=4),
+    ]
+    added, upstream = normals(num_rows, WIDTH, seed=5), normals(num_rows, WIDTH, seed=6)
+
+    def compute():
+        leaves = [each.clone().requires_grad_() for each in (*inputs, *tables, added)]
+        outputs = pair_ops.layer(
+            [(leaves[0], leaves[1])],
+            Shared(leaves[4][0], leaves[2], leaves[3], places),
+            shape=SHAPE,
+            dtype=torch.float32,
+            added=leaves[4],
+            activation=activation,
+        )
+        return outputs, *torch.autograd.grad((outputs * upstream).sum(), leaves)
+
+    for ours, plain in zip(*both(compute), strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-4)
+
+
+def test_the_gradient_of_a_weight_is_laid_out_as_the_weight_is(both):
+    # Eleven inputs are filled up to sixteen; the fused Adam of a GPU takes no part of a larger one.
+    inputs, weight = normals(6, 11, seed=1), normals(WIDTH, 11, seed=2).requires_grad_()
+
+    def compute():
+        outputs = pair_ops.layer([(inputs, weight)], Shared(), shape=(2, 3), dtype=torch.float32)
+        return torch.autograd.grad(outputs.sum(), weight)[0]
+
+    for gradient in both(compute):
+        assert gradient.stride() == weight.stride()
+
+
+def test_rows_that_only_share_are_added_up(both):
+    table, bias = normals(NUM_NOVEL, WIDTH, seed=1), normals(1, WIDTH, seed=2)
+
+    def compute():
+        return pair_ops.layer([], Shared(bias[0], by_novel=table), shape=SHAPE, dtype=torch.float32)
+
+    ours, plain = both(compute)
+    assert ours.shape == (NUM_NOVEL * NUM_EXAMPLES, WIDTH)
+    torch.testing.assert_close(ours, plain)
+
+
+def test_log_likelihoods_and_their_gradients_are_those_of_the_definition(both):
+    num_rows, num_answers = 50, 9
+    biases = normals(num_answers, seed=1)
+    biases[3] = -torch.inf
+    targets = torch.arange(num_rows, device=DEVICE) % 3
+    weights = normals(num_rows, seed=2).abs()
+
+    def compute():
+        leaves = [normals(num_rows, WIDTH, seed=3), normals(num_answers, WIDTH, seed=4), biases]
+        leaves = [each.clone().requires_grad_() for each in leaves]
+        value = pair_ops.log_likelihood(*leaves, targets, weights)
+        return value, *torch.autograd.grad(-2 * value, leaves)
+
+    for ours, plain in zip(*both(compute), strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-4)
+
+
+def test_rows_beyond_the_last_have_no_share(both):
+    """A program takes eight rows; those that are not there would name the first class."""
+    biases = torch.zeros(4, device=DEVICE)
+    biases[0] = -torch.inf
+    hidden, keys = normals(3, WIDTH, seed=1), normals(4, WIDTH, seed=2)
+    targets, weights = torch.full((3,), 2, device=DEVICE), torch.ones(3, device=DEVICE)
+
+    ours, plain = both(lambda: pair_ops.log_likelihood(hidden, keys, biases, targets, weights))
+
+    torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-4)
+
+
+def test_sums_of_a_single_class_are_found(both):
+    def compute():
+        table = normals(1, WIDTH, seed=1).requires_grad_()
+        outputs = pair_ops.layer([], Shared(by_novel=table), shape=(1, 5), dtype=torch.float32)
+        return torch.autograd.grad(outputs.sum(), [table])
+
+    (ours,), (plain,) = both(compute)
+    torch.testing.assert_close(ours, plain)
+
+
+def test_distances_and_moments_are_those_of_the_definition(both):
+    num_rows = NUM_NOVEL * NUM_EXAMPLES
+    weights = normals(num_rows, seed=1).abs()
+    sample_weights = normals(NUM_NOVEL, NUM_EXAMPLES, seed=2).softmax(dim=1)
+    of_means, of_covariances = normals(WIDTH, seed=5), normals(WIDTH, WIDTH, seed=6)
+
+    def compute():
+        leaf = normals(num_rows, WIDTH, seed=3).requires_grad_()
+        originals = Shared(by_example=normals(NUM_EXAMPLES, WIDTH, seed=4))
+        distance = pair_ops.squared_distance(leaf, originals, weights, shape=SHAPE)
+        means, squares = pair_ops.moments(leaf.view(*SHAPE, WIDTH), sample_weights)
+        total = distance + (means @ of_means).sum() + (squares * of_covariances).sum()
+        return distance, means, squares, *torch.autograd.grad(total, [leaf])
+
+    for ours, plain in zip(*both(compute), strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-4)
+
+
+def test_orthonormal_columns_span_what_they_were_made_of():
+    block = normals(2, 3, 40, 12, seed=1)
+    block[..., 5] = block[..., 4] - 3 * block[..., 2]  # depends on others: becomes zero
+
+    basis = kernels.orthonormal(block, torch.float32)
+
+    gram = basis.mT @ basis
+    expected = torch.eye(12, device=DEVICE)
+    expected[5, 5] = 0
+    torch.testing.assert_close(gram, expected.expand_as(gram), rtol=0, atol=1e-5)
+    torch.testing.assert_close(basis @ (basis.mT @ block), block, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(("count", "width"), [(4, 3), (1, 20), (1, 32)])
+def test_small_eigenproblems_are_solved(count, width):
+    matrices = normals(count, width, 2 * width, seed=1)
+    matrices = matrices @ matrices.mT - 1.5 * width * torch.eye(width, device=DEVICE)
+
+    values, vectors = kernels.eigh(matrices)
+
+    exact = torch.linalg.eigvalsh(matrices.double()).float()
+    order = exact.abs().argsort(dim=-1, descending=True)
+    torch.testing.assert_close(values[..., :width], exact.gather(-1, order), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        matrices @ vectors, vectors * values.unsqueeze(-2), atol=2e-3, rtol=0
+    )
+
+
+def with_halves(base: Tensor, m: int) -> Spectra:
+    """Spectra with what products of half precision need, on any device."""
+    return spectra(base, m)._replace(halves=kernels.to_halves(base))
+
+
+@pytest.mark.slow
+def test_covariance_distances_are_ky_fan_norms(both):
+    classes = torch.tensor([[2, 0], [1, 2]], device=DEVICE)
+    examples = normals(3, 60, 48, seed=1) * torch.logspace(0, -1.5, 48, device=DEVICE)
+    base = covariances(examples)
+    other = covariances(normals(2, 60, 48, seed=2) * torch.logspace(0.1, -1.5, 48, device=DEVICE))
+    exact = ky_fan_norm(base[classes].double() - other.double().unsqueeze(1), 4)
+
+    def compute():
+        leaf = other.clone().requires_grad_()
+        distances = covariance_distances(with_halves(base, 4), classes, leaf, 4)
+        large, small = (
+            torch.autograd.grad(weight * distances.sum(), leaf, retain_graph=True)[0]
+            for weight in (1.0, 1e-9)
+        )
+        return distances, large, small / 1e-9
+
+    (ours, our_gradient, of_small_weight), (_, gradient, _) = both(compute)
+    torch.testing.assert_close(ours.double(), exact, rtol=2e-3, atol=0)
+    torch.testing.assert_close(our_gradient, gradient, rtol=0, atol=0.05)
+    # Vectors are of half precision, which has no numbers below 1e-8.
+    torch.testing.assert_close(of_small_weight, our_gradient, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e25])
+def test_eigenproblems_are_solved_at_extreme_scales(both, scale):
+    matrices = normals(2, 6, 6, seed=1)
+    matrices = (matrices + matrices.mT) * scale
+
+    (values, _), (plain, _) = both(lambda: covariance._eigh(matrices))
+
+    torch.testing.assert_close(values[..., :6] / scale, plain / scale, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,266 @@
+"""Siamese networks: pairs, comparisons by hand, and what they tell apart that centroids cannot."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from cpaan.core.randomness import new_rng
+from cpaan.data.splits import draw_shots
+from cpaan.data.synthetic import GaussianClasses
+from cpaan.methods.siamese import PUBLISHED, Siamese, SiameseConfig
+from cpaan.protocol.config import OWN
+from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem, Queries, read_phase
+from cpaan.training.few_shot_episodes import read_base
+from cpaan.training.learning import LearningRun
+from cpaan.training.workers import ALONE
+from helpers.runs import assert_goes_on, flat
+from helpers.tasks import small_task
+
+CPU = torch.device("cpu")
+SMALL = SiameseConfig(num_episodes=60, num_pairs=64, hidden_dim=16, num_exemplars=5)
+IDENTITY = SMALL.with_overrides({"normalisation": "none", "output": "linear", "num_exemplars": 2})
+
+
+def method(**settings: object) -> Siamese:
+    return Siamese(SMALL.with_overrides(settings))
+
+
+def phase(data: GaussianClasses, name: str = "validation") -> tuple[LowShotTask, Queries]:
+    """Two draws of one shot and of five."""
+    rows = draw_shots(data.table, data.split.phase(name), num_draws=2, max_shots=5, seed=0)
+    return read_phase(data.table, data.split, name, rows, (1, 5), CPU)
+
+
+def scores_of(network: Siamese, run: LearningRun, task: LowShotTask, queries) -> torch.Tensor:
+    network.adapt(run, task, new_rng(0))
+    return network.predict(queries)[OWN]
+
+
+def novel_top1(scores: torch.Tensor, task: LowShotTask, labels: torch.Tensor) -> float:
+    """Of novel queries among novel classes, over all problems; in percent."""
+    is_novel = labels >= task.num_base
+    answers = scores[:, is_novel, task.num_base :].argmax(dim=-1) + task.num_base
+    return 100 * float((answers == labels[is_novel]).float().mean())
+
+
+def hand_made() -> tuple[LowShotTask, torch.Tensor]:
+    """Base classes at (0, 0), (2, 0) and at (0, 4) twice; a novel one with shots (1, 1), (3, 1)."""
+    task = small_task(
+        base=[[[0.0, 0.0], [2.0, 0.0]], [[0.0, 4.0], [0.0, 4.0]]], shots=[[[1.0, 1.0], [3.0, 1.0]]]
+    )
+    return task, torch.tensor([[1.0, 0.0]])
+
+
+@pytest.mark.parametrize(
+    ("comparison", "expected"),
+    # With weights (-1, 2) and bias 0.5, the query (1, 0) scores -|1 - x| + 2 |y| + 0.5.
+    [
+        # (0, 0): -0.5, (2, 0): -0.5; (0, 4): 7.5; (1, 1): 2.5, (3, 1): 0.5
+        ("mean", [-0.5, 7.5, 1.5]),
+        ("max", [-0.5, 7.5, 2.5]),
+        # (1, 0): 0.5; (0, 4): 7.5; (2, 1): 1.5
+        ("centroid", [0.5, 7.5, 1.5]),
+    ],
+)
+def test_scores_are_weighted_differences_by_hand(comparison, expected):
+    network = Siamese(IDENTITY.with_overrides({"comparison": comparison}))
+    task, query = hand_made()
+    run = network.begin(task.base, new_rng(0))
+    with torch.no_grad():
+        run.learner.gain.fill_(1.0)
+        run.learner.weight.copy_(torch.tensor([-1.0, 2.0]))
+        run.learner.bias.fill_(0.5)
+
+    scores = scores_of(network, run, task, query)
+
+    torch.testing.assert_close(scores, torch.tensor([[expected]]))
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0, None])
+def test_all_pairs_at_once_score_as_one_by_one(gaussians, sign):
+    network = method().begin(read_base(gaussians.table, gaussians.split, CPU), new_rng(0)).learner
+    first, second = (torch.randn(count, 8, generator=new_rng(count)) for count in (3, 5))
+    with torch.no_grad():
+        drawn = torch.randn(8, generator=new_rng(1))
+        network.weight.copy_(drawn if sign is None else sign * drawn.abs())
+
+    scores = network.compare_all(first, second)
+
+    one_by_one = [torch.stack([network.compare(row, other) for other in second]) for row in first]
+    torch.testing.assert_close(scores, torch.stack(one_by_one).detach())
+
+
+def test_the_largest_score_is_of_equally_many_examples_of_all_classes():
+    """With one shot, a base class has one exemplar, too, however many it could have."""
+    network = Siamese(IDENTITY.with_overrides({"comparison": "max", "num_exemplars": 20}))
+    base = [[[float(row)] for row in range(50)], [[100.0], [101.0]]]
+    task = small_task(base=base, shots=[[[0.0], [9.0], [5.0]]])
+    task = dataclasses.replace(task, problems=tuple(Problem(shots, 0) for shots in (1, 2, 3)))
+    run = network.begin(task.base, new_rng(0))
+
+    scores = scores_of(network, run, task, queries=torch.arange(50.0).unsqueeze(1))
+
+    # The identity's scores fall with the distance: a query at an exemplar has the largest.
+    is_largest = scores >= run.learner.bias.detach() - 1e-4
+    assert is_largest[..., 0].sum(dim=1).tolist() == [1, 2, 3]
+    assert is_largest[..., 2].sum(dim=1).tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("near_share", [0.0, 0.5, 1.0])
+def test_half_of_the_pairs_are_of_one_class_and_the_others_are_as_near_as_asked(near_share):
+    """Classes on a line, where the nearest class of each is known; rows differ by a little."""
+    nearest = {0.0: 1.0, 1.0: 0.0, 2.5: 1.0, 10.0: 2.5}
+    counts = (2, 3, 4, 5)
+    rows = [[place, row / 64] for place, n in zip(nearest, counts, strict=True) for row in range(n)]
+    network = Siamese(IDENTITY.with_overrides({"near_share": near_share, "num_near": 1}))
+    learner = network.begin(BaseSet(torch.tensor(rows), torch.tensor(counts)), new_rng(0)).learner
+
+    met = set()
+    for seed in range(30):
+        pairs = learner.draw_pairs(new_rng(seed))
+        assert pairs.is_same.tolist() == [1.0] * 32 + [0.0] * 32
+        first, second = pairs.rows
+        assert (first[:32, 0] == second[:32, 0]).all()
+        assert (first[:32, 1] != second[:32, 1]).all()
+        assert (first[32:, 0] != second[32:, 0]).all()
+        is_near = [nearest[one] == other for one, other in pairs.rows[:, 32:, 0].T.tolist()]
+        assert all(is_near[: round(32 * near_share)])
+        assert all(is_near) == (near_share == 1.0)
+        met |= {tuple(row) for row in pairs.rows.flatten(0, 1).tolist()}
+    assert len(met) == sum(counts)  # no row is out of reach
+
+
+def rings(radii: list[float], num_rows: int, seed: int) -> torch.Tensor:
+    """Classes around one point, which is the mean of all, shape (classes, num_rows, 2)."""
+    angles = 2 * math.pi * torch.rand(len(radii), num_rows, generator=new_rng(seed))
+    radius = torch.tensor(radii).unsqueeze(1)
+    return torch.stack([radius * angles.cos(), radius * angles.sin()], dim=-1)
+
+
+def test_classes_with_one_mean_are_told_apart_also_new_ones():
+    """No centroid can: they are all in the same place."""
+    base = rings([0.3 + 0.25 * number for number in range(16)], 60, seed=0)
+    novel = rings([0.5, 1.5, 2.5, 3.5], 105, seed=1)
+    shots, queries = novel[:, :5], novel[:, 5:].flatten(0, 1)
+    task = LowShotTask(
+        base=BaseSet(base.flatten(0, 1), torch.full((16,), 60)),
+        num_base=16,
+        shots=shots.unsqueeze(0),
+        problems=(Problem(5, 0),),
+    )
+    labels = 16 + torch.arange(4).repeat_interleave(100)
+    config = {
+        "num_episodes": 150,
+        "num_pairs": 256,
+        "hidden_dim": 64,
+        "residual": False,
+        "output": "linear",
+        "dropout": 0.0,
+        "weight_decay": 0.0,
+        "learning_rate": 1e-2,
+    }
+    network = method(**config)
+    run = network.begin(task.base, new_rng(0))
+
+    before = novel_top1(scores_of(network, run, task, queries), task, labels)
+    run.advance(150)
+    after = novel_top1(scores_of(network, run, task, queries), task, labels)
+
+    centroids = torch.cdist(queries, shots.mean(dim=1)).argmin(dim=1) + 16
+    assert 100 * float((centroids == labels).float().mean()) < 45
+    assert before < 60
+    assert after > 90
+
+
+def test_training_learns_what_serves_new_classes(gaussians):
+    """Beside the dimensions that tell classes apart, one of much noise."""
+    table = gaussians.table
+    noise = 30 * torch.randn(len(table.features), 1, generator=new_rng(0))
+    features = torch.cat([3 * torch.from_numpy(table.features.copy()), noise], dim=1).numpy()
+    noisy = dataclasses.replace(gaussians, table=dataclasses.replace(table, features=features))
+    task, queries = phase(noisy)
+    network = method(num_episodes=200, num_pairs=256, output="linear", learning_rate=1e-2)
+    run = network.begin(task.base, new_rng(0))
+
+    before = novel_top1(scores_of(network, run, task, queries.features), task, queries.labels)
+    run.advance(200)
+    after = novel_top1(scores_of(network, run, task, queries.features), task, queries.labels)
+
+    assert after > before + 5
+
+
+@pytest.mark.parametrize("comparison", ["mean", "max", "centroid"])
+@pytest.mark.parametrize(
+    "config", [SMALL, dataclasses.replace(PUBLISHED, hidden_dim=16)], ids=["ours", "published"]
+)
+def test_scores_have_their_shape_and_are_decided_by_the_seed(gaussians, config, comparison):
+    config = config.with_overrides({"comparison": comparison, "num_episodes": 3})
+    task, queries = phase(gaussians)
+    state = torch.get_rng_state()
+    all_scores = []
+    for seed in (0, 0, 1):
+        network = Siamese(config)
+        network.fit(task, new_rng(seed))
+        all_scores.append(network.predict(queries.features)[OWN])
+
+    first, again, other = all_scores
+    assert first.shape == (4, len(queries.labels), task.num_base + task.num_novel)
+    assert first.isfinite().all()
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_problems_have_the_same_scores_together_and_alone(gaussians):
+    task, queries = phase(gaussians)
+    for comparison in ("mean", "max", "centroid"):
+        network = method(comparison=comparison)
+        run = network.begin(task.base, new_rng(0))
+        together = scores_of(network, run, task, queries.features)
+        for number, problem in enumerate(task.problems):
+            alone = dataclasses.replace(task, problems=(problem,))
+            scores = scores_of(network, run, alone, queries.features)
+            torch.testing.assert_close(scores[0], together[number])
+
+
+def test_both_phases_train_the_same_network(gaussians):
+    (first, _), (second, _) = (phase(gaussians, name) for name in ("validation", "test"))
+    assert first.base.names != second.base.names
+
+    runs = [method().new_run(task.base, new_rng(0), ALONE) for task in (first, second)]
+    for run in runs:
+        run.advance(3)
+
+    assert torch.equal(flat(runs[0]), flat(runs[1]))
+
+
+def test_going_on_equals_never_having_stopped_to_the_last_bit(gaussians):
+    base = read_base(gaussians.table, gaussians.split, CPU)
+
+    assert_goes_on(lambda: method().begin(base, new_rng(0)))
+
+
+def test_what_is_left_out_is_left_out_of_both_of_a_pair(gaussians):
+    network = method(output="linear").begin(
+        read_base(gaussians.table, gaussians.split, CPU), new_rng(0)
+    )
+    rows = torch.randn(1, 50, 8, generator=new_rng(1)).expand(2, -1, -1)
+
+    first, second = network.learner(rows, new_rng(2))
+
+    assert torch.equal(first, second)
+    assert 0.3 < float((first == 0).float().mean()) < 0.7
+
+
+def test_too_few_examples_or_infinite_ones_are_refused():
+    def begin(rows: list[list[float]], counts: list[int]) -> None:
+        method().begin(BaseSet(torch.tensor(rows), torch.tensor(counts)), new_rng(0))
+
+    with pytest.raises(ValueError, match="class 000000001, the smallest of 2, has 1 train rows"):
+        begin([[0.0], [1.0], [2.0]], [2, 1])
+    with pytest.raises(ValueError, match="the smallest of 1, has 2 train rows, but 2 classes"):
+        begin([[0.0], [1.0]], [2])
+    with pytest.raises(ValueError, match="features are not finite"):
+        begin([[0.0], [1.0], [2.0], [math.inf]], [2, 2])

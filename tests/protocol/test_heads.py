@@ -1,0 +1,307 @@
+"""Heads against scikit-learn, against their plain definition, and by hand."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neighbors import NearestCentroid as SklearnCentroid
+
+from cpaan.core.randomness import new_rng
+from cpaan.protocol.augmentation import mean_shift, synthesise
+from cpaan.protocol.config import (
+    HEADS,
+    LINEAR_AS_IN_BENCHMARK,
+    EvaluationConfig,
+    NeighbourSettings,
+)
+from cpaan.protocol.heads import (
+    HEAD_CLASSES,
+    CosineCentroid,
+    LinearClassifier,
+    NearestCentroid,
+    SoftNearestNeighbours,
+    _NovelPool,
+    real_shares,
+)
+from cpaan.protocol.tasks import BaseSet, LowShotTask, Queries, read_phase
+from helpers.tasks import shots_of, small_task
+
+CONFIG = EvaluationConfig()
+
+
+@pytest.fixture
+def data(gaussians) -> tuple[LowShotTask, Queries]:
+    shot_rows = shots_of(gaussians.table, gaussians.split)
+    return read_phase(
+        gaussians.table, gaussians.split, "validation", shot_rows, (1, 5), torch.device("cpu")
+    )
+
+
+def plain_training_set(task: LowShotTask, problem: int) -> tuple[np.ndarray, np.ndarray]:
+    """All examples of one problem, as any library takes them."""
+    classes = [*task.base.by_class()[: task.num_base], *task.support(task.problems[problem])]
+    labels = np.repeat(np.arange(len(classes)), [len(rows) for rows in classes])
+    return torch.cat(list(classes)).double().numpy(), labels
+
+
+def test_nearest_centroid_predicts_what_scikit_learn_does(data):
+    task, queries = data
+    head = NearestCentroid(CONFIG)
+    head.fit(task, None, new_rng(0))
+
+    predictions = head.scores(queries.features).argmax(dim=-1)
+
+    for problem, ours in enumerate(predictions):
+        theirs = SklearnCentroid().fit(*plain_training_set(task, problem))
+        np.testing.assert_array_equal(ours, theirs.predict(queries.features.double().numpy()))
+
+
+def test_a_cold_soft_neighbourhood_is_the_nearest_neighbour(data):
+    task, queries = data
+    head = SoftNearestNeighbours(CONFIG.with_overrides({"knn_temperature": 1e-4}))
+    head.fit(task, None, new_rng(0))
+
+    predictions = head.scores(queries.features).argmax(dim=-1)
+
+    for problem, ours in enumerate(predictions):
+        theirs = KNeighborsClassifier(n_neighbors=1).fit(*plain_training_set(task, problem))
+        np.testing.assert_array_equal(ours, theirs.predict(queries.features.double().numpy()))
+
+
+def test_the_linear_head_predicts_what_scikit_learn_does(gaussians):
+    """The same loss: every class counts alike, and the bias is decayed like the weights."""
+    weight_decay = 0.03
+    rows = np.stack(
+        [gaussians.table.rows_of(name, "train") for name in gaussians.split.validation.novel]
+    )
+    task, queries = read_phase(
+        gaussians.table, gaussians.split, "validation", rows[None], (25,), torch.device("cpu")
+    )
+    settings = {"linear_unit_norm": False, "linear_weight_decay": weight_decay}
+    settings |= {"linear_num_steps": 2000, "linear_batch_size": 24 * 25}  # all rows in each step
+    head = LinearClassifier(CONFIG.with_overrides(settings))
+    head.fit(task, None, new_rng(0))
+
+    (predictions,) = head.scores(queries.features).argmax(dim=-1)
+
+    features, labels = plain_training_set(task, 0)
+    with_ones = np.c_[features, np.ones(len(features))]
+    theirs = LogisticRegression(
+        C=1 / (weight_decay * len(features)), fit_intercept=False, tol=1e-10, max_iter=10_000
+    ).fit(with_ones, labels)
+    probabilities = theirs.predict_proba(
+        np.c_[queries.features.double().numpy(), np.ones(len(queries.labels))]
+    )
+    np.testing.assert_array_equal(predictions, probabilities.argmax(axis=1))
+    ours = head.scores(queries.features)[0].softmax(dim=-1).numpy()
+    np.testing.assert_allclose(ours, probabilities, atol=1e-5)
+
+
+def test_all_problems_at_once_are_trained_as_the_benchmark_trains_one(data):
+    """Against a plain loop with `torch.nn.Linear` over the batches of one problem."""
+    task, queries = data
+    config = CONFIG.with_overrides(
+        {
+            **LINEAR_AS_IN_BENCHMARK,
+            "linear_num_steps": 60,
+            "linear_batch_size": 24 * 2,
+            "mixing_weight": 0.5,
+        }
+    )
+    synthetic = synthesise(
+        task,
+        mean_shift,
+        neighbours=NeighbourSettings(perplexity=4),
+        num_synthetic=7,
+        rng=new_rng(1),
+    )
+    head = LinearClassifier(config)
+    head.fit(task, synthetic, new_rng(0))
+
+    for number, problem in enumerate(task.problems):
+        rng = new_rng(0)
+        layer = torch.nn.Linear(8, 24)
+        torch.nn.init.zeros_(layer.weight)
+        torch.nn.init.zeros_(layer.bias)
+        optimiser = torch.optim.SGD(
+            layer.parameters(), lr=0.1, momentum=0.9, dampening=0.9, weight_decay=0.01
+        )
+        labels = torch.arange(24).repeat_interleave(2)
+        for _ in range(60):
+            batch = []
+            for label, (start, _) in enumerate(
+                torch.rand(24, 2, generator=rng, dtype=torch.float64)
+            ):
+                if label < 12:
+                    rows = task.base.by_class()[label]
+                    batch += [rows[int((start + n) / 2 * len(rows))] for n in range(2)]
+                else:  # one real and one synthetic example, for a mixing weight of one half
+                    for rows in (task.support(problem)[label - 12], synthetic[number, label - 12]):
+                        batch.append(rows[int(start * len(rows))])
+            optimiser.zero_grad()
+            torch.nn.functional.cross_entropy(layer(torch.stack(batch)), labels).backward()
+            optimiser.step()
+
+        with torch.no_grad():
+            expected = layer(queries.features)
+        torch.testing.assert_close(
+            head.scores(queries.features)[number], expected, atol=1e-4, rtol=1e-4
+        )
+
+
+def test_a_batch_takes_rows_at_even_distances():
+    """Over many random starts every row is taken equally often, real and synthetic by weight."""
+    task = small_task(base=[[[0.0]]], shots=[[[0.0], [1.0], [2.0]]])
+    synthetic = torch.arange(10.0, 15.0).view(1, 1, 5, 1)
+    pool = _NovelPool(task, synthetic, CONFIG.with_overrides({"mixing_weight": 0.3}))
+    starts = torch.rand(4000, 1, 2, generator=new_rng(0), dtype=torch.float64)
+
+    taken = torch.cat([pool.pick(start, num_examples=4).flatten() for start in starts])
+
+    values, counts = taken.unique(return_counts=True)
+    shares = dict(zip(values.tolist(), (counts / len(taken)).tolist(), strict=True))
+    assert shares == pytest.approx(
+        {**dict.fromkeys([0.0, 1.0, 2.0], 0.1), **dict.fromkeys(range(10, 15), 0.14)}, abs=0.01
+    )
+
+
+def test_cosines_are_measured_from_the_mean_of_the_base_prototypes():
+    # Prototypes (1, 1), (3, 1) and a shot at (2, 5); from their base mean (2, 1) these lie to
+    # the left, to the right and above.
+    task = small_task(base=[[[1.0, 1.0]], [[3.0, 1.0]]], shots=[[[2.0, 5.0]]])
+    head = CosineCentroid(CONFIG.with_overrides({"cosine_scale": 1.0}))
+    head.fit(task, None, new_rng(0))
+
+    ((scores,),) = head.scores(torch.tensor([[2.0, 1.5]]))
+
+    torch.testing.assert_close(scores, torch.tensor([0.0, 0.0, 1.0]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "share"),
+    [
+        ({"mixing_weight": 0.3}, 0.3),
+        ({"mixing_shots": 2.0}, 4 / 6),  # all synthetic examples weigh as much as two shots
+        ({"mixing_shots": None}, 4 / 104),  # every example weighs the same
+    ],
+)
+def test_the_weight_of_the_real_examples(settings, share):
+    task = small_task(base=[[[0.0]]], shots=[[[1.0]] * 4])
+    synthetic = torch.zeros(1, 1, 100, 1)
+
+    shares = real_shares(task, synthetic, CONFIG.with_overrides(settings))
+
+    assert shares.tolist() == [pytest.approx(share)]
+
+
+def test_centroids_mix_real_and_synthetic_means():
+    task = small_task(base=[[[0.0]], [[2.0]]], shots=[[[10.0], [12.0]]])
+    synthetic = torch.tensor([[[[1.0], [2.0], [3.0]]]])
+    head = NearestCentroid(CONFIG.with_overrides({"mixing_weight": 0.25}))
+    head.fit(task, synthetic, new_rng(0))
+
+    # 0.25 * 11 + 0.75 * 2 = 4.25
+    scores = head.scores(torch.tensor([[4.25], [5.25]]))[0, :, 2]
+
+    assert scores[0] == pytest.approx(0.0, abs=1e-5)
+    assert scores[1] < scores[0]
+
+
+def test_soft_neighbours_take_the_mean_over_a_classs_examples():
+    # Distances² of the query at 0: base class 1 and 9; shots 4; synthetic 16 and 16.
+    task = small_task(base=[[[1.0], [3.0]]], shots=[[[2.0]]])
+    head = SoftNearestNeighbours(
+        CONFIG.with_overrides({"knn_temperature": 2.0, "mixing_weight": 0.75})
+    )
+    head.fit(task, torch.tensor([[[[4.0], [-4.0]]]]), new_rng(0))
+
+    ((scores,),) = head.scores(torch.zeros(1, 1))
+
+    assert task.base.variance == 1.0  # of 1 and 3, so the temperature is 2
+    base = (np.exp(-1 / 2) + np.exp(-9 / 2)) / 2
+    novel = 0.75 * np.exp(-4 / 2) + 0.25 * np.exp(-16 / 2)
+    np.testing.assert_allclose(scores, np.log([base, novel]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["centroid", "cosine", "knn"])
+def test_points_far_from_zero_keep_their_neighbours(data, name):
+    """The square of a sum loses the digits that the distance is made of."""
+    task, queries = data
+    far = 1e4
+    moved = LowShotTask(
+        BaseSet(task.base.features + far, task.base.counts),
+        task.num_base,
+        task.shots + far,
+        task.problems,
+    )
+    here, there = HEAD_CLASSES[name](CONFIG), HEAD_CLASSES[name](CONFIG)
+    here.fit(task, None, new_rng(0))
+    there.fit(moved, None, new_rng(0))
+
+    agree = here.scores(queries.features).argmax(-1) == there.scores(queries.features + far).argmax(
+        -1
+    )
+
+    assert agree.double().mean() > 0.99
+
+
+def test_the_linear_head_does_not_depend_on_the_scale_of_the_features(data):
+    task, queries = data
+    scaled = LowShotTask(
+        BaseSet(1024 * task.base.features, task.base.counts),  # a power of two rounds nothing
+        task.num_base,
+        1024 * task.shots,
+        task.problems,
+    )
+    heads = [LinearClassifier(CONFIG) for _ in range(2)]
+    heads[0].fit(task, None, new_rng(0))
+    heads[1].fit(scaled, None, new_rng(0))
+
+    torch.testing.assert_close(
+        heads[1].scores(1024 * queries.features), heads[0].scores(queries.features)
+    )
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_with_all_weight_on_the_shots_synthetic_examples_change_nothing(data, name):
+    task, queries = data
+    config = CONFIG.with_overrides({"mixing_weight": 1.0, "linear_num_steps": 20})
+    nonsense = torch.full((len(task.problems), task.num_novel, 3, 8), 100.0)
+    with_synthetic, without = HEAD_CLASSES[name](config), HEAD_CLASSES[name](config)
+
+    with_synthetic.fit(task, nonsense, new_rng(0))
+    without.fit(task, None, new_rng(0))
+
+    torch.testing.assert_close(
+        with_synthetic.scores(queries.features), without.scores(queries.features)
+    )
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_problem_is_solved_alike_alone_and_among_others(data, name):
+    task, queries = data
+    # Adam turns the sign of a gradient that is zero but for rounding into a whole step.
+    config = CONFIG.with_overrides({"linear_num_steps": 30, "linear_optimiser": "sgd"})
+    alone = LowShotTask(task.base, task.num_base, task.shots, task.problems[2:3])
+    together, single = HEAD_CLASSES[name](config), HEAD_CLASSES[name](config)
+
+    together.fit(task, None, new_rng(0))
+    single.fit(alone, None, new_rng(0))
+
+    torch.testing.assert_close(
+        together.scores(queries.features)[2:3],
+        single.scores(queries.features),
+        atol=1e-4,
+        rtol=1e-4,
+    )
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_base_classes_of_the_other_phase_are_no_answer(data, name):
+    task, queries = data
+    head = HEAD_CLASSES[name](CONFIG.with_overrides({"linear_num_steps": 1}))
+    head.fit(task, None, new_rng(0))
+
+    assert len(task.base.counts) == 24
+    assert head.scores(queries.features).shape == (4, len(queries.labels), 12 + 12)

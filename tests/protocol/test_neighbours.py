@@ -1,0 +1,212 @@
+import math
+
+import pytest
+import torch
+
+from cpaan.protocol.config import NeighbourSettings
+from cpaan.protocol.neighbours import (
+    check_neighbours,
+    draw_by,
+    hard_similarity,
+    printed_similarity,
+    similarity,
+    soft_similarity,
+    uniform_similarity,
+)
+
+
+def prototypes(count: int, seed: int, num_dims: int = 6) -> torch.Tensor:
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randn(count, num_dims, generator=rng, dtype=torch.float64)
+
+
+def perplexities(scores: torch.Tensor) -> torch.Tensor:
+    return torch.special.entr(scores).sum(dim=-1).exp()
+
+
+def test_scores_of_a_novel_class_sum_to_one():
+    scores = soft_similarity(prototypes(5, seed=0), prototypes(20, seed=1), perplexity=4)
+
+    torch.testing.assert_close(scores.sum(dim=-1), torch.ones(5, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("perplexity", [1.01, 4.0, 19.0])
+def test_the_mean_perplexity_is_the_one_asked_for(perplexity):
+    scores = soft_similarity(prototypes(5, seed=0), prototypes(20, seed=1), perplexity)
+
+    assert perplexities(scores).mean() == pytest.approx(perplexity, rel=1e-6)
+
+
+def test_a_class_with_close_relatives_leans_on_fewer_of_them():
+    base = prototypes(20, seed=1)
+    novel = torch.stack([base[3] + 0.01, base.mean(dim=0)])
+
+    near, far = perplexities(soft_similarity(novel, base, perplexity=5))
+
+    assert near < 5 < far
+
+
+def test_nearer_classes_score_higher():
+    base = torch.tensor([[0.0], [1.0], [3.0]])
+
+    (scores,) = soft_similarity(torch.tensor([[0.2]]), base, perplexity=2)
+
+    assert scores[0] > scores[1] > scores[2]
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_scores_do_not_depend_on_the_scale_of_the_features(scale):
+    novel, base = prototypes(5, seed=0), prototypes(20, seed=1)
+
+    torch.testing.assert_close(
+        soft_similarity(scale * novel, scale * base, perplexity=4),
+        soft_similarity(novel, base, perplexity=4),
+    )
+
+
+def test_each_problem_of_a_batch_has_its_own_temperature():
+    base = prototypes(20, seed=1)
+    problems = torch.stack([prototypes(5, seed=2), 10 * prototypes(5, seed=3)])
+
+    together = soft_similarity(problems, base, perplexity=4)
+
+    for problem, scores in zip(problems, together, strict=True):
+        torch.testing.assert_close(scores, soft_similarity(problem, base, perplexity=4))
+
+
+def test_base_classes_that_are_all_equally_far_score_the_same():
+    scores = soft_similarity(torch.ones(2, 3), torch.ones(4, 3), perplexity=2)
+
+    torch.testing.assert_close(scores, torch.full((2, 4), 0.25))
+
+
+@pytest.mark.parametrize("perplexity", [1.0, 20.0, 50.0])
+def test_a_perplexity_that_no_scores_can_have_is_refused(perplexity):
+    with pytest.raises(ValueError, match=f"number of base classes, 20, got {perplexity}"):
+        soft_similarity(prototypes(5, seed=0), prototypes(20, seed=1), perplexity)
+
+
+def test_hard_scores_are_shared_by_the_nearest_classes():
+    base = torch.tensor([[0.0], [1.0], [3.0], [7.0]])
+
+    scores = hard_similarity(torch.tensor([[2.5], [0.1]]), base, num_neighbours=2)
+
+    assert scores.tolist() == [[0, 0.5, 0.5, 0], [0.5, 0.5, 0, 0]]
+
+
+def test_hard_scores_of_all_base_classes_are_uniform():
+    novel, base = prototypes(5, seed=0), prototypes(20, seed=1)
+
+    scores = hard_similarity(novel, base, num_neighbours=20)
+
+    torch.testing.assert_close(scores, uniform_similarity(novel, base))
+    torch.testing.assert_close(scores, torch.full((5, 20), 1 / 20, dtype=torch.float64))
+
+
+def test_printed_scores_are_a_softmax_over_negative_squared_distances():
+    base = torch.tensor([[0.0], [1.0], [3.0]])
+
+    (scores,) = printed_similarity(torch.tensor([[1.0]]), base)
+
+    total = math.exp(-1) + 1 + math.exp(-4)
+    assert scores.tolist() == pytest.approx([math.exp(-1) / total, 1 / total, math.exp(-4) / total])
+
+
+def test_printed_scores_depend_on_the_scale_of_the_features():
+    novel, base = prototypes(5, seed=0), prototypes(20, seed=1)
+
+    small = perplexities(printed_similarity(0.01 * novel, 0.01 * base))
+    large = perplexities(printed_similarity(100 * novel, 100 * base))
+
+    assert small.min() > 19.9
+    assert large.max() < 1.1
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"neighbours": "none"}, uniform_similarity),
+        ({"neighbours": "hard", "num_neighbours": 3}, lambda n, b: hard_similarity(n, b, 3)),
+        ({"neighbours": "soft", "perplexity": 4.0}, lambda n, b: soft_similarity(n, b, 4.0)),
+        ({"neighbours": "soft", "perplexity": None}, printed_similarity),
+    ],
+)
+@pytest.mark.parametrize("shape", [(5, 6), (2, 5, 6)])
+def test_settings_decide_which_scores_there_are(settings, expected, shape):
+    novel, base = prototypes(10, seed=0).flatten()[: math.prod(shape)], prototypes(20, seed=1)
+    novel = novel.view(shape)
+
+    scores = similarity(novel, base, NeighbourSettings(**settings))
+
+    assert scores.shape == (*shape[:-1], 20)
+    torch.testing.assert_close(scores.sum(dim=-1), torch.ones_like(scores[..., 0]))
+    torch.testing.assert_close(scores, expected(novel, base))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"neighbours": "hard", "num_neighbours": 9}, "num_neighbours is 9, but there are 8 base"),
+        ({"neighbours": "soft", "perplexity": 8.0}, "number of base classes, 8, got 8.0"),
+        ({"neighbours": "soft", "perplexity": 1.0}, "number of base classes, 8, got 1.0"),
+    ],
+)
+def test_settings_that_base_classes_cannot_serve_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        check_neighbours(NeighbourSettings(**settings), num_base=8)
+
+
+@pytest.mark.parametrize(
+    ("settings", "unused_by"),
+    [({"num_neighbours": 9}, "soft"), ({"perplexity": 100.0}, "hard")],
+)
+def test_a_setting_is_checked_only_where_it_is_used(settings, unused_by):
+    fitting = {"num_neighbours": 8, "perplexity": 7.9, **settings}
+    (using,) = {"soft", "hard"} - {unused_by}
+
+    for kind in (unused_by, "none"):
+        check_neighbours(NeighbourSettings(neighbours=kind, **fitting), num_base=8)
+    with pytest.raises(ValueError, match="base classes"):
+        check_neighbours(NeighbourSettings(neighbours=using, **fitting), num_base=8)
+
+
+FIRST, LAST = 0.0, 1 - 2**-53  # of all numbers that a uniform draw can give
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("scores", "of_first", "of_last"),
+    [
+        ([0.0, 0.25, 0.0, 0.75, 0.0], 1, 3),
+        ([0.0, 0.0, 1.0], 2, 2),
+        ([1.0, 0.0, 0.0], 0, 0),
+        ([0.0, *[0.1] * 10, 0.0], 1, 10),  # sums to one but for rounding
+        ([0.0, *[1 / 3] * 3, 0.0], 1, 3),
+        ([0.0, 1e-30, 0.0], 1, 1),
+    ],
+)
+def test_a_class_without_a_score_is_never_drawn(scores, of_first, of_last, dtype):
+    scores = torch.tensor(scores, dtype=dtype)
+    between = torch.linspace(0, 1, 100, dtype=torch.float64)[:-1]
+    uniforms = torch.cat([torch.tensor([FIRST, LAST], dtype=torch.float64), between])
+
+    drawn = draw_by(scores, uniforms)
+
+    assert drawn[:2].tolist() == [of_first, of_last]
+    assert (scores[drawn] > 0).all()
+
+
+def test_classes_are_drawn_in_proportion_to_their_scores():
+    scores = torch.tensor([2.0, 0.0, 5.0, 3.0])  # of any sum
+    uniforms = (torch.arange(10, dtype=torch.float64) + 0.5) / 10
+
+    drawn = draw_by(scores, uniforms)
+
+    assert drawn.tolist() == [0, 0, 2, 2, 2, 2, 2, 3, 3, 3]
+
+
+def test_every_novel_class_draws_by_scores_of_its_own():
+    scores = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.25, 0.75]])
+    uniforms = torch.tensor([[0.1, 0.6, 0.9], [0.1, 0.6, 0.2]])
+
+    assert draw_by(scores, uniforms).tolist() == [[0, 1, 1], [1, 2, 1]]

@@ -1,0 +1,190 @@
+"""Values that make no sense, for every class of settings: one table, one test for each class."""
+
+import math
+import re
+
+import pytest
+
+from cpaan.core.settings import Settings
+from cpaan.gan.config import TrainConfig
+from cpaan.methods.denoising_weights import DenoisingWeightsConfig
+from cpaan.methods.distribution_calibration import DistributionCalibrationConfig
+from cpaan.methods.hallucination import HallucinationConfig
+from cpaan.methods.imagination import ImaginationConfig
+from cpaan.methods.maml import MAMLConfig
+from cpaan.methods.matching_imagination import MatchingImaginationConfig
+from cpaan.methods.parts.contextual import MatcherSettings
+from cpaan.methods.parts.fake_novel_episodes import FakeNovelSettings
+from cpaan.methods.siamese import SiameseConfig
+from cpaan.methods.weight_generator import WeightGeneratorConfig
+from cpaan.protocol.config import EvaluationConfig
+from cpaan.representation.config import BackboneConfig, EmbeddingConfig
+from cpaan.study.config import StudyConfig
+from cpaan.training.layers import PerceptronSettings
+from cpaan.training.learning import EpisodeSettings
+
+Case = tuple[dict[str, object], str]
+"""Settings, and what the message says about them."""
+
+
+def each(names: str, values: list[object], message: str) -> list[Case]:
+    """Return every value for each of some names; the message begins with the name."""
+    return [({name: value}, f"{name} {message}") for name in names.split() for value in values]
+
+
+def by_name(*settings: dict[str, object]) -> list[Case]:
+    """Return settings whose message names the first of them."""
+    return [(setting, next(iter(setting))) for setting in settings]
+
+
+COUNTS = (
+    "num_neighbours num_episodes num_ways batch_size hidden_dim noise_dim num_components "
+    "ky_fan_order num_covariance_classes anneal_every_episodes"
+)
+POSITIVE = "perplexity generator_learning_rate discriminator_learning_rate anneal_factor"
+NOT_NEGATIVE = (
+    "noise_spread noise_penalty adversarial_weight cycle_weight covariance_weight "
+    "prototype_weight adam_beta1"
+)
+CHOICES = (
+    "neighbours sampling real_examples normalisation precision residual output discriminator "
+    "noise cycle_noise generator_loss covariance_classes"
+)
+HALLUCINATORS = by_name({"num_augmented": 0}, {"noise": -1.0}, {"hallucinator": "gan"}) + by_name(
+    {"seeds": "all"}
+)
+REFUSED: dict[type[Settings], list[Case]] = {
+    TrainConfig: [
+        *each(COUNTS, [0, -1], "must be positive and finite"),
+        *each(COUNTS, [2.5, math.nan, math.inf, True, "3"], "must be a whole number"),
+        *each(POSITIVE, [0, -1, math.nan, math.inf], "must be positive and finite"),
+        *each(NOT_NEGATIVE, [-0.1, math.nan, math.inf], "must be finite and not negative"),
+        *each("cycle_weight perplexity", ["5", True], "must be a number"),
+        *each(CHOICES, ["other", 1], "must be one of"),
+        *each("episode_shots", [(), (1, 0)], "must be positive whole numbers"),
+        *each("episode_shots", [5, (1.5, 2)], "must be a whole number, or several"),
+        ({"normalised_weights": "false"}, "normalised_weights must be true or false"),
+        ({"normalised_weights": False}, "needs sampling=uniform.*got sampling=shared"),
+        ({"adam_beta1": 1.0}, "adam_beta1 must be below 1 and anneal_factor not above it, got 1.0"),
+        (
+            {"num_ways": 4, "episode_shots": (1, 5), "batch_size": 20},
+            "batch_size must be above num_ways times the most episode_shots, 4 x 5, got 20",
+        ),
+    ],
+    EvaluationConfig: [
+        ({"shots": (1, 0)}, r"shots must be positive whole numbers, got \[1, 0\]"),
+        ({"shots": ()}, "shots must be positive"),
+        ({"shots": (1, 1)}, "each number of shots is wanted once"),
+        *each("num_draws num_neighbours", [0], "must be positive and finite, got 0"),
+        *each("perplexity knn_temperature", [math.nan, math.inf], "must be positive and finite"),
+        ({"heads": ("centroid", "svm")}, "heads are centroid, cosine, knn, linear, each once"),
+        ({"heads": ("knn", "knn")}, "each once at most, got 'knn, knn'"),
+        ({"mixing_weight": 1.1}, "mixing_weight must be from 0 to 1, got 1.1"),
+        ({"prior": 1.0}, "prior must be above 0 and below 1"),
+        ({"seed": -1}, "seeds must not be negative"),
+        ({"neighbours": "some"}, "neighbours must be one of soft, hard, none, got 'some'"),
+        ({"linear_optimiser": "lbfgs"}, "linear_optimiser must be one of adam, sgd, got 'lbfgs'"),
+        ({"linear_weight_decay": -1.0}, "linear_weight_decay must be finite and not negative"),
+    ],
+    StudyConfig: [
+        ({"method": "copies"}, "method must be one of none, .*cCov-GAN, .*, got copies"),
+        ({"head": "svm"}, "head must be one of centroid, cosine, knn, linear, got svm"),
+        ({"novel_weight": 0, "all_weight": 0.0}, "novel_weight and all_weight are both zero"),
+        *each("novel_weight all_weight", [-1.0, math.inf], "must be finite and not negative"),
+        *each("gpus_per_worker num_rungs seed", [-1], "must be finite and not negative, got -1"),
+        ({"reduction_factor": 1}, "reduction_factor must be 2 or more, got 1"),
+        ({"gpus_per_worker": 1.5}, "gpus_per_worker must be a whole number or .*, got 1.5"),
+        *each(
+            "num_trials workers_per_trial num_finalists num_final_draws num_final_seeds",
+            [0],
+            "must be positive and finite, got 0",
+        ),
+        ({"num_trials": 2.5}, "num_trials must be a whole number, got 2.5"),
+        (
+            {"workers_per_trial": 2, "ray_train": False},
+            "ray_train is needed by workers that train together, got 2",
+        ),
+        ({"wide": "yes"}, "wide must be true or false, got 'yes'"),
+    ],
+    BackboneConfig: [
+        ({"loss": "mse"}, "loss must be one of ce, sgm, l2, cosine"),
+        ({"num_epochs": 0}, "num_epochs must be positive"),
+        ({"momentum": 1.0}, "momentum must be from 0 to below 1, got 1.0"),
+        ({"smallest_crop": 1.5}, "smallest_crop must be from 0 to 1, got 1.5"),
+        ({"view_size": -1}, "view_size must be positive"),
+        ({"loss": "l2", "auxiliary_weight": math.nan}, "auxiliary_weight must be finite"),
+        ({"momentum": 0.0}, "nesterov=true needs a momentum"),
+        ({"auxiliary_weight": 0.1}, "auxiliary_weight is for the losses sgm and l2, not for ce"),
+    ],
+    EmbeddingConfig: [
+        *by_name({"num_episodes": 0}, {"num_ways": 1}, {"num_queries": 0}, {"hidden_dim": -1}),
+        *by_name({"episode_shots": ()}, {"episode_shots": (0, 5)}, {"weight_decay": -1.0}),
+        *by_name({"dropout": 1.0}, {"dropout": -0.1}, {"residual": 1}),
+        *by_name({"learning_rate": math.nan}, {"learning_rate": 0.0}),
+        *by_name({"output": "sigmoid"}, {"normalisation": "unit-norm"}),
+    ],
+    EpisodeSettings: by_name(
+        {"num_ways": 1}, {"episode_shots": ()}, {"episode_shots": (0,)}, {"num_queries": 0}
+    ),
+    PerceptronSettings: [
+        *each("dropout", [1.0, math.nan], "must be"),
+        *each("hidden_dim", [0], "must be"),
+    ],
+    MatcherSettings: [
+        *each("dropout", [1.0, -0.1], "must be"),
+        *each("num_read_outs attention_scale", [0], "must be"),
+        *each("context_gate", [-1.0], "must be"),
+        *each("distance normalisation", ["other"], "must be"),
+    ],
+    FakeNovelSettings: by_name(
+        {"novel_share": 0.0}, {"novel_share": 1.0}, {"dropout": 1.0}, {"cosine_scale": 0.0}
+    ),
+    DenoisingWeightsConfig: [
+        *by_name({"num_layers": 0}, {"hidden_dim": 0}, {"num_neighbours": 0}),
+        *by_name({"temperature": 0.0}, {"noise": -0.1}, {"message_dropout": 1.0}),
+        *by_name({"reconstruction_weight": -1.0}),
+    ],
+    DistributionCalibrationConfig: by_name(
+        {"tukey_power": 0.0}, {"num_nearest": 0}, {"num_samples": 0}, {"spread": -0.1}
+    ),
+    HallucinationConfig: [
+        ({"num_clusters": 1}, "num_clusters must be 2 or more, got 1"),
+        ({"least_cosine": 1.0}, "least_cosine must be below 1"),
+        *each("least_cosine squared_error_weight", [-0.1], "must be finite and not negative"),
+        *each("max_per_class most_pairs mixing_shots batch_size", [0], "must be positive"),
+        ({"cluster_start": "zero"}, "cluster_start must be one of rows, sphere"),
+    ],
+    ImaginationConfig: HALLUCINATORS,
+    MatchingImaginationConfig: [*HALLUCINATORS, *by_name({"num_examples": 0})],
+    MAMLConfig: [
+        *by_name({"head": "linear"}, {"num_tasks": 0}, {"num_inner_steps": -1}),
+        *by_name({"num_inner_steps": 0}, {"num_test_steps": -1}, {"inner_learning_rate": 0.0}),
+        *by_name({"inner_learning_rate": math.nan}, {"clip": 0.0}, {"num_base_shots": 0}),
+        *by_name({"hidden_dim": 0}, {"output": "relu"}, {"prototype_scale": 0.0}),
+        *by_name({"dropout": 1.0}, {"num_ways": 1}, {"num_episodes": 0}),
+    ],
+    SiameseConfig: [
+        *by_name({"num_pairs": 0}, {"num_pairs": 7}, {"near_share": -0.1}, {"near_share": 1.1}),
+        *by_name({"num_near": 0}, {"hidden_dim": 0}, {"output": "relu"}, {"dropout": 1.0}),
+        *by_name({"dropout": math.nan}, {"comparison": "median"}, {"num_exemplars": 0}),
+        *by_name({"num_episodes": 0}, {"learning_rate": 0.0}),
+    ],
+    WeightGeneratorConfig: [
+        *by_name({"attention_scale": 0.0}, {"attention_start": -0.1}, {"keys": "none"}),
+        *by_name({"novel_share": 1.5}, {"dropout": -0.1}),
+    ],
+}
+
+
+def refusal(config: type[Settings], settings: dict[str, object]) -> str:
+    try:
+        config(**settings)
+    except ValueError as error:
+        return str(error)
+    return f"{settings} was accepted"
+
+
+@pytest.mark.parametrize("config", REFUSED)
+def test_values_that_make_no_sense_are_refused(config):
+    for settings, message in REFUSED[config]:
+        assert re.search(f"^.*{message}", refusal(config, settings))

@@ -1,0 +1,364 @@
+"""Prototypical embeddings: episodes, distances, what training learns and what it never sees."""
+
+import dataclasses
+import io
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from cpaan.core.randomness import new_rng
+from cpaan.data.splits import Split
+from cpaan.data.synthetic import GaussianClasses
+from cpaan.data.table import FeatureTable
+from cpaan.protocol.tasks import BaseSet, read_phase
+from cpaan.representation import embedding
+from cpaan.representation.config import EmbeddingConfig
+from cpaan.representation.embedding import EmbeddingRun, embed_table, prototype_scores
+from cpaan.training.few_shot_episodes import FewShotEpisode, FewShotEpisodes, read_base
+from helpers.tasks import shots_of
+
+CPU = torch.device("cpu")
+SMALL = EmbeddingConfig(num_episodes=20, episode_shots=(1, 2, 5), num_queries=3, hidden_dim=16)
+LINEAR = {"output": "linear", "dropout": 0.0, "weight_decay": 0.0}
+
+
+def new_run(data: GaussianClasses, seed: int = 0, **settings: object) -> EmbeddingRun:
+    base = read_base(data.table, data.split, CPU)
+    return EmbeddingRun(base, SMALL.with_overrides(settings), seed)
+
+
+def flat(run: EmbeddingRun) -> torch.Tensor:
+    return torch.cat([value.flatten() for value in run.network.state_dict().values()])
+
+
+def numbered_rows(counts: tuple[int, ...] = (6, 9, 7, 30)) -> BaseSet:
+    """Every row says its class and its own number."""
+    rows = [[float(label), float(row)] for label, n in enumerate(counts) for row in range(n)]
+    return BaseSet(torch.tensor(rows), torch.tensor(counts))
+
+
+@pytest.mark.parametrize("num_shots", [1, 4])
+def test_supports_and_queries_share_no_row_and_are_of_their_classes(num_shots):
+    episodes = FewShotEpisodes(
+        numbered_rows(),
+        SMALL.with_overrides({"episode_shots": (1, 4), "num_queries": 2, "num_ways": 3}),
+    )
+    met = set()
+    for seed in range(50):
+        episode = episodes.draw(num_shots, new_rng(seed))
+
+        queries = episode.queries.unflatten(0, (3, 2))
+        rows = torch.cat([episode.supports, queries], dim=1)
+        assert rows.shape == (3, num_shots + 2, 2)
+        assert len(set(episode.classes.tolist())) == 3
+        assert (rows[..., 0] == episode.classes.unsqueeze(1)).all()
+        assert episode.labels.tolist() == [0, 0, 1, 1, 2, 2]
+        for numbers in rows[..., 1].tolist():
+            assert len(set(numbers)) == num_shots + 2
+        met |= {tuple(row) for row in rows.flatten(0, 1).tolist()}
+    assert len(met) == 6 + 9 + 7 + 30  # no row is out of reach
+
+
+def test_an_episode_has_all_classes_where_there_are_fewer_than_ways():
+    config = SMALL.with_overrides({"episode_shots": (1,)})
+    episode = FewShotEpisodes(numbered_rows(), config).draw(1, new_rng(0))
+
+    assert sorted(episode.classes.tolist()) == [0, 1, 2, 3]
+
+
+def test_episodes_differ_and_each_number_of_shots_has_its_turn(gaussians):
+    run = new_run(gaussians)
+    drawn = []
+    draw = run.network.episodes.draw
+
+    def note(num_shots: int, rng: torch.Generator) -> FewShotEpisode:
+        drawn.append(draw(num_shots, rng))
+        return drawn[-1]
+
+    run.network.episodes.draw = note
+    run.advance(60)
+
+    shots = Counter(episode.supports.shape[1] for episode in drawn)
+    assert set(shots) == {1, 2, 5}
+    assert min(shots.values()) >= 10
+    assert len({tuple(episode.queries.flatten().tolist()) for episode in drawn}) == 60
+
+
+@pytest.mark.parametrize("normalisation", ["centred", "none"])
+def test_before_training_a_residual_network_ranks_by_the_nearest_centroid(gaussians, normalisation):
+    run = new_run(gaussians, normalisation=normalisation, **LINEAR)
+    episode = run.network.episodes.draw(5, new_rng(1))
+
+    scores = run.network.scores(episode).detach()
+
+    centroids = episode.supports.mean(dim=1)
+    squared = (episode.queries.unsqueeze(1) - centroids).square().sum(dim=-1)
+    assert torch.equal(scores.argsort(dim=1), (-squared).argsort(dim=1))
+    unit = run.base.variance if normalisation == "centred" else run.base.features.shape[1]
+    expected = -run.network.log_scale.detach().exp() * squared / unit
+    torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_distances_far_from_zero_keep_their_digits_and_gradients():
+    """In float32, ‖q‖² + ‖c‖² - 2qc of points 4,096 away from zero would be off by whole ones."""
+    supports = torch.randint(-3, 4, (4, 2, 8), generator=new_rng(0)).float()
+    near = torch.randint(-3, 4, (5, 8), generator=new_rng(1)).float().requires_grad_()
+    far = (near.detach() + 4096).requires_grad_()
+
+    scores, moved = prototype_scores(supports, near), prototype_scores(supports + 4096, far)
+
+    torch.testing.assert_close(moved, scores, rtol=1e-5, atol=1e-5)
+    for each in (scores, moved):
+        each.log_softmax(dim=1)[:, 0].sum().backward()
+    torch.testing.assert_close(far.grad, near.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        SMALL,
+        SMALL.with_overrides(LINEAR),
+        SMALL.with_overrides({"output": "relu", "residual": False}),
+        dataclasses.replace(EmbeddingConfig.plain(), episode_shots=(1, 2, 5), num_queries=3),
+    ],
+    ids=["sphere", "linear", "relu", "plain"],
+)
+def test_at_the_start_predictions_have_half_of_the_entropy_they_could_have(gaussians, config):
+    run = EmbeddingRun(read_base(gaussians.table, gaussians.split, CPU), config, seed=0)
+    entropies = []
+    for seed in range(10):
+        logs = (
+            run.network.scores(run.network.episodes.draw(2, new_rng(seed)))
+            .detach()
+            .log_softmax(dim=1)
+        )
+        entropies.append(-(logs.exp() * logs).sum(dim=1).mean())
+
+    assert float(torch.stack(entropies).mean()) == pytest.approx(math.log(24) / 2, rel=0.1)
+
+
+def hidden_signal(num_classes: int, seed: int) -> torch.Tensor:
+    """Classes that differ in six dimensions, beside a seventh of much noise; (classes, 30, 7)."""
+    means = 2 * torch.randn(num_classes, 1, 7, generator=new_rng(seed))
+    means[..., 6] = 0
+    noise = torch.randn(num_classes, 30, 7, generator=new_rng(seed, 1))
+    noise[..., 6] *= 30
+    return means + noise
+
+
+def nearest_centroid_top1(rows: torch.Tensor, num_shots: int) -> float:
+    """Centroids of the first shots, queries of the rest; in percent."""
+    centroids = rows[:, :num_shots].mean(dim=1)
+    nearest = torch.cdist(rows[:, num_shots:], centroids).argmin(dim=-1)
+    return 100 * float((nearest == torch.arange(len(rows)).unsqueeze(1)).float().mean())
+
+
+@pytest.mark.parametrize("settings", [{}, LINEAR, {**LINEAR, "residual": False}])
+def test_training_finds_the_signal_beside_a_noisy_dimension_also_for_new_classes(settings):
+    base, new = hidden_signal(40, seed=0), hidden_signal(40, seed=1)
+    config = {"num_episodes": 150, "hidden_dim": 64, "learning_rate": 1e-2, **settings}
+    run = EmbeddingRun(
+        BaseSet(base.flatten(0, 1), torch.full((40,), 30)), SMALL.with_overrides(config), seed=0
+    )
+
+    first = run.advance(10)
+    run.advance(130)
+    last = run.advance(10)
+
+    assert last["query_loss"] < 0.8 * first["query_loss"]
+    with torch.no_grad():
+        after = nearest_centroid_top1(run.network(new), num_shots=2)
+    before = nearest_centroid_top1(new, num_shots=2)
+    assert after > before + 15
+
+
+def test_going_on_equals_never_having_stopped_to_the_last_bit(gaussians):
+    unbroken, stopped, resumed = (new_run(gaussians) for _ in range(3))
+    unbroken.advance(8)
+    stopped.advance(3)
+    file = io.BytesIO()
+    torch.save(stopped.state_dict(), file)
+    file.seek(0)
+
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    assert resumed.episode == 3
+    resumed.advance(1)
+    resumed.advance(4)
+
+    assert torch.equal(flat(resumed), flat(unbroken))
+    assert not torch.equal(flat(resumed), flat(stopped))
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"seed": 1}, "another seed: 0 and not 1"),
+        ({"dropout": 0.25}, "trained with dropout = 0.5 and not 0.25"),
+        ({"num_episodes": 30}, "trained with num_episodes = 20 and not 30"),
+    ],
+)
+def test_the_state_of_another_run_is_refused(gaussians, other, message):
+    state = new_run(gaussians).state_dict()
+
+    with pytest.raises(ValueError, match=message):
+        new_run(gaussians, **other).load_state_dict(state)
+    with pytest.raises(ValueError, match="another data"):
+        new_run(gaussians).load_state_dict({**state, "data": "0123"})
+
+
+@pytest.mark.parametrize(("episode", "is_usable"), [(20, True), (19, False)])
+def test_the_state_of_another_device_is_for_use_and_not_for_going_on(gaussians, episode, is_usable):
+    state = {**new_run(gaussians).state_dict(), "device": "cuda", "episode": episode}
+    run = new_run(gaussians)
+
+    if is_usable:
+        run.load_state_dict(state)
+        assert run.episode == episode
+    else:
+        with pytest.raises(ValueError, match="on cuda and can go on only there, not on cpu"):
+            run.load_state_dict(state)
+
+
+def test_randomness_is_the_seed_alone(gaussians):
+    state = torch.get_rng_state()
+    first, second, other = new_run(gaussians), new_run(gaussians), new_run(gaussians, seed=1)
+    for run in (first, second, other):
+        run.advance(2)
+
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(flat(first), flat(second))
+    assert not torch.equal(flat(first), flat(other))
+
+
+def poisoned(table: FeatureTable, is_poisoned: np.ndarray) -> FeatureTable:
+    features = np.where(is_poisoned[:, None], 1e4, table.features).astype(np.float32)
+    return dataclasses.replace(table, features=features)
+
+
+def is_base_train(table: FeatureTable, split: Split) -> np.ndarray:
+    base = split.validation.base + split.test.base
+    return table.is_train & np.isin(np.array(table.class_names)[table.labels], base)
+
+
+def test_test_rows_and_novel_rows_have_no_influence(gaussians):
+    is_seen = is_base_train(gaussians.table, gaussians.split)
+    hidden = dataclasses.replace(gaussians, table=poisoned(gaussians.table, ~is_seen))
+    one_seen = is_seen & (np.cumsum(is_seen) == 1)
+    changed = dataclasses.replace(gaussians, table=poisoned(gaussians.table, one_seen))
+
+    runs = [new_run(data) for data in (gaussians, hidden, changed)]
+    for run in runs:
+        run.advance(5)
+
+    assert torch.equal(flat(runs[0]), flat(runs[1]))
+    assert not torch.equal(flat(runs[0]), flat(runs[2]))
+
+
+def test_features_that_are_not_finite_are_an_error():
+    base = numbered_rows((9, 9))
+    base.features[3, 1] = math.inf
+
+    with pytest.raises(ValueError, match="features are not finite"):
+        EmbeddingRun(BaseSet(base.features, base.counts), SMALL, seed=0)
+
+
+def test_diverged_training_is_an_error_and_not_kept(gaussians):
+    run = new_run(gaussians, learning_rate=1e25, output="linear")
+
+    with pytest.raises(ValueError, match=r"diverged: at episode [0-9], query_loss became"):
+        run.advance(10)
+    with pytest.raises(ValueError, match="diverged: after episode 9, weights are infinite or NaN"):
+        run.state_dict()
+
+
+def test_a_row_at_the_centre_has_a_finite_gradient_on_the_sphere(gaussians):
+    """The identity maps it to zero, where the direction of a row means nothing."""
+    run = new_run(gaussians)
+    row = run.network.centre.clone().requires_grad_()
+
+    embedded = run.network(row)
+    embedded.sum().backward()
+
+    assert torch.equal(embedded, torch.zeros_like(embedded))
+    assert row.grad is not None
+    assert row.grad.isfinite().all()
+    assert row.grad.abs().max() < 1e4
+
+
+def test_too_few_rows_are_refused_with_the_class_and_both_numbers():
+    with pytest.raises(ValueError, match=r"class 000000000, .* of 4, has 6 train rows, .* 8, are"):
+        FewShotEpisodes(numbered_rows(), SMALL)
+    with pytest.raises(ValueError, match="the smallest of 1, has 20 train rows, but 2 classes"):
+        FewShotEpisodes(numbered_rows((20,)), SMALL)
+
+
+def test_the_learning_rate_falls_to_zero(gaussians):
+    run = new_run(gaussians)
+    run.advance(20)
+    at_end = flat(run)
+
+    run.advance(1)
+
+    assert torch.equal(flat(run), at_end)
+
+
+def test_an_embedded_table_has_the_same_rows_and_says_what_made_it(gaussians, monkeypatch):
+    table = dataclasses.replace(gaussians.table, backbone_classes=frozenset({"one"}))
+    run = new_run(gaussians)
+    run.advance(4)
+    monkeypatch.setattr(embedding, "_ROWS_PER_BLOCK", 7)
+
+    embedded = embed_table(run, table)
+
+    assert embedded.backbone == (
+        "gaussian classes, embedded by a prototypical network, 4 episodes, seed 0"
+    )
+    assert embedded.backbone_classes == {"one", *run.base.names}
+    names = [table.class_names[label] for label in table.labels]
+    partitions = np.where(table.is_train, "train", "test").tolist()
+    with torch.no_grad():
+        expected = run.network(torch.from_numpy(table.features.copy())).numpy()
+    twin = FeatureTable.from_arrays(embedded.features, names, partitions)
+    np.testing.assert_allclose(embedded.features, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(np.square(embedded.features).mean(axis=1), 1, rtol=1e-3)
+    assert embedded.fingerprint == twin.fingerprint != table.fingerprint
+    assert embedded.class_names == twin.class_names
+    assert np.array_equal(embedded.labels, twin.labels)
+    assert np.array_equal(embedded.is_train, twin.is_train)
+
+
+def test_an_embedded_table_serves_an_evaluation(gaussians):
+    embedded = embed_table(new_run(gaussians), gaussians.table)
+    split = gaussians.split
+
+    task, queries = read_phase(
+        embedded, split, "validation", shots_of(embedded, split), shots=(1, 5), device=CPU
+    )
+
+    assert embedded.backbone_classes is None  # nobody wrote them down before
+    assert task.base.features.shape[1] == queries.features.shape[1] == 8
+
+
+@pytest.mark.parametrize(
+    ("factor", "dtype"), [(1.0, np.float16), (1e5, np.float32)], ids=["fits", "too large"]
+)
+def test_embedded_features_keep_the_precision_of_the_table_where_they_fit(gaussians, factor, dtype):
+    half = dataclasses.replace(gaussians.table, features=gaussians.table.features.astype("f2"))
+    run = new_run(dataclasses.replace(gaussians, table=half), **LINEAR)
+    run.network.unit /= factor
+
+    embedded = embed_table(run, half)
+
+    assert embedded.features.dtype == dtype
+    expected = factor * embed_table(new_run(gaussians, **LINEAR), gaussians.table).features
+    np.testing.assert_allclose(embedded.features, expected, rtol=0.01, atol=0.02 * factor)
+
+
+def test_features_of_another_dimension_are_refused(gaussians):
+    table = FeatureTable.from_arrays(np.zeros((2, 3)), ["a", "b"], ["train", "test"])
+
+    with pytest.raises(ValueError, match="have 3 dimensions, but the embedding was trained on 8"):
+        embed_table(new_run(gaussians), table)

@@ -1,0 +1,195 @@
+"""From image files to a feature table: the right rows, from the right images, whatever happens."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cpaan.data.cache import open_features
+from cpaan.data.parquet import read_about
+from cpaan.data.table import TEST, TRAIN, FeatureTable
+from helpers.images import encoded
+from helpers.pipeline import (
+    CLASSES,
+    NUM_TEST,
+    NUM_TRAIN,
+    SIZE,
+    as_folders,
+    as_parquet,
+    job_of,
+    pictures,
+    run,
+)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> tuple[Path, FeatureTable, dict]:
+    """The result of an undisturbed run on Parquet files: folder of images, table, provenance."""
+    folder = tmp_path_factory.mktemp("made")
+    images = as_parquet(folder / "images", pictures())
+    return images, *run(job_of(images), folder / "out")
+
+
+def test_folders_and_parquet_give_the_same_features(made, tmp_path):
+    _, table, _ = made
+
+    other, _ = run(job_of(as_folders(tmp_path / "images", pictures())), tmp_path / "out")
+
+    assert other.fingerprint == table.fingerprint
+
+
+def test_train_rows_of_base_classes_are_the_last_images_and_were_not_fitted(made):
+    images, table, _ = made
+    job = job_of(images)
+
+    fitted = job.is_fitted
+
+    assert fitted.sum() == 3 * 7
+    assert not fitted[~job.images.is_train].any()
+    assert not fitted[np.isin(job.images.classes, ["n1", "n2"])].any()
+    counts = {name: len(table.rows_of(name, TRAIN)) for name in CLASSES}
+    assert counts == {"b1": 3, "b2": 3, "b3": 3, "n1": 10, "n2": 10}
+    assert all(len(table.rows_of(name, TEST)) == 3 for name in CLASSES)
+
+
+def test_only_fitted_images_decide_the_backbone(made, tmp_path):
+    """Other images of other classes, and of the rows to be, leave all other features alone."""
+    _, table, _ = made
+    content = pictures()
+    for key in content:
+        name, partition, index = key
+        if name == "n1" or partition == TEST or index >= 7:
+            content[key] = encoded(np.full((SIZE, SIZE, 3), 7, np.uint8))
+    content["n2", TRAIN, 0] = pictures()["n2", TRAIN, 0]
+
+    other, _ = run(job_of(as_parquet(tmp_path / "images", content)), tmp_path / "out")
+
+    (own, *_), (theirs, *_) = (each.rows_of("n2", TRAIN) for each in (table, other))
+    np.testing.assert_array_equal(table.features[own], other.features[theirs])
+    assert table.fingerprint != other.fingerprint
+
+
+def test_without_holdout_all_images_are_fitted_and_all_are_rows(tmp_path):
+    job = job_of(as_parquet(tmp_path / "images", pictures()), holdout=0.0, num_epochs=1)
+
+    table, about = run(job, tmp_path / "out")
+
+    assert about["fitted_images"] == 30
+    assert len(table.rows_of("b1", TRAIN)) == NUM_TRAIN
+
+
+def test_where_features_come_from_travels_with_them(made):
+    images, table, about = made
+
+    stored = read_about(images.parent / "out" / "features.parquet")
+
+    assert stored is not None
+    assert stored["classes"] == ["b1", "b2", "b3"]
+    assert stored["fitted_images"] == 21
+    assert (stored["epochs"], stored["seed"]) == (3, 0)
+    assert {"command", "commit", "torch"} <= set(stored["run"])
+    assert table.backbone_classes == {"b1", "b2", "b3"}
+    assert "ResNet-10" in (table.backbone or "")
+    assert [entry["epoch"] for entry in about["log"]] == [1, 2, 3]
+    assert open_features(images.parent / "out").fingerprint == table.fingerprint
+
+
+def test_the_gap_is_between_train_and_test_rows(made):
+    _, _, about = made
+    centroid = about["centroid"]
+
+    assert 0 <= centroid["base_test"] <= 100
+    assert centroid["gap"] == pytest.approx(centroid["base_train"] - centroid["base_test"])
+
+
+def test_what_is_made_is_not_made_again(made):
+    images, table, about = made
+    said: list[str] = []
+
+    again, same = run(job_of(images), images.parent / "out", said=said.append)
+
+    assert again.fingerprint == table.fingerprint
+    assert same["run"] == about["run"]
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"learning_rate": 0.5}, r"learning_rate = 0\.02 and not 0\.5"),
+        ({"holdout": 0.5}, r"holdout = 0\.3 and not 0\.5"),
+    ],
+)
+def test_the_work_of_another_run_is_not_touched(made, changes, message):
+    images, _, _ = made
+    before = (images.parent / "out" / "about.json").read_bytes()
+
+    with pytest.raises(ValueError, match=message):
+        run(job_of(images, **changes), images.parent / "out")
+
+    assert (images.parent / "out" / "about.json").read_bytes() == before
+
+
+def test_a_corrupt_image_is_named_and_left_out(tmp_path):
+    content = pictures()
+    content["b1", TRAIN, 2] = content["b1", TRAIN, 2][:60]  # to be fitted
+    content["n1", TEST, 1] = b"no image"
+    job = job_of(as_folders(tmp_path / "images", content), num_epochs=1)
+
+    table, about = run(job, tmp_path / "out", max_bad=0.05)
+
+    assert set(about["bad_images"]) == {"train/b1/002.JPEG", "val/n1/001.JPEG"}
+    assert about["fitted_images"] == 20
+    assert len(table.rows_of("n1", TEST)) == NUM_TEST - 1
+
+
+@pytest.mark.parametrize("key", [("b1", TRAIN, 2), ("n1", TEST, 1)])
+def test_more_corrupt_images_than_allowed_end_the_run_and_nothing_is_lost(tmp_path, key):
+    content = pictures()
+    content[key] = b"no image"
+    images = as_parquet(tmp_path / "images", content)
+
+    with pytest.raises(ValueError, match=r"1 of 65 images cannot be decoded, more than the 0\.01"):
+        run(job_of(images, num_epochs=1), tmp_path / "out", max_bad=0.01)
+
+    _, about = run(job_of(images, num_epochs=1), tmp_path / "out", max_bad=0.02)
+    assert len(about["bad_images"]) == 1
+
+
+def test_a_holdout_that_leaves_a_class_nothing_is_refused(made):
+    with pytest.raises(ValueError, match=r"class b1 has 10 train images.* keeps 0"):
+        job_of(made[0], holdout=0.01).num_train_rows()
+    with pytest.raises(ValueError, match="holdout must be from 0 to below 1, got 1"):
+        job_of(made[0], holdout=1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["decoding", "epoch 2", "making features"])
+def test_a_killed_run_goes_on_to_the_same_features(made, tmp_path, stage):
+    """Killed by a signal that cannot be caught, where the line of a stage appears."""
+    images, table, _ = made
+    script = f"""
+import os, signal, sys
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from pathlib import Path
+import cpaan.representation.backbone_training as training
+training._SECONDS_BETWEEN_CHECKPOINTS = 0.0
+from helpers.pipeline import job_of, run
+def said(line):
+    if line.startswith({stage!r}):
+        os.kill(os.getpid(), signal.SIGKILL)
+run(job_of(Path({str(images)!r})), Path({str(tmp_path / "out")!r}), said=said)
+"""
+
+    killed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert not (tmp_path / "out" / "features.parquet").exists()
+    said: list[str] = []
+    resumed, about = run(job_of(images), tmp_path / "out", said=said.append)
+
+    assert resumed.fingerprint == table.fingerprint
+    assert not any(line.startswith("epoch 1 ") for line in said) or stage == "decoding"
+    assert [entry["epoch"] for entry in about["log"]] == [1, 2, 3]

@@ -1,0 +1,78 @@
+"""Rows beside the table: one choice made otherwise at a time."""
+
+from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
+from cpaan.report.claims.neighbours import NEIGHBOURS
+from cpaan.study.ablations import IDEAS, ablations_of_best, ablations_of_table
+from cpaan.study.report_rows import Row
+from helpers.studies import best_row
+
+
+def family(rows: list[Row], name: str) -> dict[str, Row]:
+    return {row.ablation.label: row for row in rows if row.ablation.family == name}
+
+
+def test_neighbours_are_of_every_kind_and_of_every_number_there_is_room_for():
+    found = family(ablations_of_best(best_row("cCov-GAN"), 1), NEIGHBOURS)
+    few = family(ablations_of_best(best_row("cCov-GAN", num_base=13), 1), NEIGHBOURS)
+
+    assert [row.settled.training.neighbours for row in found.values()] == (
+        ["none", "soft"] + ["hard"] * 4
+    )
+    assert [label for label in found if "NBS-H" in label] == [
+        f"NBS-H, k = {k}" for k in (1, 5, 20, 50)
+    ]
+    assert found["NBS-H, k = 20"].settled.training.num_neighbours == 20
+    # Of 26 base classes, 20 are meta-novel.
+    assert [label for label in few if "NBS-H" in label] == ["NBS-H, k = 1", "NBS-H, k = 5"]
+
+
+def test_what_the_best_has_already_is_not_trained_again():
+    soft = family(ablations_of_best(best_row("cCov-GAN"), 1), NEIGHBOURS)
+    hard = best_row("cCov-GAN", neighbours="hard", num_neighbours=5, perplexity=3.0)
+    of_hard = family(ablations_of_best(hard, 1), NEIGHBOURS)
+
+    assert {label for label, row in soft.items() if row.same_as} == {"NBS-S"}
+    assert {label for label, row in of_hard.items() if row.same_as} == {"NBS-H, k = 5"}
+    # The search has said nothing about a perplexity.
+    assert of_hard["NBS-S"].settled.training.perplexity == TrainConfig().perplexity
+
+
+def test_an_idea_is_taken_away_at_a_time_and_nothing_else_changes():
+    row = best_row("CP-AAN+")
+    found = family(ablations_of_best(row, 1), IDEAS)
+
+    whole = {**row.settled.evaluation.to_dict(), **row.settled.training.to_dict()}
+    changed = {}
+    for label, each in found.items():
+        part = {**each.settled.evaluation.to_dict(), **each.settled.training.to_dict()}
+        changed[label] = {name for name in whole if part[name] != whole[name]}
+    assert changed == {
+        "without the prototype term": {"prototype_weight"},
+        "shots as real examples": {"real_examples"},
+        "no residual start": {"residual"},
+        "one number of episode shots": {"episode_shots"},
+        "synthetic as if real": set(META_TESTING_AS_PRINTED),
+        "a fifth of the synthetic examples": {"num_synthetic"},
+        "half of the training": {"num_episodes"},
+        "without the adversary": {"adversarial_weight"},
+        "without the cycle term": {"cycle_weight"},
+        "without the covariance term": {"covariance_weight"},
+    }
+
+
+def test_ideas_are_cp_aan_plus_s_alone_and_other_methods_have_no_ablations():
+    assert not family(ablations_of_best(best_row("cCov-GAN"), 1), IDEAS)
+    assert ablations_of_best(best_row("PN"), 1) == []
+
+
+def test_a_table_has_neighbours_of_the_paper_s_best_row_and_ideas_of_ours():
+    names = ("PN", "cCov-GAN", "cCov-GAN-PN", "CP-AAN+")
+    found = ablations_of_table([best_row(name) for name in names], 2)
+
+    assert {(row.ablation.family, row.ablation.of) for row in found} == {
+        (NEIGHBOURS, "cCov-GAN-PN"),
+        (IDEAS, "CP-AAN+"),
+    }
+    assert len({row.name for row in found}) == len(found)
+    assert {row.seeds for row in found} == {(3, 4)}, "the first seeds of the rows themselves"
+    assert ablations_of_table([best_row("PN")], 1) == []

@@ -1,0 +1,339 @@
+"""A real `ray up` of cluster/local.yaml, a study on it, a machine that dies, and `ray down`."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import requests
+
+from helpers.ssh_machines import USER, Machines, ssh_machines, what_is_missing
+from helpers.studies import STUDY_SETTINGS
+from helpers.waiting import wait_for
+
+ROOT = Path(__file__).parents[2]
+HEAD, WORKER = "127.0.0.11", "127.0.0.12"
+
+# A job on a cluster starts a dozen processes one after the other, each of which imports torch. That
+# takes a minute on two idle cores.
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+
+@dataclass
+class Laptop:
+    """Where commands are given: a home with a token, and a folder to work in."""
+
+    home: Path
+    cluster: Path
+    dashboard_port: int
+
+    @property
+    def environment(self) -> dict[str, str]:
+        own = {"HOME": str(self.home), "RAY_UP_enable_autoscaler_v2": "0"}
+        return {**os.environ, **own, "PYTHONPATH": str(ROOT)}
+
+    def ray(self, *arguments: str) -> str:
+        """Run a command of Ray, and return what it prints."""
+        done = subprocess.run(
+            [sys.executable, "-m", "ray.scripts.scripts", *arguments],
+            cwd=ROOT,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=900,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    @property
+    def token(self) -> str:
+        return (self.home / ".ray" / "auth_token").read_text().strip()
+
+    def ask(self, path: str) -> requests.Response:
+        """Ask the dashboard, on the machine itself and with the token."""
+        url = f"http://127.0.0.1:{self.dashboard_port}{path}"
+        return requests.get(url, headers={"Authorization": f"Bearer {self.token}"})
+
+    def nodes(self) -> list[str]:
+        """Return the addresses of the machines that have joined."""
+        summary = self.ask("/nodes?view=summary").json()["data"]["summary"]
+        return [each["ip"] for each in summary if each["raylet"]["state"] == "ALIVE"]
+
+    @contextmanager
+    def started(self, script: str, *arguments: str) -> Iterator[tuple[subprocess.Popen, Path]]:
+        """Start one of the two commands; give it, and the file with what it prints."""
+        command = [sys.executable, ROOT / "tune" / script, "--cluster", self.cluster, *arguments]
+        path = self.home / f"{script}.log"
+        with path.open("w") as log:
+            process = subprocess.Popen(
+                command, cwd=self.home, env=self.environment, stdout=log, stderr=log
+            )
+        try:
+            yield process, path
+        finally:
+            process.kill()
+            process.wait()
+
+    def run(self, script: str, *arguments: str) -> tuple[int, str]:
+        """Run one of the two commands; return its status and what it prints."""
+        with self.started(script, *arguments) as (process, log):
+            wait_for(lambda: process.poll() is not None, 900, log.read_text)
+        return process.returncode, log.read_text()
+
+
+@pytest.fixture(scope="module")
+def machines():
+    if missing := what_is_missing(HEAD, WORKER):
+        pytest.skip(f"missing here: {missing}")
+    with ssh_machines(HEAD, WORKER) as found:
+        bring_packages(found)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def laptop(machines, tmp_path_factory):
+    home = tmp_path_factory.mktemp("laptop")
+    cluster = home / "local.yaml"
+    text, port = cluster_file(machines)
+    cluster.write_text(text)
+    laptop = Laptop(home, cluster, port)
+    laptop.ray("get-auth-token", "--generate")
+    (home / ".ray" / "auth_token").chmod(0o600)
+    laptop.ray("up", "--yes", str(cluster))
+    wait_for(lambda: len(laptop.nodes()) == 2, 600, lambda: str(laptop.nodes()))
+    yield laptop
+    name = re.search(r"cluster_name: (\S+)", text)[1]
+    for left in Path("/tmp/ray").glob(f"cluster-{name}.*"):
+        left.unlink()
+
+
+@pytest.fixture(scope="module")
+def features(machines, study_features) -> list[str]:
+    """Options for small features in a folder that all machines see."""
+    folder = machines.home / "data"
+    shutil.copytree(study_features.parent, folder)
+    machines.own(folder)
+    return ["--features", str(folder / study_features.name)]
+
+
+def bring_packages(machines: Machines) -> None:
+    """Bring what is installed here: the cluster's own installation finds it there then."""
+    environment = machines.home / "cpaan" / ".venv"
+    environment.parent.mkdir()
+    machines.own(environment.parent)
+    machines.run("python3", "-m", "venv", "--without-pip", str(environment))
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    target = environment / "lib" / version / "site-packages"
+    if target.exists():  # another Python would need other files
+        shutil.rmtree(target)
+        without = shutil.ignore_patterns("*cpaan*", "triton", "triton-*")
+        source = sysconfig.get_path("purelib")
+        shutil.copytree(source, target, symlinks=True, ignore=without, copy_function=link_or_copy)
+        machines.own_folders(target)
+        command = Path(sys.executable).with_name("ray").read_text()
+        _, _, script = command.partition("\n")
+        (environment / "bin" / "ray").write_text(f"#!{environment}/bin/python\n{script}")
+        (environment / "bin" / "ray").chmod(0o755)
+
+
+def link_or_copy(source: str, target: str) -> None:
+    """Link a file, which takes no time, or copy it to another file system."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def cluster_file(machines: Machines) -> tuple[str, int]:
+    """Return cluster/local.yaml for these machines, and the port of its dashboard.
+
+    Both have the same network: their addresses are told to Ray, and no port is used twice.
+    """
+    text = (ROOT / "cluster" / "local.yaml").read_text()
+    name = f"cpaan-test-{os.getpid()}"
+    for old, new in {
+        "cluster_name: cpaan-local": f"cluster_name: {name}",
+        "SET-ADDRESS-OF-THE-HEAD": HEAD,
+        "SET-ADDRESS-OF-A-WORKER": WORKER,
+        "SET-USER": USER,
+        "~/.ssh/id_ed25519": str(machines.key),
+        "SET-FOLDER-THAT-ALL-MACHINES-SHARE": str(machines.home / "shared"),
+        '[{"count": 1, "CPU": 8, "GPU": 1}]': '[{"count": 1, "CPU": 1}]',
+    }.items():
+        assert old in text
+        text = text.replace(old, new)
+    of_head, of_worker = text.split("worker_start_ray_commands:")
+    address = re.search(r"--port=(\d+)", of_head)[1]
+    ports = {}
+
+    def another(found: re.Match) -> str:
+        # The head's own port is named in both.
+        port = ports.setdefault(found[2], free_port()) if found[2] == address else free_port()
+        return f"{found[1]}{port}"
+
+    of_head = re.sub(r"(-port=)(\d{4})\b", another, of_head)
+    of_worker = re.sub(r"(-port=|HEAD_IP:)(\d{4})\b", another, of_worker)
+    of_worker = of_worker.replace("=20000", "=30000").replace("=29999", "=31999")
+    of_head = of_head.replace("ray start", f"ray start --node-ip-address={HEAD} --num-cpus=1")
+    of_worker = of_worker.replace("ray start", f"ray start --node-ip-address={WORKER} --num-cpus=1")
+    # A worker that has lost its head ends after ten seconds more; by default, after a minute.
+    of_worker = of_worker.replace("export ", "export RAY_gcs_rpc_server_reconnect_timeout_s=10 ")
+    dashboard = int(re.search(r"--dashboard-port=(\d+)", of_head)[1])
+    return f"{of_head}worker_start_ray_commands:{of_worker}", dashboard
+
+
+_given: set[int] = set()
+
+
+def free_port() -> int:
+    """Return a port that is free on all addresses, and outside of those that Ray gives workers."""
+    for port in range(7000, 9999):
+        if port in _given:
+            continue
+        with socket.socket() as tried:
+            try:
+                tried.bind(("0.0.0.0", port))
+            except OSError:
+                continue
+        _given.add(port)
+        return port
+    raise AssertionError("no port is free")
+
+
+def test_the_head_answers_no_one_without_the_token(laptop, machines):
+    address = f"http://127.0.0.1:{laptop.dashboard_port}"
+    job = {"entrypoint": "touch /tmp/was-here"}
+
+    for path in ("/api/jobs/", "/nodes?view=summary", "/api/cluster_status"):
+        assert requests.get(f"{address}{path}").status_code == 401, path
+    assert requests.post(f"{address}/api/jobs/", json=job).status_code == 401
+    wrong = {"Authorization": "Bearer " + "0" * len(laptop.token)}
+    assert requests.get(f"{address}/api/jobs/", headers=wrong).status_code in (401, 403)
+
+    assert laptop.ask("/api/jobs/").json() == []
+    there = machines.home / ".ray" / "auth_token"
+    assert stat.S_IMODE(there.stat().st_mode) == 0o600
+    assert there.read_text().strip() == laptop.token
+
+
+def test_what_listens_beyond_loopback_is_what_the_readme_lists(laptop, machines):
+    page = (ROOT / "cluster" / "README.md").read_text()
+    listed = {int(port) for port in re.findall(r"^\| (\d+) \|", page, flags=re.MULTILINE)}
+    original = (ROOT / "cluster" / "local.yaml").read_text()
+    # Ports of this test stand for those of the file, in the same order.
+    stands_for = dict(
+        zip(
+            *(
+                re.findall(r"-port=(\d{4})\b", text.split("worker_start")[0])
+                for text in (laptop.cluster.read_text(), original)
+            ),
+            strict=True,
+        )
+    )
+    workers = range(20000, 30000)
+
+    head = machines.each[0]
+    shown = subprocess.run(["ss", "-ltnpH"], check=True, capture_output=True, text=True).stdout
+    found = set()
+    for line in shown.splitlines():
+        pids = {int(pid) for pid in re.findall(r"pid=(\d+)", line)}
+        host, _, port = line.split()[3].rpartition(":")
+        # What is bound to the machine's own address is bound beyond loopback on a real one.
+        is_loopback = host.strip("[]").removeprefix("::ffff:") == "127.0.0.1"
+        if pids & head.commands().keys() and not is_loopback:
+            found.add(int(stands_for.get(port, port)))
+    assert 6379 in found
+    assert {port for port in found if port not in workers} <= listed
+    assert 8265 not in found | listed
+
+
+def test_a_storage_that_machines_do_not_share_is_refused_with_their_names(laptop):
+    """Their folders /tmp are their own."""
+    status, said = laptop.run("search.py", "--study", "alone", "--storage", "/tmp/alone")
+
+    assert status == 2
+    (line,) = [line for line in said.splitlines() if "error:" in line]
+    assert "storage /tmp/alone/alone is not shared by all machines: " in line
+    assert f"({WORKER}): it does not see what is written elsewhere" in line
+    assert f"({HEAD})" not in line
+
+
+def test_a_study_outlives_a_machine_and_its_results_come_home(laptop, machines, features):
+    head, worker = machines.each
+
+    def trains(machine) -> bool:
+        return any("RayTrainWorker" in command for command in machine.commands().values())
+
+    command = ["search.py", "--study", "one", "--trials", "1", "--episodes", "40", *features]
+    command += ["--workers-per-trial", "2", "--no-early-stopping"]
+    command += [f"--set={name}={value}" for name, value in STUDY_SETTINGS.items()]
+    with laptop.started(*command) as (searching, log):
+        wait_for(lambda: trains(head) and trains(worker), 600, log.read_text)
+        worker.kill()
+        lose_connection(laptop)
+        wait_for(lambda: laptop.nodes() == [HEAD], 120, log.read_text)
+        worker.start()
+        wait_for(lambda: searching.poll() is not None, 900, log.read_text)
+    said = log.read_text()
+    assert searching.returncode == 0, said
+    assert "checking that 2 machines share" in said
+    assert "the connection is lost" in said
+    assert "connected again" in said
+    assert said.count("trial 0 complete") == 1
+    trials = pd.read_parquet(laptop.home / "results" / "one" / "trials.parquet")
+    assert trials["state"].tolist() == ["complete"]
+    assert trials["episodes"].tolist() == [40]
+    config = json.loads((laptop.home / "results" / "one" / "config.json").read_text())
+    assert config["storage"] == str(machines.home / "shared" / "one")
+
+
+def test_a_study_is_searched_and_reported_on_the_cluster(laptop, features):
+    """Of a row that is not trained: only the way there and back takes time."""
+    row = ["--method", "copy", "--head", "centroid", "--trials", "1", "--set", "shots=1,2"]
+    short = ["--heads", "centroid", "--draws", "2", "--table-only"]
+
+    status, said = laptop.run("search.py", "--study", "two", *features, *row)
+    assert status == 0, said
+    status, said = laptop.run("report.py", "two", *short)
+
+    assert status == 0, said
+    assert (laptop.home / "results" / "two" / "report" / "report.md").exists()
+    assert len((laptop.home / "results" / "test-reads.jsonl").read_text().splitlines()) == 1
+
+
+def lose_connection(laptop: Laptop) -> None:
+    """End what the laptop is connected by: one connection to a machine, by which all others go."""
+    name = re.search(r"cluster_name: (\S+)", laptop.cluster.read_text())[1]
+    folder = hashlib.sha256(name.encode()).hexdigest()[:10]  # as Ray names it
+    sockets = list(Path("/tmp").glob(f"ray_ssh_*/{folder}/*"))
+    assert sockets
+    for path in sockets:
+        check = ["ssh", "-S", str(path), "-O", "check", "any"]
+        answer = subprocess.run(check, capture_output=True, text=True).stderr
+        if master := re.search(r"pid=(\d+)", answer):
+            os.kill(int(master[1]), signal.SIGKILL)
+
+
+def test_ray_down_leaves_nothing_running(laptop, machines):
+    laptop.ray("down", "--yes", str(laptop.cluster))
+
+    def left() -> list[str]:
+        commands = [c for machine in machines.each for c in machine.commands().values()]
+        return [command for command in commands if not command.startswith("sshd")]
+
+    # On workers, Ray ends by itself when it has not found its head for some time.
+    wait_for(lambda: not left(), 400, lambda: "\n".join(left()))

@@ -1,0 +1,197 @@
+"""Processes and machines die; the study does not. Real processes, killed for real."""
+
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import ray
+import torch
+from ray.cluster_utils import Cluster
+from ray.util import placement_group_table
+
+from cpaan.study.folder import Study, read_study
+from cpaan.study.job import run_job
+from cpaan.study.searcher import open_study, settled_of
+from helpers.studies import STUDY_SETTINGS
+from helpers.waiting import Found, wait_for
+
+# A trial on Ray Train starts a dozen processes one after the other. Ray has been seen to take four
+# minutes to report that a process that was starting on a node that died will never come.
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
+
+ROOT = Path(__file__).parents[2]
+
+STARTED: list[subprocess.Popen] = []
+
+
+def start_search(study_features: Path, *arguments: str, resume: bool = False) -> subprocess.Popen:
+    """Start the command as a user does; its output goes to a file beside the results."""
+    command = [sys.executable, str(ROOT / "tune" / "search.py"), *arguments]
+    if not resume:
+        command += ["--features", str(study_features)]
+        for name, value in STUDY_SETTINGS.items():
+            command += ["--set", f"{name}={value}"]
+    with Path("output.txt").open("a") as output:
+        STARTED.append(subprocess.Popen(command, stdout=output, stderr=output))
+    return STARTED[-1]
+
+
+@pytest.fixture(autouse=True)
+def nothing_runs_on() -> Iterator[None]:
+    """End what a test that fails has left."""
+    yield
+    for process in STARTED:
+        process.kill()
+        process.wait()
+    STARTED.clear()
+
+
+def await_study(
+    condition: Callable[[], Found], driver: subprocess.Popen | None = None, seconds: float = 300
+) -> Found:
+    """Return what a condition gives as soon as it is true; the command must not end before."""
+    return wait_for(
+        condition,
+        seconds,
+        Path("output.txt").read_text,
+        is_over=lambda: driver is not None and driver.poll() is not None,
+    )
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def processes(title: str, raylets: set[int]) -> list[int]:
+    """Return processes of these raylets whose title begins so."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes().decode()
+            if command.startswith(title) and parent_of(int(folder.name)) in raylets:
+                found.append(int(folder.name))
+        except (OSError, ValueError):  # it has just ended
+            continue
+    return found
+
+
+def time_of_state() -> int:
+    """Return when the state of trial 0 was written, in nanoseconds; 0 if there is none."""
+    path = Path("results/s/trials/0000-seed0.pt")
+    return path.stat().st_mtime_ns if path.exists() else 0
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """A head without CPUs, and two nodes of one each."""
+    with socket.create_server(("127.0.0.1", 0)) as server:  # another Ray may have the default port
+        port = server.getsockname()[1]
+    head = {"num_cpus": 0, "include_dashboard": True, "dashboard_port": port}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    for _ in range(2):
+        cluster.add_node(num_cpus=1)
+    yield cluster
+    cluster.shutdown()
+
+
+def raylets_of(cluster: Cluster) -> set[int]:
+    nodes = cluster.list_all_nodes()
+    return {node.all_processes["raylet"][0].process.pid for node in nodes}
+
+
+def undisturbed(study: Study) -> list[tuple[float, float]]:
+    """Train the only trial in this process, without Ray; return the scores of its curve."""
+    trial = open_study(study.folder / "optuna.db", study.config).trials[0]
+    job = study.job(trial.number, settled_of(trial, study.config), study.config.seed)
+    marks = study.config.marks(study.training.num_episodes)
+    plain = type(job)(**{**vars(job), "marks": marks, "path": "plain.pt"})
+    *_, last = run_job(plain, torch.device("cpu"))
+    return [(entry.novel_top5, entry.all_top5) for entry in last.curve]
+
+
+def test_deaths_of_a_worker_a_trial_a_driver_and_a_node_change_no_score(study_features, cluster):
+    """All of them in one trial, each after another evaluation, whose state it resumes from."""
+    address = ("--address", cluster.address)
+    # Evaluations after 20, 40, ..., 1280 episodes: four deaths, and episodes left after each.
+    arguments = ("--study", "s", "--trials", "1", "--episodes", "1280", "--set", "num_rungs=6")
+    raylets = raylets_of(cluster)
+
+    def await_state(newer_than: int) -> int:
+        await_study(lambda: time_of_state() > newer_than, driver)
+        return time_of_state()
+
+    driver = start_search(study_features, *arguments, "--no-early-stopping", *address)
+    state = await_state(newer_than=0)
+    (worker,) = processes("ray::RayTrainWorker", raylets)
+    kill(worker)
+    state = await_state(newer_than=state)
+    (trial,) = processes("ray::ImplicitFunc", raylets)
+    kill(trial)
+    await_state(newer_than=state)
+    kill(driver.pid)
+    driver.wait()
+    await_study(lambda: not processes("ray::RayTrainWorker", raylets))
+    state = time_of_state()
+    driver = start_search(study_features, "--resume", "s", *address, resume=True)
+    await_state(newer_than=state)
+    (worker,) = processes("ray::RayTrainWorker", raylets)
+    kill(parent_of(worker))
+    status = driver.wait()
+
+    assert status == 0, Path("output.txt").read_text()
+    (trial,) = pd.read_parquet("results/s/trials.parquet").itertuples()
+    assert trial.state == "complete"
+    curve = [(entry["novel_top5"], entry["all_top5"]) for entry in trial.curve]
+    assert curve == undisturbed(read_study(Path("results/s")))
+
+
+def test_with_early_stopping_every_trial_ends_once_and_nothing_is_left(two_cpus, study_features):
+    arguments = ("--study", "s", "--trials", "2", "--episodes", "200", "--workers-per-trial", "2")
+    address = ray.get_runtime_context().gcs_address
+    raylets = {ray._private.worker.global_worker.node.all_processes["raylet"][0].process.pid}
+
+    def workers() -> list[int]:
+        return processes("ray::RayTrainWorker", raylets)
+
+    def trials() -> list[int]:
+        return processes("ray::ImplicitFunc", raylets)
+
+    driver = start_search(study_features, *arguments, "--address", address)
+    await_study(time_of_state, driver)
+    worker, _ = workers()
+    kill(worker)
+    await_study(num_ended, driver)
+    kill(driver.pid)
+    driver.wait()
+    resumed = start_search(study_features, "--resume", "s", "--address", address, resume=True)
+    assert resumed.wait() == 0, Path("output.txt").read_text()
+
+    table = pd.read_parquet("results/s/trials.parquet")
+    assert table["trial"].tolist() == [0, 1]
+    assert set(table["state"]) <= {"complete", "stopped early"}
+    assert json.loads(Path("results/s/best.json").read_text())["trial"] in table["trial"].values
+    await_study(lambda: not workers() and not trials())
+    await_study(
+        lambda: all(group["state"] == "REMOVED" for group in placement_group_table().values())
+    )
+
+
+def num_ended() -> int:
+    path = Path("results/s/trials.parquet")
+    if not path.exists():
+        return 0
+    # In one go: by its name it would be opened twice, and may be another file the second time.
+    table = pd.read_parquet(io.BytesIO(path.read_bytes()))
+    return int((table["state"] != "unfinished").sum())
