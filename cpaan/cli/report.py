@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from cpaan.cli.cluster_options import add_cluster, is_for_cluster, run_on_cluster
 from cpaan.cli.guard import INCOMPLETE, INTERRUPTED, guarded
 from cpaan.cli.options import Parser, add_traceback, check_writable, names, positive_number
-from cpaan.cli.remote import Command, add_cluster, is_for_cluster, run_on_cluster
 from cpaan.cli.study_options import RESULTS
 from cpaan.cli.study_setup import fetch_if_absent
 from cpaan.cli.table_setup import fetch_rows
@@ -18,6 +18,7 @@ from cpaan.data.splits import TEST_PHASE, read_draws
 from cpaan.protocol.config import HEADS
 from cpaan.report.page.page import INDEX, write_page
 from cpaan.study.cluster import ray_cluster
+from cpaan.study.cluster_job import ClusterCommand
 from cpaan.study.fleet import WorkLostError
 from cpaan.study.folder import find_study, read_study
 from cpaan.study.records import BEST, LOG, read_json
@@ -146,7 +147,7 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         files["--draws-file"] = options.draws_file
     if TEST_READS.exists():
         files["--known-reads"] = [str(TEST_READS)]
-    return run_on_cluster(options, Command("report.py", name, [name, *others], files))
+    return run_on_cluster(options, ClusterCommand("report.py", name, [name, *others], files))
 
 
 def _report(options: argparse.Namespace) -> int:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from optuna.exceptions import OptunaError
 
+from cpaan.cli.cluster_options import check_reachable, is_for_cluster, run_on_cluster
 from cpaan.cli.guard import INCOMPLETE, INTERRUPTED, guarded
-from cpaan.cli.remote import Command, check_reachable, is_for_cluster, run_on_cluster
 from cpaan.cli.study_options import PROGRAM, RESULTS, search_parser
 from cpaan.cli.study_setup import (
     STORAGE,
@@ -30,6 +30,7 @@ from cpaan.cli.table_setup import fetch_rows, study_of_row
 from cpaan.cli.watching import StudyWatch
 from cpaan.core.remote_paths import is_address
 from cpaan.study.cluster import Cluster, ray_cluster
+from cpaan.study.cluster_job import ClusterCommand
 from cpaan.study.fleet import WorkLostError
 from cpaan.study.folder import Study, StudyInUseError, find_study
 from cpaan.study.records import BEST, CONFIG, LOG, TRIALS, Records
@@ -61,7 +62,7 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     is_new = options.resume is None
     name = study_name(options) if is_new else find_study(options.resume or None, RESULTS).name
     files = {"--split": options.split, "--points": options.points}
-    command = Command(
+    command = ClusterCommand(
         "search.py",
         name,
         [*arguments, "--study" if is_new else "--resume", name],

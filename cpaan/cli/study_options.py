@@ -4,8 +4,8 @@ import argparse
 import re
 from pathlib import Path
 
+from cpaan.cli.cluster_options import add_cluster
 from cpaan.cli.options import Parser, add_traceback, positive_number
-from cpaan.cli.remote import add_cluster
 from cpaan.gan.config import TrainConfig
 from cpaan.methods.registry import METHODS, TABLE_1
 from cpaan.protocol.config import HEADS, OWN

@@ -8,8 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from cpaan.cli.cluster_options import check_study_name
 from cpaan.cli.options import check_writable, names, open_data
-from cpaan.cli.remote import check_name
 from cpaan.cli.study_options import PROGRAM, RESULTS
 from cpaan.core.remote_paths import absolute, join
 from cpaan.core.settings import Settings, parse_settings
@@ -41,7 +41,7 @@ def study_name(options: argparse.Namespace) -> str:
     """
     method = (options.method or StudyConfig().method).replace(",", "-")
     name: str = options.study or f"{method}-{datetime.now():%Y%m%d-%H%M%S}"
-    check_name(name)
+    check_study_name(name)
     return name
 
 
