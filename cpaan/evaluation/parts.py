@@ -13,13 +13,13 @@ import pandas as pd
 import torch
 
 from cpaan.core.provenance import commit, describe_run
+from cpaan.core.remote_paths import RemotePath
 from cpaan.core.settings import Settings
 from cpaan.data.reference import DataReference
 from cpaan.data.splits import TEST_PHASE, VALIDATION_PHASE, ShotRows
 from cpaan.methods.base import Progress
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.representation.config import EmbeddingConfig
-from cpaan.study.storage import Storage
 
 
 class PartKey(NamedTuple):
@@ -108,12 +108,12 @@ class PartCache:
     other data or another commit is therefore never found.
     """
 
-    def __init__(self, folder: Storage) -> None:
+    def __init__(self, folder: RemotePath) -> None:
         self._folder = folder
 
     def read(self, job: PartJob) -> Part | None:
         """Return the cached result; None if there is none or the file is damaged."""
-        content = self._folder.read(self._name(job))
+        content = self._path(job).read_if_exists()
         if content is None:
             return None
         try:
@@ -136,18 +136,17 @@ class PartCache:
                 archive.writestr(
                     name, value.to_parquet(index=False) if is_frame else json.dumps(value)
                 )
-        self._folder.write(self._name(job), buffer.getvalue())
+        self._path(job).write(buffer.getvalue())
 
     def delete(self, job: PartJob) -> None:
         """Remove a result, if it is there."""
-        self._folder.delete(self._name(job))
+        self._path(job).delete()
 
-    @staticmethod
-    def _name(job: PartJob) -> str:
+    def _path(self, job: PartJob) -> RemotePath:
         text = json.dumps(job.describe(), sort_keys=True)
         row = re.sub("[^A-Za-z0-9+]+", "-", job.row)
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-        return f"{row}-seed{job.seed}-{digest}.zip"
+        return self._folder / f"{row}-seed{job.seed}-{digest}.zip"
 
 
 def run_parts(

@@ -11,6 +11,7 @@ import torch
 
 from cpaan.core.files import write_whole
 from cpaan.core.provenance import count_test_reads, describe_run, record_test_read
+from cpaan.core.remote_paths import RemotePath
 from cpaan.core.settings import Settings
 from cpaan.data.reference import DataReference
 from cpaan.data.splits import TEST_PHASE, VALIDATION_PHASE, ShotRows, Split, check_shots
@@ -26,7 +27,6 @@ from cpaan.protocol.priors import best_heads, best_priors, with_priors
 from cpaan.protocol.statistics import summarise
 from cpaan.protocol.tasks import check_phase
 from cpaan.representation.config import EmbeddingConfig
-from cpaan.study.storage import Storage
 
 RESULT_COLUMNS = ["method", "head", "phase", "column", "shots", "draw", "seed", "top1", "top5"]
 
@@ -159,7 +159,7 @@ def evaluate(
         for seed in range(config.seed, config.seed + config.num_seeds)
     ]
     opened = {each.fingerprint: each for each in tables.values()}
-    parts_cache = None if cache is None else PartCache(Storage(str(cache)))
+    parts_cache = None if cache is None else PartCache(RemotePath.at(cache))
     outcomes = run_parts(
         {job.key: job for job in jobs},
         ProcessExecutor(num_processes, LocalExecutor(checkpoints, progress, opened)),
