@@ -27,7 +27,7 @@ from ray.exceptions import AuthenticationError
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
 from cpaan.core.provenance import TEST_READS, commit, take_over_test_reads
-from cpaan.study.records import CONFIG
+from cpaan.study.study import CONFIG
 
 _ROOT = Path(__file__).parents[2]  # relative paths in cluster files start there
 _RAY = (sys.executable, "-m", "ray.scripts.scripts")

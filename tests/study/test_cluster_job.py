@@ -13,10 +13,7 @@ from ray.job_submission import JobStatus
 from cpaan.cli.report import main as report
 from cpaan.cli.search import main as search
 from cpaan.core.provenance import TEST_READS, count_test_reads, take_over_test_reads
-from cpaan.study import cluster
-from cpaan.study.cluster import HEAD, NODES, Cluster
 from cpaan.study.cluster_job import ClusterCommand, ClusterJob
-from cpaan.study.config import StudyConfig
 
 ROOT = Path(__file__).parents[2]
 SEARCH = ClusterCommand("search.py", "mine", ["--study", "mine"], {}, begins=True)
@@ -176,22 +173,6 @@ def test_reads_of_the_test_phase_are_taken_over_once(tmp_path):
 
     assert TEST_READS.read_text().splitlines() == lines
     assert count_test_reads("f") == 3
-
-
-def test_machines_that_the_autoscaler_may_start_count(monkeypatch):
-    monkeypatch.setenv(NODES, '[{"count": 3, "CPU": 4, "GPU": 1}]')
-    here = Cluster("x", ({"CPU": 0.0, **HEAD}, *cluster._coming_nodes()))
-
-    assert here.num_gpus == 3
-    assert here.most_trials_at_once(StudyConfig(gpus_per_worker=0.5)) == 6
-    assert here.most_trials_at_once(StudyConfig()) == 12
-    here.check(StudyConfig(workers_per_trial=3, gpus_per_worker=1.0))
-    with pytest.raises(ValueError, match=r"needs 4 workers .* but Ray has room for 3"):
-        here.check(StudyConfig(workers_per_trial=4, gpus_per_worker=1.0))
-    for text in ("8", "[8]", '[{"CPU": 1}]', '[{"count": "many"}]', "{"):
-        monkeypatch.setenv(NODES, text)
-        with pytest.raises(ValueError, match="CPAAN_NODES is no list of machines"):
-            cluster._coming_nodes()
 
 
 @pytest.mark.usefixtures("builtin_cache")
