@@ -14,6 +14,7 @@ from cpaan.cli.study_setup import fetch_if_absent
 from cpaan.cli.table_setup import fetch_rows
 from cpaan.cli.watching import StudyWatch
 from cpaan.core.provenance import TEST_READS, take_over_test_reads
+from cpaan.core.remote_paths import RemotePath
 from cpaan.data.splits import TEST_PHASE, read_draws
 from cpaan.protocol.config import HEADS
 from cpaan.report.page.page import INDEX, write_page
@@ -23,7 +24,6 @@ from cpaan.study.folder import find_study, read_study
 from cpaan.study.records import BEST, LOG, read_json
 from cpaan.study.report import FOLDER, make_report, make_table_report
 from cpaan.study.report_rows import ReportSettings
-from cpaan.study.storage import Storage
 from cpaan.study.table_study import is_table, studies_of
 
 PROGRAM = "python tune/report.py"
@@ -156,7 +156,7 @@ def _report(options: argparse.Namespace) -> int:
     if options.redraw:
         check_writable(folder)
         print("Drawing the page: a minute or two if it has many searches.", file=sys.stderr)
-        write_page(folder, Storage(str(folder)).write)
+        write_page(folder, lambda name, content: RemotePath.at(folder / name).write(content))
         print(f"The page: {folder / INDEX}")
         return 0
     fetch_if_absent(folder)

@@ -28,13 +28,12 @@ from cpaan.cli.study_setup import (
 )
 from cpaan.cli.table_setup import fetch_rows, study_of_row
 from cpaan.cli.watching import StudyWatch
-from cpaan.core.remote_paths import is_address
+from cpaan.core.remote_paths import RemotePath, is_address
 from cpaan.study.cluster import Cluster, ray_cluster
 from cpaan.study.fleet import WorkLostError
 from cpaan.study.folder import Study, StudyInUseError, find_study
 from cpaan.study.records import BEST, CONFIG, LOG, TRIALS, Records
 from cpaan.study.search import Outcome, search
-from cpaan.study.storage import Storage
 from cpaan.study.table_study import TableStudy, has_begun, is_table
 
 _AS_BEGUN = (
@@ -142,7 +141,7 @@ def _search_table(options: argparse.Namespace, table: TableStudy, folder: Path) 
     watch = StudyWatch(studies[0].config, studies[0].num_episodes, folder / LOG)
     with _keeping(folder, watch, goes_on) as status:
         elsewhere = elsewhere_of(folder, options.storage or os.environ.get(STORAGE))
-        table.write(Records(folder, Storage(elsewhere or str(folder))))
+        table.write(Records(folder, RemotePath.at(elsewhere or folder)))
         taken = []
         with ray_cluster(options.address, watch.say) as cluster:
             for number, study in enumerate(studies, start=1):
@@ -183,9 +182,9 @@ def _search_table(options: argparse.Namespace, table: TableStudy, folder: Path) 
 
 
 def _check_storage(study: Study, name: str, *, is_new: bool) -> None:
-    storage = Storage(study.storage)
-    storage.check()
-    if is_new and storage.exists(CONFIG):  # of another machine, or one that is lost
+    storage = RemotePath.at(study.storage)
+    storage.check_writable()
+    if is_new and (storage / CONFIG).is_file():  # of another machine, or one that is lost
         raise ValueError(f"{study.storage} has a study: {PROGRAM} --resume {name} goes on with it")
 
 

@@ -13,12 +13,12 @@ from cpaan.cli.study_setup import (
     new_study,
     resumed_study,
 )
+from cpaan.core.remote_paths import RemotePath
 from cpaan.methods.registry import ROWS
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.study.config import StudyConfig
 from cpaan.study.folder import Study, read_study
 from cpaan.study.records import CONFIG
-from cpaan.study.storage import Storage
 from cpaan.study.table_study import TableStudy, has_begun
 
 
@@ -72,5 +72,5 @@ def fetch_rows(folder: Path, storage: str | None = None) -> None:
     """Bring the rows of a table that were begun elsewhere, likewise."""
     for method in TableStudy.read(folder).methods:
         elsewhere = elsewhere_of(folder / method, storage or os.environ.get(STORAGE))
-        if elsewhere is not None and Storage(elsewhere).exists(CONFIG):
+        if elsewhere is not None and (RemotePath.at(elsewhere) / CONFIG).is_file():
             fetch_if_absent(folder / method, storage)

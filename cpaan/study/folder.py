@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cpaan.core.provenance import describe_run
+from cpaan.core.remote_paths import RemotePath
 from cpaan.core.settings import Settings
 from cpaan.gan.config import TrainConfig
 from cpaan.methods.registry import ROWS, num_episodes_of
@@ -18,7 +19,6 @@ from cpaan.study.gan_space import GanSpace
 from cpaan.study.job import Job
 from cpaan.study.records import BEST, CONFIG, OPTUNA, Records, read_json
 from cpaan.study.space import RowSpace, Settled, Space
-from cpaan.study.storage import Storage
 
 _MAY_CHANGE = ("num_trials",)
 
@@ -58,7 +58,7 @@ class Study:
     @property
     def records(self) -> Records:
         """Its files."""
-        return Records(self.folder, Storage(self.storage))
+        return Records(self.folder, RemotePath.at(self.storage))
 
     @property
     def space(self) -> Space:
@@ -183,13 +183,13 @@ def fetch_study(location: str, folder: Path) -> None:
     Raises:
         ValueError: If there is no study.
     """
-    storage, here = Storage(location), Storage(str(folder))
+    storage = RemotePath.at(location)
     # The config last: with it, the folder is a study. It is also the first that a search writes:
     # one that was lost at once has no more, and one that has not ended no best.
     for name in (BEST, OPTUNA, CONFIG):
-        content = storage.read(name)
+        content = (storage / name).read_if_exists()
         if content is not None:
-            here.write(name, content)
+            RemotePath.at(folder / name).write(content)
         elif name == CONFIG:
             raise ValueError(f"{location} has no {name}: it is no study")
 

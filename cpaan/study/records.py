@@ -15,8 +15,8 @@ from optuna.distributions import distribution_to_json
 from optuna.trial import FrozenTrial, TrialState
 from tensorboardX import SummaryWriter
 
+from cpaan.core.remote_paths import RemotePath
 from cpaan.study.config import StudyConfig
-from cpaan.study.storage import Storage
 from cpaan.study.trial import ALL_TOP5, CURVE, EPISODE, NOVEL_TOP5, PROBLEM
 
 CONFIG, TRIALS, BEST, OPTUNA = "config.json", "trials.parquet", "best.json", "optuna.db"
@@ -40,7 +40,7 @@ _NOTHING_YET: dict[str, Any] = {
 class Records:
     """The folder of a study, and its copies in the storage where that is elsewhere."""
 
-    def __init__(self, folder: Path, storage: Storage) -> None:
+    def __init__(self, folder: Path, storage: RemotePath) -> None:
         """Keep the two places."""
         self.folder = folder
         self._storage = storage
@@ -50,15 +50,15 @@ class Records:
     def write(self, name: str, content: str | bytes) -> None:
         """Write a file of the folder, whole, and its copy."""
         data = content.encode() if isinstance(content, str) else content
-        Storage(str(self.folder)).write(name, data)
+        RemotePath.at(self.folder / name).write(data)
         if self._is_elsewhere:
-            self._storage.write(name, data)
+            (self._storage / name).write(data)
 
     def delete(self, name: str) -> None:
         """Remove a file of the folder and its copy, as far as they are there."""
-        Storage(str(self.folder)).delete(name)
+        RemotePath.at(self.folder / name).delete()
         if self._is_elsewhere:
-            self._storage.delete(name)
+            (self._storage / name).delete()
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a JSON file."""
@@ -71,13 +71,13 @@ class Records:
         """
         buffer = io.BytesIO()
         trial_table(study, config).to_parquet(buffer, index=False)
-        Storage(str(self.folder)).write(TRIALS, buffer.getvalue())
+        RemotePath.at(self.folder / TRIALS).write(buffer.getvalue())
         for trial in study.get_trials(deepcopy=False):
             self._write_events(trial, config)
         if self._is_elsewhere:
             with nullcontext() if is_last else suppress(OSError):
-                self._storage.write(OPTUNA, _snapshot(self.folder / OPTUNA))
-                self._storage.write(TRIALS, buffer.getvalue())
+                (self._storage / OPTUNA).write(_snapshot(self.folder / OPTUNA))
+                (self._storage / TRIALS).write(buffer.getvalue())
 
     def _write_events(self, trial: FrozenTrial, config: StudyConfig) -> None:
         """Append what is new of a trial's curve to its TensorBoard events."""

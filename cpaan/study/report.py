@@ -13,6 +13,7 @@ import ray
 import torch
 
 from cpaan.core.provenance import count_test_reads, describe_run
+from cpaan.core.remote_paths import RemotePath
 from cpaan.data.splits import TEST_PHASE, ShotRows
 from cpaan.evaluation.runner import to_records
 from cpaan.gan.config import TrainConfig
@@ -38,7 +39,6 @@ from cpaan.study.job import NUM_THREADS
 from cpaan.study.records import BEST, Records, read_json
 from cpaan.study.report_jobs import Found, evaluate_rows
 from cpaan.study.report_rows import ReportSettings, Row, rows_of, rows_of_table
-from cpaan.study.storage import Storage
 
 FOLDER = REPORT
 
@@ -155,7 +155,7 @@ def make_table_report(
     cells = make_cells(found.scores, num_fixed=found.num_fixed)
     latex = "\n".join(layout.latex() for layout in layouts)
     say(_DRAWING)
-    _write(Records(folder, Storage(str(folder))), page, latex, cells, about, found, spiral)
+    _write(Records(folder, RemotePath.at(folder)), page, latex, cells, about, found, spiral)
     return found.failed
 
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from cpaan.core.provenance import describe_run
+from cpaan.core.remote_paths import RemotePath
 from cpaan.data.splits import ShotRows
 from cpaan.study.report_rows import Row
-from cpaan.study.storage import Storage
 
 _FOLDER = "report-parts"
 _RUN = "run"
@@ -79,7 +79,7 @@ class Parts:
 
     def read(self, piece: Piece) -> Kept | None:
         """Return what came of a piece, None if it is not there."""
-        content = Storage(piece.row.study.storage).read(self._name(piece))
+        content = self._path(piece).read_if_exists()
         if content is None:
             return None
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -94,17 +94,18 @@ class Parts:
             for name, frame in result._asdict().items():
                 archive.writestr(name, frame.to_parquet(index=False))
             archive.writestr(_RUN, json.dumps(describe_run()))
-        Storage(piece.row.study.storage).write(self._name(piece), buffer.getvalue())
+        self._path(piece).write(buffer.getvalue())
 
     def delete(self) -> None:
         """Remove what was kept of all pieces: the report has it now."""
         for piece in self.pieces:
-            Storage(piece.row.study.storage).delete(self._name(piece))
+            self._path(piece).delete()
 
-    def _name(self, piece: Piece) -> str:
+    def _path(self, piece: Piece) -> RemotePath:
         of_row = (piece.row.describe(), piece.row.study.describe())
         files = (*RowResult._fields, _RUN)  # what other versions of this code keep is no part
         deciding = (*of_row, piece.seed, piece.is_illustrated, self.heads, files)
         digest = hashlib.sha256(json.dumps(deciding, sort_keys=True).encode())
         digest.update(self.draws.tobytes())
-        return f"{_FOLDER}/{digest.hexdigest()[:_NUM_DIGITS]}.zip"
+        name = f"{_FOLDER}/{digest.hexdigest()[:_NUM_DIGITS]}.zip"
+        return RemotePath.at(piece.row.study.storage) / name

@@ -7,10 +7,10 @@ from contextlib import suppress
 
 import optuna
 
+from cpaan.core.remote_paths import RemotePath
 from cpaan.study.folder import Study, state_path
 from cpaan.study.records import Records
 from cpaan.study.searcher import ENDED, best_trials
-from cpaan.study.storage import Storage
 
 _TIMES_AS_LONG = 20
 """As the last upkeep took, nothing is done after it: a twentieth of the time at most."""
@@ -44,7 +44,7 @@ class Upkeep:
         """
         self._study, self._optuna_study = study, optuna_study
         self._records, self._show, self._clock = records, show, clock
-        self._storage = Storage(study.storage)
+        self._storage = RemotePath.at(study.storage)
         self._forgotten: set[int] = set()
         self._is_behind = False
         self._waits_until = float("-inf")
@@ -84,7 +84,7 @@ class Upkeep:
         numbers = {trial.number for trial in ended} - needed - self._forgotten
         paths = [state_path(number, config.seed) for number in sorted(numbers)]
         with ThreadPoolExecutor(_AT_ONCE) as pool, suppress(OSError):  # it is tried again
-            list(pool.map(self._storage.delete, paths))
+            list(pool.map(lambda path: (self._storage / path).delete(), paths))
             self._forgotten |= numbers
 
     def begin_anew(self, number: int) -> None:
@@ -94,7 +94,7 @@ class Upkeep:
         the trial of that number is another one now.
         """
         if self._study.elsewhere is not None:
-            self._storage.delete(state_path(number, self._study.config.seed))
+            (self._storage / state_path(number, self._study.config.seed)).delete()
 
     def show(self) -> None:
         """Show how trials stand."""

@@ -20,6 +20,7 @@ from cpaan.cli.study_options import search_parser
 from cpaan.cli.study_setup import new_study
 from cpaan.cli.table_setup import settings_of_row, study_of_row
 from cpaan.cli.watching import StudyWatch
+from cpaan.core.remote_paths import RemotePath
 from cpaan.data.cache import open_features
 from cpaan.data.parquet import write_features
 from cpaan.methods.registry import ROWS, rows_of_table
@@ -32,7 +33,6 @@ from cpaan.study.folder import read_study
 from cpaan.study.records import Records
 from cpaan.study.search import Outcome
 from cpaan.study.space import Settled
-from cpaan.study.storage import Storage
 from cpaan.study.table_study import TableStudy
 from helpers.studies import STUDY_SETTINGS
 from helpers.tables import in_other_order
@@ -162,7 +162,7 @@ def test_options_reach_the_study(capsys):
         (["--resume"], "there is no study in results/"),
         (["--resume", "nothing"], "results/nothing has no config.json"),
         (["--resume", "x", "--preset", "paper"], "--resume has its study, its preset and its"),
-        (["--storage", "nosuchscheme://x"], "storage nosuchscheme://x/"),
+        (["--storage", "nosuchscheme://x"], "nosuchscheme://x/"),
         (["--address", "ray://host:10001"], "a study is no client"),
         (["--gpus-per-worker", "1.5"], "gpus_per_worker must be a whole number or a fraction"),
     ],
@@ -224,7 +224,7 @@ def test_rows_are_added_to_a_table_as_it_was_begun(capsys, searching_by):
     for _ in range(2):  # the same command goes on
         search(["--resume", "rows", "--method", "copy,DC"])
     folder = Path("results/rows").absolute()
-    begun.write(Records(folder, Storage(str(folder))))  # by a command that began before
+    begun.write(Records(folder, RemotePath.at(folder)))  # by a command that began before
 
     assert searched == 2 * [("none", 7), ("copy", 7), ("DC", 7)]
     content = json.loads(Path("results/rows/config.json").read_text())

@@ -14,6 +14,7 @@ from ray.tune.schedulers import TrialScheduler
 from tensorboardX.proto.event_pb2 import Event
 
 from cpaan import Phase, Split
+from cpaan.core.remote_paths import RemotePath
 from cpaan.study.config import DataReference
 from cpaan.study.folder import Study, newest_study, read_study
 from cpaan.study.job import Evaluation, Report
@@ -25,7 +26,6 @@ from cpaan.study.searcher import (
     open_study,
 )
 from cpaan.study.space import AS_PRINTED, RECOMMENDED, Settled
-from cpaan.study.storage import Storage
 from cpaan.study.trial import ALL_TOP5, CURVE, EPISODE, NOVEL_TOP5, to_metrics
 from helpers.studies import CONFIG, MARKS, SPACE, Search, result_of
 
@@ -403,7 +403,7 @@ def test_a_table_without_trials_has_its_columns(search, tmp_path):
 
 def test_records_elsewhere_are_copies_that_can_be_read(told, tmp_path):
     elsewhere = tmp_path / "elsewhere"
-    records = Records(tmp_path, Storage(f"file://{elsewhere}"))
+    records = Records(tmp_path, RemotePath.at(f"file://{elsewhere}"))
 
     records.update(told.study, CONFIG)
     records.write_json("best.json", {"score": 50.0})
@@ -422,7 +422,7 @@ def test_the_same_folder_by_another_name_is_not_elsewhere(tmp_path):
     search = Search(folder)
     search.suggest("a")
 
-    Records(folder, Storage(f"{folder}/../study")).update(search.study, CONFIG)
+    Records(folder, RemotePath.at(f"{folder}/../study")).update(search.study, CONFIG)
     search.end("a", 40, 45, 50)
 
     assert Search(folder).trial(0).state == TrialState.COMPLETE
@@ -448,14 +448,14 @@ def test_every_entry_of_a_curve_is_an_event_once(search, tmp_path):
         events = events_in(tmp_path / "tensorboard" / "0000")
         return [step for step, name in events if name == "novel_top5"]
 
-    records = Records(tmp_path, Storage(str(tmp_path)))
+    records = Records(tmp_path, RemotePath.at(tmp_path))
     search.suggest("a")
     search.report("a", 40)
     assert update(records) == update(records) == [50]
     search.report("a", 40, 45)
     assert update(records) == [50, 100]
 
-    restarted = Records(tmp_path, Storage(str(tmp_path)))
+    restarted = Records(tmp_path, RemotePath.at(tmp_path))
     assert update(restarted) == [50, 100]
     search.report("a", 40, 45, 50)
     assert update(restarted) == [50, 100, 200]
@@ -463,7 +463,7 @@ def test_every_entry_of_a_curve_is_an_event_once(search, tmp_path):
 
 def test_infinity_is_no_json(tmp_path):
     with pytest.raises(ValueError, match="JSON"):
-        Records(tmp_path, Storage(str(tmp_path))).write_json("best.json", {"score": float("inf")})
+        Records(tmp_path, RemotePath.at(tmp_path)).write_json("best.json", {"score": float("inf")})
 
     assert not (tmp_path / "best.json").exists()
 

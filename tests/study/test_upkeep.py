@@ -8,10 +8,10 @@ import optuna
 import pytest
 
 from cpaan.bench.driver import new_study
+from cpaan.core.remote_paths import RemotePath
 from cpaan.study.folder import Study, state_path
 from cpaan.study.records import OPTUNA
 from cpaan.study.searcher import OptunaSearcher
-from cpaan.study.storage import Storage
 from cpaan.study.upkeep import Upkeep
 from helpers.studies import CONFIG, Search
 
@@ -139,22 +139,22 @@ def test_what_could_not_be_written_is_left_to_do(study):
 
 
 def test_a_trial_that_is_new_does_not_go_on_from_a_lost_one(study):
-    storage, path = Storage(study.storage), state_path(3, study.config.seed)
-    storage.write(path, b"of a trial whose proposal was lost with its machine")
+    path = RemotePath.at(study.storage) / state_path(3, study.config.seed)
+    path.write(b"of a trial whose proposal was lost with its machine")
 
     Kept(study).upkeep.begin_anew(3)
 
-    assert not storage.exists(path)
+    assert not path.is_file()
 
 
 def test_in_one_place_proposals_cannot_be_lost(study):
     alone = replace(study, elsewhere=None)
-    storage, path = Storage(alone.storage), state_path(3, alone.config.seed)
-    storage.write(path, b"state")
+    path = RemotePath.at(alone.storage) / state_path(3, alone.config.seed)
+    path.write(b"state")
 
     Kept(alone).upkeep.begin_anew(3)
 
-    assert storage.exists(path)
+    assert path.is_file()
 
 
 def test_only_trials_that_were_not_proposed_begin_anew(tmp_path):
