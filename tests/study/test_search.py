@@ -92,9 +92,7 @@ def curves(folder: Path) -> list[dict[int, float]]:
     return [{entry["episode"]: entry["all_top5"] for entry in row} for row in table["curve"]]
 
 
-def test_a_study_is_searched_resumed_and_reported(
-    two_cpus, study_features, capsys, monkeypatch
-):
+def test_a_study_is_searched_resumed_and_reported(two_cpus, study_features, capsys, monkeypatch):
     """Once with everything: Ray Train, and a report with all its pictures."""
     folder = Path("results/mine")
     assert search(arguments(study_features, "--study", "without", "--trials", "1")) == 0
