@@ -15,7 +15,8 @@ from cpaan.data.table import align_rows
 from cpaan.evaluation.parallel import InProcesses
 from cpaan.evaluation.runner import Evaluator, Plan, Results, Run, evaluate, run_one_by_one
 from cpaan.methods.base import Progress
-from cpaan.methods.registry import ROWS, TABLE_1, expand_methods, heads_of
+from cpaan.methods.registry import ROWS, TABLE_1, expand_methods
+from cpaan.methods.table_row import COSINE_FEATURES, FEATURES, TABLES
 from cpaan.protocol.config import OWN
 from cpaan.protocol.statistics import check_row, is_only_row
 from cpaan.protocol.tasks import check_phase
@@ -32,7 +33,7 @@ def add_command(commands: Any) -> None:
 
 def _evaluate(options: argparse.Namespace) -> int:
     has_cosine = options.cosine_features is not None
-    methods = expand_methods(options.methods, has_cosine=has_cosine)
+    methods = expand_methods(options.methods, TABLES if has_cosine else [FEATURES])
     config, settings = configs_from(options, methods)
     device = choose_device(options.device)
     table, split = open_data(options.features, options.split)
@@ -45,7 +46,8 @@ def _evaluate(options: argparse.Namespace) -> int:
         )
     against = options.against or ("none" if "none" in methods else None)
     if against:
-        rows = [(method, head) for method in methods for head in heads_of(method, config)]
+        heads = {method: ROWS[method].heads_among(config.heads) for method in methods}
+        rows = [(method, head) for method in methods for head in heads[method]]
         check_row(against, rows)
     as_table_1 = TABLE_1 in options.methods
     if as_table_1 and not options.out:  # it is long: what is done must not be lost
@@ -140,10 +142,10 @@ def _open_evaluator(
 ) -> Evaluator:
     """Open the data in a process that works for this one."""
     table, found = open_data(features, split)
-    cosine_table = None
+    tables = {FEATURES: table}
     if cosine_features is not None:
-        cosine_table = align_rows(open_data(cosine_features, split)[0], table)
-    return Evaluator(plan, table, found, cosine_table, progress)
+        tables[COSINE_FEATURES] = align_rows(open_data(cosine_features, split)[0], table)
+    return Evaluator(plan, tables, found, progress)
 
 
 def _describe(results: Results) -> str:

@@ -21,7 +21,6 @@ from cpaan.cli.study_setup import (
     elsewhere_of,
     fetch_if_absent,
     new_study,
-    read_points,
     resumed_study,
     study_name,
     wanted_methods,
@@ -39,7 +38,7 @@ from cpaan.study.table_study import TableStudy, has_begun, is_table
 
 _AS_BEGUN = (
     *("method", "preset", "features", "cosine_features", "split", "set", "episodes", "short"),
-    *("seed", "weights", "wide", "pareto", "no_early_stopping"),
+    *("seed", "weights", "no_early_stopping"),
     *("workers_per_trial", "gpus_per_worker", "no_ray_train"),
 )
 """Options that a study of many rows has had from its beginning."""
@@ -60,12 +59,12 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     check_reachable([*(options.features or ()), *(options.cosine_features or ())])
     is_new = options.resume is None
     name = study_name(options) if is_new else find_study(options.resume or None, RESULTS).name
-    files = {"--split": options.split, "--points": options.points}
+    split = options.split
     command = Command(
         "search.py",
         name,
         [*arguments, "--study" if is_new else "--resume", name],
-        {option: [path] for option, path in files.items() if path and not is_address(path)},
+        {"--split": [split]} if split and not is_address(split) else {},
         begins=is_new,
         repeats=not is_new,
     )
@@ -93,7 +92,6 @@ def _search(options: argparse.Namespace, arguments: Sequence[str]) -> int:
 
 
 def _search_one(options: argparse.Namespace, study: Study) -> int:
-    points = read_points(options.points, study)
     if options.dry_run:
         print(describe_study(study))
         return 0
@@ -106,7 +104,6 @@ def _search_one(options: argparse.Namespace, study: Study) -> int:
                 _with_gpus(study, cluster, options),
                 cluster,
                 watch,
-                points=points,
                 num_concurrent=options.concurrent,
                 timeout_seconds=options.timeout,
             )
@@ -121,8 +118,8 @@ def _search_table(options: argparse.Namespace, table: TableStudy, folder: Path) 
 
     Several commands may work on a table at a time: each takes the rows that no other works on.
     """
-    if options.points or options.head:
-        raise ValueError("--points and --head are of one method, and there are several here")
+    if options.head:
+        raise ValueError("--head is of one method, and there are several here")
     is_new = options.resume is None
     fixed = {name: getattr(options, name) for name in _AS_BEGUN}
     if not is_new and any(fixed.values()):

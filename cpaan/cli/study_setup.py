@@ -23,6 +23,7 @@ from cpaan.methods.registry import (
     num_episodes_of,
     with_episodes,
 )
+from cpaan.methods.table_row import COSINE_FEATURES, FEATURES, TABLES
 from cpaan.protocol.tasks import check_phase
 from cpaan.study.config import PRESETS, DataReference, StudyConfig
 from cpaan.study.folder import Study, fetch_study, read_study
@@ -51,8 +52,8 @@ def wanted_methods(options: argparse.Namespace) -> list[str]:
     Raises:
         ValueError: If a name is none.
     """
-    has_cosine = options.cosine_features is not None
-    return expand_methods(names(options.method or StudyConfig().method), has_cosine=has_cosine)
+    features = TABLES if options.cosine_features is not None else [FEATURES]
+    return expand_methods(names(options.method or StudyConfig().method), features)
 
 
 def _open(options: argparse.Namespace, method: str) -> tuple[FeatureTable, DataReference]:
@@ -65,7 +66,7 @@ def _open(options: argparse.Namespace, method: str) -> tuple[FeatureTable, DataR
     """
     table, split = open_data(options.features, options.split)
     features, in_order_of = options.features, None
-    if ROWS[method].wants_cosine:
+    if ROWS[method].features == COSINE_FEATURES:
         features = options.cosine_features
         if features is None:
             raise ValueError(f"{method} wants --cosine-features beside --features")
@@ -161,8 +162,8 @@ def _with_enough_trials(study: Study) -> Study:
 
 def resumed_study(options: argparse.Namespace, folder: Path) -> Study:
     """Return the study to go on with, with what the options may change of it."""
-    if options.study is not None or options.preset is not None or options.points is not None:
-        raise ValueError("--resume has its study, its preset and its points: none can be given")
+    if options.study is not None or options.preset is not None:
+        raise ValueError("--resume has its study and its preset: neither can be given")
     if options.short is not None:
         raise ValueError("--resume has the length of its trials: --short cannot be given")
     elsewhere = elsewhere_of(folder, options.storage)
@@ -218,11 +219,9 @@ def _given(options: argparse.Namespace) -> dict[str, Any]:
         "num_trials": options.trials,
         "workers_per_trial": options.workers_per_trial,
         "gpus_per_worker": options.gpus_per_worker,
-        "wide": options.wide,
         "head": options.head,
         "novel_weight": novel_weight,
         "all_weight": all_weight,
-        "pareto": options.pareto,
         "early_stopping": False if options.no_early_stopping else None,
         "ray_train": False if options.no_ray_train else None,
     }
@@ -249,31 +248,6 @@ def describe_study(study: Study) -> str:
         },
         indent=1,
     )
-
-
-def read_points(path: str | None, study: Study) -> list[dict[str, Any]]:
-    """Return the points of a file, if one is named, as far as the study can try them all.
-
-    Raises:
-        ValueError: If one is none of the study's space.
-    """
-    if path is None:
-        return []
-    try:
-        points = json.loads(Path(path).read_text())
-    except ValueError as error:
-        raise ValueError(f"{path} is no JSON: {error}") from error
-    if not isinstance(points, list) or not all(isinstance(point, dict) for point in points):
-        raise ValueError(f"{path} is no list of parameters by name")
-    num_free = study.config.num_trials - len(study.space.points)
-    if len(points) > num_free:
-        raise ValueError(f"{path} has {len(points)} points, and --trials room for {num_free}")
-    for number, point in enumerate(points):
-        try:
-            study.space.check_point(point)
-        except ValueError as error:
-            raise ValueError(f"point {number} of {path}: {error}") from error
-    return points
 
 
 def _elsewhere(storage: str | None, name: str) -> str | None:

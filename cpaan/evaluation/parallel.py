@@ -21,6 +21,7 @@ from cpaan.data.splits import TEST_PHASE, VALIDATION_PHASE
 from cpaan.evaluation.runner import Evaluator, Key, Outcome, Part, Plan
 from cpaan.methods.base import Progress
 from cpaan.methods.registry import ROWS
+from cpaan.methods.table_row import FEATURES
 
 Open = Callable[[Plan, Progress], Evaluator]
 """Makes the evaluator of another process, which opens the features for itself; it is pickled."""
@@ -72,9 +73,8 @@ class KeptParts:
 
     def _decided_by(self, key: Key) -> Any:
         plan, split = self._evaluator.plan, self._evaluator.split
-        tables = [self._evaluator.table]
-        if ROWS[key.method].wants_cosine and self._evaluator.cosine_table is not None:
-            tables.append(self._evaluator.cosine_table)
+        tables = self._evaluator.tables
+        read = dict.fromkeys([FEATURES, ROWS[key.method].features])
         content = {
             "method": key.method,
             "seed": key.seed,
@@ -84,7 +84,7 @@ class KeptParts:
             # Which other seeds there are decides nothing.
             "config": {**plan.config.to_dict(), "seed": None, "num_seeds": None},
             "shots": hashlib.sha256(plan.shot_rows.tobytes()).hexdigest()[:16],
-            "features": [table.fingerprint for table in tables],
+            "features": [tables[name].fingerprint for name in read],
             # Names of labels decide nothing: classes are known by name.
             "classes": [asdict(split.phase(name)) for name in (VALIDATION_PHASE, TEST_PHASE)],
             "device": torch.device(plan.device).type,

@@ -17,7 +17,7 @@ from cpaan.data.table import TEST, TRAIN, FeatureTable, align_rows
 from cpaan.evaluation.scoring import draw_phase, run_method
 from cpaan.methods.base import Progress
 from cpaan.methods.registry import ROWS, check_method, expand_methods, make_method
-from cpaan.methods.table_row import PN
+from cpaan.methods.table_row import COSINE_FEATURES, FEATURES, PN
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.priors import best_heads, best_priors, with_priors
 from cpaan.protocol.statistics import summarise
@@ -111,13 +111,11 @@ class Evaluator:
     """Runs parts of a plan in this process; what they share is read once."""
 
     plan: Plan
-    table: FeatureTable
+    tables: Mapping[str, FeatureTable]
+    """By the names that rows give to their features: the same rows in the same order."""
     split: Split
-    cosine_table: FeatureTable | None = None
-    """The same rows, in the same order, by a backbone with a cosine classifier, for methods that
-    want them."""
     progress: Progress = lambda message: None
-    _phases: dict[tuple[str, bool], tuple[LowShotTask, Queries]] = field(default_factory=dict)
+    _phases: dict[tuple[str, str], tuple[LowShotTask, Queries]] = field(default_factory=dict)
 
     def run(self, key: Key) -> Part:
         """Train and score one method with one seed.
@@ -151,16 +149,14 @@ class Evaluator:
         return Part(scores, diversity, validation, method.origin)
 
     def _read(self, phase: str, key: Key) -> tuple[LowShotTask, Queries]:
-        """Return a phase in the features that a method wants."""
-        plan, is_cosine = self.plan, ROWS[key.method].wants_cosine
-        if (phase, is_cosine) not in self._phases:
-            table = self.cosine_table if is_cosine else self.table
-            assert table is not None, "checked before"
+        """Return a phase in the features that a method reads."""
+        plan, features = self.plan, ROWS[key.method].features
+        if (phase, features) not in self._phases:
             shot_rows = plan.shot_rows
             if phase != plan.phase:
-                shot_rows = draw_phase(self.table, self.split, phase, plan.config)
-            self._phases[phase, is_cosine] = read_phase(
-                table,
+                shot_rows = draw_phase(self.tables[FEATURES], self.split, phase, plan.config)
+            self._phases[phase, features] = read_phase(
+                self.tables[features],
                 self.split,
                 phase,
                 shot_rows,
@@ -168,7 +164,7 @@ class Evaluator:
                 torch.device(plan.device),
                 is_noted=True,
             )
-        return self._phases[phase, is_cosine]
+        return self._phases[phase, features]
 
 
 Run = Callable[[Plan, Evaluator], Iterable[tuple[Key, Outcome]]]
@@ -221,14 +217,14 @@ def evaluate(
     """
     config = config or EvaluationConfig()
     run = describe_run()
-    methods = expand_methods(methods, has_cosine=cosine_table is not None)
+    tables = {FEATURES: table}
+    if cosine_table is not None:
+        tables[COSINE_FEATURES] = _align_cosine(cosine_table, table)
+    methods = expand_methods(methods, tables)
     given = settings or {}
     used = {name: given.get(name, ROWS[name].config) for name in methods}
-    check_phase(table, split, phase, allow_trained_novel=allow_trained_novel)
-    aligned = None
-    if cosine_table is not None:
-        aligned = _align_cosine(cosine_table, table)
-        check_phase(aligned, split, phase, allow_trained_novel=allow_trained_novel)
+    for each in tables.values():
+        check_phase(each, split, phase, allow_trained_novel=allow_trained_novel)
     if shot_rows is None:
         shot_rows = draw_phase(table, split, phase, config)
     else:
@@ -248,10 +244,12 @@ def evaluate(
         if plan.chooses_on_validation:
             _check_validation(table, split, config)
         record_test_read(table.fingerprint)
-        if cosine_table is not None and any(ROWS[name].wants_cosine for name in methods):
+        if cosine_table is not None and any(
+            ROWS[name].features == COSINE_FEATURES for name in methods
+        ):
             record_test_read(cosine_table.fingerprint)
 
-    outcomes = dict(run_all(plan, Evaluator(plan, table, split, aligned, progress)))
+    outcomes = dict(run_all(plan, Evaluator(plan, tables, split, progress)))
     failed = {
         key.method: f"with seed {key.seed}, {outcome}"
         for key, outcome in outcomes.items()

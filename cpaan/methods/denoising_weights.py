@@ -20,12 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, layer_norm, leaky_relu, normalize
 
-from cpaan.core.settings import Range, SearchSpace
-from cpaan.methods.parts.fake_novel_episodes import (
-    FakeNovelSettings,
-    GeneratedWeights,
-    WeightLearner,
-)
+from cpaan.methods.fake_novel import FakeNovelSettings, GeneratedWeights, WeightLearner
+from cpaan.methods.table_row import Range, SearchSpace, TableRow
 from cpaan.protocol.tasks import BaseSet
 from cpaan.training.layers import draw_linear, drop, set_to_zero
 from cpaan.training.learning import EpisodeRngs
@@ -33,11 +29,7 @@ from cpaan.training.learning import EpisodeRngs
 
 @dataclass(frozen=True, kw_only=True)
 class DenoisingWeightsConfig(FakeNovelSettings):
-    """Everything that decides the denoising, apart from features and seed.
-
-    Raises:
-        ValueError: If a value makes no sense.
-    """
+    """Everything that decides the denoising, apart from features and seed."""
 
     num_episodes: int = 500
     """Episodes of training."""
@@ -94,7 +86,7 @@ SPACE: SearchSpace = {
 def neighbours_of(
     weights: Tensor, num_neighbours: int, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Return each class's nearest other classes, and how much it hears of each.
+    """Return each class's nearest other classes, and the share of its messages from each.
 
     Args:
         weights: Of length one, shape (classes, D).
@@ -114,7 +106,6 @@ class Messages(nn.Module):
     """A round of messages: each pair of neighbours makes one, and a class hears their mean."""
 
     def __init__(self, num_in: int, num_out: int, dropout: float, rng: torch.Generator) -> None:
-        """Draw the layer."""
         super().__init__()
         self._dropout = dropout
         self.pair = draw_linear(num_in, num_out, rng)
@@ -137,7 +128,6 @@ class DenoisingNetwork(WeightLearner):
     base_weights: Tensor
 
     def __init__(self, base: BaseSet, config: DenoisingWeightsConfig, rng: torch.Generator) -> None:
-        """Draw all layers but the last, which begins with zeros where it makes corrections."""
         super().__init__(base, config)
         self.register_buffer("base_weights", self.class_directions(base))
         num_dims, hidden, share = base.features.shape[1], config.hidden_dim, config.message_dropout
@@ -203,3 +193,17 @@ class DenoisingWeights(GeneratedWeights[DenoisingWeightsConfig]):
     def new_learner(self, base: BaseSet, rng: torch.Generator) -> DenoisingNetwork:
         """Draw the network."""
         return DenoisingNetwork(base, self._config, rng)
+
+
+ROWS = [
+    TableRow(
+        name="wDAE",
+        group="Later",
+        representation="wDAE",
+        config=DenoisingWeightsConfig(),
+        published=PUBLISHED,
+        space=SPACE,
+        quick={"num_episodes": 100},
+        make=lambda config, evaluation, checkpointing: DenoisingWeights(config, checkpointing),
+    )
+]

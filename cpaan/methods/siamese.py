@@ -25,8 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from cpaan.core.settings import Choice, Range, SearchSpace
 from cpaan.methods.base import MetaLearned
+from cpaan.methods.table_row import Choice, Range, SearchSpace, TableRow
 from cpaan.protocol.config import OWN
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.training.layers import Perceptron, PerceptronSettings, drop
@@ -35,11 +35,7 @@ from cpaan.training.learning import EpisodeRngs, LearningRun, LearningSettings
 
 @dataclass(frozen=True, kw_only=True)
 class SiameseConfig(PerceptronSettings, LearningSettings):
-    """Everything that decides a Siamese network, apart from features and seed.
-
-    Raises:
-        ValueError: If a value makes no sense.
-    """
+    """Everything that decides a Siamese network, apart from features and seed."""
 
     num_episodes: int = 2_000
     """Steps of training, each on new pairs."""
@@ -109,11 +105,6 @@ class SiameseNetwork(Perceptron):
     gain: Tensor
 
     def __init__(self, base: BaseSet, config: SiameseConfig, rng: torch.Generator) -> None:
-        """Draw the embedding's weights; ``rng`` is on the CPU.
-
-        Raises:
-            ValueError: If there are too few classes or examples, or they are not finite.
-        """
         super().__init__(base, config, rng)
         smallest = int(base.counts.argmin())
         if len(base.counts) < 2 or base.counts[smallest] < 2:
@@ -252,3 +243,17 @@ class Siamese(MetaLearned[SiameseConfig]):
         """Return scores, shape (Q, classes, examples), for examples (classes, examples, D)."""
         scores = self._network.compare_all(queries, examples.flatten(0, 1))
         return scores.unflatten(1, (examples.shape[0], examples.shape[1]))
+
+
+ROWS = [
+    TableRow(
+        name="SN",
+        representation="SN",
+        is_printed=True,
+        config=SiameseConfig(),
+        published=PUBLISHED,
+        space=SPACE,
+        quick={"num_episodes": 100},
+        make=lambda config, evaluation, checkpointing: Siamese(config, checkpointing),
+    )
+]

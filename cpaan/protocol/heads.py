@@ -7,7 +7,8 @@ Shapes: P = problems, B = base classes of the phase, N = novel classes, C = B + 
 S = synthetic examples a class, Q = queries, D = feature dimension.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -20,7 +21,7 @@ from cpaan.core.devices import (
     quick_products,
     set_rate,
 )
-from cpaan.protocol.config import EvaluationConfig
+from cpaan.protocol.config import OWN, EvaluationConfig
 from cpaan.protocol.tasks import LowShotTask
 
 
@@ -263,6 +264,54 @@ HEAD_CLASSES: dict[str, Callable[[EvaluationConfig], Head]] = {
     "knn": SoftNearestNeighbours,
     "linear": LinearClassifier,
 }
+
+
+class GroupedHeads:
+    """Heads of their own for the problems with each number of synthetic examples."""
+
+    def __init__(self, config: EvaluationConfig) -> None:
+        self._config = config
+        self._names = [name for name in config.heads if name != OWN]
+        self._groups: list[tuple[list[int], dict[str, Head]]] = []
+
+    def fit(
+        self,
+        task: LowShotTask,
+        synthetic: Tensor | Sequence[Tensor] | None,
+        rng_of: Callable[[str, int], torch.Generator],
+    ) -> None:
+        """Fit every head to real and synthetic examples.
+
+        Args:
+            task: The problems.
+            synthetic: Of every problem, P times shape (N, S, D); S may differ, and be zero.
+            rng_of: Returns a new stream for a head, by its name, and a number S.
+        """
+        if synthetic is None:
+            synthetic = [task.shots[0, :, :0]] * len(task.problems)
+        counts = [each.shape[1] for each in synthetic]
+        self._groups = []
+        for count in sorted(set(counts)):
+            members = [place for place, its_count in enumerate(counts) if its_count == count]
+            part = replace(task, problems=tuple(task.problems[place] for place in members))
+            examples = None
+            if count and isinstance(synthetic, Tensor):  # not copied: it may fill a GPU
+                examples = synthetic
+            elif count:
+                examples = torch.stack([synthetic[place] for place in members])
+            heads = {name: HEAD_CLASSES[name](self._config) for name in self._names}
+            for name, head in heads.items():
+                head.fit(part, examples, rng_of(name, count))
+            self._groups.append((members, heads))
+
+    def scores(self, queries: Tensor) -> dict[str, Tensor]:
+        """Return each head's scores, shape (P, Q, C), problems in the order of the task."""
+        places = torch.tensor([place for members, _ in self._groups for place in members])
+        order = places.argsort().to(queries.device)
+        return {
+            name: torch.cat([heads[name].scores(queries) for _, heads in self._groups])[order]
+            for name in self._names
+        }
 
 
 def real_shares(task: LowShotTask, synthetic: Tensor | None, config: EvaluationConfig) -> Tensor:

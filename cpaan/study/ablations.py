@@ -2,16 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
-from cpaan.gan.gans import GANS
 from cpaan.methods.registry import ROWS
 from cpaan.report.claims.neighbours import HARD, NEIGHBOURS, NOBODY, SOFT
 from cpaan.report.claims.reasons import WITHOUT_ADVERSARY
 from cpaan.report.page.contents import Ablation
 from cpaan.study.report_rows import Row
-from cpaan.study.space import Settled
 
 IDEAS = "ideas"
 """What CP-AAN+ adds; the other family is which base classes are related (Figure 5a)."""
@@ -35,7 +33,7 @@ def ablations_of_table(rows: Sequence[Row], num_seeds: int) -> list[Row]:
 
 def ablations_of_best(row: Row, num_seeds: int) -> list[Row]:
     """Return the ablations of the best row of a single study; none where it is no GAN."""
-    if not isinstance(row.settled.training, TrainConfig):
+    if ROWS[row.method].gan is None:
         return []
     found = _ablations(row, NEIGHBOURS, num_seeds)
     if ROWS[row.method].group == _EXTENDED:
@@ -44,8 +42,7 @@ def ablations_of_best(row: Row, num_seeds: int) -> list[Row]:
 
 
 def _ablations(row: Row, family: str, num_seeds: int) -> list[Row]:
-    training = row.settled.training
-    assert isinstance(training, TrainConfig), "of GANs only"
+    training = cast(TrainConfig, row.settled.training)  # only GANs have ablations
     changes = _neighbours(row, training) if family == NEIGHBOURS else _ideas(row, training)
     fewer = replace(row, seeds=row.seeds[:num_seeds])
     return [_changed(fewer, family, label, overrides) for label, overrides in changes.items()]
@@ -88,22 +85,16 @@ def _ideas(row: Row, training: TrainConfig) -> dict[str, Mapping[str, Any]]:
         },
         WITHOUT_ADVERSARY: {"adversarial_weight": 0.0},
     }
-    gan = GANS[ROWS[row.method].generation]
-    if gan.has_cycle:
+    gan = ROWS[row.method].gan
+    if gan and gan.has_cycle:
         found["without the cycle term"] = {"cycle_weight": 0.0}
-    if gan.has_covariance:
+    if gan and gan.has_covariance:
         found["without the covariance term"] = {"covariance_weight": 0.0}
     return found
 
 
 def _changed(row: Row, family: str, label: str, overrides: Mapping[str, Any]) -> Row:
-    known = row.settled.training.to_dict()
-    of_training = {name: value for name, value in overrides.items() if name in known}
-    others = {name: value for name, value in overrides.items() if name not in known}
-    settled = Settled(
-        row.settled.training.with_overrides(of_training),
-        row.settled.evaluation.with_overrides(others),
-    )
+    settled = row.settled.with_overrides(overrides)
     return replace(
         row,
         name=f"{row.name}: {label}",

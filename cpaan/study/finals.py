@@ -16,7 +16,7 @@ from cpaan.study.fleet import JobFailedError, WorkLostError, collect, start
 from cpaan.study.folder import Study
 from cpaan.study.job import score_job
 from cpaan.study.records import BEST, read_json
-from cpaan.study.searcher import ENDED, best_trials, score_of, settled_of
+from cpaan.study.searcher import ENDED, best_trials, settled_of
 from cpaan.study.space import Settled
 from cpaan.study.trial import Trial
 
@@ -57,7 +57,7 @@ def choose_best(
         WorkLostError: If machines or processes failed more often than is forgiven.
     """
     config = study.config
-    finalists = best_trials(optuna_study, config, config.num_finalists)
+    finalists = best_trials(optuna_study, config.num_finalists)
     if not finalists:
         return None
     seeds = range(config.seed, config.seed + config.num_final_seeds)
@@ -140,7 +140,7 @@ def _final_row(
         "score": study.config.score(novel, everything),
         "novel_top5": novel,
         "all_top5": everything,
-        "score_in_search": score_of(trial, study.config),
+        "score_in_search": trial.values[0],
         "score_by_seed": {
             str(seed): study.config.score(*scores) for seed, scores in sorted(found.items())
         },

@@ -9,15 +9,13 @@ from typing import Any
 
 from cpaan.core.provenance import describe_run
 from cpaan.core.settings import Settings
-from cpaan.gan.config import TrainConfig
 from cpaan.methods.registry import ROWS, num_episodes_of
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.study.config import DataReference, StudyConfig
-from cpaan.study.gan_space import GanSpace
 from cpaan.study.job import Job
 from cpaan.study.records import BEST, CONFIG, OPTUNA, Records, read_json
-from cpaan.study.space import RowSpace, Settled, Space
+from cpaan.study.space import Settled, Space
 from cpaan.study.storage import Storage
 
 _MAY_CHANGE = ("num_trials",)
@@ -65,17 +63,7 @@ class Study:
         """What is proposed."""
         phases = (self.data.split.validation, self.data.split.test)
         num_base = sum(len(phase.base) for phase in phases)
-        method, training, evaluation = self.config.method, self.training, self.evaluation
-        if not isinstance(training, TrainConfig):
-            return RowSpace(method, training, evaluation, num_base)
-        return GanSpace(
-            method=method,
-            training=training,
-            evaluation=evaluation,
-            num_dims=self.num_dims,
-            num_base=num_base,
-            wide=self.config.wide,
-        )
+        return Space(self.config.method, self.training, self.evaluation, num_base, self.num_dims)
 
     def job(self, number: int, settled: Settled, seed: int) -> Job:
         """Return the training of a trial's settings with some seed, to be evaluated at no mark."""

@@ -18,7 +18,8 @@ from cpaan.evaluation.runner import to_records
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.gans import GANS
 from cpaan.gan.spiral import SPIRAL_CONFIG, draw_points, run_spiral, to_plain
-from cpaan.methods.registry import IN_PN, ROWS
+from cpaan.methods.registry import ROWS
+from cpaan.methods.table_row import IN_PN
 from cpaan.protocol.config import HEADS, OWN
 from cpaan.report.page.contents import REPORT
 from cpaan.report.page.page import FIGURES, FINDINGS, INDEX, write_page
@@ -92,7 +93,7 @@ def make_report(
         none=next((name for name in names if name in ("none", f"none{IN_PN}")), rows[-1].name),
         layouts=_layouts(rows, found),
     )
-    if not isinstance(study.training, TrainConfig):
+    if ROWS[study.config.method].gan is None:
         tables = replace(tables, trial_0="the recommended settings")
     about = {
         **_about([*rows, *extra], found, settings, heads, cluster),

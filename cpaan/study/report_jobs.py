@@ -14,7 +14,7 @@ import torch
 from cpaan.core.provenance import count_test_reads, record_test_read
 from cpaan.data.splits import TEST_PHASE, ShotRows
 from cpaan.evaluation.scoring import draw_phase, run_method
-from cpaan.methods.registry import ROWS, heads_of, num_episodes_of
+from cpaan.methods.registry import ROWS, num_episodes_of
 from cpaan.protocol.priors import best_heads, best_priors, with_priors
 from cpaan.protocol.tasks import check_phase, read_phase
 from cpaan.report.illustration import Illustration, illustrate
@@ -67,7 +67,7 @@ def evaluate_rows(
             was measured.
     """
     for row in rows:
-        if not heads_of(row.method, row.settled.evaluation.with_overrides({"heads": heads})):
+        if not ROWS[row.method].heads_among(heads):
             known = ", ".join(ROWS[row.method].heads)
             raise ValueError(f"{row.name} has the heads {known}, got {', '.join(heads)}")
     study = rows[0].study

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cpaan.methods.registry import CONTROLS, IN_PN, ROWS, num_episodes_of
+from cpaan.methods.controls import CONTROLS
+from cpaan.methods.registry import ROWS, num_episodes_of
+from cpaan.methods.table_row import IN_PN
 from cpaan.report.page.contents import Ablation
 from cpaan.study.finals import in_full
 from cpaan.study.folder import Study
@@ -91,7 +93,7 @@ def rows_of(study: Study, best: dict[str, Any], settings: ReportSettings) -> lis
         if name != config.method
     ]
     if best["trial"] != 0:
-        trials = open_study(study.folder / OPTUNA, config).get_trials(deepcopy=False)
+        trials = open_study(study.folder / OPTUNA).get_trials(deepcopy=False)
         first = in_full(settled_of(trials[0], config), config)
         rows.append(Row(f"{config.method}, trial 0", config.method, first, seeds, study, 0))
     return [*rows, _best_row(f"{config.method}, best", study, best, settings)]

@@ -1,7 +1,7 @@
 """The search: trials on Ray Tune, proposed by Optuna; then the best of them, scored again."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -58,7 +58,6 @@ def search(
     cluster: Cluster,
     watch: Watch,
     *,
-    points: Sequence[dict[str, Any]] = (),
     num_concurrent: int | None = None,
     timeout_seconds: float | None = None,
 ) -> Outcome:
@@ -68,7 +67,6 @@ def search(
         study: What to search, and where it is kept.
         cluster: Where.
         watch: Who looks on.
-        points: Parameters to try after the paper's two points.
         num_concurrent: Trials at a time; by default as many as there is room for.
         timeout_seconds: After which nothing new is begun, and what runs is left for later.
 
@@ -80,21 +78,20 @@ def search(
     deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
     cluster.check(study.config)
     with study.locked():
-        return _search(study, cluster, watch, points, num_concurrent, deadline)
+        return _search(study, cluster, watch, num_concurrent, deadline)
 
 
 def _search(
     study: Study,
     cluster: Cluster,
     watch: Watch,
-    points: Sequence[dict[str, Any]],
     num_concurrent: int | None,
     deadline: float | None,
 ) -> Outcome:
     check_machines(study.storage, watch.say)
     study.write()
-    optuna_study = open_study(study.folder / OPTUNA, study.config)
-    enqueue_points(optuna_study, study.space, points)
+    optuna_study = open_study(study.folder / OPTUNA)
+    enqueue_points(optuna_study, study.space)
     records = study.records
 
     upkeep = Upkeep(study, optuna_study, records, watch.show)
@@ -150,7 +147,7 @@ def run_trials(
         job = study.job(number, settled, config.seed)
         return Trial(number, replace(job, marks=marks), config)
 
-    stops_early = config.early_stopping and not config.pareto and len(marks) > 1
+    stops_early = config.early_stopping and len(marks) > 1
     searcher = OptunaSearcher(
         optuna_study, study.space, config, make_trial, upkeep.changed, upkeep.begin_anew
     )

@@ -27,41 +27,28 @@ from cpaan.study.trial import ALL_TOP5, CURVE, EPISODE, NOVEL_TOP5, PROBLEM, SCO
 
 STUDY_NAME = "cpaan"
 WHOSE = "whose"
-_POINT = "point"
 _NUM_RANDOM = 6  # trials before the sampler learns from them
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
-def open_study(path: Path, config: StudyConfig) -> optuna.Study:
+def open_study(path: Path) -> optuna.Study:
     """Open the Optuna study in a file, or make it; what others write later may not be seen."""
     path.parent.mkdir(parents=True, exist_ok=True)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna.create_study(
         storage=OwnStorage(RDBStorage(f"sqlite:///{path}")),
         study_name=STUDY_NAME,
-        directions=[StudyDirection.MAXIMIZE] * (2 if config.pareto else 1),
+        direction=StudyDirection.MAXIMIZE,
         load_if_exists=True,
     )
 
 
-def enqueue_points(
-    study: optuna.Study, space: Space, points: Sequence[dict[str, Any]] = ()
-) -> None:
-    """Queue the points that a space begins with, then further ones, unless the study has them.
-
-    Args:
-        study: Where.
-        space: Whose points.
-        points: Parameters by name; those that are left out are chosen by the sampler.
-    """
-    known = [trial.user_attrs for trial in study.get_trials(deepcopy=False)]
-    queue: list[tuple[dict[str, Any], dict[str, Any]]] = [
-        (space.point(whose), {WHOSE: whose}) for whose in space.points
-    ]
-    queue += [(dict(point), {_POINT: number}) for number, point in enumerate(points)]
-    for parameters, mark in queue:
-        if not any(mark.items() <= attributes.items() for attributes in known):
-            study.enqueue_trial(parameters, user_attrs=mark)
+def enqueue_points(study: optuna.Study, space: Space) -> None:
+    """Queue the points that a space begins with, unless the study has them."""
+    known = [trial.user_attrs.get(WHOSE) for trial in study.get_trials(deepcopy=False)]
+    for whose in space.points:
+        if whose not in known:
+            study.enqueue_trial(space.point(whose), user_attrs={WHOSE: whose})
 
 
 class OptunaSearcher(Searcher):
@@ -173,18 +160,15 @@ class OptunaSearcher(Searcher):
                 self._study.tell(trial, state=TrialState.FAIL)
             elif result[EPISODE] < self._space.num_episodes:
                 self._study.tell(trial, state=TrialState.PRUNED)
-            elif self._config.pareto:
-                self._study.tell(trial, [result[NOVEL_TOP5], result[ALL_TOP5]])
             else:
                 self._study.tell(trial, result[SCORE])
 
     def _note(self, trial: optuna.Trial, result: dict[str, Any]) -> None:
         known = trial.user_attrs.get(CURVE, [])
         if len(result[CURVE]) > len(known):
-            if not self._config.pareto:  # for which Optuna has no intermediate values
-                for entry in result[CURVE][len(known) :]:
-                    score = self._config.score(entry[NOVEL_TOP5], entry[ALL_TOP5])
-                    trial.report(score, entry[EPISODE])
+            for entry in result[CURVE][len(known) :]:
+                score = self._config.score(entry[NOVEL_TOP5], entry[ALL_TOP5])
+                trial.report(score, entry[EPISODE])
             trial.set_user_attr(CURVE, result[CURVE])
         if result[PROBLEM] is not None or PROBLEM in trial.user_attrs:
             trial.set_user_attr(PROBLEM, result[PROBLEM])
@@ -248,25 +232,10 @@ class ResumableASHA(ASHAScheduler):
         return self.STOP if self.STOP in decisions else self.CONTINUE
 
 
-def best_trials(study: optuna.Study, config: StudyConfig, count: int) -> list[FrozenTrial]:
-    """Return finished trials, the best first.
-
-    With two objectives, those that no other one beats in both come first.
-    """
+def best_trials(study: optuna.Study, count: int) -> list[FrozenTrial]:
+    """Return finished trials, the best first; of equal ones, the earlier first."""
     done = study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
-    front = {trial.number for trial in study.best_trials} if done and config.pareto else set()
-
-    def key(trial: FrozenTrial) -> tuple[bool, float, int]:
-        is_first = not config.pareto or trial.number in front
-        return (is_first, score_of(trial, config), -trial.number)
-
-    return sorted(done, key=key, reverse=True)[:count]
-
-
-def score_of(trial: FrozenTrial, config: StudyConfig) -> float:
-    """Return the score of a finished trial."""
-    values: list[float] = trial.values
-    return config.score(*values) if config.pareto else values[0]
+    return sorted(done, key=lambda trial: (-trial.values[0], trial.number))[:count]
 
 
 def settled_of(trial: FrozenTrial, config: StudyConfig) -> Settled:

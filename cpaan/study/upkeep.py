@@ -78,7 +78,7 @@ class Upkeep:
     def forget(self) -> None:
         """Remove what only a trial that goes on would need; the best few stay for the end."""
         config = self._study.config
-        best = best_trials(self._optuna_study, config, config.num_finalists)
+        best = best_trials(self._optuna_study, config.num_finalists)
         needed = {trial.number for trial in best}
         ended = self._optuna_study.get_trials(deepcopy=False, states=ENDED)
         numbers = {trial.number for trial in ended} - needed - self._forgotten

@@ -121,7 +121,7 @@ def test_options_reach_the_study(capsys):
     config = dry_run(
         capsys,
         *("--method", "c-GAN", "--workers-per-trial", "2", "--gpus-per-worker", "0.25"),
-        *("--weights", "2,1", "--pareto", "--no-early-stopping", "--wide", "--head", "centroid"),
+        *("--weights", "2,1", "--no-early-stopping", "--head", "centroid"),
         *("--seed", "7", "--set", "num_finalists=2"),
     )["config"]
 
@@ -131,9 +131,7 @@ def test_options_reach_the_study(capsys):
         gpus_per_worker=0.25,
         novel_weight=2.0,
         all_weight=1.0,
-        pareto=True,
         early_stopping=False,
-        wide=True,
         head="centroid",
         seed=7,
         num_finalists=2,
@@ -147,8 +145,8 @@ def test_options_reach_the_study(capsys):
         (["--method", "d-GAN"], "unknown method 'd-GAN', did you mean c-GAN"),
         (["--episodes", "5", "--workers-per-trial", "2"], "5 episodes cannot be shared by 2"),
         (["--set", "nonsense=1"], "unknown setting 'nonsense'"),
-        (["--set", "cycle_weight=1000"], "cycle_weight is searched: --points has values of it"),
-        (["--wide", "--set", "residual=none"], "residual is searched"),
+        (["--set", "cycle_weight=1000"], "cycle_weight is searched, so it cannot be set"),
+        (["--set", "generator_learning_rate=0.1"], "generator_learning_rate is searched"),
         (["--short", "3"], "100 episodes of CP-AAN+ cannot be shortened to one in 3"),
         (
             ["--set", "num_ways=75", "--set", "batch_size=1000"],
@@ -158,10 +156,9 @@ def test_options_reach_the_study(capsys):
         (["--timeout", "soon"], "'soon' is no time like 90, 10m or 2h"),
         (["--weights", "1"], "'1' is not two numbers"),
         (["--features", "nowhere.parquet"], "no such file: nowhere.parquet"),
-        (["--points", "nowhere.json"], "nowhere.json"),
         (["--resume"], "there is no study in results/"),
         (["--resume", "nothing"], "results/nothing has no config.json"),
-        (["--resume", "x", "--preset", "paper"], "--resume has its study, its preset and its"),
+        (["--resume", "x", "--preset", "paper"], "--resume has its study and its preset"),
         (["--storage", "nosuchscheme://x"], "storage nosuchscheme://x/"),
         (["--address", "ray://host:10001"], "a study is no client"),
         (["--gpus-per-worker", "1.5"], "gpus_per_worker must be a whole number or a fraction"),
@@ -243,24 +240,6 @@ def test_a_study_of_another_machine_is_not_begun_over(capsys):
 
     assert "shared/mine has a study: python tune/search.py --resume mine goes on with it" in line
     assert Path("shared/mine/config.json").read_text() == "{}"
-
-
-@pytest.mark.parametrize(
-    ("points", "message"),
-    [
-        ([{"cycle_wieght": 3.0}], "point 0 of p.json: no parameters of such a point: cycle_wieght"),
-        ([{}, {"cycle_weight": 1000}], "point 1 of p.json: cycle_weight is 1000, but the search"),
-        ([{"cycle_weight": "much"}], "point 0 of p.json: cycle_weight is much, but the search"),
-        ([{"neighbours": "none"}], "neighbours is none, but the search knows soft, hard"),
-        ([{"num_neighbours": 3}], "no parameters of such a point: num_neighbours"),
-        ([{}] * 11, "p.json has 11 points, and --trials room for 10"),
-        ({}, "p.json is no list of parameters"),
-    ],
-)
-def test_points_are_checked_before_anything_is_done(capsys, points, message):
-    Path("p.json").write_text(json.dumps(points))
-
-    assert message in refused(capsys, search, "--points", "p.json")
 
 
 def test_trial_0_has_the_printed_weights_whatever_else_is_set(capsys):
@@ -408,9 +387,8 @@ def test_the_whole_table_can_be_searched_on_the_built_in_features(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--head", "knn"], "--points and --head are of one method, and there are several here"),
-        (["--points", "p.json"], "--points and --head are of one method"),
-        (["--set", "MN.dropout=0.1"], "dropout is searched: --points has values of it"),
+        (["--head", "knn"], "--head is of one method, and there are several here"),
+        (["--set", "MN.dropout=0.1"], "dropout is searched, so it cannot be set"),
         (["--set", "LR.dropout=0.1"], "LR of --set LR.dropout is none of none, MN, AWG"),
         (["--set", "speed=1"], "unknown setting 'speed': no method here has it"),
         (["--set", "num_queries=1000"], "has 150 train rows"),
@@ -441,7 +419,7 @@ def test_a_row_that_wants_cosine_trained_features_is_searched_on_these(capsys, s
     assert len(fingerprints) == 2
 
     line = refused(capsys, search, "--method", "AWG-cosine", *data, *sets)
-    assert "AWG-cosine wants features of a backbone that was trained with a cosine" in line
+    assert "AWG-cosine needs features of a backbone that was trained with a cosine" in line
 
     # Other processes bring them into the order of the others, which makes them the same features.
     other = ["--cosine-features", "other.parquet"]

@@ -10,7 +10,6 @@ from cpaan import EvaluationConfig, Phase, Split, open_features, write_features
 from cpaan.methods.registry import ROWS
 from cpaan.study.config import PRESETS, DataReference, StudyConfig
 from cpaan.study.folder import Study
-from cpaan.study.gan_space import GanSpace
 from cpaan.study.job import Evaluation, Job, Report
 from cpaan.study.records import OPTUNA
 from cpaan.study.report_rows import Row
@@ -38,7 +37,7 @@ def new_space(method: str = "cCov-GAN", preset: str = "quick", **fields: object)
     """Around a preset, on data like the built-in ones: 512 dimensions, 100 base classes."""
     training, evaluation = PRESETS[preset].recommended(method)
     settings = {"training": training, "evaluation": evaluation, "num_dims": 512, "num_base": 100}
-    return GanSpace(method=method, **{**settings, "wide": False, **fields})
+    return Space(method=method, **{**settings, **fields})
 
 
 CONFIG = StudyConfig(num_trials=12)
@@ -69,7 +68,7 @@ class Search:
 
     def __init__(self, folder: Path, config: StudyConfig = CONFIG) -> None:
         self.config = config
-        self.study = open_study(folder / OPTUNA, config)
+        self.study = open_study(folder / OPTUNA)
         enqueue_points(self.study, SPACE)
         self.num_changes = 0
         self.searcher = OptunaSearcher(

@@ -16,7 +16,6 @@ from tensorboardX.proto.event_pb2 import Event
 from cpaan import Phase, Split
 from cpaan.study.config import DataReference
 from cpaan.study.folder import Study, newest_study, read_study
-from cpaan.study.job import Evaluation, Report
 from cpaan.study.records import OPTUNA, TRIALS, Records, read_json, trial_table
 from cpaan.study.searcher import (
     ResumableASHA,
@@ -26,7 +25,7 @@ from cpaan.study.searcher import (
 )
 from cpaan.study.space import AS_PRINTED, RECOMMENDED, Settled
 from cpaan.study.storage import Storage
-from cpaan.study.trial import ALL_TOP5, CURVE, EPISODE, NOVEL_TOP5, to_metrics
+from cpaan.study.trial import ALL_TOP5, CURVE, EPISODE, NOVEL_TOP5
 from helpers.studies import CONFIG, MARKS, SPACE, Search, result_of
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -47,7 +46,7 @@ def test_the_first_two_trials_are_the_papers(search):
 
 
 def test_further_points_follow_once(tmp_path):
-    study = open_study(tmp_path / OPTUNA, CONFIG)
+    study = open_study(tmp_path / OPTUNA)
 
     for _ in range(2):
         enqueue_points(study, SPACE, [{"cycle_weight": 7.0}])
@@ -218,17 +217,6 @@ def test_another_seed_proposes_other_parameters(tmp_path):
     assert first[2] != second[2]
 
 
-def test_with_two_objectives_both_are_told(tmp_path):
-    search = Search(tmp_path, replace(CONFIG, pareto=True))
-
-    search.suggest("a")
-    search.report("a", 40)
-    search.end("a", 40, 45, 50)
-
-    assert search.trial(0).values == [60, 40]
-    assert search.trial(0).state == TrialState.COMPLETE
-
-
 def test_the_best_trials_are_the_finished_ones_by_their_scores(search):
     search.run("a", 0, 0, 50)
     search.run("b", 0, 99)
@@ -236,25 +224,14 @@ def test_the_best_trials_are_the_finished_ones_by_their_scores(search):
     search.run("d", 0, 0, 50)
     search.suggest("e")
 
-    assert [trial.number for trial in best_trials(search.study, CONFIG, 3)] == [2, 0, 3]
-    assert [trial.number for trial in best_trials(search.study, CONFIG, 1)] == [2]
-
-
-def test_of_two_objectives_the_unbeaten_trials_come_first(tmp_path):
-    config = replace(CONFIG, pareto=True)
-    search = Search(tmp_path, config)
-    for name, values in {"a": (80, 20), "b": (50, 49), "c": (52, 60), "d": (79, 19)}.items():
-        search.suggest(name)
-        curve = (Evaluation(200, *values, 1.0),)
-        search.searcher.on_trial_complete(name, to_metrics(Report(curve), config))
-
-    assert [trial.number for trial in best_trials(search.study, config, 4)] == [2, 0, 1, 3]
+    assert [trial.number for trial in best_trials(search.study, 3)] == [2, 0, 3]
+    assert [trial.number for trial in best_trials(search.study, 1)] == [2]
 
 
 def test_there_is_no_best_trial_before_one_has_finished(search):
     search.run("a", 40)
 
-    assert best_trials(search.study, CONFIG, 5) == []
+    assert best_trials(search.study, 5) == []
 
 
 class Ladder:
@@ -327,7 +304,7 @@ def test_half_of_those_that_reach_a_rung_go_on_whether_restarted_or_not(tmp_path
 @pytest.mark.parametrize("num_episodes", [200, 10, 100_000])
 def test_the_last_mark_stops_no_trial(tmp_path, num_episodes):
     marks = CONFIG.marks(num_episodes)
-    scheduler = ResumableASHA(CONFIG, marks, open_study(tmp_path / OPTUNA, CONFIG))
+    scheduler = ResumableASHA(CONFIG, marks, open_study(tmp_path / OPTUNA))
 
     for number in range(4):
         config = {"trial": SimpleNamespace(number=number)}
@@ -408,7 +385,7 @@ def test_records_elsewhere_are_copies_that_can_be_read(told, tmp_path):
     records.update(told.study, CONFIG)
     records.write_json("best.json", {"score": 50.0})
 
-    copy = open_study(elsewhere / OPTUNA, CONFIG)
+    copy = open_study(elsewhere / OPTUNA)
     assert [trial.state for trial in copy.get_trials()] == [
         trial.state for trial in told.study.get_trials()
     ]

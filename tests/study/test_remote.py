@@ -85,13 +85,13 @@ def test_the_command_there_has_the_same_arguments_and_its_files(tmp_path, monkey
     """The shell of the head is a real one here, and its python tells what it was given."""
     sent = tmp_path / "sent it"
     (sent / "inputs").mkdir(parents=True)
-    points = write(tmp_path / "my points.json", "[]")
+    split = write(tmp_path / "my split.json", "[]")
     told = tmp_path / "told"
     python = write(tmp_path / "python", f'#!/bin/sh\nprintf "%s\\n" "$@" > "{told}"\n')
     python.chmod(0o755)
 
-    arguments = ["--set", "a=b c", "--points", str(points)]
-    command = Command("search.py", "mine", arguments, {"--points": [str(points)]})
+    arguments = ["--set", "a=b c", "--split", str(split)]
+    command = Command("search.py", "mine", arguments, {"--split": [str(split)]})
     entrypoint, files = command.entrypoint()
     for name, path in files.items():
         shutil.copy(path, sent / "inputs" / name)
@@ -100,7 +100,7 @@ def test_the_command_there_has_the_same_arguments_and_its_files(tmp_path, monkey
 
     script, *given = told.read_text().splitlines()
     assert script == f"{sent}/tune/search.py"
-    assert given[:5] == [*arguments, "--points"]
+    assert given[:5] == [*arguments, "--split"]
     assert Path(given[5]).read_text() == "[]"
     assert Path(given[5]).parent == sent / "inputs"
     assert given[6:] == ["--cluster="]
@@ -147,7 +147,7 @@ class NoJobs:
         (search, ["--study", "a/b"], "a study's name has letters"),
         (search, ["--resume", ".."], "a study's name has letters"),
         (report, ["a b"], "a study's name has letters"),
-        (search, ["--points", "absent.json"], "there is no file absent.json"),
+        (search, ["--split", "absent.json"], "there is no file absent.json"),
         (search, ["--dry-run"], "--dry-run shows what this machine would do"),
         (search, ["--study", "mine"], "results/mine exists: --resume mine goes on with it"),
         (search, ["--study", "other", "--stop"], "nothing runs there for other"),

@@ -166,11 +166,9 @@ def test_a_study_is_searched_gone_on_with_and_reported(
     assert "trial 0" in said
 
 
-def test_two_objectives_and_a_storage_elsewhere(two_cpus, study_features, tmp_path, capsys):
+def test_a_storage_elsewhere(two_cpus, study_features, tmp_path, capsys):
     elsewhere = tmp_path / "elsewhere"
-
-    more = ("--pareto", "--storage", str(elsewhere))
-
+    more = ("--no-early-stopping", "--storage", str(elsewhere))
     status = search(arguments(study_features, "--study", "two", "--trials", "2", *more))
 
     assert status == 0
@@ -179,7 +177,7 @@ def test_two_objectives_and_a_storage_elsewhere(two_cpus, study_features, tmp_pa
     for name in ("config.json", "trials.parquet", "best.json", "optuna.db"):
         assert (elsewhere / "two" / name).exists()
     copy = optuna.load_study(study_name="cpaan", storage=f"sqlite:///{elsewhere}/two/optuna.db")
-    assert [len(trial.values) for trial in copy.trials] == [2, 2]
+    assert len(copy.trials) == 2
 
     # On a machine that has nothing of it.
     Path("results").rename("lost")

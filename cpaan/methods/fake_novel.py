@@ -2,7 +2,7 @@
 
 An episode takes some base classes for novel: of these only a few shots are shown, while the others
 keep their weights. Queries of both are classified among both. What differs between the methods that
-learn this way, how weights are made of shots, is a `WeightLearner`.
+learn this way, how weights are made from shots, is a `WeightLearner`.
 
 Shapes: D = feature dimension, C = all base classes, B = base classes at hand, N = novel classes,
 K = shots, P = problems, Q = queries.
@@ -34,11 +34,7 @@ from cpaan.training.learning import (
 
 @dataclass(frozen=True, kw_only=True)
 class FakeNovelSettings(EpisodeSettings, LearningSettings):
-    """What an episode consists of, and what the cosine classifier sees.
-
-    Raises:
-        ValueError: If a value makes no sense.
-    """
+    """What an episode consists of, and what the cosine classifier sees."""
 
     num_ways: int = 400
     """Classes of an episode, fake-novel and base; all base classes where there are fewer."""
@@ -87,11 +83,6 @@ class WeightLearner(Learner):
     centre: Tensor
 
     def __init__(self, base: BaseSet, config: FakeNovelSettings) -> None:
-        """Find the middle of the classes, from which features are seen.
-
-        Raises:
-            ValueError: If there are too few examples, or they or their squares are not finite.
-        """
         super().__init__()
         self._config = config
         self._episodes = FewShotEpisodes(base, config)
@@ -149,7 +140,7 @@ class WeightLearner(Learner):
 
 
 class GeneratedWeights(MetaLearned[C]):
-    """A cosine classifier with generated weights; subclasses say who generates them."""
+    """A cosine classifier with generated weights; subclasses draw the generator."""
 
     @abstractmethod
     def new_learner(self, base: BaseSet, rng: torch.Generator) -> WeightLearner:
