@@ -104,9 +104,9 @@ class TableRow:
         return self.published.with_overrides(changed)
 
     def space_for(
-        self, training: Settings, evaluation: EvaluationConfig, num_base: int, num_dims: int
+        self, training: Settings, evaluation: EvaluationConfig, num_dims: int, num_base: int
     ) -> SearchSpace:
-        """Return what a search tries on data with so many base classes and dimensions."""
+        """Return what a search tries on data with so many dimensions and base classes."""
         settings: NeighbourSettings = evaluation
         num_related = num_base
         if isinstance(training, NeighbourSettings):

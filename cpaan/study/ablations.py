@@ -8,8 +8,7 @@ from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
 from cpaan.methods.registry import ROWS
 from cpaan.report.claims.neighbours import HARD, NEIGHBOURS, NOBODY, SOFT
 from cpaan.report.claims.reasons import WITHOUT_ADVERSARY
-from cpaan.report.page.contents import Ablation
-from cpaan.study.report_rows import Row
+from cpaan.study.report_rows import MeasuredRow
 
 IDEAS = "ideas"
 """What CP-AAN+ adds; the other family is which base classes are related (Figure 5a)."""
@@ -20,7 +19,7 @@ _NUMBERS_OF_NEIGHBOURS = (1, 5, 20, 50)
 _EXTENDED = "CP-AAN+"
 
 
-def ablations_of_table(rows: Sequence[Row], num_seeds: int) -> list[Row]:
+def ablations_of_table(rows: Sequence[MeasuredRow], num_seeds: int) -> list[MeasuredRow]:
     """Return the ablations of the rows of a table, with so many of their seeds."""
     by_name = {row.name: row for row in rows}
     found = []
@@ -31,7 +30,7 @@ def ablations_of_table(rows: Sequence[Row], num_seeds: int) -> list[Row]:
     return found
 
 
-def ablations_of_best(row: Row, num_seeds: int) -> list[Row]:
+def ablations_of_best(row: MeasuredRow, num_seeds: int) -> list[MeasuredRow]:
     """Return the ablations of the best row of a single study; none where it is no GAN."""
     if ROWS[row.method].gan is None:
         return []
@@ -41,16 +40,16 @@ def ablations_of_best(row: Row, num_seeds: int) -> list[Row]:
     return found
 
 
-def _ablations(row: Row, family: str, num_seeds: int) -> list[Row]:
-    training = cast(TrainConfig, row.settled.training)  # only GANs have ablations
+def _ablations(row: MeasuredRow, family: str, num_seeds: int) -> list[MeasuredRow]:
+    training = cast(TrainConfig, row.resolved.training)  # only GANs have ablations
     changes = _neighbours(row, training) if family == NEIGHBOURS else _ideas(row, training)
     fewer = replace(row, seeds=row.seeds[:num_seeds])
-    return [_changed(fewer, family, label, overrides) for label, overrides in changes.items()]
+    return [fewer.changed(family, label, overrides) for label, overrides in changes.items()]
 
 
-def _neighbours(row: Row, training: TrainConfig) -> dict[str, Mapping[str, Any]]:
+def _neighbours(row: MeasuredRow, training: TrainConfig) -> dict[str, Mapping[str, Any]]:
     """Return overrides by label: every kind of neighbours, and of the hard one every number."""
-    split = row.study.data.split
+    split = row.source.data.split
     num_base = len(split.validation.base) + len(split.test.base)
     num_meta_base = num_base - training.num_ways
     perplexity = training.perplexity
@@ -65,10 +64,10 @@ def _neighbours(row: Row, training: TrainConfig) -> dict[str, Mapping[str, Any]]
     return {NOBODY: {"neighbours": "none"}, SOFT: soft, **hard}
 
 
-def _ideas(row: Row, training: TrainConfig) -> dict[str, Mapping[str, Any]]:
+def _ideas(row: MeasuredRow, training: TrainConfig) -> dict[str, Mapping[str, Any]]:
     """Return overrides by label: each takes one idea back to the paper, or one term away."""
     faithful = TrainConfig.faithful()
-    share = row.study.config.workers_per_trial  # each has as many episodes as the others
+    share = row.source.config.workers_per_trial  # each has as many episodes as the others
     found: dict[str, Mapping[str, Any]] = {
         "without the prototype term": {"prototype_weight": 0.0},
         "shots as real examples": {"real_examples": faithful.real_examples},
@@ -78,7 +77,7 @@ def _ideas(row: Row, training: TrainConfig) -> dict[str, Mapping[str, Any]]:
         },
         "synthetic as if real": META_TESTING_AS_PRINTED,
         "a fifth of the synthetic examples": {
-            "num_synthetic": max(1, row.settled.evaluation.num_synthetic // 5)
+            "num_synthetic": max(1, row.resolved.evaluation.num_synthetic // 5)
         },
         "half of the training": {
             "num_episodes": max(1, training.num_episodes // 2 // share) * share
@@ -91,15 +90,3 @@ def _ideas(row: Row, training: TrainConfig) -> dict[str, Mapping[str, Any]]:
     if gan and gan.has_covariance:
         found["without the covariance term"] = {"covariance_weight": 0.0}
     return found
-
-
-def _changed(row: Row, family: str, label: str, overrides: Mapping[str, Any]) -> Row:
-    settled = row.settled.with_overrides(overrides)
-    return replace(
-        row,
-        name=f"{row.name}: {label}",
-        settled=settled,
-        ablation=Ablation(row.name, family, label),
-        # What changes nothing needs no training of its own.
-        same_as=row.name if settled == row.settled else None,
-    )

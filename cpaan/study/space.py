@@ -27,7 +27,7 @@ class Suggests(Protocol):
 
 
 @dataclass(frozen=True)
-class Settled:
+class Resolved:
     """All settings of one trial."""
 
     training: Settings
@@ -38,12 +38,12 @@ class Settled:
         """Return recorded settings of a method."""
         return cls(type(ROWS[method].config)(**training), EvaluationConfig(**evaluation))
 
-    def with_overrides(self, overrides: Mapping[str, Any]) -> "Settled":
+    def with_overrides(self, overrides: Mapping[str, Any]) -> "Resolved":
         """Return a copy with some settings replaced, of training or otherwise of evaluation."""
         known = self.training.to_dict()
         of_training = {name: value for name, value in overrides.items() if name in known}
         others = {name: value for name, value in overrides.items() if name not in known}
-        return Settled(
+        return Resolved(
             self.training.with_overrides(of_training), self.evaluation.with_overrides(others)
         )
 
@@ -55,8 +55,8 @@ class Space:
     method: str
     training: Settings
     evaluation: EvaluationConfig
-    num_base: int
     num_dims: int
+    num_base: int
 
     @property
     def num_episodes(self) -> int:
@@ -73,17 +73,17 @@ class Space:
     def searched(self) -> SearchSpace:
         """The parameters by name."""
         row = ROWS[self.method]
-        return row.space_for(self.training, self.evaluation, self.num_base, self.num_dims)
+        return row.space_for(self.training, self.evaluation, self.num_dims, self.num_base)
 
-    def around(self, whose: str) -> Settled:
+    def around(self, whose: str) -> Resolved:
         """Return the settings that a proposal changes: ours, or the source's at the same sizes."""
         row = ROWS[self.method]
         published = row.published_for(self.training) if whose == AS_PRINTED else None
         if published is None:
-            return Settled(self.training, self.evaluation)
-        return Settled(published, self.evaluation.with_overrides(row.published_evaluation))
+            return Resolved(self.training, self.evaluation)
+        return Resolved(published, self.evaluation.with_overrides(row.published_evaluation))
 
-    def propose(self, trial: Suggests, whose: str = RECOMMENDED) -> Settled:
+    def propose(self, trial: Suggests, whose: str = RECOMMENDED) -> Resolved:
         """Return the settings of one trial; a parameter without effect is not asked for.
 
         The settings of the source are taken as they are: they differ from ours in more than the

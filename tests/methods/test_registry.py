@@ -21,8 +21,7 @@ from cpaan.protocol.config import HEADS, OWN, EvaluationConfig
 from cpaan.report.published import TABLE_1 as PRINTED
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.study.config import PRESETS
-from cpaan.study.space import AS_PRINTED, RECOMMENDED
-from helpers.studies import new_space
+from cpaan.study.space import AS_PRINTED, RECOMMENDED, Space
 
 OF_THE_PAPER = [
     *("LR", "SN", "MAML", "PN", "MN", "PMN", "AWG", "FH", "P-FH", "FI-PN", "FI-PMN"),
@@ -162,7 +161,7 @@ def test_every_row_can_be_searched_with_every_preset_on_the_built_in_features():
     """They have 150 train rows or more of every base class."""
     num_rows = {f"class{number:02d}": 150 for number in range(76)}
     for name, preset in product(METHODS, PRESETS):
-        row, space = ROWS[name], new_space(name, preset, num_base=76)
+        row, space = ROWS[name], Space(name, *PRESETS[preset].recommended(name), 512, 76)
         of_training = set(row.config.to_dict())
 
         assert {*row.quick, *row.full} <= of_training, name

@@ -9,8 +9,7 @@ from cpaan.gan.gans import GANS, check_objective
 from cpaan.gan.training_data import check_training
 from cpaan.methods.registry import METHODS, ROWS
 from cpaan.study.config import PRESETS, StudyConfig
-from cpaan.study.space import AS_PRINTED, RECOMMENDED, Settled, Space
-from helpers.studies import new_space
+from cpaan.study.space import AS_PRINTED, RECOMMENDED, Resolved, Space
 
 SIZES = {"num_episodes", "num_ways", "batch_size", "episode_shots", "hidden_dim"}
 OF_ALL_GANS = {
@@ -23,6 +22,13 @@ OF_THE_GAN = {
     "cCov-GAN": {"cycle_weight", "covariance_weight", "ky_fan_order", "noise", "noise_dim"},
 }
 OTHER_ROWS = [name for name, row in ROWS.items() if row.gan is None]
+
+
+def new_space(method: str = "cCov-GAN", preset: str = "quick", **fields: object) -> Space:
+    """Around a preset, on data like the built-in ones: 512 dimensions, 100 base classes."""
+    training, evaluation = PRESETS[preset].recommended(method)
+    settings = {"training": training, "evaluation": evaluation, "num_dims": 512, "num_base": 100}
+    return Space(method=method, **{**settings, **fields})
 
 
 class LowEnds:
@@ -51,7 +57,7 @@ def asked_for(space: Space, whose: str = RECOMMENDED, **choices: str) -> set[str
     return trial.asked
 
 
-def propose_point(space: Space, whose: str) -> Settled:
+def propose_point(space: Space, whose: str) -> Resolved:
     """Return what becomes of a point that waits in an Optuna study."""
     study = optuna.create_study()
     study.enqueue_trial(space.point(whose))
@@ -87,7 +93,7 @@ def test_cp_aan_plus_is_searched_for_what_it_adds_too():
 def test_the_recommended_point_changes_nothing(method, preset):
     space = new_space(method, preset)
 
-    assert propose_point(space, RECOMMENDED) == Settled(space.training, space.evaluation)
+    assert propose_point(space, RECOMMENDED) == Resolved(space.training, space.evaluation)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -104,16 +110,16 @@ def test_the_first_trial_has_the_printed_values(preset):
 def test_the_point_as_printed_is_the_paper_at_the_sizes_of_the_preset(method, preset):
     space = new_space(method, preset)
 
-    settled = propose_point(space, AS_PRINTED)
+    resolved = propose_point(space, AS_PRINTED)
 
-    printed, found = TrainConfig.as_printed().to_dict(), settled.training.to_dict()
+    printed, found = TrainConfig.as_printed().to_dict(), resolved.training.to_dict()
     assert {name for name in printed if found[name] != printed[name]} <= SIZES
     for name in SIZES - {"episode_shots"}:
         assert found[name] == getattr(space.training, name)
     assert found["episode_shots"] == (max(space.training.episode_shots),)
-    assert settled.evaluation == space.evaluation.with_overrides(META_TESTING_AS_PRINTED)
+    assert resolved.evaluation == space.evaluation.with_overrides(META_TESTING_AS_PRINTED)
     if preset == "paper":
-        assert settled.training == TrainConfig.as_printed()
+        assert resolved.training == TrainConfig.as_printed()
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -121,14 +127,14 @@ def test_the_point_as_printed_is_the_paper_at_the_sizes_of_the_preset(method, pr
 def test_the_point_of_a_source_is_the_source_at_the_sizes_of_the_study(method, preset):
     space = new_space(method, preset)
 
-    settled = propose_point(space, AS_PRINTED)
+    resolved = propose_point(space, AS_PRINTED)
 
     # At the paper's scale, a source has its own sizes but for the length of training.
     sizes = {"num_episodes", *(ROWS[method].quick if preset == "quick" else ())}
     printed, ours = ROWS[method].published.to_dict(), space.training.to_dict()
-    for name, value in settled.training.to_dict().items():
+    for name, value in resolved.training.to_dict().items():
         assert value == (ours if name in sizes else printed)[name], name
-    assert settled.evaluation == space.evaluation
+    assert resolved.evaluation == space.evaluation
     assert space.point(AS_PRINTED) == {}
 
 
@@ -160,10 +166,10 @@ def test_what_is_proposed_reaches_training_or_evaluation(method):
     space = new_space(method)
     asked = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0)).ask()
 
-    settled = space.propose(asked)
+    resolved = space.propose(asked)
 
     assert set(asked.params) == set(space.searched) == set(ROWS[method].space)
-    used = {**settled.evaluation.to_dict(), **settled.training.to_dict()}
+    used = {**resolved.evaluation.to_dict(), **resolved.training.to_dict()}
     before = {**space.evaluation.to_dict(), **space.training.to_dict()}
     assert used == {**before, **asked.params}
     if method == "DC":  # whole numbers are searched as such
