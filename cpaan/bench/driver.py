@@ -76,7 +76,7 @@ class StudyDriver:
         config = study.config
         self.study = study
         self.marks = config.marks(study.num_episodes)
-        self.optuna_study = open_study(study.folder / OPTUNA)
+        self.optuna_study = open_study(study.folder / OPTUNA, config)
         enqueue_points(self.optuna_study, study.space)
         self._watch = Stopwatch()
         self._rng = np.random.default_rng(seed)

@@ -10,6 +10,7 @@ import torch
 from cpaan.bench.data_parallel import SIZES, make_job
 from cpaan.bench.measuring import Bench, Row, summarise
 from cpaan.core.files import load_state, pack_state
+from cpaan.study.config import PRESETS
 from cpaan.study.job import run_job
 from cpaan.study.storage import Storage
 
@@ -28,7 +29,9 @@ def measure(bench: Bench) -> list[Row]:
     if bench.device.type != "cpu":
         raise ValueError(f"a state is measured on the cpu, got {bench.device.type}")
     with tempfile.TemporaryDirectory() as folder:
-        of_scale = {} if bench.scale.name == "paper" else SIZES[bench.scale.name]
+        of_scale = (
+            PRESETS["paper"].sizes if bench.scale.name == "paper" else SIZES[bench.scale.name]
+        )
         sizes = {**of_scale, "num_episodes": _NUM_EPISODES}
         job = make_job(folder, "state.pt", seed=bench.seed, **sizes)
         *_, last = run_job(job, torch.device("cpu"))

@@ -141,7 +141,7 @@ def trial_pieces(
     them as among all.
     """
     marks = config.marks(num_episodes)
-    num_rungs = len(marks) - 1 if config.early_stopping else 0
+    num_rungs = len(marks) - 1 if config.early_stopping and not config.pareto else 0
     rng = np.random.default_rng(seed)
     place = rng.permutation(config.num_trials) / config.num_trials
     is_slow = rng.permutation(config.num_trials) < circumstances.slow_share * config.num_trials

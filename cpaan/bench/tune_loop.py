@@ -74,7 +74,7 @@ def measure(bench: Bench) -> list[Row]:
     num_trials = NUM_TRIALS[bench.scale.name]
     with tempfile.TemporaryDirectory() as folder:
         study = new_study(Path(folder), num_trials, seed=bench.seed)
-        optuna_study = open_study(study.folder / OPTUNA)
+        optuna_study = open_study(study.folder / OPTUNA, study.config)
         enqueue_points(optuna_study, study.space)
         watch = _Silent()
         upkeep = Upkeep(study, optuna_study, study.records, watch.show)

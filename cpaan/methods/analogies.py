@@ -57,14 +57,9 @@ def cluster_classes(
 ) -> Clusters:
     """Cluster the rows of every base class by k-means, many classes at a time.
 
-    Args:
-        base: The classes.
-        num_clusters: M; a class with fewer rows has a cluster for each.
-        rng: Decides where clusters start; on the CPU.
-        num_iterations: Of Lloyd's algorithm.
-        start: From random rows of the class; or from random points at distance one from zero, and
-            after the first iteration those that no row is nearest to become random rows.
-        block_bytes: Of memory at a time; a class more than that where it is larger.
+    Clusters start at random rows of the class; or at random points at distance one from zero, and
+    after the first iteration those that no row is nearest to become random rows. A class with fewer
+    rows than clusters has a cluster for each. Blocks of classes take ``block_bytes`` of memory.
     """
     device = base.features.device
     block_bytes = block_bytes or _BLOCK_BYTES[device.type]
@@ -105,19 +100,10 @@ def cluster_classes(
 def lloyd(
     rows: Tensor, num_rows: Tensor, centroids: Tensor, counts: Tensor, num_iterations: int
 ) -> Tensor:
-    """Move centroids to the means of the rows that are nearest to them, again and again.
+    """Move centroids (C, M, D) to the means of the rows (C, R, D) that are nearest to them.
 
-    A centroid that has no row stays where it is.
-
-    Args:
-        rows: Of every class, shape (C, R, D).
-        num_rows: How many of R are rows of the class, shape (C,).
-        centroids: Where to start, shape (C, M, D).
-        counts: How many of M are clusters of the class, shape (C,).
-        num_iterations: How often.
-
-    Returns:
-        Shape (C, M, D).
+    A centroid that has no row stays where it is. Of R and M, a class has its ``num_rows`` rows and
+    its ``counts`` clusters, shape (C,).
     """
     for _ in range(num_iterations):
         means, sizes = _step(rows, num_rows, centroids, counts)
@@ -175,13 +161,9 @@ def mine_analogies(
     Args:
         clusters: Of all base classes.
         most_pairs: Look at so many random pairs of each class only; None: at all.
-        rng: Decides which; on the CPU. None where all are looked at.
+        rng: Decides the random pairs; on the CPU.
         block_bytes: Of memory for cosines at a time.
         dtype: Of the first look at all cosines.
-
-    Raises:
-        ValueError: If there are not two classes, or no class has two clusters; or if pairs are to
-            be random, but there is no ``rng``.
     """
     centroids, counts = clusters
     device = centroids.device

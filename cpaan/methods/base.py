@@ -42,12 +42,7 @@ class LowShotMethod(ABC):
     def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> Run:
         """Return the training run, for callers that run the training loop themselves.
 
-        From now on, `fit` takes it as it is, whatever its episode.
-
-        Args:
-            base: The examples to train on.
-            rng: In the state that `fit` will be given.
-            workers: The processes that train together.
+        From now on, `fit` takes it as it is, whatever its episode. It needs an equal ``rng``.
         """
         return NothingToLearn(type(self).__name__, base)
 
@@ -119,14 +114,12 @@ class MetaLearned(LowShotMethod, Generic[C]):
 
     NAME: ClassVar[str]
     """Of the training, in messages and checkpoints."""
+    LEARNER: ClassVar[Callable[[BaseSet, Any, torch.Generator], Learner]]
+    """What is trained, drawn from base examples in the order of names, settings and an rng."""
 
     def __init__(self, config: C, checkpointing: Checkpointing = NO_CHECKPOINT) -> None:
         self._config = config
         self._training = Training(self.new_run, checkpointing)
-
-    @abstractmethod
-    def new_learner(self, base: BaseSet, rng: torch.Generator) -> Learner:
-        """Draw what is trained; ``base`` has its classes in the order of names."""
 
     @abstractmethod
     def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
@@ -135,11 +128,11 @@ class MetaLearned(LowShotMethod, Generic[C]):
     def new_run(self, base: BaseSet, rng: torch.Generator, workers: Workers) -> LearningRun:
         """Return a new run; everything random about it comes from the ``rng``, on the CPU."""
         ordered, seed = base.in_order_of_names(), draw_word(rng)
-        learner = self.new_learner(ordered, new_rng(seed, 0))
+        learner = type(self).LEARNER(ordered, self._config, new_rng(seed, 0))
         return LearningRun(self.NAME, learner, ordered, self._config, seed, workers)
 
     def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> LearningRun:
-        """Return the training run that `fit` would drive to its end."""
+        """Return the training run."""
         for_training, _ = spawn(rng, 2)
         return self._training.begin(base, for_training, workers)
 
@@ -207,7 +200,7 @@ class TrainedAugmentation(Augmented, Generic[R]):
         """Return synthetic examples by what was trained, P times shape (N, S, D)."""
 
     def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> R:
-        """Return the training run that `fit` would drive to its end."""
+        """Return the training run."""
         for_synthesis, *_ = self._spawn_for_fit(rng)
         for_training, _ = spawn(for_synthesis, 2)
         return self._training.begin(base, for_training, workers)

@@ -10,9 +10,9 @@ B = base classes of the phase.
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -64,13 +64,9 @@ class ContextSettings(EpisodeSettings, LearningSettings):
     """How examples are encoded in the context of others, and how that is trained."""
 
     num_episodes: int = 1_000
-    """Episodes of training."""
     episode_shots: tuple[int, ...] = (1, 2, 5)
-    """Supports of a class; an episode draws one of these numbers."""
     learning_rate: float = 1e-3
-    """At the start."""
     weight_decay: float = 5.0
-    """Share of the matrices that a step takes away, in units of the learning rate."""
     normalisation: Literal["centred", "none"] = "centred"
     """Of features before the encoders. Centred: on the mean of the base prototypes, then scaled by
     one number so that a base example's mean squared distance to its class mean is D."""
@@ -166,15 +162,9 @@ class ContextEncoders(Normalising):
     def encode_supports(
         self, supports: Tensor, rng: torch.Generator, for_dropout: torch.Generator | None = None
     ) -> Tensor:
-        """Encode the supports of one problem or several, each a sequence in random order.
+        """Encode the supports (..., N, K, D) of every problem as a sequence in random order.
 
-        Args:
-            supports: Shape (N, K, D), or (problems, N, K, D).
-            rng: Decides the order of each sequence; on the device of the supports.
-            for_dropout: Given in training.
-
-        Returns:
-            Encoded supports in the order in which they were given, of the same shape.
+        ``rng`` decides the order; the result has the order and the shape of the supports.
         """
         *problems, num_classes, num_shots, num_dims = supports.shape
         sequences = self._prepare(supports, for_dropout).view(-1, num_classes * num_shots, num_dims)
@@ -207,10 +197,10 @@ class Matcher(nn.Module):
     def encode(
         self, supports: Tensor, rng: torch.Generator, for_dropout: torch.Generator | None = None
     ) -> Tensor:
-        """Return what stands for the classes of one problem or several, shape (..., N, ?, D).
+        """Return what stands for the classes of supports (..., N, K, D), shape (..., N, ?).
 
         Args:
-            supports: Shape (N, K, D), or (problems, N, K, D).
+            supports: Of one problem or several.
             rng: Decides the order of the supports; on their device.
             for_dropout: Given in training.
         """
@@ -274,11 +264,12 @@ class MatchingLearner(Learner):
     """A matcher, and the episodes that train it."""
 
     TERMS = ("query_loss", "query_top1")
+    MATCHER: ClassVar[Callable[[BaseSet, Any, torch.Generator], Matcher]] = PrototypeMatcher
 
-    def __init__(self, base: BaseSet, config: ContextSettings, matcher: Matcher) -> None:
+    def __init__(self, base: BaseSet, config: ContextSettings, rng: torch.Generator) -> None:
         super().__init__()
         self.episodes = FewShotEpisodes(base, config)
-        self.matcher = matcher
+        self.matcher = type(self).MATCHER(base, config, rng)
 
     def fill(self, supports: Tensor, rng: torch.Generator) -> Tensor:
         """Return the examples that an episode's classes are learnt from, shape (N, ?, D)."""
@@ -299,10 +290,6 @@ class MatchingLearner(Learner):
 
 class MatchingMethod(MetaLearned[C]):
     """A matcher that learns all classes of a problem, base and novel, from balanced supports."""
-
-    @abstractmethod
-    def new_learner(self, base: BaseSet, rng: torch.Generator) -> MatchingLearner:
-        """Draw the matcher."""
 
     @torch.no_grad()
     def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
@@ -327,12 +314,17 @@ def encode_problems(
     rng: torch.Generator,
     encode: Callable[[Tensor, torch.Generator], Tensor],
 ) -> list[Tensor]:
-    """Encode the supports of all problems of a task; see `balanced_supports` for which.
+    """Encode the supports of all problems of a task, equally many of every class.
+
+    Shots are repeated until there are ``num_examples`` or more; base classes have as many rows, at
+    even distances from a random start: each at most once where there are enough. Problems are
+    encoded in blocks that fit into memory. Base classes are in the order of names, so that their
+    order in a phase decides nothing.
 
     Args:
         task: The problems.
         num_examples: Supports of a class.
-        rng: Decides all that is random; on the CPU.
+        rng: Decides the base rows and the order of supports; on the CPU.
         encode: Takes supports, shape (problems, B + N, supports of a class, D), and a stream on
             their device that decides their order; returns any shape (problems, B + N, ...).
 
@@ -340,32 +332,11 @@ def encode_problems(
         The result for each problem, P times shape (B + N, ...); classes in the task's order.
     """
     for_order = new_rng(draw_word(rng), device=task.device)
-    columns = task.columns_from(_base_order(task))
-    encoded: dict[int, Tensor] = {}
-    for block in balanced_supports(task, num_examples, rng):
-        encoded |= zip(block.problems, encode(block.supports, for_order)[:, columns], strict=True)
-    return [encoded[number] for number in range(len(task.problems))]
-
-
-class SupportBlock(NamedTuple):
-    """Supports of some problems of a task, equally many of every class."""
-
-    problems: list[int]  # positions among the task's
-    supports: Tensor  # (problems, B + N, supports of a class, D); base classes in order of names
-
-
-def balanced_supports(
-    task: LowShotTask, num_examples: int, rng: torch.Generator
-) -> Iterator[SupportBlock]:
-    """Give every class of a task's problems equally many supports, for balanced sequences.
-
-    Shots are repeated until there are ``num_examples`` or more; base classes have as many rows, at
-    even distances from a random start: each at most once where there are enough. Problems come in
-    blocks, so that encoded blocks fit into memory. Base classes are in the order of names, so that
-    their order in a phase decides nothing. ``rng`` decides the base rows, on the CPU.
-    """
-    classes = torch.tensor(_base_order(task), device=task.device)
+    base_order = [number for number in task.base.order if number < task.num_base]
+    columns = task.columns_from(base_order)
+    classes = torch.tensor(base_order, device=task.device)
     start = torch.rand((len(classes), 1), generator=rng, dtype=torch.float64).to(task.device)
+    encoded: dict[int, Tensor] = {}
     for num_shots in dict.fromkeys(problem.num_shots for problem in task.problems):
         numbers = [n for n, each in enumerate(task.problems) if each.num_shots == num_shots]
         num_repeats = math.ceil(num_examples / num_shots)
@@ -378,14 +349,9 @@ def balanced_supports(
             block = numbers[first : first + at_once]
             shots = torch.stack([task.support(task.problems[number]) for number in block])
             novel = shots.repeat(1, 1, num_repeats, 1)
-            yield SupportBlock(
-                block, torch.cat([base.expand(len(block), -1, -1, -1), novel], dim=1)
-            )
-
-
-def _base_order(task: LowShotTask) -> list[int]:
-    """Return the phase's own base classes in the order of names."""
-    return [number for number in task.base.order if number < task.num_base]
+            supports = torch.cat([base.expand(len(block), -1, -1, -1), novel], dim=1)
+            encoded |= zip(block, encode(supports, for_order)[:, columns], strict=True)
+    return [encoded[number] for number in range(len(task.problems))]
 
 
 def _new_gate(config: ContextSettings) -> nn.Parameter:

@@ -32,13 +32,9 @@ class DenoisingWeightsConfig(FakeNovelSettings):
     """Everything that decides the denoising, apart from features and seed."""
 
     num_episodes: int = 500
-    """Episodes of training."""
     learning_rate: float = 3e-4
-    """At the start."""
     weight_decay: float = 0.1
-    """Share of the matrices that a step takes away, in units of the learning rate."""
     novel_share: float = 200 / 389
-    """Share of an episode's classes that are taken for novel; at least one is, and one is not."""
     num_layers: int = 2
     """Rounds of messages between classes."""
     hidden_dim: int = 256
@@ -86,15 +82,9 @@ SPACE: SearchSpace = {
 def neighbours_of(
     weights: Tensor, num_neighbours: int, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Return each class's nearest other classes, and the share of its messages from each.
+    """Return positions of each class's nearest other classes, and the share of each.
 
-    Args:
-        weights: Of length one, shape (classes, D).
-        num_neighbours: How many; all others where there are fewer.
-        temperature: What cosines are multiplied by.
-
-    Returns:
-        Positions and shares that sum to one, both of shape (classes, neighbours).
+    Both have the shape (classes, neighbours), for weights (classes, D) of length one.
     """
     cosines = weights @ weights.T
     cosines = cosines.masked_fill(torch.eye(len(weights), device=weights.device).bool(), -math.inf)
@@ -144,12 +134,7 @@ class DenoisingNetwork(WeightLearner):
         set_to_zero(self.correction)
 
     def denoise(self, estimates: Tensor, rng: torch.Generator | None = None) -> Tensor:
-        """Return corrected weights of length one, shape (classes, D).
-
-        Args:
-            estimates: Of length one, shape (classes, D), in any order.
-            rng: For noise and dropout; None: without.
-        """
+        """Correct weights of length one, shape (classes, D); with an rng, as in training."""
         config = self._config
         # Before there is noise: who is near is no part of what has to be learnt.
         graph = neighbours_of(estimates, config.num_neighbours, config.temperature)
@@ -171,7 +156,7 @@ class DenoisingNetwork(WeightLearner):
         return self.denoise(normalize(estimates, dim=-1), rng)
 
     def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
-        """Return the whole loss, the queries' cross-entropy and the squared distance of weights."""
+        """Return the loss, the queries' cross-entropy and the squared distance of weights."""
         episode = self.draw(rngs)
         weights = self.weights(episode.base, episode.supports, rngs.device)
         query_loss = cross_entropy(self.scores(episode.queries, weights), episode.labels)
@@ -189,10 +174,7 @@ class DenoisingWeights(GeneratedWeights[DenoisingWeightsConfig]):
     """Denoised weights as a row of the table."""
 
     NAME = "DenoisingWeights"
-
-    def new_learner(self, base: BaseSet, rng: torch.Generator) -> DenoisingNetwork:
-        """Draw the network."""
-        return DenoisingNetwork(base, self._config, rng)
+    LEARNER = DenoisingNetwork
 
 
 ROWS = [

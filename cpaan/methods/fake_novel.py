@@ -110,7 +110,7 @@ class WeightLearner(Learner):
         Args:
             base: Positions of base classes in the order of names, shape (B,).
             supports: Directions of the novel classes' shots, shape (N, K, D).
-            rng: As in training, with all noise that belongs to it; None: without.
+            rng: For the noise of training; None: without.
         """
 
     def scores(self, queries: Tensor, weights: Tensor) -> Tensor:
@@ -140,24 +140,17 @@ class WeightLearner(Learner):
 
 
 class GeneratedWeights(MetaLearned[C]):
-    """A cosine classifier with generated weights; subclasses draw the generator."""
-
-    @abstractmethod
-    def new_learner(self, base: BaseSet, rng: torch.Generator) -> WeightLearner:
-        """Draw the learner."""
+    """A cosine classifier with generated weights; its learner is a `WeightLearner`."""
 
     @torch.no_grad()
     def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
-        """Generate the weights of every problem, with the help of all base classes.
-
-        Problems are taken one by one: attention from all shots of one, or messages between all
-        pairs of neighbours, are some hundred megabytes at most.
-        """
+        """Generate the weights of every problem, with the help of all base classes."""
         assert isinstance(run.learner, WeightLearner)
         self._learner = run.learner
         in_order = torch.arange(len(task.base.counts), device=task.device)
         columns = task.columns_from(task.base.order)
         shots = self._learner.directions(task.shots)
+        # One by one: attention or messages of one problem take some hundred megabytes at most.
         weights = [
             self._learner.weights(in_order, shots[problem.draw, :, : problem.num_shots])
             for problem in task.problems

@@ -48,9 +48,7 @@ class HallucinationConfig(LearningSettings):
     batch_size: int = 256
     """Analogies of a batch."""
     learning_rate: float = 3e-4
-    """At the start."""
     weight_decay: float = 0.1
-    """Of matrices. With Adam, the share that a step takes away, in units of the learning rate."""
 
     num_clusters: int = 20
     """Of each base class; as many as it has rows, where those are fewer."""
@@ -158,7 +156,6 @@ class AnalogyNetwork(Learner):
         self._base = base
         self._config = config
         self._seed = seed
-        self._is_prepared = False
         self._kept: Tensor | None = None
         num_classes, num_dims = len(base.counts), base.features.shape[1]
         num_clusters = min(config.num_clusters, int(base.counts.max()))
@@ -173,12 +170,8 @@ class AnalogyNetwork(Learner):
         self.register_buffer("counts", torch.zeros(num_classes, dtype=torch.long))
         for name in ("first", "second"):
             self.register_buffer(name, torch.zeros(num_pairs, dtype=torch.short))
-        for name, dtype in (
-            ("classes", torch.int),
-            ("third", torch.short),
-            ("fourth", torch.short),
-            ("cosines", torch.float32),
-        ):
+        of_classes = {"classes": torch.int, "third": torch.short, "fourth": torch.short}
+        for name, dtype in {**of_classes, "cosines": torch.float32}.items():
             self.register_buffer(name, torch.zeros(num_classes, num_pairs, dtype=dtype))
         self.register_buffer("class_weight", torch.zeros(num_classes, num_dims))
         self.register_buffer("class_bias", torch.zeros(num_classes))
@@ -190,19 +183,14 @@ class AnalogyNetwork(Learner):
         if config.residual:
             set_to_zero(self.last)
 
-    # Whether there are analogies is a part of the state: a trained network is used, and trained on,
-    # with those of its training, wherever it goes.
-    def get_extra_state(self) -> Tensor:
-        """Return whether there are clusters and analogies."""
-        return torch.tensor(self._is_prepared)
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Take over whether there are; they are taken over themselves."""
-        self._is_prepared, self._kept = bool(state), None
-
     def prepare(self) -> None:
-        """Cluster the base classes, find the analogies, and train the frozen classifier; once."""
-        if not self._is_prepared:
+        """Cluster the base classes, find the analogies, and train the frozen classifier; once.
+
+        Analogies are a part of the state: a trained network keeps those of its training.
+        """
+        if self._kept is not None:
+            return
+        if not self.counts.any():
             config = self._config
             clusters = cluster_classes(
                 self._base,
@@ -223,14 +211,12 @@ class AnalogyNetwork(Learner):
             )
             self.class_weight.copy_(weight * self.unit)
             self.class_bias.copy_(bias)
-            self._is_prepared = True
-        if self._kept is None:
-            self._kept = (self.cosines > self._config.least_cosine).flatten().nonzero().squeeze(1)
-            if not len(self._kept):
-                raise ValueError(
-                    f"no analogy has a cosine above {self._config.least_cosine}; the largest is "
-                    f"{float(self.cosines.max()):.3g}"
-                )
+        self._kept = (self.cosines > self._config.least_cosine).flatten().nonzero().squeeze(1)
+        if not len(self._kept):
+            raise ValueError(
+                f"no analogy has a cosine above {self._config.least_cosine}; the largest is "
+                f"{float(self.cosines.max()):.3g}"
+            )
 
     def forward(self, seeds: Tensor, third: Tensor, fourth: Tensor) -> Tensor:
         """Return what is to a seed as d is to c; all in units of ``unit``, shape (..., D)."""
@@ -267,17 +253,10 @@ class AnalogyNetwork(Learner):
 
     @torch.no_grad()
     def hallucinate(self, supports: Tensor, num_examples: int, rng: torch.Generator) -> Tensor:
-        """Make examples of novel classes.
+        """Make examples of novel classes, shape (N, num_examples, D), from shots (N, K, D).
 
-        Each is a shot, moved as from one to another random cluster of a random base class.
-
-        Args:
-            supports: Shots of every class, shape (N, K, D).
-            num_examples: Of each class.
-            rng: On the CPU. A larger number of examples begins with those of a smaller one.
-
-        Returns:
-            Shape (N, num_examples, D).
+        Each is a shot, moved as from one to another random cluster of a random base class. A larger
+        number of examples begins with those of a smaller one.
         """
         self.prepare()
         num_novel, num_shots, num_dims = supports.shape

@@ -39,7 +39,6 @@ from cpaan.methods.context import (
     MatcherSettings,
     MatchingLearner,
     MatchingMethod,
-    PrototypeMatcher,
 )
 from cpaan.methods.table_row import PN, Choice, Range, SearchSpace, TableRow
 from cpaan.protocol.config import HEADS, OWN, EvaluationConfig
@@ -83,8 +82,6 @@ class ImaginationConfig(HallucinatorSettings, EmbeddingConfig):
     """Everything that decides FI-PN, apart from features and seed."""
 
     num_augmented: int = 40
-    """Examples of a class, real and hallucinated ones together; nothing is hallucinated where
-    there are as many real ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,13 +89,10 @@ class MatchingImaginationConfig(HallucinatorSettings, MatcherSettings):
     """Everything that decides FI-PMN, apart from features and seed."""
 
     num_episodes: int = 600
-    """Episodes of training."""
     num_ways: int = 50
     """Classes of an episode; all base classes where there are fewer. With ``num_augmented``, it
     decides the length of a sequence, and so the time."""
     context_gate: float = 0.1
-    """What the recurrent networks' outputs are multiplied by, when training starts, before they are
-    added to an example: 0 for no context at all, 1 as published."""
 
 
 PUBLISHED = replace(
@@ -133,11 +127,7 @@ class Hallucinator(nn.Module):
     unit: Tensor
 
     def __init__(self, base: BaseSet, settings: HallucinatorSettings, rng: torch.Generator) -> None:
-        """Begin at the identity, whatever the noise.
-
-        Raises:
-            ValueError: If features are negative, but the hallucinator is to end in a ReLU.
-        """
+        """Begin at the identity, whatever the noise."""
         super().__init__()
         self._settings = settings
         self._is_residual = settings.hallucinator == "residual"
@@ -171,13 +161,9 @@ class Hallucinator(nn.Module):
         return self.unit * hidden
 
     def hallucinate(self, supports: Tensor, uniforms: Tensor, noise: Tensor) -> Tensor:
-        """Return hallucinated examples of every class, shape (N, S, D).
+        """Return hallucinated examples (N, S, D) of real ones (N, K, D) and noise (N, S, D).
 
-        Args:
-            supports: Real examples, shape (N, K, D).
-            uniforms: Which of them are the seeds, as numbers from 0 to 1, shape (N, S); seeds in
-                turn need no more than the shape.
-            noise: Shape (N, S, D).
+        Numbers from 0 to 1, shape (N, S), choose the seeds; seeds in turn need only the shape.
         """
         num_classes, num_shots, _ = supports.shape
         rows = (uniforms * num_shots).long().clamp(max=num_shots - 1)
@@ -249,6 +235,7 @@ class Imagination(MetaLearned[ImaginationConfig]):
     """FI on PN: prototypes and heads in the embedding, of real and hallucinated examples."""
 
     NAME = "Imagination"
+    LEARNER = ImaginingNetwork
 
     def __init__(
         self,
@@ -260,10 +247,6 @@ class Imagination(MetaLearned[ImaginationConfig]):
         alike = {"mixing_shots": None, "mixing_weight": None}
         self._heads = GroupedHeads(evaluation.with_overrides(alike))
         self._base: tuple[LearningRun, int, BaseSet, BaseSet] | None = None
-
-    def new_learner(self, base: BaseSet, rng: torch.Generator) -> ImaginingNetwork:
-        """Draw hallucinator and embedding."""
-        return ImaginingNetwork(base, self._config, rng)
 
     def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
         """Hallucinate examples of the novel classes, embed all, and fit the heads to them."""
@@ -318,7 +301,7 @@ class ImaginingMatcher(MatchingLearner):
     def __init__(
         self, base: BaseSet, config: MatchingImaginationConfig, rng: torch.Generator
     ) -> None:
-        super().__init__(base, config, PrototypeMatcher(base, config, rng))
+        super().__init__(base, config, rng)
         self.hallucinator = Hallucinator(base, config, rng)
 
     def fill(self, supports: Tensor, rng: torch.Generator) -> Tensor:
@@ -330,10 +313,7 @@ class MatchingImagination(MatchingMethod[MatchingImaginationConfig]):
     """FI on PMN: class means in context, where the context has hallucinated examples, too."""
 
     NAME = "Matching Imagination"
-
-    def new_learner(self, base: BaseSet, rng: torch.Generator) -> ImaginingMatcher:
-        """Draw hallucinator and matcher."""
-        return ImaginingMatcher(base, self._config, rng)
+    LEARNER = ImaginingMatcher
 
     def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
         """Hallucinate examples of the novel classes, and take class means of all in context."""

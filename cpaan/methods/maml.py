@@ -76,9 +76,7 @@ class MAMLConfig(PerceptronSettings, EpisodeSettings, LearningSettings):
     dropout: float = 0.8
     """Share of the input that is left out in training, of a row the same in all steps."""
     weight_decay: float = 2.0
-    """Share of the matrices that a step takes away, in units of the learning rate."""
     learning_rate: float = 1e-3
-    """Of the training, at the start."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -270,23 +268,18 @@ class MAML(MetaLearned[MAMLConfig]):
     """A network that is adapted to all classes, base and novel ones together."""
 
     NAME = "MAML"
-
-    def new_learner(self, base: BaseSet, rng: torch.Generator) -> AdaptedNetwork:
-        """Draw the network."""
-        return AdaptedNetwork(base, self._config, rng)
+    LEARNER = AdaptedNetwork
 
     @torch.no_grad()
     def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
-        """Adapt the network to each problem.
-
-        One by one: in the benchmark, a problem's 10,140 supports have some 100 MB of hidden
-        layers and logits, and its adapted weights, which are kept, have 3 MB.
-        """
+        """Adapt the network to each problem."""
         assert isinstance(run.learner, AdaptedNetwork)
         network = self._network = run.learner
         most = self._num_base_shots(max(problem.num_shots for problem in task.problems))
         base = network.normalise(task.draw_exemplars(most, rng)).unsqueeze(0)
         self._weights = []
+        # One by one: in the benchmark, a problem's 10,140 supports have some 100 MB of hidden
+        # layers and logits, and its adapted weights, which are kept, have 3 MB.
         for problem in task.problems:
             shots = network.normalise(task.support(problem)).unsqueeze(0)
             support = Support.of(base[:, :, : self._num_base_shots(problem.num_shots)], shots)

@@ -30,7 +30,6 @@ from cpaan.methods.context import (
     MatcherSettings,
     MatchingLearner,
     MatchingMethod,
-    PrototypeMatcher,
 )
 from cpaan.methods.table_row import Choice, Range, SearchSpace, TableRow
 from cpaan.protocol.tasks import BaseSet
@@ -122,24 +121,24 @@ class SupportMatcher(Matcher):
         )
 
 
+class SupportMatchingLearner(MatchingLearner):
+    """A support matcher, and the episodes that train it."""
+
+    MATCHER = SupportMatcher
+
+
 class Matching(MatchingMethod[MatchingConfig]):
     """MN: the classes of the supports that a query resembles, in the context of all supports."""
 
     NAME = "Matching"
-
-    def new_learner(self, base: BaseSet, rng: torch.Generator) -> MatchingLearner:
-        """Draw the network."""
-        return MatchingLearner(base, self._config, SupportMatcher(base, self._config, rng))
+    LEARNER = SupportMatchingLearner
 
 
 class PrototypeMatching(MatchingMethod[PrototypeMatchingConfig]):
     """PMN: the most similar class mean, in the context of all classes' supports."""
 
     NAME = "Prototype Matching"
-
-    def new_learner(self, base: BaseSet, rng: torch.Generator) -> MatchingLearner:
-        """Draw the network."""
-        return MatchingLearner(base, self._config, PrototypeMatcher(base, self._config, rng))
+    LEARNER = MatchingLearner
 
 
 _QUICK: dict[str, Any] = {"num_episodes": 20, "num_ways": 20, "episode_shots": (1, 2)}

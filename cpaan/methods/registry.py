@@ -55,13 +55,9 @@ def rows_of_table() -> list[str]:
 def expand_methods(names: Sequence[str], features: Collection[str] = TABLES) -> list[str]:
     """Return names with "table-1" replaced by all rows of the table that can be run.
 
-    Args:
-        names: Of methods, or "table-1".
-        features: The feature tables at hand.
-
     Raises:
-        ValueError: If a name is unknown (with the nearest known one), is given twice, or reads
-            features that are not at hand.
+        ValueError: If a name is unknown (with the nearest known one), is given twice, or needs
+            features that are not among the given ones.
     """
     of_table = [name for name in rows_of_table() if ROWS[name].features in features]
     expanded = [each for name in names for each in (of_table if name == TABLE_1 else [name])]
@@ -106,11 +102,7 @@ def check_method(
     num_dims: int,
     embedding: EmbeddingConfig | None = None,
 ) -> None:
-    """Refuse settings that do not suit the base classes, before any work is done.
-
-    Raises:
-        ValueError: With the setting, and both numbers.
-    """
+    """Refuse settings that do not suit the base classes, before any work is done."""
     row = ROWS[name]
     row.check(config, evaluation, num_rows, num_dims)
     if row.is_embedded:
@@ -128,17 +120,10 @@ def make_method(
     seed: int = 0,
     progress: Progress = lambda message: None,
 ) -> LowShotMethod:
-    """Return a new, unfitted method.
+    """Return a new, unfitted method; by default with the settings that its row recommends.
 
-    Args:
-        name: One of `METHODS`.
-        evaluation: Heads and their settings.
-        config: Of its training; by default as its row recommends.
-        embedding: Of the embedding, where the method has one; by default as recommended.
-        folder: Where its checkpoint is; None: no checkpoint.
-        embeddings: Where checkpoints of embeddings are, which methods share; by default ``folder``.
-        seed: That it will be given, for the name of the checkpoint.
-        progress: Called with a line now and then while it trains.
+    Its checkpoint is in ``folder``, that of its embedding in ``embeddings`` or there as well; the
+    seed that the method will be given is a part of their names.
     """
     row = ROWS[name]
 

@@ -134,13 +134,7 @@ class TableRow:
         num_rows: Mapping[str, int],
         num_dims: int,
     ) -> None:
-        """Refuse settings that do not suit the base classes.
-
-        Args:
-            config: Of the training.
-            evaluation: Of the rest.
-            num_rows: Train rows by base class.
-            num_dims: Of the features.
+        """Refuse settings that do not suit base classes with so many train rows by name.
 
         Raises:
             ValueError: With the setting and both numbers.

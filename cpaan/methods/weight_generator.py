@@ -33,13 +33,9 @@ class WeightGeneratorConfig(FakeNovelSettings):
     """Everything that decides the generator, apart from features and seed."""
 
     num_episodes: int = 1_000
-    """Episodes of training."""
     learning_rate: float = 1e-3
-    """At the start."""
     weight_decay: float = 0.1
-    """Share of the matrices that a step takes away, in units of the learning rate."""
     dropout: float = 0.7
-    """Share of numbers of an example that is left out in training."""
     keys: Literal["weights", "random"] = "weights"
     """Where the base classes' keys start: at their weights, or anywhere (the source)."""
     attention_scale: float = 20.0
@@ -114,10 +110,7 @@ class WeightGenerator(GeneratedWeights[WeightGeneratorConfig]):
     """The attentive weight generator as a row of the table."""
 
     NAME = "WeightGenerator"
-
-    def new_learner(self, base: BaseSet, rng: torch.Generator) -> AttentiveWeights:
-        """Draw the generator."""
-        return AttentiveWeights(base, self._config, rng)
+    LEARNER = AttentiveWeights
 
 
 _ROW = TableRow(

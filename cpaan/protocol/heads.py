@@ -15,12 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from cpaan.core.devices import (
-    Recorded,
-    new_rate,
-    quick_products,
-    set_rate,
-)
+from cpaan.core.devices import Recorded, new_rate, quick_products, set_rate
 from cpaan.protocol.config import OWN, EvaluationConfig
 from cpaan.protocol.tasks import LowShotTask
 
@@ -62,7 +57,6 @@ class CosineCentroid:
 
     def __init__(self, config: EvaluationConfig) -> None:
         self._config = config
-        self._scale = config.cosine_scale
 
     def fit(self, task: LowShotTask, synthetic: Tensor | None, rng: torch.Generator) -> None:
         """Compute the directions of the centroids."""
@@ -73,7 +67,7 @@ class CosineCentroid:
     def scores(self, queries: Tensor) -> Tensor:
         """Return scaled cosines."""
         directions = normalize(queries - self._centre, dim=-1)
-        return self._scale * directions @ self._directions.transpose(1, 2)
+        return self._config.cosine_scale * directions @ self._directions.transpose(1, 2)
 
 
 class SoftNearestNeighbours:
@@ -85,19 +79,19 @@ class SoftNearestNeighbours:
 
     def __init__(self, config: EvaluationConfig) -> None:
         self._config = config
-        self._temperature = config.knn_temperature
 
     def fit(self, task: LowShotTask, synthetic: Tensor | None, rng: torch.Generator) -> None:
         """Keep the examples."""
         self._task = task
         self._synthetic = synthetic
         self._centre = task.base.prototypes.mean(dim=0)
-        self._scale = self._temperature * task.base.variance
+        self._scale = self._config.knn_temperature * task.base.variance
 
     def scores(self, queries: Tensor) -> Tensor:
         """Return logarithms of mean similarities."""
         task = self._task
-        base = [self._log_mean(queries, rows.unsqueeze(0)) for rows in self._phase_base()]
+        of_phase = task.base.by_class()[: task.num_base]
+        base = [self._log_mean(queries, rows.unsqueeze(0)) for rows in of_phase]
         scores = []
         for number, problem in enumerate(task.problems):
             novel = self._log_mean(queries, task.support(problem))
@@ -108,16 +102,8 @@ class SoftNearestNeighbours:
             scores.append(torch.cat([*base, novel], dim=1))
         return torch.stack(scores)
 
-    def _phase_base(self) -> tuple[Tensor, ...]:
-        return self._task.base.by_class()[: self._task.num_base]
-
     def _log_mean(self, queries: Tensor, examples: Tensor) -> Tensor:
-        """Return the log mean similarity to each class, shape (Q, classes).
-
-        Args:
-            queries: Shape (Q, D).
-            examples: Shape (classes, examples, D).
-        """
+        """Return log mean similarities (Q, classes) to examples (classes, examples, D)."""
         num_classes, num_examples, _ = examples.shape
         points = examples.float().flatten(0, 1) - self._centre
         distances = _squared_distances(queries - self._centre, points)
@@ -237,10 +223,8 @@ class _NovelPool:
     def pick(self, uniforms: Tensor, num_examples: int) -> Tensor:
         """Take examples of every novel class, shape (P, N * num_examples, D).
 
-        Args:
-            uniforms: Numbers from 0 to 1, shape (N, 2), shared by all problems: where to start,
-                and whether the number of real examples is rounded up.
-            num_examples: Of each class, real and synthetic together.
+        Numbers from 0 to 1, shape (N, 2), shared by all problems, decide where to start, and
+        whether the number of real examples is rounded up.
         """
         start, rounding = uniforms.split(1, dim=-1)
         order = torch.arange(num_examples, device=uniforms.device)

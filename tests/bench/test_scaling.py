@@ -215,7 +215,7 @@ def test_the_studys_own_objects_run_it_to_its_end(tmp_path):
     table = pd.read_parquet(study.folder / TRIALS)
     assert set(table["state"]) == {"complete", "stopped early"}
     assert table["trial"].tolist() == list(range(10))
-    (best,) = best_trials(driver.optuna_study, 1)
+    (best,) = best_trials(driver.optuna_study, study.config, 1)
     states = [path.name for path in (tmp_path / "elsewhere" / "trials").iterdir()]
     assert states == [f"{best.number:04d}-seed0.pt"]
     assert math.isclose(found.busy_seconds, driver.spent)

@@ -318,7 +318,7 @@ def test_a_study_goes_on_from_what_is_in_the_storage(bucket, study_features):
     options = ["--features", features, "--study", "mine", "--episodes", "8", *sets, *storage]
     study = new_study(search_parser().parse_args(options), "cCov-GAN", "mine")
     study.write()
-    optuna_study = open_study(study.folder / OPTUNA)
+    optuna_study = open_study(study.folder / OPTUNA, study.config)
     optuna_study.add_trial(optuna.create_trial(values=[50.0]))
 
     study.records.update(optuna_study, study.config, is_last=True)
@@ -330,13 +330,13 @@ def test_a_study_goes_on_from_what_is_in_the_storage(bucket, study_features):
     assert again.data == study.data
     assert again.data.features == (features,)
     assert again.elsewhere == join(bucket.location, "studies/mine")
-    (trial,) = open_study(again.folder / OPTUNA).get_trials()
+    (trial,) = open_study(again.folder / OPTUNA, again.config).get_trials()
     assert trial.values == [50.0]
 
 
 def test_records_are_mirrored(bucket, tmp_path):
     config = StudyConfig()
-    study = open_study(tmp_path / OPTUNA)
+    study = open_study(tmp_path / OPTUNA, config)
     records = Records(tmp_path, Storage(join(bucket.location, "study")))
 
     records.update(study, config)
@@ -346,7 +346,7 @@ def test_records_are_mirrored(bucket, tmp_path):
     assert json.loads(storage.read("best.json")) == read_json(tmp_path, "best.json")
     assert storage.read(TRIALS) == (tmp_path / TRIALS).read_bytes()
     (tmp_path / "copy.db").write_bytes(storage.read(OPTUNA))
-    assert open_study(tmp_path / "copy.db").study_name == study.study_name
+    assert open_study(tmp_path / "copy.db", config).study_name == study.study_name
 
 
 def test_where_there_is_no_study_none_is_fetched(bucket):
