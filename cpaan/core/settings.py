@@ -59,29 +59,6 @@ class Settings:
                 )
 
 
-@dataclass(frozen=True)
-class Range:
-    """Numbers that a search may try, ends included; whole ones where both ends are."""
-
-    low: float
-    high: float
-    log: bool = False
-
-
-class Choice(tuple[Any, ...]):
-    """Values that a search may try."""
-
-    __slots__ = ()
-
-    def __new__(cls, *values: Any) -> Self:
-        """Take the values one by one."""
-        return super().__new__(cls, values)
-
-
-SearchSpace = Mapping[str, Range | Choice]
-"""What may be searched of a method, by the names of its settings."""
-
-
 def parse_settings(assignments: Sequence[str], *configs: Settings) -> list[dict[str, Any]]:
     """Turn ``["name=value", ...]`` into overrides of configs, by the types of their fields.
 

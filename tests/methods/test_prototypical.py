@@ -7,20 +7,17 @@ import pytest
 import torch
 
 from cpaan.core.randomness import new_rng, spawn
-from cpaan.data.splits import draw_shots
 from cpaan.evaluation.scoring import run_method
-from cpaan.methods.base import Keeping, LowShotMethod
+from cpaan.methods.base import Checkpointing, LowShotMethod
 from cpaan.methods.controls import Control
-from cpaan.methods.embedded import Embedded
-from cpaan.methods.prototypical import Prototypical
+from cpaan.methods.prototypical import Embedded
 from cpaan.methods.registry import ROWS, make_method
 from cpaan.protocol.augmentation import mean_shift
 from cpaan.protocol.config import EvaluationConfig
-from cpaan.protocol.tasks import BaseSet, LowShotTask, Queries, read_phase
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.representation.embedding import EmbeddingRun, embed_table
 from cpaan.training.few_shot_episodes import read_base
-from helpers.tasks import shots_of
+from helpers.tasks import read_problems, reordered
 
 CPU = torch.device("cpu")
 EVALUATION = EvaluationConfig(
@@ -37,11 +34,6 @@ SMALL_GAN = {
     "noise_dim": 2,
     "perplexity": 4.0,
 }
-
-
-def read(table, split, phase: str = "validation") -> tuple[LowShotTask, Queries]:
-    shot_rows = draw_shots(table, split.phase(phase), num_draws=2, max_shots=5, seed=0)
-    return read_phase(table, split, phase, shot_rows, (1, 5), CPU, is_noted=True)
 
 
 def embedding_of(gaussians, seed: int = 0) -> EmbeddingRun:
@@ -74,37 +66,27 @@ def new_method(name: str, folder: Path | None = None, progress=lambda message: N
     )
 
 
-def assert_same(scores: dict, expected: dict, **tolerance: float) -> None:
-    assert set(scores) == set(expected)
-    for head in scores:
-        torch.testing.assert_close(scores[head], expected[head], **tolerance)
-
-
 @pytest.mark.parametrize("translation", [None, mean_shift])
 def test_a_method_in_an_embedding_is_the_method_on_an_embedded_table(gaussians, translation):
-    task, queries = read(gaussians.table, gaussians.split)
-    method = Embedded(Control(translation, EVALUATION), CONFIG, Keeping())
+    task, queries = read_problems(gaussians)
+    method = Embedded(Control(translation, EVALUATION), CONFIG, Checkpointing())
     method.fit(task, new_rng(0))
 
     by_hand = Control(translation, EVALUATION)
-    by_hand_task, by_hand_queries = read(
-        embed_table(embedding_of(gaussians), gaussians.table), gaussians.split
-    )
+    embedded = embed_table(embedding_of(gaussians), gaussians.table)
+    by_hand_task, by_hand_queries = read_problems(replace(gaussians, table=embedded))
     _, for_method = spawn(new_rng(0), 2)
     by_hand.fit(by_hand_task, for_method)
 
-    assert_same(
-        method.predict(queries.features),
-        by_hand.predict(by_hand_queries.features),
-        rtol=1e-4,
-        atol=1e-4,
-    )
+    expected = by_hand.predict(by_hand_queries.features)
+    for head, scores in method.predict(queries.features).items():
+        torch.testing.assert_close(scores, expected[head], rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(method.represent(queries.features), by_hand_queries.features)
 
 
 @pytest.mark.parametrize("name", ["PN", "P-FH", "c-GAN-PN", "cCov-GAN-PN"])
 def test_all_methods_with_one_seed_have_the_same_embedding(gaussians, name):
-    task, queries = read(gaussians.table, gaussians.split)
+    task, queries = read_problems(gaussians)
     method = new_method(name)
     method.begin(task.base, new_rng(0))
     if name == "PN":  # whose own training it is
@@ -113,13 +95,13 @@ def test_all_methods_with_one_seed_have_the_same_embedding(gaussians, name):
 
     expected = embed(gaussians, queries.features)
     torch.testing.assert_close(method.represent(queries.features), expected)
-    other = Embedded(Control(None, EVALUATION), CONFIG, Keeping())
+    other = Embedded(Control(None, EVALUATION), CONFIG, Checkpointing())
     other.fit(task, new_rng(1))
     assert not torch.allclose(other.represent(queries.features), expected)
 
 
 def test_an_embedding_is_trained_once_for_all_methods_that_share_its_file(gaussians, tmp_path):
-    task, _ = read(gaussians.table, gaussians.split)
+    task, _ = read_problems(gaussians)
     said: list[str] = []
 
     for name in ("PN", "c-GAN-PN", "cDeLi-GAN-PN"):
@@ -135,19 +117,8 @@ def test_an_embedding_is_trained_once_for_all_methods_that_share_its_file(gaussi
     ]
 
 
-def test_a_method_says_what_its_embedding_went_on_from(gaussians, tmp_path):
-    task, _ = read(gaussians.table, gaussians.split)
-    first, second = new_method("PN", tmp_path), new_method("PN", tmp_path)
-
-    first.fit(task, new_rng(0))
-    second.fit(task, new_rng(0))
-
-    assert first.origin is None
-    assert second.origin["episode"] == 6
-
-
 def test_the_file_of_another_embedding_is_refused(gaussians, tmp_path):
-    task, _ = read(gaussians.table, gaussians.split)
+    task, _ = read_problems(gaussians)
     new_method("PN", tmp_path).fit(task, new_rng(0))
     other = CONFIG.with_overrides({"dropout": 0.25})
 
@@ -155,19 +126,14 @@ def test_the_file_of_another_embedding_is_refused(gaussians, tmp_path):
         make_method("c-GAN-PN", EVALUATION, embedding=other, folder=tmp_path).fit(task, new_rng(0))
 
 
-def reversed_classes(base: BaseSet) -> BaseSet:
-    rows = base.by_class()[::-1]
-    return BaseSet(torch.cat(rows), base.counts.flip(0), base.names[::-1])
-
-
 def test_classes_in_another_order_are_embedded_alike_to_the_last_bit(gaussians):
-    task, _ = read(gaussians.table, gaussians.split)
-    method, other = (Embedded(Control(None, EVALUATION), CONFIG, Keeping()) for _ in range(2))
+    task, _ = read_problems(gaussians)
+    method, other = (Embedded(Control(None, EVALUATION), CONFIG, Checkpointing()) for _ in range(2))
     method.begin(task.base, new_rng(0))
-    other.begin(reversed_classes(task.base), new_rng(0))
+    other.begin(reordered(task.base, reversed(range(24))), new_rng(0))
 
     base = method.embed_task(task).base
-    turned = other.embed_task(replace(task, base=reversed_classes(task.base))).base
+    turned = other.embed_task(replace(task, base=reordered(task.base, reversed(range(24))))).base
 
     assert turned.names == base.names[::-1]
     for rows, same in zip(base.by_class(), turned.by_class()[::-1], strict=True):
@@ -180,44 +146,13 @@ def test_neither_embedding_nor_method_is_trained_again_for_the_other_phase(gauss
     method = new_method("c-GAN-PN", progress=said.append)
 
     for phase in ("validation", "test"):
-        task, _ = read(gaussians.table, gaussians.split, phase)
+        task, _ = read_problems(gaussians, phase=phase)
         method.fit(task, new_rng(0))
 
     assert [line.partition(",")[0] for line in said] == [
         "the embedding: episode 6 of 6",
         "c-GAN: episode 2 of 2",
     ]
-
-
-def test_base_rows_are_embedded_anew_when_the_embedding_was_trained_further(gaussians):
-    """A study scores an embedding now and then while it is trained."""
-    task, queries = read(gaussians.table, gaussians.split)
-    method = Prototypical(Control(None, EVALUATION), CONFIG, Keeping())
-    run = method.begin(task.base, new_rng(0))
-    for num_episodes in (2, 4):
-        run.advance(num_episodes)
-        method.fit(task, new_rng(0))
-    scores = method.predict(queries.features)
-
-    straight = Prototypical(Control(None, EVALUATION), CONFIG, Keeping())
-    straight.fit(task, new_rng(0))
-
-    assert run.episode == 6
-    assert_same(scores, straight.predict(queries.features), rtol=0, atol=0)
-
-
-def test_a_fit_in_between_uses_the_embedding_as_it_is(gaussians):
-    task, queries = read(gaussians.table, gaussians.split)
-    method = Prototypical(Control(None, EVALUATION), CONFIG, Keeping())
-    run = method.begin(task.base, new_rng(0))
-
-    method.fit(task, new_rng(0))
-
-    assert run.episode == 0
-    with torch.no_grad():
-        torch.testing.assert_close(
-            method.represent(queries.features), run.learner(queries.features)
-        )
 
 
 class Stretched(LowShotMethod):
@@ -245,8 +180,8 @@ def mean_distance(rows: torch.Tensor) -> float:
 
 
 def test_diversity_is_compared_with_real_examples_in_the_space_of_the_method(gaussians):
-    task, queries = read(gaussians.table, gaussians.split)
-    method = Embedded(Stretched(3.0), CONFIG, Keeping())
+    task, queries = read_problems(gaussians)
+    method = Embedded(Stretched(3.0), CONFIG, Checkpointing())
 
     _, diversity = run_method("stretched", method, 0, task, queries, EVALUATION)
 
@@ -257,15 +192,3 @@ def test_diversity_is_compared_with_real_examples_in_the_space_of_the_method(gau
     ]
     assert diversity["distance"].tolist() == [3.0] * 4
     assert diversity["ratio"].tolist() == pytest.approx([sum(ratios) / len(ratios)] * 4, rel=1e-4)
-
-
-def test_shots_of_a_task_are_embedded_as_rows_of_a_table_are(gaussians):
-    task, _ = read(gaussians.table, gaussians.split)
-    method = Embedded(Control(None, EVALUATION), CONFIG, Keeping())
-    method.fit(task, new_rng(0))
-
-    shots = method.embed_task(task).shots
-
-    embedded = embed_table(embedding_of(gaussians), gaussians.table)
-    rows = shots_of(gaussians.table, gaussians.split)
-    torch.testing.assert_close(shots, embedded.gather(rows).float(), rtol=1e-4, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Encoders in context, by hand and against easyfsl; what stays true whatever was learnt."""
+"""Encoders in context, by hand and against easyfsl; the supports of a task."""
 
 import math
 
@@ -7,15 +7,18 @@ import torch
 from torch import Tensor, nn
 
 from cpaan.core.randomness import new_rng
-from cpaan.methods.parts.contextual import (
+from cpaan.methods.context import (
     ContextEncoders,
     ContextSettings,
     MatcherSettings,
     PrototypeMatcher,
     QueryEncoder,
     SupportEncoder,
+    balanced_supports,
+    encode_problems,
 )
-from cpaan.protocol.tasks import BaseSet
+from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem
+from helpers.tasks import normals, small_task
 
 PUBLISHED = ContextSettings(
     normalisation="none", context_gate=1.0, learns_gate=False, attention_scale=1.0, dropout=0.0
@@ -24,12 +27,14 @@ NO_CONTEXT = MatcherSettings(normalisation="none", context_gate=0.0, dropout=0.0
 CONTEXT = MatcherSettings(context_gate=1.0, dropout=0.0)
 
 
-def random_rows(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=new_rng(seed))
-
-
 def some_base(num_dims: int = 6) -> BaseSet:
-    return BaseSet(3 + 2 * random_rows(40, num_dims), torch.tensor([10, 20, 10]))
+    return BaseSet(3 + 2 * normals(40, num_dims), torch.tensor([10, 20, 10]))
+
+
+def logits_of(
+    matcher: PrototypeMatcher, supports: Tensor, queries: Tensor, seed: int = 0
+) -> Tensor:
+    return matcher.match(matcher.encode(supports, new_rng(seed)), queries)
 
 
 def set_to_zero(module: nn.Module) -> None:
@@ -69,7 +74,7 @@ def test_queries_are_encoded_as_by_easyfsl(easyfsl):
     """It takes as many steps as there are supports."""
     encoder = QueryEncoder(6, PUBLISHED.with_overrides({"num_read_outs": 4}), new_rng(0))
     theirs = easyfsl.MatchingNetworks(feature_dimension=6, query_encoder=encoder.cell)
-    supports, queries = random_rows(4, 6, seed=1), random_rows(5, 6, seed=2)
+    supports, queries = normals(4, 6, seed=1), normals(5, 6, seed=2)
     theirs.contextualized_support_features = supports
 
     torch.testing.assert_close(encoder(queries, supports), theirs.encode_query_features(queries))
@@ -80,7 +85,7 @@ def test_supports_are_encoded_as_by_easyfsl(easyfsl):
     their_lstm = nn.LSTM(6, 6, bidirectional=True, batch_first=True)
     their_lstm.load_state_dict(encoder.lstm.state_dict())
     theirs = easyfsl.MatchingNetworks(feature_dimension=6, support_encoder=their_lstm)
-    supports = random_rows(7, 6, seed=1)
+    supports = normals(7, 6, seed=1)
 
     encoded = encoder(supports.unsqueeze(1)).squeeze(1)
 
@@ -91,7 +96,7 @@ def test_supports_are_encoded_as_by_easyfsl(easyfsl):
 def test_every_problem_has_a_sequence_of_its_own():
     """Supports of one problem have no influence on another's, and all on each other."""
     encoders = ContextEncoders(some_base(), CONTEXT, new_rng(0))
-    supports = random_rows(2, 3, 4, 6)
+    supports = normals(2, 3, 4, 6)
     other = supports.clone()
     other[0, 0, 0] += 1
 
@@ -104,18 +109,11 @@ def test_every_problem_has_a_sequence_of_its_own():
 
 
 def test_the_order_of_supports_matters_in_context_and_not_without():
-    supports = random_rows(3, 4, 6)
+    supports = normals(3, 4, 6)
     for settings, is_same in ((CONTEXT, False), (NO_CONTEXT, True)):
         encoders = ContextEncoders(some_base(), settings, new_rng(0))
         first, second = (encoders.encode_supports(supports, new_rng(seed)) for seed in (1, 2))
         assert torch.allclose(first, second, atol=1e-6) == is_same
-
-
-def test_shuffled_supports_come_back_to_their_places():
-    encoders = ContextEncoders(some_base(), NO_CONTEXT, new_rng(0))
-    supports = random_rows(2, 3, 4, 6)
-
-    assert torch.equal(encoders.encode_supports(supports, new_rng(1)), supports)
 
 
 def test_centred_features_have_the_base_classes_in_the_middle_and_their_variance_as_unit():
@@ -151,7 +149,7 @@ def test_a_closed_gate_can_open_where_it_is_learnt(learns_gate):
     settings = NO_CONTEXT.with_overrides({"learns_gate": learns_gate})
     matcher = PrototypeMatcher(some_base(), settings, new_rng(0))
 
-    scores = matcher.scores(random_rows(3, 2, 6), random_rows(4, 6, seed=1), new_rng(0))
+    scores = logits_of(matcher, normals(3, 2, 6), normals(4, 6, seed=1))
     scores.log_softmax(dim=1)[:, 0].sum().backward()
 
     for gate in (matcher.context.of_supports.gate, matcher.context.of_queries.gate):
@@ -167,22 +165,22 @@ def test_without_context_prototypes_score_as_those_of_easyfsl(easyfsl):
     matcher = PrototypeMatcher(
         some_base(), NO_CONTEXT.with_overrides({"distance": "euclidean"}), new_rng(0)
     )
-    supports, queries = random_rows(3, 4, 6), random_rows(5, 6, seed=1)
+    supports, queries = normals(3, 4, 6), normals(5, 6, seed=1)
     theirs = easyfsl.PrototypicalNetworks()
     theirs.process_support_set(supports.flatten(0, 1), torch.arange(3).repeat_interleave(4))
 
-    scores = matcher.scores(supports, queries, new_rng(0)).detach()
+    scores = logits_of(matcher, supports, queries).detach()
 
     torch.testing.assert_close(scores, -theirs(queries).square() / 6)
 
 
 def test_without_context_cosines_are_those_of_easyfsl(easyfsl):
     matcher = PrototypeMatcher(some_base(), NO_CONTEXT, new_rng(0))
-    supports, queries = random_rows(3, 4, 6), random_rows(5, 6, seed=1)
+    supports, queries = normals(3, 4, 6), normals(5, 6, seed=1)
     theirs = easyfsl.SimpleShot()
     theirs.process_support_set(supports.flatten(0, 1), torch.arange(3).repeat_interleave(4))
 
-    scores = matcher.scores(supports, queries, new_rng(0)).detach()
+    scores = logits_of(matcher, supports, queries).detach()
 
     torch.testing.assert_close(scores, theirs(queries))
 
@@ -192,11 +190,11 @@ def test_at_the_start_a_matcher_has_half_of_the_entropy_it_could_have(distance):
     matcher = PrototypeMatcher(
         some_base(), CONTEXT.with_overrides({"distance": distance}), new_rng(0)
     )
-    supports, queries = random_rows(9, 4, 6), random_rows(50, 6, seed=1)
+    supports, queries = normals(9, 4, 6), normals(50, 6, seed=1)
 
     matcher.set_scale(supports, queries, new_rng(3))
 
-    logs = matcher.scores(supports, queries, new_rng(3)).detach().log_softmax(dim=1)
+    logs = logits_of(matcher, supports, queries, seed=3).detach().log_softmax(dim=1)
     entropy = -(logs.exp() * logs).sum(dim=1).mean()
     assert float(entropy) == pytest.approx(math.log(9) / 2, rel=1e-3)
 
@@ -206,30 +204,60 @@ def test_a_class_of_zeros_and_a_query_at_the_centre_have_finite_gradients():
     supports = torch.zeros(2, 1, 6, requires_grad=True)
     queries = torch.zeros(1, 6, requires_grad=True)
 
-    matcher.scores(supports, queries, new_rng(0)).log_softmax(dim=1)[0, 0].backward()
+    logits_of(matcher, supports, queries).log_softmax(dim=1)[0, 0].backward()
 
     for each in (supports.grad, queries.grad):
         assert each is not None
         assert each.isfinite().all()
 
 
-def test_features_that_are_not_finite_are_refused():
-    base = some_base()
-    base.features[3, 1] = math.inf
-
-    with pytest.raises(ValueError, match="features are not finite"):
-        PrototypeMatcher(BaseSet(base.features, base.counts), CONTEXT, new_rng(0))
-
-
-def test_weights_are_drawn_by_the_given_stream_alone():
-    state = torch.get_rng_state()
-
-    first, second, other = (
-        PrototypeMatcher(some_base(), CONTEXT, new_rng(seed)).state_dict() for seed in (0, 0, 1)
+def numbered_task() -> LowShotTask:
+    """Every row says its class and its own number; base classes have 4, 9 and 2 rows."""
+    counts = (4, 9, 2)
+    rows = [[float(label), float(row)] for label, n in enumerate(counts) for row in range(n)]
+    shots = [[[10.0 + label, float(row)] for row in range(3)] for label in range(2)]
+    task = small_task([[[0.0, 0.0]]], shots)
+    return LowShotTask(
+        base=BaseSet(torch.tensor(rows), torch.tensor(counts), ["b", "c", "a"]),
+        num_base=2,
+        shots=task.shots,
+        problems=(Problem(1, 0), Problem(3, 0)),
     )
 
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    assert not torch.equal(
-        first["context.of_queries.cell.weight_ih"], other["context.of_queries.cell.weight_ih"]
-    )
+
+def test_supports_of_a_task_are_balanced():
+    task = numbered_task()
+    blocks = {block.problems[0]: block for block in balanced_supports(task, 4, new_rng(0))}
+
+    assert blocks[0].supports.shape == (1, 4, 4, 2)
+    assert blocks[1].supports.shape == (1, 4, 6, 2)  # three shots, twice
+    for block in blocks.values():
+        assert block.supports[0, :, :, 0].unique(dim=1).flatten().tolist() == [0, 1, 10, 11]
+    base, novel = blocks[0].supports[0].split(2)
+    assert sorted(base[0, :, 1].tolist()) == [0, 1, 2, 3]  # all four rows, once each
+    assert len(set(base[1, :, 1].tolist())) == 4
+    assert novel[:, :, 1].unique().tolist() == [0]
+    assert blocks[1].supports[0, 2, :, 1].tolist() == [0, 1, 2, 0, 1, 2]
+
+
+def test_large_problems_are_encoded_one_after_the_other(monkeypatch):
+    task = numbered_task()
+    task = LowShotTask(task.base, 2, task.shots, (Problem(1, 0),) * 5)
+    monkeypatch.setattr("cpaan.methods.context._ROWS_PER_BLOCK", 40)  # a problem has 16 rows
+
+    blocks = list(balanced_supports(task, 4, new_rng(0)))
+
+    assert [block.problems for block in blocks] == [[0, 1], [2, 3], [4]]
+
+
+def test_what_is_encoded_is_in_the_order_of_the_task():
+    """Of three base classes whose names are in no order, and with one that is no answer."""
+    base = BaseSet(torch.arange(4.0).view(4, 1), torch.ones(4).long(), ["d", "a", "c", "b"])
+    task = LowShotTask(base, 3, torch.tensor([[[[9.0]]]]), (Problem(1, 0),))
+
+    (block,) = balanced_supports(task, 1, new_rng(0))
+    (encoded,) = encode_problems(task, 1, new_rng(0), lambda supports, rng: supports)
+
+    assert block.supports.flatten().tolist() == [1, 2, 0, 9]
+    assert encoded.flatten().tolist() == [0, 1, 2, 9]
+    assert task.columns_from(base.order).tolist() == [3, 0, 2, 4]  # of all four, and the novel one
