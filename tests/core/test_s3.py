@@ -10,17 +10,17 @@ from pathlib import Path
 
 import optuna
 import pytest
+from cpaan.cli.study_options import search_parser
+from cpaan.cli.study_setup import new_study, resumed_study
+from cpaan.study.folder import fetch_study
 
 from cpaan.cli import main
 from cpaan.cli.options import open_data
-from cpaan.cli.study_options import search_parser
-from cpaan.cli.study_setup import new_study, resumed_study
 from cpaan.core.remote_paths import Place, join
 from cpaan.data.cache import default_cache_folder, open_features
 from cpaan.data.parquet import write_features
 from cpaan.data.splits import find_split, read_split
 from cpaan.study.config import DataReference, StudyConfig
-from cpaan.study.folder import fetch_study
 from cpaan.study.records import CONFIG, OPTUNA, TRIALS, Records, read_json
 from cpaan.study.searcher import open_study
 from cpaan.study.storage import Storage
