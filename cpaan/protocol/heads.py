@@ -111,7 +111,7 @@ class SoftNearestNeighbours:
         return similarities.logsumexp(dim=-1) - torch.tensor(float(num_examples)).log()
 
 
-class LinearClassifier:
+class LinearHead:
     """Softmax regression on batches that hold every class equally often.
 
     All problems are trained in one go. They share each step's base examples, so that the base
@@ -246,7 +246,7 @@ HEAD_CLASSES: dict[str, Callable[[EvaluationConfig], Head]] = {
     "centroid": NearestCentroid,
     "cosine": CosineCentroid,
     "knn": SoftNearestNeighbours,
-    "linear": LinearClassifier,
+    "linear": LinearHead,
 }
 
 
