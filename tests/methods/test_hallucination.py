@@ -25,7 +25,7 @@ from cpaan.methods.parts.analogy_network import AnalogyNetwork
 from cpaan.protocol.accuracy import score
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.tasks import LowShotTask, Problem, Queries, read_phase
-from cpaan.report.text_tables import diversity_table
+from cpaan.report.tables import diversity_table
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.training.learning import EpisodeRngs, LearningRun
 from cpaan.training.workers import ALONE
