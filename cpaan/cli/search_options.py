@@ -4,8 +4,8 @@ import argparse
 import re
 from pathlib import Path
 
+from cpaan.cli.cluster_options import add_cluster
 from cpaan.cli.options import Parser, add_traceback, positive_number
-from cpaan.cli.remote import add_cluster
 from cpaan.gan.config import TrainConfig
 from cpaan.methods.registry import METHODS, TABLE_1
 from cpaan.protocol.config import HEADS, OWN
@@ -13,6 +13,8 @@ from cpaan.study.config import PRESETS, StudyConfig
 
 PROGRAM = "python tune/search.py"
 RESULTS = Path("results")
+STORAGE = "CPAAN_STORAGE"
+"""Environment variable of a cluster's head: the storage that its machines share."""
 
 _HELP = """\
 Search the hyper-parameters of one of the four GANs, or of any other row of the table, on Ray.
@@ -44,8 +46,6 @@ examples:
   every row of the paper's table, twelve trials each, and the table on test classes:
     python tune/search.py --method table-1 --trials 12 --study table
     python tune/report.py table
-  one more row for that table:
-    python tune/search.py --resume table --method AWG-cosine --cosine-features cosine.parquet
   stop after ten minutes, and go on later, with more trials:
     python tune/search.py --study mine --timeout 10m
     python tune/search.py --resume mine --trials 40
@@ -84,9 +84,8 @@ def search_parser() -> Parser:
         "--method",
         metavar="M",
         help=f"of {', '.join(METHODS)} (default: {StudyConfig().method}); several with commas, or "
-        f"{TABLE_1} for every row of the paper's table, are searched one after the other, each "
-        "with the same number of trials, and reported together. With --resume, rows that are "
-        "added to such a study, searched as the others are",
+        f"{TABLE_1} for every row of the paper's table, are searched side by side, each with "
+        "the same number of trials, and reported together",
     )
     what.add_argument(
         "--features",
@@ -120,13 +119,6 @@ def search_parser() -> Parser:
         "--seed", type=int, metavar="N", help="of proposals and training (default: 0)"
     )
     what.add_argument(
-        "--wide",
-        action="store_true",
-        default=None,
-        help="search learning rates, numbers of synthetic examples, episode shots and the residual "
-        "start too",
-    )
-    what.add_argument(
         "--head", choices=[*HEADS, OWN], help="the classifier that trials are scored with"
     )
     what.add_argument(
@@ -136,18 +128,7 @@ def search_parser() -> Parser:
         help="of the two in the score (default: 1,1)",
     )
     what.add_argument(
-        "--pareto",
-        action="store_true",
-        default=None,
-        help="two objectives instead, LSL and GLSL; nothing is stopped early",
-    )
-    what.add_argument(
         "--no-early-stopping", action="store_true", default=None, help="train all to the end"
-    )
-    what.add_argument(
-        "--points",
-        metavar="J",
-        help="a JSON list of parameters by name, tried after the paper's two points",
     )
     what.add_argument(
         "--set",

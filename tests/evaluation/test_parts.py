@@ -1,9 +1,7 @@
 """Parts of an evaluation: the same however they are run, kept, and taken up again."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +10,10 @@ import pytest
 
 from cpaan import EvaluationConfig, FeatureTable, Phase, Split, evaluate, write_features
 from cpaan.cli import main
-from cpaan.cli.evaluate import _open_evaluator
 from cpaan.core.provenance import TEST_READS
 from cpaan.core.settings import Settings
-from cpaan.evaluation import runner
-from cpaan.evaluation.parallel import InProcesses
-from cpaan.evaluation.runner import Results, run_one_by_one
+from cpaan.evaluation import executors
+from cpaan.evaluation.runner import Results
 from cpaan.methods.registry import ROWS
 from cpaan.representation.config import EmbeddingConfig
 from helpers.runs import SMALL_AWG
@@ -47,19 +43,16 @@ def settings_of(names: list[str]) -> dict[str, Settings]:
     return {**settings, "PN": EMBEDDING}
 
 
-def never(*arguments: object) -> None:
-    raise AssertionError("there is no other process")
-
-
 def run(gaussians, said: list[str], *, names: list[str] = NAMES, **changes) -> Results:
-    """Run parts one by one in this process, kept in the folder "parts"."""
+    """Run parts in this process, cached in the folder "parts"."""
     arguments = {
         "table": gaussians.table,
         "split": gaussians.split,
         "config": QUICK,
         "methods": names,
         "settings": settings_of(names),
-        "run_all": InProcesses(1, never, Path("parts"), said.append),
+        "cache": Path("parts"),
+        "progress": said.append,
         **changes,
     }
     return evaluate(**arguments)
@@ -99,39 +92,31 @@ def test_two_processes_give_what_one_gives_to_the_last_bit_and_read_the_test_pha
     gaussians, tmp_path
 ):
     names = ["none", "copy", "AWG", "AWG-cosine", "c-GAN-PN"]
-    opening = partial(_open_evaluator, *write_files(gaussians, tmp_path))
+    features, _, cosine = write_files(gaussians, tmp_path)
     said: list[str] = []
     arguments = {
         "names": names,
         "config": QUICK.with_overrides({"num_seeds": 2}),
         "phase": "test",
         "cosine_table": in_other_order(gaussians.table),
+        "locations": {"features": features, "cosine_features": cosine},
     }
 
-    together = run(
-        gaussians,
-        said,
-        run_all=InProcesses(2, opening, tmp_path / "together", said.append),
-        **arguments,
-    )
+    together = run(gaussians, said, num_processes=2, cache=None, **arguments)
 
     reads = [json.loads(line)["features"] for line in TEST_READS.read_text().splitlines()]
     assert len(reads) == len(set(reads)) == 2  # of the features, and of the cosine-trained ones
     assert together.about["test_reads"] == 1
-    assert "AWG, seed 1: draws 1 to 2 of 2" in said  # as processes say it
+    assert "AWG, seed 1: draws 1 to 2 of 2" in said  # from another process
     assert set(done(said)) == {f"{name}, seed {seed}" for name in names for seed in (0, 1)}
     assert_same(together, run(gaussians, said, **arguments))
 
 
-def test_parts_that_are_run_one_by_one_are_those_of_a_plain_evaluation(gaussians):
-    kept, again, plain = (
-        run(gaussians, []),
-        run(gaussians, []),
-        run(gaussians, [], run_all=run_one_by_one),
-    )
+def test_cached_parts_are_those_of_a_plain_evaluation(gaussians):
+    first, cached, plain = run(gaussians, []), run(gaussians, []), run(gaussians, [], cache=None)
 
-    assert_same(kept, plain)
-    assert_same(again, plain)  # what was read from files
+    assert_same(first, plain)
+    assert_same(cached, plain)
 
 
 def test_on_the_test_phase_choices_of_the_validation_phase_are_kept_with_a_part(gaussians):
@@ -146,10 +131,10 @@ def test_only_what_is_missing_is_run(gaussians):
     first = run(gaussians, said)
     assert done(said) == ["none, seed 0", "copy, seed 0", "AWG, seed 0"]
 
-    Path("parts/copy-seed0/part.json").unlink()
+    part_of("copy").unlink()
     again = run(gaussians, said)
 
-    assert "2 of 3 are already there" in said
+    assert "2 of 3 parts were measured before" in said
     assert "copy, seed 0: done (3 of 3)" in said
     assert done(said) == ["copy, seed 0"]
     assert_same(again, first)
@@ -165,30 +150,33 @@ def test_more_seeds_and_methods_are_run_beside_what_is_there(gaussians):
     assert done(said) == ["copy, seed 0", "copy, seed 1", "none, seed 1"]
 
 
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-40])
+def part_of(name: str) -> Path:
+    (path,) = Path("parts").glob(f"{name}-seed0-*.zip")
+    return path
 
 
-@pytest.mark.parametrize(
-    ("name", "damage"),
-    [
-        ("scores.parquet", truncate),
-        ("scores.parquet", Path.unlink),
-        ("part.json", truncate),
-        ("part.json", lambda path: path.write_text("[1]")),
-        ("part.json", lambda path: path.write_text("{}")),
-        ("diversity.parquet", lambda path: path.write_bytes(b"")),
-    ],
-)
-def test_a_damaged_part_is_done_again(gaussians, name, damage: Callable[[Path], object]):
+@pytest.mark.parametrize("content", [b"", b"PK", None], ids=["empty", "no archive", "truncated"])
+def test_a_damaged_part_is_measured_again(gaussians, content):
     said: list[str] = []
     first = run(gaussians, said)
     done(said)
 
-    damage(Path("parts/copy-seed0", name))
+    path = part_of("copy")
+    path.write_bytes(path.read_bytes()[:-40] if content is None else content)
 
     assert_same(run(gaussians, said), first)
     assert done(said) == ["copy, seed 0"]
+
+
+def test_a_part_of_another_commit_is_measured_again(gaussians, monkeypatch):
+    said: list[str] = []
+    run(gaussians, said, names=["none"])
+    done(said)
+
+    monkeypatch.setenv("CPAAN_COMMIT", "another")
+    run(gaussians, said, names=["none"])
+
+    assert done(said) == ["none, seed 0"]
 
 
 def other_row(gaussians) -> FeatureTable:
@@ -227,8 +215,7 @@ def test_a_part_of_something_else_is_not_taken(gaussians, change):
     found = run(gaussians, said, names=["none"], **change(gaussians))
 
     assert done(said) == ["none, seed 0"]
-    alone = InProcesses(1, never, None, said.append)
-    assert_same(found, run(gaussians, [], names=["none"], run_all=alone, **change(gaussians)))
+    assert_same(found, run(gaussians, [], names=["none"], cache=None, **change(gaussians)))
 
 
 def test_settings_of_a_method_are_those_of_its_own_part_alone(gaussians):
@@ -286,8 +273,7 @@ def test_a_row_that_fails_leaves_the_others_and_is_named(gaussians):
     assert "with seed 0, " in results.about["failed"]["AWG"]
     assert "diverged" in results.about["failed"]["AWG"]
     assert_same(results, expected)
-    assert not Path("parts/AWG-seed0").exists()  # it is tried again, should that be of use
-    done(said)
+    assert not list(Path("parts").glob("AWG-*"))  # the next run tries it again
 
 
 def test_where_every_row_fails_there_are_no_results(gaussians):
@@ -307,22 +293,22 @@ def test_the_command_names_a_row_that_failed_and_says_so_by_its_status(gaussians
 
     output, progress = capsys.readouterr()
     assert status == 1
-    assert "1 of 2 are already there" in progress
+    assert "1 of 2 parts were measured before" in progress
     assert "AWG has no scores: with seed 0, " in output.splitlines()[-1]
     content = json.loads(Path("out/results.json").read_text())
     assert list(content["failed"]) == ["AWG"]
     assert {row["method"] for row in content["rows"]} == {"none"}
 
 
-def test_an_evaluator_reads_a_phase_once_for_all_methods(gaussians, monkeypatch):
+def test_a_phase_is_read_once_for_all_methods(gaussians, monkeypatch):
     phases: list[str] = []
-    read_phase = runner.read_phase
+    read_phase = executors.read_phase
 
     def note(table, split, phase, *arguments, **options):
         phases.append(phase)
         return read_phase(table, split, phase, *arguments, **options)
 
-    monkeypatch.setattr(runner, "read_phase", note)
+    monkeypatch.setattr(executors, "read_phase", note)
 
     run(gaussians, [], names=["none", "copy"], phase="test")
 
