@@ -231,7 +231,7 @@ def _given(options: argparse.Namespace) -> dict[str, Any]:
 
 def describe_study(study: Study) -> str:
     """Return what a dry run prints: all settings, the paper's points, and the size of it."""
-    marks = study.config.marks(study.num_episodes)
+    eval_steps = study.config.eval_steps(study.num_episodes)
     points = {
         f"trial {number}": study.space.point(whose)
         for number, whose in enumerate(study.space.points)
@@ -240,7 +240,7 @@ def describe_study(study: Study) -> str:
         {
             "folder": str(study.folder),
             **study.describe(),
-            "evaluated after episodes": marks,
+            "evaluated after episodes": eval_steps,
             **points,
             "all settings of these": {
                 f"trial {number}": study.space.around(whose).training.to_dict()

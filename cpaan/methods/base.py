@@ -17,7 +17,7 @@ from cpaan.protocol.augmentation import diversity_of, num_synthetic_of
 from cpaan.protocol.config import OWN, EvaluationConfig
 from cpaan.protocol.heads import HEAD_CLASSES
 from cpaan.protocol.tasks import BaseSet, LowShotTask
-from cpaan.training.checkpoints import load_checkpoint, train_to_end
+from cpaan.training.drive import train_to_end
 from cpaan.training.learning import Learner, LearningRun, LearningSettings, NothingToLearn, Run
 from cpaan.training.workers import ALONE, Workers
 
@@ -111,12 +111,8 @@ class Training(Generic[R]):
         return self._run
 
     def _train(self, run: R) -> None:
-        checkpoint, progress = self._keeping.checkpoint, self._keeping.progress
-        if checkpoint is not None and checkpoint.exists():
-            origin = load_checkpoint(run, checkpoint)
-            self.origin = {**origin, "episode": run.episode}
-            progress(f"{run.name}: going on from episode {run.episode}")
-        train_to_end(run, checkpoint=checkpoint, progress=progress)
+        keeping = self._keeping
+        self.origin = train_to_end(run, keeping.checkpoint, progress=keeping.progress)
 
 
 class MetaLearned(LowShotMethod, Generic[C]):

@@ -87,7 +87,7 @@ class Study:
             training=settled.training,
             evaluation=evaluation,
             seed=seed,
-            marks=(),
+            eval_steps=(),
             data=self.data,
             storage=self.storage,
             path=state_path(number, seed),

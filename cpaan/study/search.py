@@ -144,13 +144,13 @@ def run_trials(
         OSError, optuna.exceptions.OptunaError: If the records cannot be written.
     """
     config = study.config
-    marks = config.marks(study.num_episodes)
+    eval_steps = config.eval_steps(study.num_episodes)
 
     def make_trial(number: int, settled: Settled) -> Trial:
         job = study.job(number, settled, config.seed)
-        return Trial(number, replace(job, marks=marks), config)
+        return Trial(number, replace(job, eval_steps=eval_steps), config)
 
-    stops_early = config.early_stopping and not config.pareto and len(marks) > 1
+    stops_early = config.early_stopping and not config.pareto and len(eval_steps) > 1
     searcher = OptunaSearcher(
         optuna_study, study.space, config, make_trial, upkeep.changed, upkeep.begin_anew
     )
@@ -158,7 +158,7 @@ def run_trials(
         ray_tune.with_resources(function, HEAD if config.ray_train else worker_resources(config)),
         tune_config=TuneConfig(
             search_alg=searcher,
-            scheduler=ResumableASHA(config, marks, optuna_study)
+            scheduler=ResumableASHA(config, eval_steps, optuna_study)
             if stops_early
             else FIFOScheduler(),
             num_samples=num_left,

@@ -203,9 +203,9 @@ class OptunaSearcher(Searcher):
 class ResumableASHA(ASHAScheduler):
     """Asynchronous successive halving by episodes, which remembers trials of earlier runs."""
 
-    def __init__(self, config: StudyConfig, marks: Sequence[int], study: optuna.Study) -> None:
+    def __init__(self, config: StudyConfig, eval_steps: Sequence[int], study: optuna.Study) -> None:
         """Put the rungs where trials are evaluated, and let ended trials climb them again."""
-        *rungs, _ = marks
+        *rungs, _ = eval_steps
         super().__init__(
             time_attr=EPISODE,
             metric=SCORE,

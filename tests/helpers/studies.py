@@ -44,7 +44,7 @@ def new_space(method: str = "cCov-GAN", preset: str = "quick", **fields: object)
 CONFIG = StudyConfig(num_trials=12)
 
 
-MARKS = CONFIG.marks(200)
+MARKS = CONFIG.eval_steps(200)
 
 
 SPACE = new_space(training=new_space().training.with_overrides({"num_episodes": MARKS[-1]}))
@@ -122,7 +122,7 @@ def new_job(gaussians, folder: Path, path: str = "trials/0000.pt", **settings: o
         ),
         evaluation=QUICK,
         seed=3,
-        marks=(2, 4, 6),
+        eval_steps=(2, 4, 6),
         data=DataReference.of(open_features(features), gaussians.split, [str(features)]),
         storage=str(folder / "storage"),
         path=path,

@@ -326,14 +326,14 @@ def test_half_of_those_that_reach_a_rung_go_on_whether_restarted_or_not(tmp_path
 
 @pytest.mark.parametrize("num_episodes", [200, 10, 100_000])
 def test_the_last_mark_stops_no_trial(tmp_path, num_episodes):
-    marks = CONFIG.marks(num_episodes)
-    scheduler = ResumableASHA(CONFIG, marks, open_study(tmp_path / OPTUNA, CONFIG))
+    eval_steps = CONFIG.eval_steps(num_episodes)
+    scheduler = ResumableASHA(CONFIG, eval_steps, open_study(tmp_path / OPTUNA, CONFIG))
 
     for number in range(4):
         config = {"trial": SimpleNamespace(number=number)}
         trial = SimpleNamespace(trial_id=str(number), config=config)
         scheduler.on_trial_add(None, trial)
-        for mark in marks:
+        for mark in eval_steps:
             # Ahead of all others at the rungs, and behind all of them at the end.
             score = -number if mark == num_episodes else number
             entry = {EPISODE: mark, NOVEL_TOP5: score, ALL_TOP5: score}
