@@ -90,7 +90,7 @@ def make_job(folder: str, path: str, seed: int = 0, **settings: Any) -> Job:
         training=training,
         evaluation=EvaluationConfig(heads=("cosine",)),
         seed=seed,
-        marks=(),
+        eval_steps=(),
         data=DataReference.of(table, split, None),
         storage=folder,
         path=path,

@@ -75,7 +75,7 @@ class StudyDriver:
 
         config = study.config
         self.study = study
-        self.marks = config.marks(study.num_episodes)
+        self.marks = config.eval_steps(study.num_episodes)
         self.optuna_study = open_study(study.folder / OPTUNA, config)
         enqueue_points(self.optuna_study, study.space)
         self._watch = Stopwatch()

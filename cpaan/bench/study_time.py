@@ -140,7 +140,7 @@ def trial_pieces(
     Of those that reach a rung, one of ``reduction_factor`` goes on; slow ones are as often among
     them as among all.
     """
-    marks = config.marks(num_episodes)
+    marks = config.eval_steps(num_episodes)
     num_rungs = len(marks) - 1 if config.early_stopping and not config.pareto else 0
     rng = np.random.default_rng(seed)
     place = rng.permutation(config.num_trials) / config.num_trials

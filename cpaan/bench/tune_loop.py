@@ -42,10 +42,10 @@ def run_light(config: dict[str, Any]) -> None:
 
     trial = config["trial"]
     curve: list[Evaluation] = []
-    for mark in trial.job.marks:
+    for mark in trial.job.eval_steps:
         time.sleep(_SECONDS_BETWEEN_MARKS)
         # A score that no other trial has: some are ahead and some behind.
-        score = 50.0 + (7 * trial.number) % 13 + mark / trial.job.marks[-1]
+        score = 50.0 + (7 * trial.number) % 13 + mark / trial.job.eval_steps[-1]
         curve.append(Evaluation(mark, score, score, float(mark)))
         taken = {
             "cpu_seconds": time.process_time(),

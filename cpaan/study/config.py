@@ -97,15 +97,15 @@ class StudyConfig(Settings):
         weighted = self.novel_weight * novel_top5 + self.all_weight * all_top5
         return weighted / (self.novel_weight + self.all_weight)
 
-    def marks(self, num_episodes: int) -> tuple[int, ...]:
+    def eval_steps(self, num_episodes: int) -> tuple[int, ...]:
         """Return after how many episodes a trial is evaluated: at the rungs, and at its end.
 
-        Every mark is a multiple of the number of workers, as ``num_episodes`` must be.
+        Every step is a multiple of the number of workers, as ``num_episodes`` must be.
         """
         first = num_episodes / self.reduction_factor**self.num_rungs
         grace = max(1, round(first / self.workers_per_trial)) * self.workers_per_trial
         rungs = [grace * self.reduction_factor**rung for rung in range(self.num_rungs)]
-        return (*(mark for mark in rungs if mark < num_episodes), num_episodes)
+        return (*(rung for rung in rungs if rung < num_episodes), num_episodes)
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def test_one_gpu_takes_all_the_work_and_many_take_the_longest_chain():
 
 def test_of_trials_that_reach_a_rung_half_go_on():
     config = replace(PAPER, num_trials=16)
-    marks = config.marks(800)
+    marks = config.eval_steps(800)
     assert marks == (100, 200, 400, 800)
 
     found = trial_pieces(config, 800, TIMES, ALIKE, seed=0)
