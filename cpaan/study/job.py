@@ -17,6 +17,7 @@ from cpaan.core.randomness import new_rng
 from cpaan.core.remote_paths import RemotePath
 from cpaan.core.settings import Settings
 from cpaan.data.cache import default_cache_folder
+from cpaan.data.reference import DataReference
 from cpaan.data.splits import VALIDATION_PHASE
 from cpaan.evaluation.scoring import draw_phase, run_method
 from cpaan.methods.base import LowShotMethod
@@ -24,7 +25,6 @@ from cpaan.methods.registry import ROWS, make_method, num_episodes_of
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.tasks import LowShotTask, Queries, read_phase
 from cpaan.representation.config import EmbeddingConfig
-from cpaan.study.config import DataReference
 from cpaan.training.drive import Checkpoint, Stretch, drive
 from cpaan.training.learning import Run, TrainingDivergedError
 from cpaan.training.workers import ALONE, Workers

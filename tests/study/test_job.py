@@ -20,9 +20,9 @@ from cpaan.methods.registry import ROWS
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.study import job as job_module
 from cpaan.study.job import (
-    TrialJob,
     Report,
     TrialCheckpoint,
+    TrialJob,
     is_trained,
     load_method,
     new_method,
