@@ -15,13 +15,13 @@ import ray
 import torch
 from ray.util.state import list_actors
 
+from cpaan.cli.progress import StudyProgress
 from cpaan.cli.report import main as report
 from cpaan.cli.search import main as search
-from cpaan.cli.progress import StudyProgress
 from cpaan.core.files import load_state
+from cpaan.evaluation.parts import PartKey
 from cpaan.gan.spiral import SPIRAL_CONFIG
 from cpaan.protocol.config import HEADS
-from cpaan.evaluation.parts import PartKey
 from cpaan.study import report as report_module
 from cpaan.study import worker_pool
 from cpaan.study.config import StudyConfig
