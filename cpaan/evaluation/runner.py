@@ -21,7 +21,7 @@ from cpaan.evaluation.parts import Part, PartCache, PartJob, run_parts
 from cpaan.evaluation.scoring import draw_phase
 from cpaan.methods.base import Progress
 from cpaan.methods.registry import ROWS, check_method, expand_methods
-from cpaan.methods.table_row import PN
+from cpaan.methods.table_row import COSINE_FEATURES, FEATURES, PN
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.priors import best_heads, best_priors, with_priors
 from cpaan.protocol.statistics import summarise
@@ -105,14 +105,14 @@ def evaluate(
     """
     config = config or EvaluationConfig()
     run = describe_run()
-    methods = expand_methods(methods, has_cosine=cosine_table is not None)
+    tables = {FEATURES: table}
+    if cosine_table is not None:
+        tables[COSINE_FEATURES] = _align_cosine(cosine_table, table)
+    methods = expand_methods(methods, tables)
     given, locations = settings or {}, locations or {}
     used = {name: given.get(name, ROWS[name].config) for name in methods}
-    check_phase(table, split, phase, allow_trained_novel=allow_trained_novel)
-    tables = {False: table}
-    if cosine_table is not None:
-        tables[True] = _align_cosine(cosine_table, table)
-        check_phase(tables[True], split, phase, allow_trained_novel=allow_trained_novel)
+    for each in tables.values():
+        check_phase(each, split, phase, allow_trained_novel=allow_trained_novel)
     if shot_rows is None:
         shot_rows = draw_phase(table, split, phase, config)
     else:
@@ -132,15 +132,17 @@ def evaluate(
         if scores_validation:
             _check_validation(table, split, config)
         record_test_read(table.fingerprint)
-        if cosine_table is not None and any(ROWS[name].wants_cosine for name in methods):
+        read = {ROWS[name].features for name in methods}
+        if cosine_table is not None and COSINE_FEATURES in read:
             record_test_read(cosine_table.fingerprint)
 
     features = locations.get("features")
-    references = {False: DataReference.of(table, split, features)}
+    references = {FEATURES: DataReference.of(table, split, features)}
     if cosine_table is not None:
         cosine = locations.get("cosine_features")
-        in_order_of = None if tables[True] is cosine_table else features
-        references[True] = DataReference.of(tables[True], split, cosine, in_order_of)
+        aligned = tables[COSINE_FEATURES]
+        in_order_of = None if aligned is cosine_table else features
+        references[COSINE_FEATURES] = DataReference.of(aligned, split, cosine, in_order_of)
     jobs = [
         PartJob(
             row=name,
@@ -149,7 +151,7 @@ def evaluate(
             embedding=embedding if ROWS[name].is_embedded else None,
             evaluation=config,
             seed=seed,
-            data=references[ROWS[name].wants_cosine],
+            data=references[ROWS[name].features],
             phase=phase,
             shot_rows=shot_rows,
             scores_validation=scores_validation,

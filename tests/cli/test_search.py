@@ -63,7 +63,11 @@ def test_a_dry_run_shows_everything_and_does_nothing(capsys):
     assert shown["config"]["num_trials"] == 9
     assert shown["evaluated after episodes"] == [20, 40, 80]
     first = shown["trial 0"]
-    assert (first["cycle_weight"], first["covariance_weight"], first["ky_fan_order"]) == (5, 0.5, 10)
+    assert (first["cycle_weight"], first["covariance_weight"], first["ky_fan_order"]) == (
+        5,
+        0.5,
+        10,
+    )
     assert shown["all settings of these"]["trial 1"]["generator_loss"] == "minimax"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from cpaan.methods.registry import IN_PN
+from cpaan.methods.table_row import IN_PN
 from cpaan.report.claims import RULE, Claim, Place, judge_claims, reasons_behind, standing
 from cpaan.report.figures.picture import Picture
 from cpaan.report.gains import GainSplit

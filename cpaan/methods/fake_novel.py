@@ -2,7 +2,7 @@
 
 An episode takes some base classes for novel: of these only a few shots are shown, while the others
 keep their weights. Queries of both are classified among both. What differs between the methods that
-learn this way, how weights are made of shots, is a `WeightLearner`.
+learn this way, how weights are made from shots, is a `WeightLearner`.
 
 Shapes: D = feature dimension, C = all base classes, B = base classes at hand, N = novel classes,
 K = shots, P = problems, Q = queries.
@@ -34,11 +34,7 @@ from cpaan.training.learning import (
 
 @dataclass(frozen=True, kw_only=True)
 class FakeNovelSettings(EpisodeSettings, LearningSettings):
-    """What an episode consists of, and what the cosine classifier sees.
-
-    Raises:
-        ValueError: If a value makes no sense.
-    """
+    """What an episode consists of, and what the cosine classifier sees."""
 
     num_ways: int = 400
     """Classes of an episode, fake-novel and base; all base classes where there are fewer."""
@@ -87,11 +83,6 @@ class WeightLearner(Learner):
     centre: Tensor
 
     def __init__(self, base: BaseSet, config: FakeNovelSettings) -> None:
-        """Find the middle of the classes, from which features are seen.
-
-        Raises:
-            ValueError: If there are too few examples, or they or their squares are not finite.
-        """
         super().__init__()
         self._config = config
         self._episodes = FewShotEpisodes(base, config)
@@ -119,7 +110,7 @@ class WeightLearner(Learner):
         Args:
             base: Positions of base classes in the order of names, shape (B,).
             supports: Directions of the novel classes' shots, shape (N, K, D).
-            rng: As in training, with all noise that belongs to it; None: without.
+            rng: For the noise of training; None: without.
         """
 
     def scores(self, queries: Tensor, weights: Tensor) -> Tensor:
@@ -149,24 +140,17 @@ class WeightLearner(Learner):
 
 
 class GeneratedWeights(MetaLearned[C]):
-    """A cosine classifier with generated weights; subclasses say who generates them."""
-
-    @abstractmethod
-    def new_learner(self, base: BaseSet, rng: torch.Generator) -> WeightLearner:
-        """Draw the learner."""
+    """A cosine classifier with generated weights; its learner is a `WeightLearner`."""
 
     @torch.no_grad()
     def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
-        """Generate the weights of every problem, with the help of all base classes.
-
-        Problems are taken one by one: attention from all shots of one, or messages between all
-        pairs of neighbours, are some hundred megabytes at most.
-        """
+        """Generate the weights of every problem, with the help of all base classes."""
         assert isinstance(run.learner, WeightLearner)
         self._learner = run.learner
         in_order = torch.arange(len(task.base.counts), device=task.device)
         columns = task.columns_from(task.base.order)
         shots = self._learner.directions(task.shots)
+        # One by one: attention or messages of one problem take some hundred megabytes at most.
         weights = [
             self._learner.weights(in_order, shots[problem.draw, :, : problem.num_shots])
             for problem in task.problems

@@ -1,9 +1,9 @@
 """Analogies between clusters of base classes: a is to b as c is to d.
 
-An analogy joins two clusters a and b of one class with the two clusters c and d of any other class
-whose difference has the most similar direction: the largest cosine of b - a and d - c. All pairs
-are compared, and the answer is that of float64, at a fraction of the cost of multiplying all
-differences:
+Base classes are clustered by k-means, many classes at a time. An analogy joins two clusters a and b
+of one class with the two clusters c and d of any other class whose difference has the most similar
+direction: the largest cosine of b - a and d - c. All pairs are compared, and the answer is that of
+float64, at a fraction of the cost of multiplying all differences:
 
 * The cosine of (a, b) and (d, c) is minus that of (a, b) and (c, d). Unordered pairs suffice, a
   quarter of the work; an ordered pair's best is that of the largest size, turned where the sign
@@ -21,22 +21,114 @@ ImageNet's 389 classes of 100 clusters in 512 dimensions these are 1, 0.4 and 0.
 cosines at once would be 7,400.
 
 Shapes: C = base classes, M = clusters of a class, D = feature dimension, P = unordered pairs of
-clusters, K = dimensions of a class's own space.
+clusters, K = dimensions of a class's own space, R = rows of the largest class.
 """
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import normalize, pad
 
-from cpaan.methods.parts.clusters import Clusters, beyond
+from cpaan.protocol.tasks import BaseSet
 
 _BLOCK_BYTES = {"cpu": 2**22, "cuda": 2**30}  # on a CPU, what a cache holds
 _DTYPES = {"cpu": torch.float32, "cuda": torch.half}
 _ALIGNED = 8  # a GPU multiplies matrices of odd sizes slowly
 _LEAST_LENGTH = 1e-5  # of a difference, in units of the largest distance to the class's middle
+
+
+class Clusters(NamedTuple):
+    """Centroids of all base classes."""
+
+    centroids: Tensor  # (C, M, D), float32; zeros beyond a class's count
+    counts: Tensor  # (C,) clusters of each class: M, or its rows where those are fewer
+
+
+def cluster_classes(
+    base: BaseSet,
+    num_clusters: int,
+    rng: torch.Generator,
+    *,
+    num_iterations: int = 20,
+    start: Literal["rows", "sphere"] = "rows",
+    block_bytes: int | None = None,
+) -> Clusters:
+    """Cluster the rows of every base class by k-means, many classes at a time.
+
+    Clusters start at random rows of the class; or at random points at distance one from zero, and
+    after the first iteration those that no row is nearest to become random rows. A class with fewer
+    rows than clusters has a cluster for each. Blocks of classes take ``block_bytes`` of memory.
+    """
+    device = base.features.device
+    block_bytes = block_bytes or _BLOCK_BYTES[device.type]
+    num_classes, num_rows = len(base.counts), int(base.counts.max())
+    num_dims, num_clusters = base.features.shape[1], min(num_clusters, num_rows)
+    counts = base.counts.clamp(max=num_clusters)
+    # All that is random comes before the blocks, which then change nothing.
+    keys = torch.rand((num_classes, num_rows), generator=rng)
+    keys = keys.to(device).masked_fill(beyond(base.counts, num_rows), math.inf)
+    chosen = keys.topk(num_clusters, largest=False).indices
+    directions = None
+    if start == "sphere":
+        shape = (num_classes, num_clusters, num_dims)
+        directions = normalize(torch.randn(shape, generator=rng), dim=-1)
+
+    per_class = 4 * num_rows * (2 * num_dims + 3 * num_clusters)
+    centroids = []
+    for classes in torch.arange(num_classes, device=device).split(max(1, block_bytes // per_class)):
+        places = torch.arange(num_rows, device=device).expand(len(classes), -1)
+        places = places.minimum(base.counts[classes, None] - 1)
+        rows = base.features[base.first_row[classes, None] + places].float()
+        middle = base.prototypes[classes].float().unsqueeze(1)
+        rows = rows - middle  # distances of points that are far from zero keep their digits
+        starts = rows.gather(1, chosen[classes].unsqueeze(-1).expand(-1, -1, num_dims))
+        num_rows_of, counts_of = base.counts[classes], counts[classes]
+        if directions is None:
+            found = lloyd(rows, num_rows_of, starts, counts_of, num_iterations)
+        else:
+            drawn = directions[classes.cpu()].to(device) - middle
+            means, sizes = _step(rows, num_rows_of, drawn, counts_of)
+            starts = torch.where(sizes > 0, means, starts)
+            found = lloyd(rows, num_rows_of, starts, counts_of, num_iterations - 1)
+        is_none = beyond(counts[classes], num_clusters).unsqueeze(-1)
+        centroids.append((found + middle).masked_fill(is_none, 0.0))
+    return Clusters(torch.cat(centroids), counts)
+
+
+def lloyd(
+    rows: Tensor, num_rows: Tensor, centroids: Tensor, counts: Tensor, num_iterations: int
+) -> Tensor:
+    """Move centroids (C, M, D) to the means of the rows (C, R, D) that are nearest to them.
+
+    A centroid that has no row stays where it is. Of R and M, a class has its ``num_rows`` rows and
+    its ``counts`` clusters, shape (C,).
+    """
+    for _ in range(num_iterations):
+        means, sizes = _step(rows, num_rows, centroids, counts)
+        centroids = torch.where(sizes > 0, means, centroids)
+    return centroids
+
+
+def _step(
+    rows: Tensor, num_rows: Tensor, centroids: Tensor, counts: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return means of the rows that are nearest to each centroid, and how many, (C, M, 1)."""
+    squares = centroids.square().sum(dim=-1)
+    squares = squares.masked_fill(beyond(counts, centroids.shape[1]), math.inf)
+    nearest = torch.baddbmm(squares.unsqueeze(1), rows, centroids.mT, alpha=-2).argmin(dim=-1)
+    is_row = ~beyond(num_rows, rows.shape[1])
+    members = rows.new_zeros((*rows.shape[:2], centroids.shape[1]))
+    members.scatter_(2, nearest.unsqueeze(-1), is_row.unsqueeze(-1).to(rows.dtype))
+    sizes = members.sum(dim=1).unsqueeze(-1)
+    # A product, and not sums in whatever order: the same every time on a GPU, too.
+    return (members.mT @ rows) / sizes.clamp(min=1), sizes
+
+
+def beyond(counts: Tensor, size: int) -> Tensor:
+    """Return which of so many places are beyond a class's count, shape (C, size)."""
+    return torch.arange(size, device=counts.device) >= counts.unsqueeze(1)
 
 
 class Analogies(NamedTuple):
@@ -69,13 +161,9 @@ def mine_analogies(
     Args:
         clusters: Of all base classes.
         most_pairs: Look at so many random pairs of each class only; None: at all.
-        rng: Decides which; on the CPU. None where all are looked at.
+        rng: Decides the random pairs; on the CPU.
         block_bytes: Of memory for cosines at a time.
         dtype: Of the first look at all cosines.
-
-    Raises:
-        ValueError: If there are not two classes, or no class has two clusters; or if pairs are to
-            be random, but there is no ``rng``.
     """
     centroids, counts = clusters
     device = centroids.device
