@@ -84,22 +84,12 @@ class Page:
         always = ("table-1", "provenance")
         return {name: _SECTIONS[name][0] for name in _SECTIONS if name in always or shown.get(name)}
 
-    @property
-    def verdicts(self) -> dict[str, int]:
-        """Count the verdicts on the paper's claims; on all claims, if none is the paper's."""
-        claims = [claim for claim in self.claims if claim.is_paper] or self.claims
-        counts = {verdict: sum(each.verdict == verdict for each in claims) for verdict in SYMBOLS}
-        return {verdict: count for verdict, count in counts.items() if count}
-
 
 def write_page(folder: Path, write: Callable[[str, bytes], None]) -> None:
     """Write the page of a study's report, its words as Markdown, and its pictures as files.
 
-    It reads the report's files alone: nothing is trained, and the test phase is not read.
-
-    Args:
-        folder: The study's.
-        write: Called with the name of each file below that folder, and its content.
+    ``write`` is called with the name of each file below the study's folder, and its content. Only
+    the report's files are read: nothing is trained, and the test phase is not read again.
 
     Raises:
         ValueError: If the report is absent or damaged.
