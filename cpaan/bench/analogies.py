@@ -11,8 +11,7 @@ from torch.nn.functional import normalize
 
 from cpaan.bench.measuring import Bench, Row, Subject
 from cpaan.core.randomness import new_rng
-from cpaan.methods.parts.analogies import Analogies, mine_analogies
-from cpaan.methods.parts.clusters import Clusters
+from cpaan.methods.analogies import Analogies, Clusters, mine_analogies
 
 HELP = "analogies of all pairs of clusters, against products of all ordered pairs' differences"
 

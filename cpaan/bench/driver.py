@@ -14,11 +14,11 @@ import numpy as np
 from cpaan.bench.measuring import Bench, Row, summarise
 from cpaan.bench.simulation import Simulated, simulate
 from cpaan.bench.study_time import MEASURED
+from cpaan.core.remote_paths import RemotePath
 from cpaan.data.builtin import builtin_features
 from cpaan.study.config import PRESETS, DataReference, StudyConfig
 from cpaan.study.folder import Study, state_path
 from cpaan.study.job import Evaluation, Report
-from cpaan.study.storage import Storage
 
 HELP = "the driver's work for a trial with 8, 64 and 512 trials at once, which are simulated; cpu"
 
@@ -80,7 +80,7 @@ class StudyDriver:
         enqueue_points(self.optuna_study, study.space)
         self._watch = Stopwatch()
         self._rng = np.random.default_rng(seed)
-        self._storage = Storage(study.storage)
+        self._storage = RemotePath.at(study.storage)
         self._to_metrics = to_metrics
         watch = StudyWatch(config, self.marks[-1], stream=io.StringIO())
         self._now = self._told_at = self._shown_at = 0.0
@@ -132,7 +132,7 @@ class StudyDriver:
         trial.number = config["trial"].number
         trial.score = self._rng.normal(60.0, 3.0)
         trial.curve = []
-        self._storage.write(state_path(trial.number, self.study.config.seed), b"state")
+        (self._storage / state_path(trial.number, self.study.config.seed)).write(b"state")
         return trial
 
     def report(self, trial: Any, num_marks: int, *, is_last: bool) -> bool:

@@ -10,9 +10,9 @@ import torch
 from cpaan.bench.data_parallel import SIZES, make_job
 from cpaan.bench.measuring import Bench, Row, summarise
 from cpaan.core.files import load_state, pack_state
+from cpaan.core.remote_paths import RemotePath
 from cpaan.study.config import PRESETS
 from cpaan.study.job import run_job
-from cpaan.study.storage import Storage
 
 HELP = "a trial's state: bytes of the file, and the time to pack and write it to a folder; cpu"
 
@@ -39,11 +39,11 @@ def measure(bench: Bench) -> list[Row]:
             raise ValueError(last.problem)
         path = Path(folder) / job.path
         num_bytes = path.stat().st_size
-        state, storage = load_state(path), Storage(folder)
+        state, storage = load_state(path), RemotePath.at(folder)
         times = []
         for _ in range(_REPEATS):
             started = time.perf_counter()
-            storage.write(job.path, pack_state(state))
+            (storage / job.path).write(pack_state(state))
             times.append(1e3 * (time.perf_counter() - started))
     bench.say(f"{num_bytes / 2**20:.1f} MiB, written in {statistics.median(times):.0f} ms")
     return [

@@ -12,8 +12,8 @@ import optuna
 
 from cpaan.bench.driver import new_study
 from cpaan.bench.measuring import Bench, Row, summarise
+from cpaan.core.remote_paths import RemotePath
 from cpaan.study.job import Evaluation, Report
-from cpaan.study.storage import Storage
 
 HELP = "a search with 16 light trials at once: the driver's processor time, and a trial's; cpu"
 
@@ -52,7 +52,7 @@ def run_light(config: dict[str, Any]) -> None:
             "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         }
         word = json.dumps(taken).encode()
-        Storage(trial.job.storage).write(f"light/{trial.number:04d}.json", word)
+        (RemotePath.at(trial.job.storage) / f"light/{trial.number:04d}.json").write(word)
         report_to_tune(to_metrics(Report(tuple(curve)), trial.study))
 
 

@@ -1,6 +1,6 @@
 """How settings work: frozen, checked when they are put together, and readable from text."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from numbers import Integral, Real
 from types import NoneType, UnionType
@@ -59,29 +59,6 @@ class Settings:
                 )
 
 
-@dataclass(frozen=True)
-class Range:
-    """Numbers that a search may try, ends included; whole ones where both ends are."""
-
-    low: float
-    high: float
-    log: bool = False
-
-
-class Choice(tuple[Any, ...]):
-    """Values that a search may try."""
-
-    __slots__ = ()
-
-    def __new__(cls, *values: Any) -> Self:
-        """Take the values one by one."""
-        return super().__new__(cls, values)
-
-
-SearchSpace = Mapping[str, Range | Choice]
-"""What may be searched of a method, by the names of its settings."""
-
-
 def parse_settings(assignments: Sequence[str], *configs: Settings) -> list[dict[str, Any]]:
     """Turn ``["name=value", ...]`` into overrides of configs, by the types of their fields.
 
@@ -108,6 +85,36 @@ def parse_settings(assignments: Sequence[str], *configs: Settings) -> list[dict[
                     wanted = _name_type(known[name])
                     raise ValueError(f"setting {name} needs {wanted}, got {text!r}") from None
     return overrides
+
+
+def assignments_for(
+    method: str, assignments: Sequence[str], known: Mapping[str, Collection[str]]
+) -> list[str]:
+    """Return the assignments of ``--set`` that apply to one of several methods.
+
+    Args:
+        method: The method.
+        assignments: ``NAME=VALUE`` for all methods that have the setting, ``METHOD.NAME=VALUE``
+            for one of them.
+        known: The names of the settings of every method.
+
+    Raises:
+        ValueError: If no method has the setting.
+    """
+    found = []
+    for assignment in assignments:
+        name = assignment.partition("=")[0]
+        whose, dot, _ = name.partition(".")
+        if dot and whose not in known:
+            raise ValueError(f"--set {name}=...: {whose} is not one of {', '.join(known)}")
+        if not dot and not any(name in names for names in known.values()):
+            names = sorted(set().union(*known.values()))
+            raise ValueError(f"unknown setting {name!r}: the names are {', '.join(names)}")
+        if dot and whose == method:
+            found.append(assignment.removeprefix(f"{whose}."))
+        elif not dot and name in known[method]:
+            found.append(assignment)
+    return found
 
 
 def _parse_as(text: str, annotation: Any) -> Any:

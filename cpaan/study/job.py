@@ -14,6 +14,7 @@ import torch
 
 from cpaan.core.files import unpack_state
 from cpaan.core.randomness import new_rng
+from cpaan.core.remote_paths import RemotePath
 from cpaan.core.settings import Settings
 from cpaan.data.cache import default_cache_folder
 from cpaan.data.splits import VALIDATION_PHASE
@@ -24,7 +25,6 @@ from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.tasks import LowShotTask, Queries, read_phase
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.study.config import DataReference
-from cpaan.study.storage import Storage
 from cpaan.training.drive import Checkpoint, Stretch, drive
 from cpaan.training.learning import Run, TrainingDivergedError
 from cpaan.training.workers import ALONE, Workers
@@ -47,7 +47,7 @@ class Job:
     """Numbers of episodes after which it is evaluated."""
     data: DataReference
     storage: str
-    """Location of the study's `Storage`."""
+    """Path or address of the study's storage."""
     path: str
     """Name of the file in it that holds the state."""
     embedding: EmbeddingConfig | None = None
@@ -169,7 +169,7 @@ def score_job(job: Job, device: torch.device) -> tuple[float, float]:
 
 def is_trained(job: Job) -> bool:
     """Return whether the storage has the training of a job up to its last episode."""
-    content = Storage(job.storage).read(job.path)
+    content = (RemotePath.at(job.storage) / job.path).read_if_exists()
     if content is None:
         return False
     try:
@@ -239,7 +239,7 @@ class TrialCheckpoint(Checkpoint):
 
     def __init__(self, job: Job) -> None:
         super().__init__(job.path)
-        self._storage, self._name = Storage(job.storage), job.path
+        self._remote = RemotePath.at(job.storage) / job.path
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
@@ -247,7 +247,7 @@ class TrialCheckpoint(Checkpoint):
         return tuple(Evaluation(**entry) for entry in self.curve)
 
     def _read(self) -> bytes | None:
-        return self._storage.read(self._name)
+        return self._remote.read_if_exists()
 
     def _write(self, content: bytes) -> None:
-        self._storage.write(self._name, content)
+        self._remote.write(content)

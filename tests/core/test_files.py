@@ -35,7 +35,7 @@ def test_a_state_reads_back(tmp_path):
 def test_a_damaged_state_is_named(tmp_path):
     (tmp_path / "run.pt").write_bytes(b"PK damaged")
 
-    with pytest.raises(ValueError, match=r"cannot go on from .*run\.pt: "):
+    with pytest.raises(ValueError, match=r"cannot resume from .*run\.pt: "):
         load_state(tmp_path / "run.pt")
 
 

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from cpaan.methods.registry import IN_PN, ROWS
+from cpaan.methods.registry import ROWS
+from cpaan.methods.table_row import IN_PN
 from cpaan.report.claims.scored_table import ALL, NOVEL
 from cpaan.report.claims.standing import GROUPS, Place
 from cpaan.report.claims.verdict import MARGIN, show

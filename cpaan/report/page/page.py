@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from cpaan.methods.registry import IN_PN
+from cpaan.methods.table_row import IN_PN
 from cpaan.report.claims import Claim, Place, judge_claims, reasons_behind, standing
 from cpaan.report.figures.picture import Picture
 from cpaan.report.page.comparisons import compare_rows
