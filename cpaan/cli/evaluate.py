@@ -17,7 +17,7 @@ from cpaan.protocol.config import OWN
 from cpaan.protocol.statistics import check_row, is_only_row
 from cpaan.protocol.tasks import check_phase
 from cpaan.report.table_one import TableOne, tables_of
-from cpaan.report.text_tables import accuracy_table, difference_table, diversity_table
+from cpaan.report.tables import accuracy_table, difference_table, diversity_table
 
 PARTS, CHECKPOINTS = "parts", "checkpoints"
 

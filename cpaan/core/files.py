@@ -92,7 +92,7 @@ def load_state(path: Path) -> dict[str, Any]:
         return unpack_state(path.read_bytes())
     except Exception as error:  # unpickling a damaged file can raise anything
         reason = " ".join(str(error).split())
-        raise ValueError(f"cannot resume from {path}: {reason}") from error
+        raise ValueError(f"cannot go on from {path}: {reason}") from error
 
 
 def pack_state(state: Mapping[str, Any]) -> bytes:

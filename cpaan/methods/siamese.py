@@ -40,7 +40,7 @@ class SiameseConfig(PerceptronSettings, LearningSettings):
     num_episodes: int = 2_000
     """Steps of training, each on new pairs."""
     num_pairs: int = 512
-    """Pairs of a step; half of them are of one class."""
+    """ExamplePairs of a step; half of them are of one class."""
     near_share: float = 0.2
     """Share of the other half whose second class is one of the nearest to the first."""
     num_near: int = 5
@@ -87,7 +87,7 @@ SPACE: SearchSpace = {
 }
 
 
-class Pairs(NamedTuple):
+class ExamplePairs(NamedTuple):
     """Examples of base classes, two by two."""
 
     rows: Tensor  # (2, pairs, D)
@@ -143,7 +143,7 @@ class SiameseNetwork(Perceptron):
             scores = scores + sign * distances
         return scores
 
-    def draw_pairs(self, rng: torch.Generator) -> Pairs:
+    def draw_pairs(self, rng: torch.Generator) -> ExamplePairs:
         """Draw pairs of two different rows; nobody waits for the device."""
         base, config, device = self._base, self._config, self._near.device
         num_classes, half = len(base.counts), config.num_pairs // 2
@@ -165,7 +165,7 @@ class SiameseNetwork(Perceptron):
         chosen = torch.stack(
             [base.first_row[first] + first_row, base.first_row[second] + second_row]
         )
-        return Pairs(base.features[chosen].float(), (number < half).float())
+        return ExamplePairs(base.features[chosen].float(), (number < half).float())
 
     def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
         """Return the cross-entropy of a step's pairs, and how many are right, in percent."""

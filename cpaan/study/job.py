@@ -17,6 +17,7 @@ from cpaan.core.randomness import new_rng
 from cpaan.core.remote_paths import RemotePath
 from cpaan.core.settings import Settings
 from cpaan.data.cache import default_cache_folder
+from cpaan.data.reference import DataReference
 from cpaan.data.splits import VALIDATION_PHASE
 from cpaan.evaluation.scoring import draw_phase, run_method
 from cpaan.methods.base import LowShotMethod
@@ -24,7 +25,6 @@ from cpaan.methods.registry import ROWS, make_method, num_episodes_of
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.tasks import LowShotTask, Queries, read_phase
 from cpaan.representation.config import EmbeddingConfig
-from cpaan.study.config import DataReference
 from cpaan.training.drive import Checkpoint, Stretch, drive
 from cpaan.training.learning import Run, TrainingDivergedError
 from cpaan.training.workers import ALONE, Workers
@@ -35,7 +35,7 @@ _OF_ANOTHER = "another worker could not continue"
 
 
 @dataclass(frozen=True)
-class Job:
+class TrialJob:
     """What to train, on what, and where it is kept. Equal jobs have equal outcomes."""
 
     method: str
@@ -102,7 +102,7 @@ class _EvaluationError(Exception):
     """The evaluation failed on some worker: all of them end together."""
 
 
-def run_job(job: Job, device: torch.device, workers: Workers = ALONE) -> Iterator[Report]:
+def run_job(job: TrialJob, device: torch.device, workers: Workers = ALONE) -> Iterator[Report]:
     """Train to the end, evaluate at the evaluation steps, and report there.
 
     Resumes from the checkpoint in the storage. Every worker yields the same number of reports;
@@ -156,7 +156,7 @@ def run_job(job: Job, device: torch.device, workers: Workers = ALONE) -> Iterato
         yield Report(checkpoint.evaluations, problem=str(error))
 
 
-def score_job(job: Job, device: torch.device) -> tuple[float, float]:
+def score_job(job: TrialJob, device: torch.device) -> tuple[float, float]:
     """Return LSL and GLSL top-5 of a job that was trained to its end, by its evaluation.
 
     Raises:
@@ -167,7 +167,7 @@ def score_job(job: Job, device: torch.device) -> tuple[float, float]:
     return _evaluate(load_method(job, task), task, queries, job)
 
 
-def is_trained(job: Job) -> bool:
+def is_trained(job: TrialJob) -> bool:
     """Return whether the storage has the training of a job up to its last episode."""
     content = (RemotePath.at(job.storage) / job.path).read_if_exists()
     if content is None:
@@ -179,7 +179,7 @@ def is_trained(job: Job) -> bool:
     return episode == num_episodes_of(job.training)
 
 
-def load_method(job: Job, task: LowShotTask) -> LowShotMethod:
+def load_method(job: TrialJob, task: LowShotTask) -> LowShotMethod:
     """Return the method of a job that was trained to its end, for a task on the same base examples.
 
     Raises:
@@ -192,12 +192,12 @@ def load_method(job: Job, task: LowShotTask) -> LowShotMethod:
     return method
 
 
-def _begin(job: Job, task: LowShotTask, workers: Workers) -> tuple[LowShotMethod, Run]:
+def _begin(job: TrialJob, task: LowShotTask, workers: Workers) -> tuple[LowShotMethod, Run]:
     method = new_method(job, task.device)
     return method, method.begin(task.base, new_rng(job.seed), workers)
 
 
-def new_method(job: Job, device: torch.device) -> LowShotMethod:
+def new_method(job: TrialJob, device: torch.device) -> LowShotMethod:
     """Return the method of a job, in the job's embedding where it works in one; untrained."""
     return make_method(
         job.method,
@@ -209,7 +209,7 @@ def new_method(job: Job, device: torch.device) -> LowShotMethod:
     )
 
 
-def _embeddings_of(job: Job, device: torch.device) -> Path:
+def _embeddings_of(job: TrialJob, device: torch.device) -> Path:
     """Return a folder of this machine for embeddings that only equal ones are kept in."""
     data = {**job.data.to_dict(), "features": None}
     content = [data, None if job.embedding is None else job.embedding.to_dict(), device.type]
@@ -217,7 +217,7 @@ def _embeddings_of(job: Job, device: torch.device) -> Path:
     return default_cache_folder() / "embeddings" / digest
 
 
-def read_validation(job: Job, device: torch.device) -> tuple[LowShotTask, Queries]:
+def read_validation(job: TrialJob, device: torch.device) -> tuple[LowShotTask, Queries]:
     """Return the validation phase as the job's evaluation wants it."""
     table, split, config = job.data.open(), job.data.split, job.evaluation
     shot_rows = draw_phase(table, split, VALIDATION_PHASE, config)
@@ -225,7 +225,7 @@ def read_validation(job: Job, device: torch.device) -> tuple[LowShotTask, Querie
 
 
 def _evaluate(
-    method: LowShotMethod, task: LowShotTask, queries: Queries, job: Job
+    method: LowShotMethod, task: LowShotTask, queries: Queries, job: TrialJob
 ) -> tuple[float, float]:
     """Return LSL and GLSL top-5, means over shots and draws, of the method as it is trained now."""
     scores, _ = run_method(job.method, method, job.seed, task, queries, job.evaluation)
@@ -237,9 +237,9 @@ def _evaluate(
 class TrialCheckpoint(Checkpoint):
     """The checkpoint of a job, in the storage that all machines share."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TrialJob) -> None:
         super().__init__(job.path)
-        self._remote = RemotePath.at(job.storage) / job.path
+        self._path = RemotePath.at(job.storage) / job.path
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
@@ -247,7 +247,7 @@ class TrialCheckpoint(Checkpoint):
         return tuple(Evaluation(**entry) for entry in self.curve)
 
     def _read(self) -> bytes | None:
-        return self._remote.read_if_exists()
+        return self._path.read_if_exists()
 
     def _write(self, content: bytes) -> None:
-        self._remote.write(content)
+        self._path.write(content)

@@ -6,26 +6,24 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-import optuna
 import pytest
 
 from cpaan.cli import main
 from cpaan.cli.options import open_data
-from cpaan.cli.study_options import search_parser
-from cpaan.cli.study_setup import new_study, resumed_study
 from cpaan.core.remote_paths import RemotePath, join
 from cpaan.data.cache import default_cache_folder, open_features
 from cpaan.data.parquet import write_features
+from cpaan.data.reference import DataReference
 from cpaan.data.splits import find_split, read_split
-from cpaan.study.config import DataReference, StudyConfig
-from cpaan.study.folder import fetch_study
-from cpaan.study.records import CONFIG, OPTUNA, TRIALS, Records, read_json
-from cpaan.study.searcher import open_study
+from cpaan.study.records import RowRecords
+from cpaan.study.searcher import open_trials
+from cpaan.study.study import CONFIG, OPTUNA, TRIALS, download_study, read_json, read_study
 from helpers.buckets import Bucket
 from helpers.files import room_for
-from helpers.studies import STUDY_SETTINGS
+from helpers.studies import new_study
 from helpers.tables import LABEL_NAMES, assert_same_table, hdf5_pair, random_table
 
 GROUPS = {
@@ -221,7 +219,7 @@ def test_a_reference_keeps_addresses_and_notices_other_data(bucket):
     assert reference.features == (location,)
     assert_same_table(reference.open(), table)
     put_table(bucket, num_rows=60)
-    with pytest.raises(ValueError, match=r"features\.parquet.* changed: their fingerprint is"):
+    with pytest.raises(ValueError, match=r"features\.parquet.* changed: the fingerprint is"):
         reference.open()
 
 
@@ -260,49 +258,20 @@ def test_a_check_of_a_storage_leaves_nothing_behind_and_refuses_in_one_line(buck
         assert "\n" not in str(told.value)
 
 
-def test_a_study_resumes_from_its_storage(bucket, study_features):
-    """Written by one machine, and fetched by another."""
-    features = bucket.put("features.parquet", study_features)
-    bucket.put("split.json", study_features.with_name("split.json"))
-    sets = [part for name, value in STUDY_SETTINGS.items() for part in ("--set", f"{name}={value}")]
-    storage = ["--storage", join(bucket.location, "studies")]
-    options = ["--features", features, "--study", "mine", "--episodes", "8", *sets, *storage]
-    study = new_study(search_parser().parse_args(options), "cCov-GAN", "mine")
+def test_a_study_is_copied_to_its_storage_and_downloaded_from_there(bucket, tmp_path):
+    storage = bucket.root / "study"
+    study = replace(new_study(tmp_path / "here"), shared=storage.location)
     study.write()
-    optuna_study = open_study(study.folder / OPTUNA, study.config)
-    optuna_study.add_trial(optuna.create_trial(values=[50.0]))
+    study.write_json("best.json", {"score": 50.0})
+    RowRecords(study, study.rows[0], open_trials(study, study.rows[0])).update(is_last=True)
 
-    study.records.update(optuna_study, study.config, is_last=True)
+    assert set(storage.names()) == {CONFIG, OPTUNA, TRIALS, "best.json"}
+    download_study(storage.location, tmp_path / "there")
 
-    assert {f"studies/mine/{name}" for name in (CONFIG, OPTUNA, TRIALS)} <= set(bucket.names())
-    Path("results").rename("another machine's")
-    resumed = search_parser().parse_args(["--resume", "mine", *storage])
-    again = resumed_study(resumed, study.folder)
-    assert again.data == study.data
-    assert again.data.features == (features,)
-    assert again.elsewhere == join(bucket.location, "studies/mine")
-    (trial,) = open_study(again.folder / OPTUNA, again.config).get_trials()
-    assert trial.values == [50.0]
-
-
-def test_records_are_mirrored(bucket, tmp_path):
-    config, storage = StudyConfig(), bucket.root / "study"
-    study = open_study(tmp_path / OPTUNA, config)
-    records = Records(tmp_path, storage)
-
-    records.update(study, config)
-    records.write_json("best.json", {"score": 50.0})
-
-    assert json.loads((storage / "best.json").read()) == read_json(tmp_path, "best.json")
-    assert (storage / TRIALS).read() == (tmp_path / TRIALS).read_bytes()
-    (tmp_path / "copy.db").write_bytes((storage / OPTUNA).read())
-    assert open_study(tmp_path / "copy.db", config).study_name == study.study_name
-
-
-def test_a_missing_study_is_not_fetched(bucket):
-    location = join(bucket.location, "study")
-
-    with pytest.raises(ValueError, match=f"has no {CONFIG}: it is no study"):
-        fetch_study(location, Path("results/study"))
-
-    assert not Path("results/study").exists()
+    found = read_study(tmp_path / "there")
+    assert found.rows == study.rows
+    assert read_json(tmp_path / "there", "best.json") == {"score": 50.0}
+    assert not open_trials(found, found.rows[0]).get_trials()
+    with pytest.raises(ValueError, match=f"has no {CONFIG}: it is not a study"):
+        download_study(join(bucket.location, "none"), tmp_path / "none")
+    assert not (tmp_path / "none").exists()

@@ -68,16 +68,6 @@ def test_every_shot_has_its_own_neighbours_and_its_share_of_the_samples():
     torch.testing.assert_close(samples, expected)
 
 
-def test_a_base_class_of_a_single_row_has_no_spread():
-    base = BaseSet(torch.tensor([[2.0, 0.0]]), torch.tensor([1]))
-
-    (samples,) = calibrated_samples(
-        torch.zeros(1, 1, 2), base, 0.0, AS_THEY_ARE.with_overrides({"num_samples": 3}), new_rng(0)
-    )
-
-    torch.testing.assert_close(samples, torch.tensor([[1.0, 0.0]] * 3))
-
-
 def test_the_transform_keeps_signs_and_order_and_can_be_undone():
     features = torch.tensor([-4.0, -0.25, 0.0, 0.25, 9.0])
 

@@ -198,30 +198,6 @@ def test_without_attention_and_training_both_are_the_nearest_cosine_centroid(gau
     torch.testing.assert_close(other.predict(queries.features)[OWN], scores, rtol=1e-4, atol=1e-4)
 
 
-def test_a_support_at_the_centre_has_finite_gradients():
-    learner = axes(centred=True)
-    supports = learner.directions(learner.centre.expand(1, 1, 3))
-
-    weights = learner.weights(torch.arange(3), supports)
-    learner.scores(torch.eye(3), weights).sum().backward()
-
-    assert torch.equal(supports, torch.zeros(1, 1, 3))
-    for parameter in learner.parameters():
-        assert parameter.grad.isfinite().all()
-
-
-def test_the_source_s_keys_start_anywhere_but_the_same_for_a_seed():
-    rows = torch.randn(60, 4, generator=new_rng(0))
-    base = BaseSet(rows, torch.full((6,), 10))
-    config = AWG.with_overrides({"keys": "random"})
-
-    first, second, other = (AttentiveWeights(base, config, new_rng(seed)) for seed in (0, 0, 1))
-
-    assert torch.equal(first.keys, second.keys)
-    assert not torch.equal(first.keys, other.keys)
-    assert not torch.equal(first.keys, first.base_weights)
-
-
 def random_base(num_classes: int = 12, num_dims: int = 6) -> BaseSet:
     means = 3 * torch.randn(num_classes, 1, num_dims, generator=new_rng(0))
     noise = torch.randn(num_classes, 10, num_dims, generator=new_rng(1))
@@ -265,19 +241,6 @@ def test_a_message_is_of_the_pair_and_is_weighed():
     torch.testing.assert_close(heard[0], torch.tensor(expected), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("num_layers", [1, 2, 3])
-def test_classes_in_another_order_are_corrected_alike(num_layers):
-    network = with_corrections(new_network(num_layers=num_layers))
-    estimates = normalize(torch.randn(9, 6, generator=new_rng(4)), dim=-1)
-    order = torch.randperm(9, generator=new_rng(5))
-
-    corrected = network.denoise(estimates)
-
-    torch.testing.assert_close(network.denoise(estimates[order]), corrected[order])
-    assert (corrected - estimates).norm(dim=1).min() > 0.01
-    torch.testing.assert_close(corrected.norm(dim=1), torch.ones(9))
-
-
 def test_at_the_start_weights_stay_as_they_are_so_that_the_truth_costs_nothing():
     network = new_network(noise=0.0)
     base, novel = torch.arange(8), torch.arange(8, 12)
@@ -299,13 +262,3 @@ def test_reconstruction_is_the_mean_squared_distance_to_the_base_weights():
     # At the start, base classes are as they should be.
     torch.testing.assert_close(reconstruction, squares / 12)
     torch.testing.assert_close(loss, query_loss + 3 * reconstruction)
-
-
-def test_noise_and_dropout_are_of_training_alone():
-    network = with_corrections(new_network(noise=0.5))
-    estimates = network.base_weights
-
-    assert torch.equal(network.denoise(estimates), network.denoise(estimates))
-    noisy = [network.denoise(estimates, new_rng(seed)) for seed in (0, 0, 1)]
-    assert torch.equal(noisy[0], noisy[1])
-    assert not torch.equal(noisy[0], noisy[2])

@@ -1,7 +1,5 @@
 """Feature Imagination: what is made of what, where it starts, and what both rows learn."""
 
-import dataclasses
-
 import pytest
 import torch
 
@@ -94,34 +92,6 @@ def test_random_seeds_are_of_their_class_and_drawn_with_replacement():
     assert (counts >= 1).all()  # the real ones
     assert not torch.equal(counts, torch.full((4, 3), 3))
     assert len(counts.unique(dim=0)) > 1  # every class draws for itself
-
-
-@pytest.mark.parametrize("num_shots", [3, 4])
-def test_nothing_is_hallucinated_where_there_are_examples_enough(num_shots):
-    supports = normals(2, num_shots, 5)
-    network = hallucinator(normals(9, 5), num_augmented=3)
-    for parameter in network.parameters():
-        parameter.data += 1.0
-
-    assert torch.equal(network.fill(supports, new_rng(0)), supports)
-
-
-def test_problems_of_a_draw_share_their_noise_whatever_others_there_are():
-    network = hallucinator(normals(9, 5), num_augmented=4)
-    for parameter in network.parameters():
-        parameter.data += 0.1 * normals(*parameter.shape)
-    task = dataclasses.replace(
-        small_task([[[0.0] * 5]], normals(3, 2, 5).tolist()),
-        shots=normals(2, 3, 2, 5),
-        problems=(Problem(1, 0), Problem(2, 0), Problem(1, 1)),
-    )
-
-    one, two, other = network.imagine(task, new_rng(0))
-    (alone,) = network.imagine(dataclasses.replace(task, problems=(Problem(1, 1),)), new_rng(0))
-
-    assert (len(one[0]), len(two[0]), len(other[0])) == (3, 2, 3)
-    assert torch.equal(two[:, 0], one[:, 0])  # from the same seed, the first shot
-    assert torch.equal(alone, other)
 
 
 @pytest.mark.parametrize("kind", KINDS)

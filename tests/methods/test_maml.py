@@ -6,7 +6,7 @@ import higher
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import cross_entropy
 
 from cpaan.core.randomness import new_rng
 from cpaan.methods.maml import (
@@ -81,57 +81,6 @@ def test_on_an_identity_the_first_step_is_softmax_regression_by_hand():
     torch.testing.assert_close(weights.row_bias, torch.zeros(1, 1, 2))
     # Rows were alike, so nothing came through them to the body.
     torch.testing.assert_close(weights.last, torch.zeros(1, 2, 16))
-
-
-@pytest.mark.parametrize("scales_rows", [False, True])
-def test_later_steps_are_softmax_regression_with_equal_weights_of_classes(scales_rows):
-    """The body stays where it is for a network of no hidden units."""
-    base = BaseSet(torch.randn(12, 3, generator=new_rng(0)), torch.tensor([6, 6]))
-    settings = {
-        **PLAIN,
-        "episode_shots": (1,),
-        "inner_learning_rate": 0.1,
-        "scales_rows": scales_rows,
-    }
-    network = AdaptedNetwork(base, SMALL.with_overrides(settings), new_rng(0)).double()
-    with torch.no_grad():
-        network.hidden.bias.fill_(-1e3)  # units that are never on
-    many, few = (torch.randn(1, 2, k, 3, generator=new_rng(k)).double() for k in (4, 1))
-    support = Support.of(many, few)
-    weights = network.begin(support)._replace(
-        rows=torch.randn(1, 4, 3, generator=new_rng(9)).double()
-    )
-
-    adapted = network.adapt(weights, support, num_steps=1)
-
-    inputs = torch.cat([many.flatten(1, 2), few.flatten(1, 2)], dim=1)[0]
-    labels = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 2, 3])
-    share = torch.tensor([0.25] * 8 + [1.0] * 2).double().unsqueeze(1) / 4
-    residuals = share * ((inputs @ weights.rows[0].T).softmax(dim=1) - one_hot(labels, 4))
-    rate = 0.1 * (4 if scales_rows else 1)
-    torch.testing.assert_close(adapted.rows[0], weights.rows[0] - rate * residuals.T @ inputs)
-    torch.testing.assert_close(adapted.row_bias[0, 0], -rate * residuals.sum(dim=0))
-    # The last layer's bias is what an identity still has of a body.
-    torch.testing.assert_close(
-        adapted.last_bias[0, 0], -0.1 * (residuals @ weights.rows[0]).sum(dim=0)
-    )
-
-
-def test_what_all_rows_have_in_common_makes_no_difference():
-    """So there is nothing in it to be learnt, and rows that begin alike may begin at zero."""
-    network = tiny(inner_learning_rate=0.5)
-    supports, queries, _ = tasks()
-    support = Support.of(supports)
-    weights = network.begin(support)
-    common = weights._replace(rows=weights.rows + torch.tensor([3.0, -1.0, 2.0]).double())
-
-    first, second = (
-        network.logits(network.adapt(each, support, 5), queries).log_softmax(dim=-1)
-        for each in (weights, common)
-    )
-
-    torch.testing.assert_close(second, first)
-    assert first.std() > 0.1
 
 
 class Model(nn.Module):
@@ -263,24 +212,3 @@ def test_training_learns_what_serves_new_classes(gaussians, head):
     after = novel_top1()
 
     assert after > before + 5
-
-
-@pytest.mark.parametrize(("num_base_shots", "expected"), [(None, [1, 5]), (3, [3, 3])])
-def test_base_classes_have_as_many_examples_as_set_or_as_there_are_shots(
-    gaussians, monkeypatch, num_base_shots, expected
-):
-    task, _ = read_problems(gaussians)
-    network = method(num_base_shots=num_base_shots)
-    run = network.begin(task.base, new_rng(0))
-    counted = []
-
-    def note(weights, support, num_steps):
-        counted.append(int((support.labels == 0).sum()))
-        assert support.num_classes == task.num_base + task.num_novel
-        assert float(support.shares.sum()) == pytest.approx(support.num_classes)
-        return weights
-
-    monkeypatch.setattr(run.learner, "adapt", note)
-    network.adapt(run, task, new_rng(0))
-
-    assert sorted(set(counted)) == sorted(set(expected))

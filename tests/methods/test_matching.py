@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import torch
@@ -79,16 +78,6 @@ def test_without_context_scores_are_those_of_easyfsl(easyfsl):
     torch.testing.assert_close(scores, theirs(queries), atol=1e-3, rtol=1e-4)
 
 
-def test_shots_are_repeated_so_that_classes_are_balanced():
-    """A novel class with one shot, a base class with four rows: both equal to the query."""
-    task = small_task(base=[[[1.0, 0.0]] * 4, [[0.0, 1.0]] * 4], shots=[[[1.0, 0.0]]])
-    method = adapted(task, num_examples=4)
-
-    base, _, novel = method.predict(torch.tensor([[1.0, 0.0]]))[OWN][0, 0].tolist()
-
-    assert base == pytest.approx(novel)
-
-
 def test_far_classes_have_finite_scores_and_gradients():
     """As probabilities they would be zero, and their logarithms infinite."""
     supports = torch.tensor([[[1.0, 0.0]], [[-1.0, 0.0]], [[0.0, 0.0]]], requires_grad=True)
@@ -101,14 +90,6 @@ def test_far_classes_have_finite_scores_and_gradients():
     for gradient in (supports.grad, query.grad):
         assert gradient is not None
         assert gradient.isfinite().all()
-
-
-def test_a_scale_of_one_stays(gaussians):
-    task, _ = read_problems(gaussians, num_draws=4)
-    run = Matching(SMALL.with_overrides({"scale": "one"})).begin(task.base, new_rng(0))
-    run.advance(3)
-
-    assert float(run.learner.matcher.log_scale) == 0
 
 
 @pytest.mark.parametrize(("distance", "head"), [("cosine", "cosine"), ("euclidean", "centroid")])
@@ -126,21 +107,6 @@ def test_without_context_scores_are_those_of_a_centroid_head(gaussians, distance
 
     expected = run.learner.matcher.log_scale.detach().exp() * theirs.scores(queries.features)
     torch.testing.assert_close(scores, expected, atol=1e-3, rtol=1e-3)
-
-
-def test_in_context_a_novel_class_depends_on_the_others(gaussians):
-    """Another novel class's shots change its score."""
-    task, queries = read_problems(gaussians, num_draws=4)
-    shots = task.shots.clone()
-    shots[:, 1] += 3
-    scores = []
-    for each in (task, replace(task, shots=shots)):
-        method = MAKERS["PMN"](context_gate=1.0)
-        method.begin(task.base, new_rng(0))
-        method.fit(each, new_rng(0))
-        scores.append(method.predict(queries.features)[OWN][:, :, task.num_base])
-
-    assert not torch.allclose(scores[0], scores[1], atol=1e-3)
 
 
 LEARNING = {

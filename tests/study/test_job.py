@@ -20,9 +20,9 @@ from cpaan.methods.registry import ROWS
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.study import job as job_module
 from cpaan.study.job import (
-    Job,
     Report,
     TrialCheckpoint,
+    TrialJob,
     is_trained,
     load_method,
     new_method,
@@ -42,7 +42,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def job(gaussians, tmp_path) -> Job:
+def job(gaussians, tmp_path) -> TrialJob:
     return new_job(gaussians, tmp_path)
 
 
@@ -67,16 +67,16 @@ def test_a_method_that_is_not_trained_is_in_the_job_s_embedding_all_the_same(
     assert not torch.allclose(spaces[0], queries.features)
 
 
-def finish(job: Job) -> Report:
+def finish(job: TrialJob) -> Report:
     *_, last = run_job(job, CPU)
     return last
 
 
-def kept_state(job: Job) -> dict:
+def kept_state(job: TrialJob) -> dict:
     return unpack_state((RemotePath.at(job.storage) / job.path).read())
 
 
-def kept_weights(job: Job) -> torch.Tensor:
+def kept_weights(job: TrialJob) -> torch.Tensor:
     networks = kept_state(job)["run"]["networks"]
     return torch.cat([value.flatten() for value in networks.values()])
 
@@ -85,7 +85,7 @@ class Died(BaseException):
     """The process is gone."""
 
 
-def run_until_saved_at(job: Job, episode: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def run_until_saved_at(job: TrialJob, episode: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run a job that saves after every step, until it dies right after it has saved one."""
     save = TrialCheckpoint.save
 
@@ -286,7 +286,7 @@ OTHER_ROWS = {
 UNTRAINED = ["LR", "copy", "DC"]
 
 
-def job_of(job: Job, method: str, head: str | None = None) -> Job:
+def job_of(job: TrialJob, method: str, head: str | None = None) -> TrialJob:
     """Return a job of another row: six episodes, or none at all."""
     row = ROWS[method]
     is_trained = method in OTHER_ROWS
@@ -367,7 +367,7 @@ def test_a_state_of_another_row_is_refused(job):
 def test_a_job_of_any_row_is_plain_data(job, method):
     job = job_of(job, method)
 
-    assert Job.from_dict(job.to_dict()) == job
+    assert TrialJob.from_dict(job.to_dict()) == job
 
 
 def test_jobs_of_one_machine_share_an_embedding_and_jobs_of_another_seed_have_another(
@@ -392,7 +392,7 @@ def test_jobs_of_one_machine_share_an_embedding_and_jobs_of_another_seed_have_an
 
 
 def run_together(
-    job: Job, monkeypatch: pytest.MonkeyPatch, num_reports: int | None = None
+    job: TrialJob, monkeypatch: pytest.MonkeyPatch, num_reports: int | None = None
 ) -> tuple[list[list[Report]], list[TrainingRun]]:
     """Return reports and runs of two workers."""
     runs: dict[int, TrainingRun] = {}
