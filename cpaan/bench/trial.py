@@ -16,10 +16,11 @@ from cpaan.core.randomness import new_rng
 from cpaan.data.builtin import builtin_features
 from cpaan.data.cache import open_features
 from cpaan.data.parquet import write_features
+from cpaan.data.reference import DataReference
 from cpaan.data.splits import Phase, Split
 from cpaan.data.table import TEST, TRAIN, FeatureTable
-from cpaan.study.config import PRESETS, DataReference, StudyConfig
-from cpaan.study.job import Job
+from cpaan.study.config import PRESETS, StudyConfig
+from cpaan.study.job import TrialJob
 
 HELP = "a whole trial of cCov-GAN through Ray, and which share of it is training and evaluation"
 
@@ -49,7 +50,7 @@ def measure(bench: Bench) -> list[Row]:
         _, evaluation = PRESETS["paper"].recommended()
         training = scale.training(num_episodes=_NUM_EPISODES[scale.name])
         study = StudyConfig(method=METHOD, head="linear", gpus_per_worker=float(is_cuda))
-        job = Job(
+        job = TrialJob(
             method=METHOD,
             training=training,
             evaluation=evaluation.with_overrides({"heads": (study.head,)}),

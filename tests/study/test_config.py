@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from cpaan import Phase, Split, open_features, write_features
-from cpaan.study.config import DataReference, StudyConfig
+from cpaan.data.reference import DataReference
+from cpaan.study.config import StudyConfig
 from helpers.tables import hdf5_pair, in_other_order, random_table
 
 SPLIT = Split(
