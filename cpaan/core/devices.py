@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 _NUM_ORDINARY = 3
-"""Calls before one is recorded."""
+"""Calls before one is captured."""
 
 
 def new_rate(device: torch.device) -> Tensor | float:
@@ -16,7 +16,7 @@ def new_rate(device: torch.device) -> Tensor | float:
 
 
 def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate; a recorded step reads it from a tensor."""
+    """Set the learning rate; a CUDA graph reads it from a tensor."""
     for group in optimiser.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate)
@@ -67,12 +67,12 @@ class Beside:
             self._is_busy = False
 
 
-class Recorded:
-    """A function without arguments that a GPU repeats from a recording, without the processor.
+class CudaGraph:
+    """A function without arguments that a GPU replays without the CPU.
 
-    The first calls are ordinary ones, in which kernels are compiled and memory is found. Then one
-    is recorded as a CUDA graph and replayed from there on: it works on the tensors it was recorded
-    with, so these must stay in place. On other devices every call is an ordinary one.
+    The first calls are ordinary ones, which compile kernels and allocate memory. Then one call is
+    captured as a CUDA graph and replayed from there on: it works on the tensors that it was
+    captured with, so these must stay in place. On other devices every call is an ordinary one.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Recorded:
         device: torch.device,
         rngs: Sequence[torch.Generator] = (),
         *,
-        is_recordable: bool = True,
+        is_capturable: bool = True,
     ) -> None:
         """Keep a function.
 
@@ -89,11 +89,11 @@ class Recorded:
             function: What to call.
             device: Where it computes.
             rngs: What it draws from. They may be seeded anew between calls.
-            is_recordable: False where it waits for results on its way, as a recording cannot.
+            is_capturable: False where it waits for results, which a CUDA graph cannot.
         """
         self._function = function
         self._rngs = rngs
-        self._num_ordinary = _NUM_ORDINARY if device.type == "cuda" and is_recordable else None
+        self._num_ordinary = _NUM_ORDINARY if device.type == "cuda" and is_capturable else None
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self) -> None:

@@ -11,11 +11,9 @@ import torch
 from torch import Tensor
 
 from cpaan.gan.config import TrainConfig
-from cpaan.gan.episodes import MetaEpisodes
+from cpaan.gan.episodes import MetaEpisodes, TrainingData
 from cpaan.gan.gans import Gan
 from cpaan.gan.loop import TrainingRun
-from cpaan.gan.meta_testing import synthesise_normalised
-from cpaan.gan.training_data import TrainingData
 from cpaan.methods.base import Keeping, TrainedAugmentation
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.tasks import BaseSet, LowShotTask
@@ -52,9 +50,8 @@ class Adversarial(TrainedAugmentation[TrainingRun]):
 
     def synthesise_with(self, run: TrainingRun, task: LowShotTask, rng: torch.Generator) -> Tensor:
         """Translate examples of related base classes."""
-        return synthesise_normalised(
+        return run.episodes.data.synthesise(
             task,
-            run.episodes.data,
             run.networks.base_to_novel,
             neighbours=self._settings,
             num_synthetic=self._num_synthetic(task),

@@ -13,8 +13,8 @@ import torch
 
 from cpaan.core.settings import Choice, Range, SearchSpace, Settings
 from cpaan.gan.config import TrainConfig
+from cpaan.gan.episodes import check_training
 from cpaan.gan.gans import GANS, Gan, check_objective
-from cpaan.gan.training_data import check_training
 from cpaan.methods import (
     denoising_weights,
     distribution_calibration,

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from cpaan.core.devices import (
-    Recorded,
+    CudaGraph,
     new_rate,
     quick_products,
     set_rate,
@@ -183,7 +183,7 @@ class LinearClassifier:
             optimiser.step()
 
         set_rate(optimiser, config.linear_learning_rate)
-        recorded = Recorded(step, task.device)
+        graph = CudaGraph(step, task.device)
         with quick_products(task.device):
             for number in range(config.linear_num_steps):
                 drawn = torch.rand(num_classes, 2, generator=rng, dtype=torch.float64)
@@ -191,7 +191,7 @@ class LinearClassifier:
                 if config.linear_decays:
                     left = 1 - number / config.linear_num_steps
                     set_rate(optimiser, config.linear_learning_rate * left)
-                recorded()
+                graph()
 
         self._weight = weight.detach().unflatten(1, (num_problems, num_classes)).transpose(0, 1)
         self._bias = bias.detach().view(num_problems, 1, num_classes)

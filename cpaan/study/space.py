@@ -39,7 +39,7 @@ class Settled:
     @classmethod
     def of(cls, method: str, training: Mapping[str, Any], evaluation: Mapping[str, Any]) -> Self:
         """Return settings of a method as they were written down."""
-        return cls(type(ROWS[method].config)(**training), EvaluationConfig(**evaluation))
+        return cls(ROWS[method].config.from_dict(training), EvaluationConfig(**evaluation))
 
 
 class Space(ABC):

@@ -66,7 +66,7 @@ def test_a_choice_that_is_called_none_is_a_name():
 def test_an_unknown_choice_is_left_to_the_config():
     (overrides,) = parse_settings(["sampling=other"], TrainConfig())
 
-    with pytest.raises(ValueError, match="sampling must be one of shared, per-class, uniform"):
+    with pytest.raises(ValueError, match="sampling must be one of shared, uniform"):
         TrainConfig().with_overrides(overrides)
 
 
