@@ -8,7 +8,7 @@ from cpaan.evaluation.runner import Results, evaluate
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.covariance import ky_fan_norm
 from cpaan.protocol.config import EvaluationConfig
-from cpaan.report.text_tables import accuracy_table, difference_table
+from cpaan.report.tables import accuracy_table, difference_table
 
 __all__ = [
     "EvaluationConfig",

@@ -18,7 +18,7 @@ from cpaan.methods.controls import Control
 from cpaan.protocol.accuracy import score
 from cpaan.protocol.augmentation import copy
 from cpaan.protocol.config import LINEAR_AS_IN_BENCHMARK, EvaluationConfig
-from cpaan.protocol.heads import LinearClassifier, real_shares
+from cpaan.protocol.heads import LinearHead, real_shares
 from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem, Queries, read_phase
 
 HELP = "an evaluation with the linear head, all problems at once, against one after the other"
@@ -140,7 +140,7 @@ def compare_logits(
 ) -> float:
     """Return the largest difference of logits after the same batches, over the largest logit."""
     config = config.with_overrides({"linear_num_steps": num_steps})
-    head = LinearClassifier(config)
+    head = LinearHead(config)
     head.fit(task, synthetic, new_rng(seed))
     together = head.scores(queries)
     worst = largest = 0.0
@@ -171,7 +171,7 @@ def measure(bench: Bench) -> None:
     alone = [PlainLinear(task, number, synthetic, config) for number in range(num_problems)]
 
     def fit_together() -> None:
-        LinearClassifier(timed).fit(task, synthetic, new_rng(seed))
+        LinearHead(timed).fit(task, synthetic, new_rng(seed))
 
     def fit_one_by_one() -> None:
         for problem in alone:

@@ -65,20 +65,20 @@ def measure(bench: Bench) -> None:
             training=training,
             evaluation=evaluation.with_overrides({"heads": (study.head,)}),
             seed=bench.seed,
-            marks=study.marks(training.num_episodes),
+            eval_steps=study.eval_steps(training.num_episodes),
             data=data,
             storage=folder,
             path="trial.pt",
         )
         few = training.with_overrides({"num_episodes": _NUM_FIRST_EPISODES})
-        first = replace(job, training=few, marks=(), path="first.pt")
+        first = replace(job, training=few, eval_steps=(), path="first.pt")
         times = [time.monotonic()]
         with ray_cluster(None, bench.say):
             check_machines(folder, bench.say)
             times.append(time.monotonic())
             train_with_workers(Trial(0, first, study), [])
             times.append(time.monotonic())
-            bench.say(f"{training.num_episodes} episodes, evaluated after {job.marks} ...")
+            bench.say(f"{training.num_episodes} episodes, evaluated after {job.eval_steps} ...")
             train_with_workers(Trial(1, job, study), [])
             times.append(time.monotonic())
         state = load_state(Path(folder) / job.path)
@@ -93,7 +93,7 @@ def measure(bench: Bench) -> None:
         f"trial {_METHOD}",
         summarise([1e3 * seconds]),
         num_episodes=training.num_episodes,
-        marks=list(job.marks),
+        eval_steps=list(job.eval_steps),
         # The rest is the start and end of processes, and opening and preparing the data.
         training_and_evaluation_seconds=state["seconds"],
         share_of_training_and_evaluation=state["seconds"] / seconds,
@@ -122,7 +122,7 @@ def measure_data_parallel(bench: Bench) -> None:
                     training=training,
                     evaluation=EvaluationConfig(heads=("cosine",)),
                     seed=bench.seed,
-                    marks=(),
+                    eval_steps=(),
                     data=_builtin(),
                     storage=folder,
                     path=f"{count}-{repeat}.pt",

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from cpaan.core.files import replacing
 from cpaan.data.compact import ROWS_AT_ONCE, CompactCode, fit_compact_code
-from cpaan.data.source import (
+from cpaan.data.files import (
     BACKBONE,
     BACKBONE_CLASSES,
     ROWS_PER_BLOCK,

@@ -15,6 +15,7 @@ import torch
 
 from cpaan.core.files import pack_state, unpack_state
 from cpaan.core.randomness import new_rng
+from cpaan.core.remote_paths import RemotePath
 from cpaan.core.settings import Settings
 from cpaan.data.cache import default_cache_folder
 from cpaan.data.splits import VALIDATION_PHASE
@@ -25,7 +26,6 @@ from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.tasks import LowShotTask, Queries, read_phase
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.study.config import DataReference
-from cpaan.study.storage import Storage
 from cpaan.training.learning import Run, TrainingDivergedError
 from cpaan.training.workers import ALONE, Workers
 
@@ -50,7 +50,7 @@ class Job:
     """Numbers of episodes after which it is evaluated."""
     data: DataReference
     storage: str
-    """Location of the study's `Storage`."""
+    """Path or address of the study's storage."""
     path: str
     """Name of the file in it that holds the state."""
     embedding: EmbeddingConfig | None = None
@@ -172,7 +172,7 @@ def score_job(job: Job, device: torch.device) -> tuple[float, float]:
 
 def is_trained(job: Job) -> bool:
     """Return whether the storage has the training of a job up to its last episode."""
-    content = Storage(job.storage).read(job.path)
+    content = (RemotePath.at(job.storage) / job.path).read_if_exists()
     if content is None:
         return False
     try:
@@ -246,11 +246,11 @@ class _Keeper:
         Raises:
             ValueError: If that is of another run.
         """
-        self._storage, self._path, self._marks = Storage(job.storage), job.path, job.marks
+        self._path, self._marks = RemotePath.at(job.storage) / job.path, job.marks
         self._run = run
         self.curve: list[Evaluation] = []
         self._seconds = 0.0
-        content = self._storage.read(job.path)
+        content = self._path.read_if_exists()
         if content is not None:
             try:
                 state = unpack_state(content)
@@ -290,5 +290,5 @@ class _Keeper:
             "curve": [vars(entry) for entry in self.curve],
             "seconds": self._total_seconds(),
         }
-        self._storage.write(self._path, pack_state(state))
+        self._path.write(pack_state(state))
         self._saved = time.monotonic()

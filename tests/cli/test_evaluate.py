@@ -427,7 +427,7 @@ BAD_INPUTS = {
     "no features for a row": (
         None,
         ["--methods", "AWG-cosine"],
-        r"AWG-cosine wants features of .* \(--cosine-features\)",
+        r"AWG-cosine needs features of .* \(--cosine-features\)",
     ),
     "a setting of a method that is not evaluated": (
         None,

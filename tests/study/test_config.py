@@ -78,7 +78,7 @@ def test_the_score_is_the_weighted_mean_of_both_accuracies(novel_weight, all_wei
 
 
 def test_a_study_reads_back_from_json():
-    config = StudyConfig(method="c-GAN", novel_weight=2.0, pareto=True)
+    config = StudyConfig(method="c-GAN", novel_weight=2.0)
 
     assert StudyConfig(**json.loads(json.dumps(config.to_dict()))) == config
 

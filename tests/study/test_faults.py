@@ -113,7 +113,7 @@ def raylets_of(cluster: Cluster) -> set[int]:
 
 def undisturbed(study: Study) -> list[tuple[float, float]]:
     """Train the only trial in this process, without Ray; return the scores of its curve."""
-    trial = open_study(study.folder / "optuna.db", study.config).trials[0]
+    trial = open_study(study.folder / "optuna.db").trials[0]
     job = study.job(trial.number, settled_of(trial, study.config), study.config.seed)
     marks = study.config.marks(study.training.num_episodes)
     plain = type(job)(**{**vars(job), "marks": marks, "path": "plain.pt"})

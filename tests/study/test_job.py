@@ -13,6 +13,7 @@ import torch
 from cpaan import evaluate
 from cpaan.core.files import pack_state, unpack_state
 from cpaan.core.randomness import new_rng
+from cpaan.core.remote_paths import RemotePath
 from cpaan.gan.loop import LOSSES, TERMS, TrainingRun
 from cpaan.methods.registry import ROWS
 from cpaan.representation.config import EmbeddingConfig
@@ -27,7 +28,7 @@ from cpaan.study.job import (
     run_job,
     score_job,
 )
-from cpaan.study.storage import Storage
+from cpaan.study.machines import MARK, check_this_machine
 from helpers.gan_runs import SMALL
 from helpers.runs import threads
 from helpers.studies import QUICK, new_job, scores
@@ -68,7 +69,7 @@ def finish(job: Job) -> Report:
 
 
 def kept_state(job: Job) -> dict:
-    return unpack_state(Storage(job.storage).read(job.path))
+    return unpack_state((RemotePath.at(job.storage) / job.path).read())
 
 
 def kept_weights(job: Job) -> torch.Tensor:
@@ -191,19 +192,19 @@ def test_a_job_that_dies_again_and_again_ends_as_if_it_had_not(job, monkeypatch)
 
 def test_a_finished_job_only_reports_its_curve(job):
     curve = finish(job).curve
-    before = Storage(job.storage).read(job.path)
+    before = (RemotePath.at(job.storage) / job.path).read()
 
     (report,) = run_job(job, CPU)
 
     assert report == Report(curve)
-    assert Storage(job.storage).read(job.path) == before
+    assert (RemotePath.at(job.storage) / job.path).read() == before
 
 
 def test_seconds_of_an_earlier_run_count(job):
     first = next(run_job(job, CPU))
     state = kept_state(job)
     state["seconds"] = 1_000.0
-    Storage(job.storage).write(job.path, pack_state(state))
+    (RemotePath.at(job.storage) / job.path).write(pack_state(state))
 
     *_, last = finish(job).curve
 
@@ -229,7 +230,7 @@ def test_a_state_of_another_job_is_refused(gaussians, job):
     finish(job)
 
     other = finish(replace(job, seed=4))
-    Storage(job.storage).write(job.path, b"no state at all")
+    (RemotePath.at(job.storage) / job.path).write(b"no state at all")
     damaged = finish(job)
 
     assert re.match("cannot go on from trials/0000.pt: .*another seed", other.problem)
@@ -476,12 +477,23 @@ def test_a_job_reads_nothing_of_the_test_phase(gaussians, job, tmp_path):
 
 def test_workers_that_have_read_different_states_start_again(job, monkeypatch):
     run_together(job, monkeypatch, num_reports=1)
-    ahead = Storage(job.storage).read(job.path)
+    ahead = (RemotePath.at(job.storage) / job.path).read()
 
-    def read(storage: Storage, name: str) -> bytes | None:
+    def read(path: RemotePath) -> bytes | None:
         return ahead if threading.current_thread().name.endswith("_0") else None
 
-    monkeypatch.setattr(Storage, "read", read)
+    monkeypatch.setattr(RemotePath, "read_if_exists", read)
 
     with pytest.raises(RuntimeError, match="workers have read different states"):
         run_together(job, monkeypatch)
+
+
+def test_a_machine_that_does_not_see_the_study_takes_no_work(tmp_path):
+    """As one that joins late may not: its folder of that name is another one."""
+    location = str(tmp_path / "shared")
+
+    with pytest.raises(RuntimeError, match=f"does not see the study in {location}"):
+        check_this_machine(location)
+
+    (RemotePath.at(location) / MARK).write(b"of the machine that started")
+    check_this_machine(location)
