@@ -19,9 +19,9 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+from cpaan.cli.study_options import search_parser
 
 from cpaan.cli.search import main as search
-from cpaan.cli.study_options import search_parser
 from helpers.studies import STUDY_SETTINGS
 from helpers.waiting import wait_for
 

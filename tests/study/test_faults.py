@@ -14,10 +14,10 @@ import pandas as pd
 import pytest
 import ray
 import torch
+from cpaan.study.folder import Study, read_study
 from ray.cluster_utils import Cluster
 from ray.util import placement_group_table
 
-from cpaan.study.folder import Study, read_study
 from cpaan.study.job import run_job
 from cpaan.study.searcher import open_study, settled_of
 from helpers.studies import STUDY_SETTINGS
