@@ -28,6 +28,11 @@ class Settings:
             raise ValueError(f"unknown settings: {', '.join(unknown)}")
         return replace(self, **overrides)
 
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Return the settings that `to_dict` described."""
+        return cls(**content)
+
     def to_dict(self) -> dict[str, Any]:
         """Return all fields, for a results file or a checkpoint."""
         return asdict(self)

@@ -16,11 +16,9 @@ from torch import Tensor
 
 from cpaan.core.settings import Settings
 from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
-from cpaan.gan.episodes import MetaEpisodes
+from cpaan.gan.episodes import MetaEpisodes, TrainingData, check_training
 from cpaan.gan.gans import GANS, Gan, check_objective
 from cpaan.gan.loop import TrainingRun
-from cpaan.gan.meta_testing import synthesise_normalised
-from cpaan.gan.training_data import TrainingData, check_training
 from cpaan.methods.base import NO_CHECKPOINT, Checkpointing, TrainedAugmentation
 from cpaan.methods.table_row import IN_PN, Choice, Range, SearchSpace, TableRow, place_of
 from cpaan.protocol.augmentation import num_synthetic_of
@@ -68,9 +66,8 @@ class Adversarial(TrainedAugmentation[TrainingRun]):
 
     def synthesise_with(self, run: TrainingRun, task: LowShotTask, rng: torch.Generator) -> Tensor:
         """Translate examples of related base classes."""
-        return synthesise_normalised(
+        return run.episodes.data.synthesise(
             task,
-            run.episodes.data,
             run.networks.base_to_novel,
             neighbours=self._settings,
             num_synthetic=self._num_synthetic(task),

@@ -66,7 +66,7 @@ class TrialJob:
         return cls(
             **{
                 **content,
-                "training": type(ROWS[content["method"]].config)(**content["training"]),
+                "training": ROWS[content["method"]].config.from_dict(content["training"]),
                 "embedding": None if embedding is None else EmbeddingConfig(**embedding),
                 "evaluation": EvaluationConfig(**content["evaluation"]),
                 "data": DataReference.from_dict(content["data"]),

@@ -36,7 +36,7 @@ class Resolved:
     @classmethod
     def of(cls, method: str, training: Mapping[str, Any], evaluation: Mapping[str, Any]) -> Self:
         """Return recorded settings of a method."""
-        return cls(type(ROWS[method].config)(**training), EvaluationConfig(**evaluation))
+        return cls(ROWS[method].config.from_dict(training), EvaluationConfig(**evaluation))
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> "Resolved":
         """Return a copy with some settings replaced, of training or otherwise of evaluation."""

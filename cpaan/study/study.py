@@ -77,7 +77,7 @@ class StudyRow:
         config, embedding = StudyConfig(**content["config"]), content["embedding"]
         return cls(
             config=config,
-            training=type(ROWS[config.method].config)(**content["training"]),
+            training=ROWS[config.method].config.from_dict(content["training"]),
             evaluation=EvaluationConfig(**content["evaluation"]),
             data=DataReference.from_dict(content["data"]),
             num_dims=content["dimensions"],

@@ -42,12 +42,11 @@ COUNTS = (
 )
 POSITIVE = "perplexity generator_learning_rate discriminator_learning_rate anneal_factor"
 NOT_NEGATIVE = (
-    "noise_spread noise_penalty adversarial_weight cycle_weight covariance_weight "
-    "prototype_weight adam_beta1"
+    "noise_spread adversarial_weight cycle_weight covariance_weight prototype_weight adam_beta1"
 )
 CHOICES = (
-    "neighbours sampling real_examples normalisation precision residual output discriminator "
-    "noise cycle_noise generator_loss covariance_classes"
+    "neighbours sampling real_examples normalisation precision residual output noise "
+    "generator_loss covariance_classes"
 )
 HALLUCINATORS = by_name({"num_augmented": 0}, {"noise": -1.0}, {"hallucinator": "gan"}) + by_name(
     {"seeds": "all"}

@@ -14,8 +14,7 @@ from cpaan import evaluate
 from cpaan.core.files import pack_state, unpack_state
 from cpaan.core.randomness import new_rng
 from cpaan.core.remote_paths import RemotePath
-from cpaan.gan.loop import TrainingRun
-from cpaan.gan.steps import LOSSES, TERMS
+from cpaan.gan.loop import LOSSES, TERMS, TrainingRun
 from cpaan.methods.registry import ROWS
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.study import job as job_module

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
+from cpaan.gan.episodes import check_training
 from cpaan.gan.gans import GANS, check_objective
-from cpaan.gan.training_data import check_training
 from cpaan.methods.registry import METHODS, ROWS
 from cpaan.study.config import PRESETS, StudyConfig
 from cpaan.study.space import AS_PRINTED, RECOMMENDED, Resolved, Space
