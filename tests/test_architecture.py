@@ -86,5 +86,4 @@ def test_a_file_that_breaks_a_rule_is_found():
         "pd.read_pickle(f)",
     ):
         assert violations("data", line), line
-    assert violations("evaluation", "from cpaan.protocol.neighbours import similarity")
     assert not violations("study", "import ray\ntorch.load(f, weights_only=True)")

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -106,12 +106,19 @@ class Training(Generic[R]):
         self.origin = train_to_end(run, path, progress=progress)
 
 
+class MakeLearner(Protocol):
+    """Makes a learner from base examples, settings and an rng."""
+
+    def __call__(self, base: BaseSet, config: Any, rng: torch.Generator, /) -> Learner:
+        """Return a new learner."""
+
+
 class MetaLearned(LowShotMethod, Generic[C]):
     """A method that is trained on base classes by episodes, and has a classifier of its own."""
 
     NAME: ClassVar[str]
     """Of the training, in messages and checkpoints."""
-    LEARNER: ClassVar[Callable[[BaseSet, Any, torch.Generator], Learner]]
+    LEARNER: ClassVar["MakeLearner"]
     """What is trained, drawn from base examples in the order of names, settings and an rng."""
 
     def __init__(self, config: C, checkpointing: Checkpointing = NO_CHECKPOINT) -> None:
