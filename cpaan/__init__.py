@@ -7,7 +7,7 @@ from cpaan.data.table import FeatureTable
 from cpaan.evaluation.runner import Results, evaluate
 from cpaan.gan.config import TrainConfig
 from cpaan.protocol.config import EvaluationConfig
-from cpaan.report.text_tables import accuracy_table, difference_table
+from cpaan.report.tables import accuracy_table, difference_table
 
 __all__ = [
     "EvaluationConfig",

@@ -8,17 +8,10 @@ from pathlib import Path
 from cpaan.bench import (
     analogies,
     data_parallel,
-    driver,
     episode,
     evaluate,
     kyfan,
-    profile,
-    sharing,
-    starting,
-    state,
-    study_time,
     trial,
-    tune_loop,
 )
 from cpaan.bench.measuring import TITLES, Bench, Row, table, to_json
 from cpaan.bench.scales import SCALES
@@ -31,15 +24,8 @@ BENCHMARKS = {
     "episode": episode,
     "evaluate": evaluate,
     "analogies": analogies,
-    "profile": profile,
     "data-parallel": data_parallel,
-    "sharing": sharing,
-    "starting": starting,
     "trial": trial,
-    "state": state,
-    "driver": driver,
-    "tune-loop": tune_loop,
-    "study-time": study_time,
 }
 
 _HELP = """\

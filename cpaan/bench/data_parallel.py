@@ -9,10 +9,11 @@ import torch
 from cpaan.bench.measuring import Bench, Row, summarise
 from cpaan.core.files import load_state
 from cpaan.data.builtin import builtin_features
+from cpaan.data.reference import DataReference
 from cpaan.gan.config import TrainConfig
 from cpaan.protocol.config import EvaluationConfig
-from cpaan.study.config import DataReference, StudyConfig
-from cpaan.study.job import Job
+from cpaan.study.config import StudyConfig
+from cpaan.study.job import TrialJob
 
 HELP = "an episode of two workers of one thread each on Ray Train, against one (goal: 1.6)"
 
@@ -81,16 +82,16 @@ def _gpus_per_worker(device: torch.device) -> float:
     return 1.0 if torch.cuda.device_count() > 1 else 0.5
 
 
-def make_job(folder: str, path: str, seed: int = 0, **settings: Any) -> Job:
+def make_job(folder: str, path: str, seed: int = 0, **settings: Any) -> TrialJob:
     """Return a training on the built-in features, without evaluations."""
     table, split = builtin_features()
     training = TrainConfig().with_overrides({"num_episodes": NUM_EPISODES, **settings})
-    return Job(
+    return TrialJob(
         method="cCov-GAN",
         training=training,
         evaluation=EvaluationConfig(heads=("cosine",)),
         seed=seed,
-        marks=(),
+        eval_steps=(),
         data=DataReference.of(table, split, None),
         storage=folder,
         path=path,

@@ -14,7 +14,7 @@ from torch import Tensor
 from cpaan.bench.measuring import Bench, Row, Subject
 from cpaan.bench.plain import ky_fan
 from cpaan.bench.scales import training_data
-from cpaan.core.devices import Recorded, quick_products
+from cpaan.core.devices import CudaGraph, quick_products
 from cpaan.core.randomness import new_rng
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.covariance import Spectra, covariance_distances, covariances
@@ -203,13 +203,13 @@ def _measure_case(bench: Bench, name: str, changes: dict[str, Any], varied: list
     data = training_data(scale, num_dims, config.ky_fan_order, str(bench.device))
     comparison = compare(data, config, bench.seed, is_moved=is_moved)
     pairs = choose_pairs(comparison)
-    # As in training, where it is a part of a recorded step.
-    recorded = Recorded(partial(_discard, comparison), bench.device)
+    # As in training, where it is a part of a captured step.
+    graph = CudaGraph(partial(_discard, comparison), bench.device)
     count = _CALLS_AT_ONCE[bench.device.type]
 
     def ours_again() -> None:
         for _ in range(count):
-            recorded()
+            graph()
 
     with quick_products(bench.device):
         times = bench.time(

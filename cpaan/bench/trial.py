@@ -16,10 +16,11 @@ from cpaan.core.randomness import new_rng
 from cpaan.data.builtin import builtin_features
 from cpaan.data.cache import open_features
 from cpaan.data.parquet import write_features
+from cpaan.data.reference import DataReference
 from cpaan.data.splits import Phase, Split
 from cpaan.data.table import TEST, TRAIN, FeatureTable
-from cpaan.study.config import PRESETS, DataReference, StudyConfig
-from cpaan.study.job import Job
+from cpaan.study.config import PRESETS, StudyConfig
+from cpaan.study.job import TrialJob
 
 HELP = "a whole trial of cCov-GAN through Ray, and which share of it is training and evaluation"
 
@@ -49,12 +50,12 @@ def measure(bench: Bench) -> list[Row]:
         _, evaluation = PRESETS["paper"].recommended()
         training = scale.training(num_episodes=_NUM_EPISODES[scale.name])
         study = StudyConfig(method=METHOD, head="linear", gpus_per_worker=float(is_cuda))
-        job = Job(
+        job = TrialJob(
             method=METHOD,
             training=training,
             evaluation=evaluation.with_overrides({"heads": (study.head,)}),
             seed=bench.seed,
-            marks=study.marks(training.num_episodes),
+            eval_steps=study.eval_steps(training.num_episodes),
             data=data,
             storage=folder,
             path="trial.pt",
@@ -62,7 +63,7 @@ def measure(bench: Bench) -> list[Row]:
         first = replace(
             job,
             training=training.with_overrides({"num_episodes": _NUM_FIRST_EPISODES}),
-            marks=(),
+            eval_steps=(),
             path="first.pt",
         )
         times = [time.monotonic()]
@@ -71,7 +72,7 @@ def measure(bench: Bench) -> list[Row]:
             times.append(time.monotonic())
             train_with_workers(Trial(0, first, study), [])
             times.append(time.monotonic())
-            bench.say(f"{training.num_episodes} episodes, evaluated after {job.marks} ...")
+            bench.say(f"{training.num_episodes} episodes, evaluated after {job.eval_steps} ...")
             train_with_workers(Trial(1, job, study), [])
             times.append(time.monotonic())
         state = load_state(Path(folder) / job.path)
@@ -90,7 +91,7 @@ def measure(bench: Bench) -> list[Row]:
             summarise([1e3 * seconds]),
             None,
             num_episodes=training.num_episodes,
-            marks=list(job.marks),
+            marks=list(job.eval_steps),
             # Outside: processes that start and end, and opening and preparing the data.
             training_and_evaluation_seconds=state["seconds"],
             share_of_training_and_evaluation=state["seconds"] / seconds,

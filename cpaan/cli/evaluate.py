@@ -17,7 +17,7 @@ from cpaan.protocol.config import OWN
 from cpaan.protocol.statistics import check_row, is_only_row
 from cpaan.protocol.tasks import check_phase
 from cpaan.report.table_one import TableOne, tables_of
-from cpaan.report.text_tables import accuracy_table, difference_table, diversity_table
+from cpaan.report.tables import accuracy_table, difference_table, diversity_table
 
 PARTS, CHECKPOINTS = "parts", "checkpoints"
 
@@ -75,7 +75,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         allow_trained_novel=options.allow_trained_novel,
         progress=progress,
         num_processes=options.jobs,
-        locations={"features": options.features, "cosine_features": options.cosine_features},
+        locations=dict(zip(TABLES, (options.features, options.cosine_features), strict=True)),
         cache=cache,
     )
     progress("done")

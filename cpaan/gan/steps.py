@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cpaan.core.devices import (
     Beside,
-    Recorded,
+    CudaGraph,
     new_rate,
     set_rate,
 )
@@ -92,18 +92,18 @@ class Step:
         self._episode: Episode | None = None
         self._factor: float | None = None
         has_covariance = self._gan.has_covariance and self._config.covariance_weight > 0
-        is_recordable = not has_covariance or not needs_processor(
+        is_capturable = not has_covariance or not needs_processor(
             self._episodes.data.base.features, self._config.ky_fan_order
         )
         functions = [self._teach_discriminators, self._teach_generators, self._finish]
         if self._workers.count == 1:
             functions = [self._play]
         self._parts = [
-            Recorded(
+            CudaGraph(
                 function,
                 self.device,
                 (self._for_draws, self._for_noise),
-                is_recordable=is_recordable,
+                is_capturable=is_capturable,
             )
             for function in functions
         ]

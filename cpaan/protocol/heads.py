@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from cpaan.core.devices import Recorded, new_rate, quick_products, set_rate
+from cpaan.core.devices import CudaGraph, new_rate, quick_products, set_rate
 from cpaan.protocol.config import OWN, EvaluationConfig
 from cpaan.protocol.tasks import LowShotTask
 
@@ -170,7 +170,7 @@ class LinearHead:
             optimiser.step()
 
         set_rate(optimiser, config.linear_learning_rate)
-        recorded = Recorded(step, task.device)
+        graph = CudaGraph(step, task.device)
         with quick_products(task.device):
             for number in range(config.linear_num_steps):
                 drawn = torch.rand(num_classes, 2, generator=rng, dtype=torch.float64)
@@ -178,7 +178,7 @@ class LinearHead:
                 if config.linear_decays:
                     left = 1 - number / config.linear_num_steps
                     set_rate(optimiser, config.linear_learning_rate * left)
-                recorded()
+                graph()
 
         self._weight = weight.detach().unflatten(1, (num_problems, num_classes)).transpose(0, 1)
         self._bias = bias.detach().view(num_problems, 1, num_classes)

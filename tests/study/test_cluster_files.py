@@ -8,7 +8,7 @@ import pytest
 import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 
-from cpaan.study.remote import RemoteCluster
+from cpaan.study.cluster_job import ClusterCommand, ClusterJob
 
 ROOT = Path(__file__).parents[2]
 CLOUDS = ["gpu", "gcp"]
@@ -145,4 +145,4 @@ def test_ssh_comes_from_the_range_that_the_user_names_and_not_from_everywhere():
 @pytest.mark.parametrize("name", ALL)
 def test_a_file_as_it_comes_is_refused_with_what_is_to_be_set(name):
     with pytest.raises(ValueError, match=r"still has SET-[A-Z-]+.*: see cluster/README.md"):
-        RemoteCluster(ROOT / "cluster" / f"{name}.yaml")
+        ClusterJob(ROOT / "cluster" / f"{name}.yaml", ClusterCommand("search.py", "mine", [], {}))

@@ -19,9 +19,9 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+from cpaan.cli.study_options import search_parser
 
 from cpaan.cli.search import main as search
-from cpaan.cli.study_options import search_parser
 from helpers.studies import STUDY_SETTINGS
 from helpers.waiting import wait_for
 
@@ -203,7 +203,7 @@ def test_placeholders_can_be_taken_for_nothing(capsys):
     storage = head_variables()["CPAAN_STORAGE"]
     assert PLACEHOLDER in storage
     assert search(["--study", "s", "--storage", storage]) == 2
-    assert f"storage {storage}/s cannot be used" in capsys.readouterr().err
+    assert f"{storage}/s cannot be used" in capsys.readouterr().err
     assert not Path("results/s/config.json").exists()
 
 

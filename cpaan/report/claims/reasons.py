@@ -11,7 +11,7 @@ from cpaan.report.claims.scored_table import ALL, NOVEL
 from cpaan.report.claims.standing import GROUPS, Place
 from cpaan.report.claims.verdict import MARGIN, show
 from cpaan.report.gains import PairedScores, Step
-from cpaan.report.table_one import TITLES
+from cpaan.report.tables import TITLES
 
 _COPY = "copy"
 """The control that takes related base examples as they are."""

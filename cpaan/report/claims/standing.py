@@ -8,7 +8,7 @@ import pandas as pd
 from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import COSINE_FEATURES
 from cpaan.report.gains import PairedScores, Step
-from cpaan.report.table_one import TITLES
+from cpaan.report.tables import TITLES
 
 _CONTROLS = {
     "none": "no augmentation at all",
