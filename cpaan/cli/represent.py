@@ -20,7 +20,7 @@ from cpaan.cli.options import (
 from cpaan.core.provenance import describe_run
 from cpaan.core.settings import parse_settings
 from cpaan.data.cache import local_files, open_features
-from cpaan.data.parquet import read_about, write_compact_features
+from cpaan.data.parquet import read_about
 from cpaan.data.splits import Split, copy_split, find_split, read_split
 from cpaan.data.table import FeatureTable, name_some
 from cpaan.representation.backbone_training import BACKBONE, train_alone
@@ -109,11 +109,6 @@ def add_command(commands: Any) -> None:
         help=f"fail if more of the images cannot be decoded (default: {MAX_BAD})",
     )
     data.add_argument("--out", type=Path, required=True, metavar="DIR", help="where it is left")
-    data.add_argument(
-        "--compact",
-        action="store_true",
-        help="write the table once more in DIR/compact, rounded to about half a byte a value",
-    )
     what = parser.add_argument_group("what to train")
     what.add_argument(
         "--loss",
@@ -221,14 +216,6 @@ def _represent(options: argparse.Namespace) -> int:
         copy_split(split_path, newest)
         _print_centroid(about)
         print(f"Written: {newest}/{FEATURES}, {ABOUT}, {EMBEDDING}")
-    if options.compact:
-        newest = newest / "compact"
-        target = newest / FEATURES
-        if options.features and target.resolve() in local_files(options.features):
-            raise ValueError(f"{newest} is compact already")
-        write_compact_features(target, table, about)
-        copy_split(split_path, newest)
-        print(f"Written: {target}, {target.stat().st_size / 1e6:.1f} MB")
     print(f"Next: python -m cpaan evaluate --features {newest}")
     return 0
 
@@ -245,15 +232,15 @@ def _open_features(
 
 def _refuse_idle(options: argparse.Namespace) -> None:
     """Refuse options that would do nothing."""
-    if options.features and not (options.embed or options.compact):
-        raise ValueError("--features are there already: what is wanted, --embed or --compact?")
+    if options.embed_set and not options.embed:
+        raise ValueError("--embed-set is for --embed")
+    if options.features and not options.embed:
+        raise ValueError("--features needs --embed: there is nothing else to do")
     of_images = ("loss", "holdout", "size", "epochs", "val_labels", "max_bad", "set", "workers")
     given = [name for name in of_images if getattr(options, name) not in (None, [])]
     given += ["as_in_benchmark"] if options.as_in_benchmark else []
     if options.features and given:
         raise ValueError(f"--{given[0].replace('_', '-')} is for --images, not for --features")
-    if options.embed_set and not options.embed:
-        raise ValueError("--embed-set is for --embed")
 
 
 def _job_from(options: argparse.Namespace, split: Split, further: dict[str, Any]) -> Job:
