@@ -11,12 +11,13 @@ from cpaan.core.files import write_whole
 from cpaan.core.provenance import TEST_READS
 from cpaan.data.splits import TEST_PHASE, read_draws
 from cpaan.evaluation.runner import Results, evaluate
-from cpaan.methods.registry import ROWS, TABLE_1, expand_methods, heads_of
+from cpaan.methods.registry import ROWS, TABLE_1, expand_methods
+from cpaan.methods.table_row import FEATURES, TABLES
 from cpaan.protocol.config import OWN
 from cpaan.protocol.statistics import check_row, is_only_row
 from cpaan.protocol.tasks import check_phase
 from cpaan.report.table_one import TableOne, tables_of
-from cpaan.report.text_tables import accuracy_table, difference_table, diversity_table
+from cpaan.report.tables import accuracy_table, difference_table, diversity_table
 
 PARTS, CHECKPOINTS = "parts", "checkpoints"
 
@@ -28,7 +29,7 @@ def add_command(commands: Any) -> None:
 
 def _evaluate(options: argparse.Namespace) -> int:
     has_cosine = options.cosine_features is not None
-    methods = expand_methods(options.methods, has_cosine=has_cosine)
+    methods = expand_methods(options.methods, TABLES if has_cosine else [FEATURES])
     config, settings = configs_from(options, methods)
     device = choose_device(options.device)
     table, split = open_data(options.features, options.split)
@@ -41,7 +42,8 @@ def _evaluate(options: argparse.Namespace) -> int:
         )
     against = options.against or ("none" if "none" in methods else None)
     if against:
-        rows = [(method, head) for method in methods for head in heads_of(method, config)]
+        heads = {method: ROWS[method].heads_among(config.heads) for method in methods}
+        rows = [(method, head) for method in methods for head in heads[method]]
         check_row(against, rows)
     as_table_1 = TABLE_1 in options.methods
     if as_table_1 and not options.out:  # it is long: what is done must not be lost
@@ -73,7 +75,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         allow_trained_novel=options.allow_trained_novel,
         progress=progress,
         num_processes=options.jobs,
-        locations={"features": options.features, "cosine_features": options.cosine_features},
+        locations=dict(zip(TABLES, (options.features, options.cosine_features), strict=True)),
         cache=cache,
     )
     progress("done")

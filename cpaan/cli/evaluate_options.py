@@ -10,7 +10,8 @@ from cpaan.core.provenance import TEST_READS
 from cpaan.core.settings import Settings, assignments_for, parse_settings
 from cpaan.data.splits import TEST_PHASE, VALIDATION_PHASE
 from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
-from cpaan.methods.registry import CONTROLS, METHODS, ROWS, TABLE_1, with_episodes
+from cpaan.methods.controls import CONTROLS
+from cpaan.methods.registry import METHODS, ROWS, TABLE_1, with_episodes
 from cpaan.methods.table_row import PN
 from cpaan.protocol.accuracy import COLUMNS
 from cpaan.protocol.config import LINEAR_AS_IN_BENCHMARK, EvaluationConfig

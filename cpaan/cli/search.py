@@ -23,6 +23,7 @@ from cpaan.cli.progress import StudyProgress
 from cpaan.cli.search_options import PROGRAM, RESULTS, STORAGE, search_parser
 from cpaan.core.remote_paths import RemotePath, absolute, is_address, join
 from cpaan.methods.registry import expand_methods
+from cpaan.methods.table_row import FEATURES, TABLES
 from cpaan.study.cluster import Cluster, ray_cluster
 from cpaan.study.config import DEFAULT_METHOD
 from cpaan.study.resolve import StudyRequest, new_study, resumed_study
@@ -105,8 +106,8 @@ def _new(options: argparse.Namespace) -> Study:
     folder = RESULTS / _new_name(options)
     if (folder / CONFIG).exists():
         raise ValueError(f"{folder} exists: {PROGRAM} --resume {folder.name} resumes it")
-    has_cosine = options.cosine_features is not None
-    methods = expand_methods(names(options.method or DEFAULT_METHOD), has_cosine=has_cosine)
+    features = [FEATURES] if options.cosine_features is None else TABLES
+    methods = expand_methods(names(options.method or DEFAULT_METHOD), features)
     if options.head and len(methods) > 1:
         raise ValueError("--head is for one method, and there are several")
     request = _request_of(options, tuple(methods))

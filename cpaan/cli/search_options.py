@@ -63,7 +63,8 @@ what cannot be had or written; 130 after Ctrl-C.
 
 def search_parser() -> Parser:
     """Return the parser."""
-    quick, paper = (PRESETS[name] for name in ("quick", "paper"))
+    quick, paper = (PRESETS[name].recommended()[0].to_dict() for name in PRESETS)
+    num_trials = {name: preset.study["num_trials"] for name, preset in PRESETS.items()}
     parser = Parser(
         prog=PROGRAM,
         description=_HELP,
@@ -74,11 +75,10 @@ def search_parser() -> Parser:
     what.add_argument(
         "--preset",
         choices=list(PRESETS),
-        help=f"quick: {quick.sizes['num_episodes']} small episodes, {quick.study['num_trials']} "
-        f"trials; paper: {paper.sizes['num_episodes']} episodes of B = "
-        f"{paper.sizes['batch_size']}, N_b = {paper.sizes['num_ways']}, K_b = "
-        f"{TrainConfig.as_printed().max_shots}, {paper.study['num_trials']} trials (default: "
-        "quick)",
+        help=f"quick: {quick['num_episodes']} small episodes, {num_trials['quick']} trials; paper: "
+        f"{paper['num_episodes']} episodes of B = {paper['batch_size']}, N_b = "
+        f"{paper['num_ways']}, K_b = {TrainConfig.as_printed().max_shots}, {num_trials['paper']} "
+        "trials (default: quick)",
     )
     what.add_argument(
         "--method",

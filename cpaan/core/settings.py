@@ -28,6 +28,11 @@ class Settings:
             raise ValueError(f"unknown settings: {', '.join(unknown)}")
         return replace(self, **overrides)
 
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Return the settings that `to_dict` described."""
+        return cls(**content)
+
     def to_dict(self) -> dict[str, Any]:
         """Return all fields, for a results file or a checkpoint."""
         return asdict(self)
@@ -45,29 +50,6 @@ class Settings:
         for name in names:
             if not is_good(getattr(self, name)):
                 raise ValueError(f"{name} must be {wanted}, got {getattr(self, name)}")
-
-
-@dataclass(frozen=True)
-class Range:
-    """Numbers that a search may try, ends included; whole ones where both ends are."""
-
-    low: float
-    high: float
-    log: bool = False
-
-
-class Choice(tuple[Any, ...]):
-    """Values that a search may try."""
-
-    __slots__ = ()
-
-    def __new__(cls, *values: Any) -> Self:
-        """Take the values one by one."""
-        return super().__new__(cls, values)
-
-
-SearchSpace = Mapping[str, Range | Choice]
-"""What may be searched of a method, by the names of its settings."""
 
 
 def parse_settings(assignments: Sequence[str], *configs: Settings) -> list[dict[str, Any]]:

@@ -21,7 +21,8 @@ from cpaan.evaluation.scoring import draw_phase
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.gans import GANS
 from cpaan.gan.spiral import SPIRAL_CONFIG, draw_points, run_spiral, to_plain
-from cpaan.methods.registry import IN_PN, ROWS, heads_of
+from cpaan.methods.registry import ROWS
+from cpaan.methods.table_row import IN_PN
 from cpaan.protocol.config import HEADS, OWN
 from cpaan.protocol.priors import best_heads, best_priors
 from cpaan.protocol.tasks import check_phase
@@ -179,7 +180,7 @@ def _jobs(
     """Yield every row with every seed, as far as it is not the same as another row."""
     draws = _draw(study, settings, fixed_rows)
     for row in rows:
-        if not heads_of(row.method, row.resolved.evaluation.with_overrides({"heads": heads})):
+        if not ROWS[row.method].heads_among(heads):
             known = ", ".join(ROWS[row.method].heads)
             raise ValueError(f"{row.name} has the heads {known}, got {', '.join(heads)}")
         if row.same_as is not None:
@@ -307,7 +308,8 @@ def _together(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 def _earlier(outcomes: Mapping[PartKey, Outcome]) -> list[dict[str, Any]]:
     """Return the earlier commands that measured parts of this report, with their parts."""
-    now, found = describe_run()["command"], {}
+    now = describe_run()["command"]
+    found: dict[str, dict[str, Any]] = {}
     for key, part in outcomes.items():
         if isinstance(part, Part) and part.run["command"] != now:
             entry = found.setdefault(part.run["command"], {**part.run, "pieces": {}})
@@ -362,7 +364,7 @@ def _tables_of(rows: Sequence[MeasuredRow], found: Measured, layouts: list[Table
         none=next((name for name in names if name in ("none", f"none{IN_PN}")), best.name),
         layouts=layouts,
     )
-    if not isinstance(best.resolved.training, TrainConfig):
+    if ROWS[best.method].gan is None:
         tables = replace(tables, trial_0="the recommended settings")
     return tables
 

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cpaan.methods.registry import CONTROLS, IN_PN, ROWS, num_episodes_of
+from cpaan.methods.controls import CONTROLS
+from cpaan.methods.registry import ROWS, num_episodes_of
+from cpaan.methods.table_row import IN_PN
 from cpaan.report.page.contents import Ablation
 from cpaan.study.rescoring import in_full
 from cpaan.study.searcher import open_trials, resolved_of
@@ -50,13 +52,7 @@ class MeasuredRow:
 
     def changed(self, family: str, label: str, overrides: Mapping[str, Any]) -> "MeasuredRow":
         """Return an ablation of this row: the same with other settings."""
-        known = self.resolved.training.to_dict()
-        of_training = {name: value for name, value in overrides.items() if name in known}
-        others = {name: value for name, value in overrides.items() if name not in known}
-        resolved = Resolved(
-            self.resolved.training.with_overrides(of_training),
-            self.resolved.evaluation.with_overrides(others),
-        )
+        resolved = self.resolved.with_overrides(overrides)
         return replace(
             self,
             name=f"{self.name}: {label}",

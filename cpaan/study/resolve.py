@@ -13,6 +13,7 @@ from cpaan.data.reference import DataReference
 from cpaan.data.splits import VALIDATION_PHASE, Split, find_split, read_split
 from cpaan.data.table import TRAIN, FeatureTable, align_rows
 from cpaan.methods.registry import ROWS, check_method, num_episodes_of, with_episodes
+from cpaan.methods.table_row import COSINE_FEATURES
 from cpaan.protocol.tasks import check_phase
 from cpaan.study.config import PRESETS, StudyConfig
 from cpaan.study.study import Study, StudyRow, read_study
@@ -128,7 +129,7 @@ def _open(request: StudyRequest, method: str) -> tuple[FeatureTable, DataReferen
     """
     table, split = _open_data(request)
     features, in_order_of = request.features, None
-    if ROWS[method].wants_cosine:
+    if ROWS[method].features == COSINE_FEATURES:
         features = request.cosine_features
         if features is None:
             raise ValueError(f"{method} needs --cosine-features beside --features")

@@ -21,7 +21,7 @@ from cpaan.protocol.config import EvaluationConfig
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.study.config import StudyConfig
 from cpaan.study.job import TrialJob
-from cpaan.study.space import Resolved, Space, new_space
+from cpaan.study.space import Resolved, Space
 
 CONFIG, TRIALS, BEST, OPTUNA = "config.json", "trials.parquet", "best.json", "optuna.db"
 TENSORBOARD, LOG = "tensorboard", "study.log"
@@ -58,7 +58,7 @@ class StudyRow:
         """The search space."""
         split = self.data.split
         num_base = len(split.validation.base) + len(split.test.base)
-        return new_space(self.method, self.training, self.evaluation, self.num_dims, num_base)
+        return Space(self.method, self.training, self.evaluation, self.num_dims, num_base)
 
     def describe(self) -> dict[str, Any]:
         """Return the row as JSON-compatible data."""
@@ -77,7 +77,7 @@ class StudyRow:
         config, embedding = StudyConfig(**content["config"]), content["embedding"]
         return cls(
             config=config,
-            training=type(ROWS[config.method].config)(**content["training"]),
+            training=ROWS[config.method].config.from_dict(content["training"]),
             evaluation=EvaluationConfig(**content["evaluation"]),
             data=DataReference.from_dict(content["data"]),
             num_dims=content["dimensions"],

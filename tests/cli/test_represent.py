@@ -65,7 +65,7 @@ def test_features_can_be_evaluated_at_once(images, capsys):
     assert "fitted to 21 images of 3 base classes" in output
     assert "a gap of" in output
     assert "Next: python -m cpaan evaluate --features out" in output
-    assert "epoch 1 of 1: loss" in progress
+    assert "the backbone: step 2 of 2, 0 s left; loss " in progress
     only = ["--methods", "none", "--heads", "centroid", "--shots", "1"]
     status = main(["evaluate", "--features", "out", *only, "--out", "scores"])
     assert status == 0
@@ -126,7 +126,7 @@ def test_the_same_command_again_does_nothing_twice(done, capsys):
 
     progress = capsys.readouterr().err
     assert progress.count("is already there") == 2
-    assert "epoch" not in progress
+    assert "step" not in progress
 
 
 def test_bad_images_are_named(tmp_path, images, capsys):
@@ -250,5 +250,5 @@ def test_the_help_teaches(capsys):
         main(["represent", "--help"])
 
     text = capsys.readouterr().out
-    for word in ("--holdout", "--as-in-benchmark", "examples:", "val/", "goes on"):
+    for word in ("--holdout", "--as-in-benchmark", "examples:", "val/", "resume"):
         assert word in text

@@ -55,9 +55,7 @@ def new_row(method: str = "cCov-GAN", *, num_base: int = 50, **config: object) -
     )
 
 
-def new_study(
-    folder: Path, methods: Sequence[str] = ("cCov-GAN",), **config: object
-) -> Study:
+def new_study(folder: Path, methods: Sequence[str] = ("cCov-GAN",), **config: object) -> Study:
     rows = tuple(new_row(method, **config) for method in methods)
     return Study(rows, folder, has_row_folders=len(rows) > 1)
 

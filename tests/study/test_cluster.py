@@ -4,7 +4,8 @@ from contextlib import nullcontext
 
 import pytest
 
-from cpaan.study.cluster import Cluster
+from cpaan.study import cluster
+from cpaan.study.cluster import HEAD, NODES, Cluster
 from cpaan.study.config import StudyConfig
 
 
@@ -39,3 +40,19 @@ def test_a_ray_without_dashboard_cannot_stop_trials_early():
     there.check(StudyConfig(early_stopping=False))
     with pytest.raises(ValueError, match="no dashboard, without which"):
         there.check(StudyConfig())
+
+
+def test_machines_that_the_autoscaler_may_start_count(monkeypatch):
+    monkeypatch.setenv(NODES, '[{"count": 3, "CPU": 4, "GPU": 1}]')
+    here = Cluster("x", ({"CPU": 0.0, **HEAD}, *cluster._coming_nodes()))
+
+    assert here.num_gpus == 3
+    assert here.most_trials_at_once(StudyConfig(gpus_per_worker=0.5)) == 6
+    assert here.most_trials_at_once(StudyConfig()) == 12
+    here.check(StudyConfig(workers_per_trial=3, gpus_per_worker=1.0))
+    with pytest.raises(ValueError, match=r"needs 4 workers .* but Ray has room for 3"):
+        here.check(StudyConfig(workers_per_trial=4, gpus_per_worker=1.0))
+    for text in ("8", "[8]", '[{"CPU": 1}]', '[{"count": "many"}]', "{"):
+        monkeypatch.setenv(NODES, text)
+        with pytest.raises(ValueError, match="CPAAN_NODES is no list of machines"):
+            cluster._coming_nodes()

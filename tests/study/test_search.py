@@ -15,13 +15,13 @@ import ray
 import torch
 from ray.util.state import list_actors
 
+from cpaan.cli.progress import StudyProgress
 from cpaan.cli.report import main as report
 from cpaan.cli.search import main as search
-from cpaan.cli.progress import StudyProgress
 from cpaan.core.files import load_state
+from cpaan.evaluation.parts import PartKey
 from cpaan.gan.spiral import SPIRAL_CONFIG
 from cpaan.protocol.config import HEADS
-from cpaan.evaluation.parts import PartKey
 from cpaan.study import report as report_module
 from cpaan.study import worker_pool
 from cpaan.study.config import StudyConfig
@@ -92,9 +92,7 @@ def curves(folder: Path) -> list[dict[int, float]]:
     return [{entry["episode"]: entry["all_top5"] for entry in row} for row in table["curve"]]
 
 
-def test_a_study_is_searched_resumed_and_reported(
-    two_cpus, study_features, capsys, monkeypatch
-):
+def test_a_study_is_searched_resumed_and_reported(two_cpus, study_features, capsys, monkeypatch):
     """Once with everything: Ray Train, and a report with all its pictures."""
     folder = Path("results/mine")
     assert search(arguments(study_features, "--study", "without", "--trials", "1")) == 0

@@ -8,7 +8,7 @@ from cpaan.report.claims.scored_table import NOVEL, ScoredTable, name_of, printe
 from cpaan.report.claims.verdict import Claim, Verdict, against_printed, all_of, show, verdict_of
 from cpaan.report.gains import Scored, Step
 from cpaan.report.published import SHOTS, TABLE_1
-from cpaan.report.table_one import TITLES
+from cpaan.report.tables import TITLES
 
 BEST = "cCov-GAN-PN"
 """What the paper calls its best method."""

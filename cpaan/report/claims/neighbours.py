@@ -16,7 +16,7 @@ from cpaan.report.claims.verdict import (
     verdict_of_equal,
 )
 from cpaan.report.gains import Scored
-from cpaan.report.table_one import TITLES
+from cpaan.report.tables import TITLES
 
 NEIGHBOURS, SOFT, HARD, NOBODY = "neighbours", "NBS-S", "NBS-H", "all base classes"
 """The family of ablations, and how labels of its rows begin."""

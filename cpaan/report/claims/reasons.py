@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from cpaan.methods.registry import IN_PN, ROWS
+from cpaan.methods.registry import ROWS
+from cpaan.methods.table_row import IN_PN
 from cpaan.report.claims.scored_table import ALL, NOVEL
 from cpaan.report.claims.standing import GROUPS, Place
 from cpaan.report.claims.verdict import MARGIN, show
 from cpaan.report.gains import PairedScores, Step
-from cpaan.report.table_one import TITLES
+from cpaan.report.tables import TITLES
 
 _COPY = "copy"
 """The control that takes related base examples as they are."""

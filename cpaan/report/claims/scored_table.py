@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from cpaan.report.gains import PairedScores, Scored
 from cpaan.report.published import TABLE_1
-from cpaan.report.table_one import TITLES
+from cpaan.report.tables import TITLES
 
 NOVEL, ALL = TITLES
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from cpaan.methods.registry import ROWS
+from cpaan.methods.table_row import COSINE_FEATURES
 from cpaan.report.gains import PairedScores, Step
-from cpaan.report.table_one import TITLES
+from cpaan.report.tables import TITLES
 
 _CONTROLS = {
     "none": "no augmentation at all",
@@ -126,6 +127,6 @@ def _what(method: str) -> str:
     text = _CONTROLS.get(method.removesuffix("-PN"), GROUPS.get(row.group, row.group))
     if row.is_embedded:
         text += f", in the embedding of {row.representation}"
-    if row.wants_cosine:
+    if row.features == COSINE_FEATURES:
         text += ", on features of a backbone that was trained with a cosine classifier"
     return text
