@@ -37,15 +37,12 @@ def images(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:
-    """A folder in which features, an embedding and a compact table were made, once for all."""
+    """A folder in which features and an embedding were made, once for all."""
     folder = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as output:
         patch.chdir(folder)
         images = write_images(folder / "images")
         assert run(images, *QUICK_EMBEDDING) == 0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        assert run(images, "--compact") == 0
     (folder / "output.txt").write_text(output.getvalue())
     return folder
 
@@ -122,12 +119,6 @@ def test_features_that_are_there_can_be_embedded(done):
     about = read_about("other/pn/features.parquet")
     assert about is not None
     assert about["made_from"]["made_from"]["fitted_images"] == 21
-
-
-def test_a_compact_table_is_written_beside(done):
-    full, compact = open_features("out"), open_features("out/compact")
-    assert compact.class_names == full.class_names
-    assert abs(compact.features - full.features).max() < abs(full.features).max() / 10
 
 
 def test_the_same_command_again_does_nothing_twice(done, capsys):
@@ -213,10 +204,10 @@ def test_a_short_training_with_the_default_settings_does_not_diverge(images):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--compact", "--epochs", "3"], "--epochs is for --images, not for --features"),
-        (["--compact", "--as-in-benchmark"], "--as-in-benchmark is for --images"),
-        (["--compact", "--embed-set", "num_queries=2"], "--embed-set is for --embed"),
-        ([], "--features needs --embed or --compact"),
+        (["--embed", "pn", "--epochs", "3"], "--epochs is for --images, not for --features"),
+        (["--embed", "pn", "--as-in-benchmark"], "--as-in-benchmark is for --images"),
+        (["--embed-set", "num_queries=2"], "--embed-set is for --embed"),
+        ([], "--features needs --embed"),
     ],
 )
 def test_options_that_would_do_nothing_are_refused(done, options, message, capsys):
@@ -233,15 +224,6 @@ def test_features_of_others_are_not_replaced(images, capsys):
 
     assert "out/features.parquet is there and would be replaced" in capsys.readouterr().err
     assert Path("out/features.parquet").read_bytes() == b"precious"
-
-
-def test_a_compact_table_is_not_rounded_again_in_place(done, capsys):
-    before = Path("out/compact/features.parquet").read_bytes()
-
-    assert main(["represent", "--features", "out/compact", "--compact", "--out", "out"]) == 2
-
-    assert "out/compact is compact already" in capsys.readouterr().err
-    assert Path("out/compact/features.parquet").read_bytes() == before
 
 
 @pytest.mark.parametrize("content", ["{}", "hello", "[1]"])
