@@ -264,7 +264,7 @@ class MatchingLearner(Learner):
     """A matcher, and the episodes that train it."""
 
     TERMS = ("query_loss", "query_top1")
-    MATCHER: ClassVar[Callable[[BaseSet, Any, torch.Generator], Matcher]] = PrototypeMatcher
+    MATCHER: ClassVar[type[Matcher]] = PrototypeMatcher
 
     def __init__(self, base: BaseSet, config: ContextSettings, rng: torch.Generator) -> None:
         super().__init__()
