@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 from cpaan.report.figures.forest import with_interval
 from cpaan.report.figures.picture import Picture
 from cpaan.report.figures.style import COLOURS, INK, PALE, PANELS, SMALL, drawing, new_figure
-from cpaan.report.gains import GainSplit, Step
+from cpaan.report.gains import GainSplit
+from cpaan.report.gains import PairedDifference as Step
 
 _LINE = 0.34  # inches a bar
 _UP, _DOWN = COLOURS[0], COLOURS[1]

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from cpaan.methods.registry import IN_PN
-from cpaan.report.claims import Claim, Place, judge_claims, reasons_behind, standing
+from cpaan.report.claims import Claim, Standing, judge_claims, reasons_behind, standing
 from cpaan.report.figures.picture import Picture
 from cpaan.report.page.comparisons import compare_rows
 from cpaan.report.page.contents import REPORT, Contents, read_contents
@@ -105,7 +105,7 @@ def _search_text(contents: Contents) -> str:
     return f"{text}. What is drawn is Optuna’s record of it."
 
 
-def _standing(contents: Contents, table: TableData) -> list[Place]:
+def _standing(contents: Contents, table: TableData) -> list[Standing]:
     """Return where ours stand, by the rule that the table shows first."""
     head_of = table.default.head_of
     methods = {name: method for name, method in contents.methods.items() if name in head_of}

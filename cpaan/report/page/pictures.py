@@ -9,7 +9,7 @@ import pandas as pd
 from cpaan.gan.spiral import from_plain
 from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import PN
-from cpaan.report.claims.neighbours import NEIGHBOURS
+from cpaan.report.claims.mechanisms import NEIGHBOURS
 from cpaan.report.figures.ablations import (
     accuracy_against_diversity,
     gain_by_idea,

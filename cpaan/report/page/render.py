@@ -8,7 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from cpaan.report.claims import RULE, Claim, Place
+from cpaan.report.claims import RULE, Claim, Standing
 from cpaan.report.figures.picture import Picture
 from cpaan.report.gains import GainSplit
 from cpaan.report.page.comparisons import Comparisons
@@ -73,7 +73,7 @@ class Page:
     failed: Sequence[str]
     elsewhere: Sequence[str]
     """Lines of numbers that other sources print."""
-    standing: Sequence[Place]
+    standing: Sequence[Standing]
     """Of the best of our rows, in every column of LSL and GLSL."""
     reasons: Sequence[str]
     """Why others are before ours, as far as the report's own rows tell."""
@@ -111,7 +111,7 @@ class Page:
         return {name: _TITLES[name] for name, content in shown.items() if content}
 
     @property
-    def behind(self) -> list[Place]:
+    def behind(self) -> list[Standing]:
         """Where more than one row is before the best of ours."""
         return [place for place in self.standing if not place.is_first_or_second]
 

@@ -1,7 +1,8 @@
 import pytest
 
 from cpaan.report.figures.gains import gain_steps
-from cpaan.report.gains import GainSplit, Step
+from cpaan.report.gains import GainSplit
+from cpaan.report.gains import PairedDifference as Step
 
 PN, NONE, OURS, COPY = (
     ("PN", "centroid"),
