@@ -6,8 +6,9 @@ from cpaan.data.splits import Phase, Split, read_split
 from cpaan.data.table import FeatureTable
 from cpaan.evaluation.runner import Results, evaluate
 from cpaan.gan.config import TrainConfig
+from cpaan.gan.covariance import ky_fan_norm
 from cpaan.protocol.config import EvaluationConfig
-from cpaan.report.text_tables import accuracy_table, difference_table
+from cpaan.report.tables import accuracy_table, difference_table
 
 __all__ = [
     "EvaluationConfig",
@@ -19,6 +20,7 @@ __all__ = [
     "accuracy_table",
     "difference_table",
     "evaluate",
+    "ky_fan_norm",
     "open_features",
     "read_about",
     "read_split",

@@ -19,7 +19,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from cpaan.core.files import write_whole
-from cpaan.core.remote_paths import Place
+from cpaan.core.remote_paths import RemotePath
 from cpaan.data.builtin import FOLDER as BUILTIN
 from cpaan.data.cache import open_features
 from cpaan.data.parquet import write_features
@@ -158,7 +158,7 @@ def bucket(s3_server, tmp_path, monkeypatch) -> Bucket:
     server, requests = s3_server
     name = f"bucket-{len(requests)}"
     location = f"s3://{name}?endpoint_override={server}&scheme=http"
-    Place.at(f"{location}&allow_bucket_creation=true").files.create_dir(name)
+    RemotePath.at(f"{location}&allow_bucket_creation=true").files.create_dir(name)
     return Bucket(location, requests)
 
 

@@ -4,13 +4,11 @@ Shapes: P = problems, N = novel classes, C = all classes of the phase, S = synth
 class, D = feature dimension.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
-from cpaan.bench.measuring import Bench, Row, Subject, Timing
+from cpaan.bench.measuring import Bench, Subject
 from cpaan.bench.scales import Scale
 from cpaan.core.randomness import new_rng
 from cpaan.data.builtin import builtin_features
@@ -20,7 +18,7 @@ from cpaan.methods.controls import Control
 from cpaan.protocol.accuracy import score
 from cpaan.protocol.augmentation import copy
 from cpaan.protocol.config import LINEAR_AS_IN_BENCHMARK, EvaluationConfig
-from cpaan.protocol.heads import LinearClassifier, real_shares
+from cpaan.protocol.heads import LinearHead, real_shares
 from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem, Queries, read_phase
 
 HELP = "an evaluation with the linear head, all problems at once, against one after the other"
@@ -29,55 +27,41 @@ _PLAIN_STEPS = 3  # of each problem, in one timed call
 _EXAMPLES_A_CLASS = 1_300  # of ImageNet's base classes
 
 
-def make_config(scale: Scale) -> EvaluationConfig:
-    """Return the benchmark's linear classifier, for as many iterations as the scale has."""
-    return EvaluationConfig(
-        **{
-            **LINEAR_AS_IN_BENCHMARK,
-            "heads": ("linear",),
-            "num_synthetic": scale.num_synthetic,
-            "linear_num_steps": scale.num_linear_steps,
-        }
-    )
-
-
 def make_task(
     scale: Scale, config: EvaluationConfig, seed: int, device: torch.device
 ) -> tuple[LowShotTask, Queries]:
     """Return the built-in validation phase at slice scale, otherwise random classes of the sizes.
 
-    What a linear classifier costs does not depend on the features' values.
+    The cost of a linear classifier does not depend on the features' values.
     """
     if scale.name == "slice":
         table, split = builtin_features()
         shot_rows = draw_phase(table, split, VALIDATION_PHASE, config)
         return read_phase(table, split, VALIDATION_PHASE, shot_rows, sorted(config.shots), device)
     rng = new_rng(seed, device=device)
-    num_classes = scale.num_base + scale.num_novel
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=rng, device=device)
+
+    num_dims, num_novel = scale.num_dims, scale.num_novel
+    num_classes = scale.num_base + num_novel
     num_base = max(scale.num_classes, scale.num_base)
     per_class = min(_EXAMPLES_A_CLASS, 40 * scale.num_queries // num_classes)
-    means = _normal((num_base + scale.num_novel, scale.num_dims), rng)
-    base_means, novel_means = means[:num_base], means[num_base:]
-    base = torch.cat([mean + _normal((per_class, scale.num_dims), rng) for mean in base_means])
+    base_means, novel_means = normal(num_base + num_novel, num_dims).split([num_base, num_novel])
+    base = torch.cat([mean + normal(per_class, num_dims) for mean in base_means])
     counts = torch.full((num_base,), per_class, device=device)
-    shape = (config.num_draws, scale.num_novel, max(config.shots), scale.num_dims)
-    shots = novel_means.unsqueeze(1) + _normal(shape, rng)
-    own_means = torch.cat([base_means[: scale.num_base], novel_means])
+    shots = normal(config.num_draws, num_novel, max(config.shots), num_dims)
     labels = torch.arange(scale.num_queries, device=device) % num_classes
     task = LowShotTask(
         base=BaseSet(base.half(), counts),
         num_base=scale.num_base,
-        shots=shots,
+        shots=novel_means.unsqueeze(1) + shots,
         problems=tuple(
             Problem(shots, draw) for shots in config.shots for draw in range(config.num_draws)
         ),
     )
-    queries = own_means[labels] + _normal((scale.num_queries, scale.num_dims), rng)
-    return task, Queries(queries, labels)
-
-
-def _normal(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
-    return torch.randn(shape, generator=rng, device=rng.device)
+    own_means = torch.cat([base_means[: scale.num_base], novel_means])
+    return task, Queries(own_means[labels] + normal(scale.num_queries, num_dims), labels)
 
 
 class PlainLinear:
@@ -99,7 +83,7 @@ class PlainLinear:
         self.bias.requires_grad_()
 
     def train(self, num_steps: int, rng: torch.Generator) -> None:
-        """Take some steps of SGD from where it is."""
+        """Take some steps of SGD from the current weights."""
         config = self._config
         optimiser = torch.optim.SGD(
             [self.weight, self.bias],
@@ -113,15 +97,14 @@ class PlainLinear:
         labels = labels.repeat_interleave(count)
         for _ in range(num_steps):
             logits = linear(self._batch(count, rng), self.weight, self.bias)
-            loss = cross_entropy(logits, labels)
             optimiser.zero_grad()
-            loss.backward()
+            cross_entropy(logits, labels).backward()
             optimiser.step()
 
     def _batch(self, count: int, rng: torch.Generator) -> Tensor:
-        """Return so many examples of every class, shape (C * count, D): base, then novel.
+        """Return ``count`` examples of every class, shape (C * count, D): base, then novel.
 
-        A class's rows at even distances from a random start; those of a novel class are real and
+        Rows of a class are evenly spaced from a random start. Those of a novel class are real and
         synthetic by their weights, with a random rounding.
         """
         task = self._task
@@ -157,7 +140,7 @@ def compare_logits(
 ) -> float:
     """Return the largest difference of logits after the same batches, over the largest logit."""
     config = config.with_overrides({"linear_num_steps": num_steps})
-    head = LinearClassifier(config)
+    head = LinearHead(config)
     head.fit(task, synthetic, new_rng(seed))
     together = head.scores(queries)
     worst = largest = 0.0
@@ -171,42 +154,40 @@ def compare_logits(
     return worst / largest
 
 
-def measure(bench: Bench) -> list[Row]:
+def measure(bench: Bench) -> None:
     """Measure an iteration of the linear head over all problems, and a whole evaluation."""
-    scale = bench.scale
-    iteration, whole_evaluation = "evaluate linear iteration", "evaluate linear whole"
-    if not (bench.wants(iteration) or bench.wants(whole_evaluation)):
-        return []
-    config = make_config(scale)
-    task, queries = make_task(scale, config, bench.seed, bench.device)
-    # Synthetic examples at no cost of their own: what is measured is the head.
-    method = Control(copy, config)
-    synthetic = method.synthesise(task, new_rng(bench.seed))
+    scale, seed = bench.scale, bench.seed
+    iteration, whole = "evaluate linear iteration", "evaluate linear whole"
+    if not (bench.wants(iteration) or bench.wants(whole)):
+        return
+    sizes = {"num_synthetic": scale.num_synthetic, "linear_num_steps": scale.num_linear_steps}
+    config = EvaluationConfig(**{**LINEAR_AS_IN_BENCHMARK, "heads": ("linear",), **sizes})
+    task, queries = make_task(scale, config, seed, bench.device)
+    # Copies cost nothing, so that the measured time is that of the head.
+    synthetic = Control(copy, config).synthesise(task, new_rng(seed))
     assert synthetic is not None
     num_problems, num_classes = len(task.problems), task.num_base + task.num_novel
     timed = config.with_overrides({"linear_num_steps": scale.num_timed_steps})
     alone = [PlainLinear(task, number, synthetic, config) for number in range(num_problems)]
 
     def fit_together() -> None:
-        LinearClassifier(timed).fit(task, synthetic, new_rng(bench.seed))
+        LinearHead(timed).fit(task, synthetic, new_rng(seed))
 
     def fit_one_by_one() -> None:
         for problem in alone:
-            problem.train(_PLAIN_STEPS, new_rng(bench.seed))
+            problem.train(_PLAIN_STEPS, new_rng(seed))
 
-    bench.say("evaluate: an iteration ...")
+    def evaluate() -> None:
+        method = Control(copy, config)
+        method.fit(task, new_rng(seed))
+        list(score(method, task, queries))
+
+    bench.say(f"{iteration} ...")
     times = bench.time(
-        {
-            "ours": Subject(fit_together, scale.num_timed_steps, is_warm=False),
-            "plain": Subject(fit_one_by_one, _PLAIN_STEPS),
-        }
+        ours=Subject(fit_together, scale.num_timed_steps, is_warm=False),
+        plain=Subject(fit_one_by_one, _PLAIN_STEPS),
     )
-    error = compare_logits(
-        task, synthetic, queries.features[:1024], config, scale.num_timed_steps, bench.seed
-    )
-    flop, num_bytes = count_work(task, config)
-    floor_ms = bench.peaks.floor_ms(flop, num_bytes)
-    sizes: dict[str, Any] = {
+    sizes = {
         "num_dims": task.shots.shape[-1],
         "num_problems": num_problems,
         "num_base": task.num_base,
@@ -215,61 +196,15 @@ def measure(bench: Bench) -> list[Row]:
         "num_synthetic": synthetic.shape[2],
         "batch_size": num_classes * max(1, round(config.linear_batch_size / num_classes)),
         "num_iterations": config.linear_num_steps,
+        "plain_timed_iterations": _PLAIN_STEPS,
     }
-    rows = []
     if bench.wants(iteration):
-        rows.append(
-            bench.row(
-                iteration,
-                times["ours"],
-                times["plain"],
-                relative_error=error,
-                floor_ms=floor_ms,
-                **sizes,
-                timed_iterations=scale.num_timed_steps,
-                plain_timed_iterations=_PLAIN_STEPS,
-            )
-        )
-    if bench.wants(whole_evaluation):
-        # Its synthetic examples are made anew: those of the first measurement go.
-        del synthetic, alone
-        bench.say("evaluate: whole ...")
-        whole = bench.time({"ours": Subject(lambda: _evaluate(config, task, queries, bench.seed))})
-        rows.append(
-            bench.row(
-                whole_evaluation,
-                whole["ours"],
-                _training_alone(times["plain"], config),
-                floor_ms=floor_ms * config.linear_num_steps,
-                **sizes,
-                plain_timed_iterations=_PLAIN_STEPS,  # in proportion, and the training alone
-            )
-        )
-    return rows
-
-
-def _evaluate(config: EvaluationConfig, task: LowShotTask, queries: Queries, seed: int) -> None:
-    """Synthesise, fit, predict and score in every column."""
-    method = Control(copy, config)
-    method.fit(task, new_rng(seed))
-    list(score(method, task, queries))
-
-
-def _training_alone(iteration: Timing, config: EvaluationConfig) -> Timing:
-    return iteration.times(config.linear_num_steps)
-
-
-def count_work(task: LowShotTask, config: EvaluationConfig) -> tuple[float, float]:
-    """Return the least arithmetic and traffic of an iteration over all problems: FLOP and bytes.
-
-    Arithmetic: logits of every problem's batch, and the gradient of its weights. Traffic: weights
-    and momentum read and written, and the batch read: its base half, which all problems share,
-    once, its novel half for each.
-    """
-    num_problems, num_classes = len(task.problems), task.num_base + task.num_novel
-    num_dims = task.shots.shape[-1]
-    count = max(1, round(config.linear_batch_size / num_classes))
-    flop = 4.0 * num_problems * count * num_classes * num_classes * num_dims
-    num_rows = count * (task.num_base + num_problems * task.num_novel)
-    num_bytes = 4.0 * num_dims * (4 * num_problems * num_classes + num_rows)
-    return flop, num_bytes
+        some, steps = queries.features[:1024], scale.num_timed_steps
+        error = compare_logits(task, synthetic, some, config, steps, seed)
+        bench.row(iteration, times["ours"], times["plain"], relative_error=error, **sizes)
+    if bench.wants(whole):
+        alone, synthetic = [], None  # free their memory: the evaluation synthesises its own
+        bench.say(f"{whole} ...")
+        # The plain side is the training alone, in proportion.
+        plain = times["plain"].times(config.linear_num_steps)
+        bench.row(whole, bench.time(ours=Subject(evaluate))["ours"], plain, **sizes)

@@ -1,6 +1,7 @@
-"""How things are timed, what a device could do at best, and the rows that come of it."""
+"""Timing, and the rows of measurements."""
 
 import json
+import math
 import os
 import platform
 import statistics
@@ -14,56 +15,39 @@ import torch
 
 from cpaan.bench.scales import Scale
 from cpaan.core.provenance import describe_run
-from cpaan.core.randomness import new_rng
 
-Row = dict[str, Any]
-
-ROW_KEYS = (
-    "name",
-    "device",
-    "scale",
-    "ours_ms",
-    "plain_ms",
-    "ratio",
-    "relative_error",
-    "floor_ms",
-    "peak_memory_mb",
-)
-"""What every row has, null where a figure does not apply; further keys say what made it."""
+BenchRow = dict[str, Any]
+"""One measurement: the keys of `Bench.row`, null where one does not apply, and further ones."""
 
 _SLOW_SECONDS = 2.0
-"""A call that takes longer counts from the first on: a start's cost is lost in it, and a second
-call would be a long wait."""
+"""A slower call counts from the first on: a warm-up would be a long wait and change little."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """Something to be timed."""
+    """A function to be timed."""
 
     function: Callable[[], object]
     count: int = 1
-    """How many of what is counted, such as episodes, one call does."""
+    """Units, such as episodes, of one call."""
     is_warm: bool = True
-    """Whether a first call that takes long is slow by itself, and counts. Otherwise it is the cost
-    of a start, such as a kernel's compilation, which later calls do not have."""
+    """Whether the first call counts if it is slow. Otherwise it compiles kernels, for example."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds of one of what is counted."""
+    """Milliseconds of one unit."""
 
     median_ms: float
     spread_ms: float
     """From the first quartile to the third."""
     best_ms: float
-    """The least, which a busy machine disturbs least."""
     repeats: int
     peak_memory_mb: float | None
-    """The most that torch had allocated on the GPU during a call, in MiB, with all that was there
-    before; None on the CPU."""
+    """Largest memory that torch had allocated on the GPU during a call, in MiB; None on the CPU."""
 
     def times(self, factor: float) -> "Timing":
-        """Return the timing of so many times the work, if each part takes as long."""
+        """Return the timing of ``factor`` times the work."""
         return replace(
             self,
             median_ms=self.median_ms * factor,
@@ -86,16 +70,10 @@ class Timing:
 def interleave(
     subjects: Mapping[str, Subject], device: torch.device, *, repeats: int, most_seconds: float
 ) -> dict[str, Timing]:
-    """Time functions in turn, round after round, so that a slow minute meets all of them.
+    """Time functions in turn, round after round, so that a busy machine disturbs all alike.
 
-    A clock of this process before and after, with the GPU waited for both times: what a user
-    waits. Two calls of each warm up; of one that is slow by itself, none.
-
-    Args:
-        subjects: By name.
-        device: What they run on.
-        repeats: Measured calls of each, at most.
-        most_seconds: For each of them; one that has spent them is called no more, but once.
+    Wall time, with the GPU synchronised before and after. Each function has two warm-up calls,
+    unless it is slow, then at most ``repeats`` calls within ``most_seconds``, but at least one.
     """
     measured: dict[str, list[float]] = {name: [] for name in subjects}
     spent = dict.fromkeys(subjects, 0.0)
@@ -123,17 +101,12 @@ def summarise(times_ms: Sequence[float], peak_memory_mb: float | None = None) ->
     if len(times_ms) > 1:
         first, _, third = statistics.quantiles(times_ms, n=4, method="inclusive")
         spread = third - first
-    return Timing(
-        median_ms=statistics.median(times_ms),
-        spread_ms=spread,
-        best_ms=min(times_ms),
-        repeats=len(times_ms),
-        peak_memory_mb=peak_memory_mb,
-    )
+    median = statistics.median(times_ms)
+    return Timing(median, spread, min(times_ms), len(times_ms), peak_memory_mb)
 
 
 def _time_once(function: Callable[[], object], device: torch.device) -> tuple[float, float | None]:
-    """Return seconds, and the most memory on a GPU in MiB."""
+    """Return seconds, and the peak memory on a GPU in MiB."""
     is_cuda = device.type == "cuda"
     if is_cuda:
         torch.cuda.synchronize(device)
@@ -146,58 +119,23 @@ def _time_once(function: Callable[[], object], device: torch.device) -> tuple[fl
     return seconds, torch.cuda.max_memory_allocated(device) / 2**20 if is_cuda else None
 
 
-@dataclass(frozen=True)
-class Peaks:
-    """What the device does at best, measured in the same run."""
-
-    flop_per_second: float
-    """Of a large product of matrices, of the narrowest numbers that training multiplies here."""
-    bytes_per_second: float
-    """Of a large copy: what is read and what is written."""
-
-    def floor_ms(self, flop: float, num_bytes: float) -> float:
-        """Return the least time of so much arithmetic and traffic, were they to overlap fully.
-
-        Nothing but the counted work is in it: no starts of kernels, no steps that wait for each
-        other. How far off one is says what could at most be gained; to be below it means that the
-        device was busier when its best was measured.
-        """
-        return 1e3 * max(flop / self.flop_per_second, num_bytes / self.bytes_per_second)
-
-
-def measure_peaks(device: torch.device) -> Peaks:
-    """Multiply large matrices and copy a large tensor; the best of several times counts.
-
-    The sizes are far beyond the caches, and large enough for a GPU to be busy all over.
-    """
-    size, num_bytes = (8192, 2**30) if device.type == "cuda" else (1536, 2**28)
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    # Random numbers: a GPU is quicker, by a cooler chip, with those that are all alike.
-    left = torch.randn(size, size, generator=new_rng(0, device=device), device=device, dtype=dtype)
-    source = torch.zeros(num_bytes // 4, device=device)
-    target = torch.empty_like(source)
-    product = min(_time_once(lambda: left @ left, device)[0] for _ in range(8))
-    copying = min(_time_once(lambda: target.copy_(source), device)[0] for _ in range(8))
-    return Peaks(2 * size**3 / product, 2 * num_bytes / copying)
-
-
 @dataclass(frozen=True, eq=False)
 class Bench:
-    """What all benchmarks of a run have in common."""
+    """One run of a benchmark: its options, and the rows so far."""
 
     device: torch.device
     scale: Scale
     seed: int
     say: Callable[[str], None]
     only: str | None = None
-    """A part of the names of the rows that are wanted; None: all."""
-    keep: Callable[[Sequence[Row]], None] = lambda rows: None
-    """Called with all rows so far after each: a run that is stopped has not been for nothing."""
-    _rows: list[Row] = field(default_factory=list)
+    """Measure only rows whose name contains this."""
+    keep: Callable[[Sequence[BenchRow]], None] = lambda rows: None
+    """Called with all rows after each, so that an interrupted run keeps its rows."""
+    rows: list[BenchRow] = field(default_factory=list)
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        """What every row says of the run and the machine that made it."""
+        """Description of the run and the machine."""
         is_cuda = self.device.type == "cuda"
         return {
             **describe_run(),
@@ -207,70 +145,57 @@ class Bench:
         }
 
     def wants(self, name: str) -> bool:
-        """Return whether a row of this name is wanted."""
+        """Return whether to measure a row of this name."""
         return self.only is None or self.only in name
 
-    @cached_property
-    def peaks(self) -> Peaks:
-        """What the device does at best."""
-        peaks = measure_peaks(self.device)
-        self.say(
-            f"the device at best: {peaks.flop_per_second / 1e12:.3g} TFLOP/s, "
-            f"{peaks.bytes_per_second / 1e9:.3g} GB/s"
-        )
-        return peaks
-
-    def time(self, subjects: Mapping[str, Subject]) -> dict[str, Timing]:
-        """Time functions in turn, as often as the scale has it."""
-        return interleave(
-            subjects,
-            self.device,
-            repeats=self.scale.repeats,
-            most_seconds=self.scale.most_seconds,
-        )
+    def time(self, **subjects: Subject) -> dict[str, Timing]:
+        """Time functions in turn, with the repeats of the scale."""
+        repeats, most_seconds = self.scale.repeats, self.scale.most_seconds
+        return interleave(subjects, self.device, repeats=repeats, most_seconds=most_seconds)
 
     def row(
         self,
         name: str,
         ours: Timing,
-        plain: Timing | None,
+        plain: Timing | None = None,
         *,
         relative_error: float | None = None,
-        floor_ms: float | None = None,
         **more: Any,
-    ) -> Row:
-        """Return one row: the named figures, what else is to be said, and what made them."""
-        ratio = None if plain is None else plain.median_ms / ours.median_ms
-        row: Row = {
+    ) -> None:
+        """Add a row with these figures, further keys and the description of the run."""
+
+        def of_plain(key: str) -> Any:
+            return None if plain is None else getattr(plain, key)
+
+        row: BenchRow = {
             "name": name,
             "device": self.device.type,
             "scale": self.scale.name,
             "ours_ms": ours.median_ms,
-            "plain_ms": None if plain is None else plain.median_ms,
-            "ratio": ratio,
+            "plain_ms": of_plain("median_ms"),
+            "ratio": None if plain is None else plain.median_ms / ours.median_ms,
             "relative_error": relative_error,
-            "floor_ms": floor_ms,
             "peak_memory_mb": ours.peak_memory_mb,
-            "floor_ratio": None if floor_ms is None else ours.median_ms / floor_ms,
             "ours_spread_ms": ours.spread_ms,
-            "plain_spread_ms": None if plain is None else plain.spread_ms,
+            "plain_spread_ms": of_plain("spread_ms"),
             "ours_best_ms": ours.best_ms,
-            "plain_best_ms": None if plain is None else plain.best_ms,
+            "plain_best_ms": of_plain("best_ms"),
             "repeats": ours.repeats,
-            "plain_repeats": None if plain is None else plain.repeats,
-            "plain_peak_memory_mb": None if plain is None else plain.peak_memory_mb,
+            "plain_repeats": of_plain("repeats"),
+            "plain_peak_memory_mb": of_plain("peak_memory_mb"),
             **more,
             "seed": self.seed,
             **self.about,
         }
-        self.say(_line(row))
-        self._rows.append(row)
-        self.keep(self._rows)
-        return row
+        figures = {"plain_ms": "plain", "ratio": "ratio", "relative_error": "error"}
+        said = [f"{title} {row[key]:.4g}" for key, title in figures.items() if row[key] is not None]
+        self.say(", ".join([f"{name}: {row['ours_ms']:.4g} ms", *said]))
+        self.rows.append(row)
+        self.keep(self.rows)
 
 
 def _processor() -> str:
-    """Return the name of the processor, as well as the system knows it."""
+    """Return the name of the processor, if the system knows it."""
     try:
         with open("/proc/cpuinfo") as file:
             named = [line.split(":", 1)[1].strip() for line in file if "model name" in line]
@@ -279,42 +204,39 @@ def _processor() -> str:
     return named[0] if named else platform.machine()
 
 
-def to_json(rows: Sequence[Row]) -> str:
-    """Return rows as JSON, which has null and no NaN."""
+def to_json(rows: Sequence[BenchRow]) -> str:
+    """Return rows as JSON, with null and without NaN."""
     return json.dumps(rows, indent=1, allow_nan=False) + "\n"
 
 
-TITLES = {
+_TITLES = {
     "ours_ms": "ours ms",
     "ours_spread_ms": "spread",
     "plain_ms": "plain ms",
     "plain_spread_ms": "spread",
     "ratio": "ratio",
     "relative_error": "error",
-    "floor_ms": "floor ms",
-    "floor_ratio": "over floor",
     "peak_memory_mb": "peak MiB",
 }
-"""Of the table's columns."""
 
 
-def table(rows: Sequence[Row], titles: Mapping[str, str] = TITLES) -> str:
-    """Return rows as text, and how the cost grows with each size that was varied."""
-    width = max([len(row["name"]) for row in rows] + [4]) + 2
-    lines = ["name".ljust(width) + "".join(title.rjust(11) for title in titles.values())]
+def table(rows: Sequence[BenchRow]) -> str:
+    """Return rows as text, and the growth of the cost with each size that was varied."""
+    width = max(len(row["name"]) for row in rows) + 2
+    lines = ["name".ljust(width) + "".join(title.rjust(11) for title in _TITLES.values())]
     for row in rows:
-        cells = (_cell(row.get(key)).rjust(11) for key in titles)
-        lines.append(row["name"].ljust(width) + "".join(cells))
+        cells = ("-" if row[key] is None else f"{row[key]:.4g}" for key in _TITLES)
+        lines.append(row["name"].ljust(width) + "".join(cell.rjust(11) for cell in cells))
     return "\n".join([*lines, *growth(rows)])
 
 
-def growth(rows: Sequence[Row]) -> list[str]:
-    """Return a line for each size that rows vary: the power of it that the cost grows with.
+def growth(rows: Sequence[BenchRow]) -> list[str]:
+    """Return a line for each varied size: the power of it with which the cost grows.
 
-    A least-squares line through the logarithms; rows say by ``varied`` and ``family`` which
-    belong together.
+    The slope of a least-squares line through logarithms. Rows with the same ``family`` whose
+    ``varied`` names the size belong together.
     """
-    families: dict[tuple[str, str], list[Row]] = {}
+    families: dict[tuple[str, str], list[BenchRow]] = {}
     for row in rows:
         for key in row.get("varied", ()):
             families.setdefault((row["family"], key), []).append(row)
@@ -323,10 +245,10 @@ def growth(rows: Sequence[Row]) -> list[str]:
         sizes = [row[key] for row in members]
         if len(set(sizes)) < 2:
             continue
-        logs = [torch.tensor(size).log().item() for size in sizes]
         powers = {
             side: statistics.linear_regression(
-                logs, [torch.tensor(row[f"{side}_ms"]).log().item() for row in members]
+                [math.log(size) for size in sizes],
+                [math.log(row[f"{side}_ms"]) for row in members],
             ).slope
             for side in ("ours", "plain")
             if all(row[f"{side}_ms"] for row in members)
@@ -334,14 +256,3 @@ def growth(rows: Sequence[Row]) -> list[str]:
         text = ", ".join(f"{side} by the power {power:.2f}" for side, power in powers.items())
         lines.append(f"{family} with {key} from {min(sizes)} to {max(sizes)}: {text}")
     return lines
-
-
-def _line(row: Row) -> str:
-    plain = "" if row["plain_ms"] is None else f", plain {row['plain_ms']:.4g} ms"
-    ratio = "" if row["ratio"] is None else f", ratio {row['ratio']:.3g}"
-    error = "" if row["relative_error"] is None else f", error {row['relative_error']:.2g}"
-    return f"{row['name']}: {row['ours_ms']:.4g} ms{plain}{ratio}{error}"
-
-
-def _cell(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"

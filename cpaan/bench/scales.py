@@ -1,11 +1,8 @@
-"""The sizes at which things are measured, and the data at those sizes.
+"""The sizes of measurements, and data of those sizes."""
 
-Shapes: C = base classes, D = feature dimension.
-"""
-
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,10 +12,10 @@ from cpaan.data.builtin import builtin_features
 from cpaan.data.splits import VALIDATION_PHASE
 from cpaan.data.table import TRAIN
 from cpaan.gan.config import TrainConfig
-from cpaan.gan.training_data import TrainingData
+from cpaan.gan.episodes import TrainingData
 from cpaan.protocol.tasks import BaseSet
 
-_WORD_OF_CLASSES = 1  # apart from every other use of a seed
+_WORD_OF_CLASSES = 1  # a seed of its own, so that every run measures the same data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,26 +26,15 @@ class Scale:
     num_dims: int
     num_classes: int
     """Base classes of meta-training."""
-    num_ways: int
-    num_shots: int
-    batch_size: int
-    hidden_dim: int
-    noise_dim: int
-    num_covariance_classes: int
-    ky_fan_order: int
-
-    dims: tuple[int, ...]
-    """Sizes that the cost's growth is measured at; so are the next three."""
-    covariance_classes: tuple[int, ...]
-    orders: tuple[int, ...]
-    batch_sizes: tuple[int, ...]
-
+    training: TrainConfig
+    varied: Mapping[str, tuple[int, ...]]
+    """Sizes at which the growth of the cost is measured."""
     repeats: int
     most_seconds: float
-    """Of each of what is timed in turn, for one row."""
+    """For all measured calls of one function."""
 
     num_base: int
-    """Base classes of the evaluation's phase; the next sizes are of evaluations too."""
+    """Base classes of the evaluation's phase; the sizes below are of evaluations, too."""
     num_novel: int
     num_queries: int
     num_synthetic: int
@@ -56,42 +42,33 @@ class Scale:
     num_timed_steps: int
     """Iterations of one timed call."""
 
-    num_clusters: int
-    """Of each base class, for analogies; the next two are sizes that their cost is measured at."""
-    clusters: tuple[int, ...]
-    classes: tuple[int, ...]
+    def cases(self, *names: str) -> list[tuple[str, dict[str, int], list[str]]]:
+        """Return rows to measure: the scale itself, then one size changed at a time.
 
-    def training(self, **settings: Any) -> TrainConfig:
-        """Return the configuration of meta-training at this scale, or with other settings."""
-        sizes = {
-            "num_ways": self.num_ways,
-            "episode_shots": (self.num_shots,),
-            "batch_size": self.batch_size,
-            "hidden_dim": self.hidden_dim,
-            "noise_dim": self.noise_dim,
-            "num_covariance_classes": self.num_covariance_classes,
-            "ky_fan_order": self.ky_fan_order,
-        }
-        return TrainConfig(**{**sizes, **settings})
+        A row has the end of its name, its changed sizes, and the sizes whose growth it shows.
+        """
+        usual = {**self.training.to_dict(), "num_dims": self.num_dims}
+        return [("", {}, list(names))] + [
+            (f" {name}={value}", {name: value}, [name])
+            for name in names
+            for value in self.varied[name]
+            if value != usual[name]
+        ]
 
 
 SCALES = {
-    # ImageNet as the paper has it: 800 base examples translated to each of 20 classes.
+    # ImageNet as in the paper: 800 base examples translated to each of 20 classes.
     "paper": Scale(
         name="paper",
         num_dims=512,
         num_classes=389,
-        num_ways=20,
-        num_shots=10,
-        batch_size=1_000,
-        hidden_dim=512,
-        noise_dim=100,
-        num_covariance_classes=32,
-        ky_fan_order=10,
-        dims=(128, 256, 512),
-        covariance_classes=(8, 32, 128),
-        orders=(1, 5, 10, 20),
-        batch_sizes=(300, 1_000, 2_000),
+        training=TrainConfig(episode_shots=(10,)),
+        varied={
+            "num_covariance_classes": (8, 32, 128),
+            "batch_size": (300, 1_000, 2_000),
+            "num_dims": (128, 256, 512),
+            "ky_fan_order": (1, 5, 10, 20),
+        },
         repeats=11,
         most_seconds=2.5,
         num_base=196,
@@ -100,26 +77,19 @@ SCALES = {
         num_synthetic=500,
         num_linear_steps=10_000,
         num_timed_steps=500,
-        num_clusters=100,
-        clusters=(25, 50, 100),
-        classes=(97, 194, 389),
     ),
     # The built-in features as they are.
     "slice": Scale(
         name="slice",
         num_dims=512,
         num_classes=76,
-        num_ways=20,
-        num_shots=10,
-        batch_size=300,
-        hidden_dim=512,
-        noise_dim=100,
-        num_covariance_classes=32,
-        ky_fan_order=10,
-        dims=(128, 256, 512),
-        covariance_classes=(8, 32, 56),
-        orders=(1, 5, 10, 20),
-        batch_sizes=(250, 300, 600),
+        training=TrainConfig(episode_shots=(10,), batch_size=300),
+        varied={
+            "num_covariance_classes": (8, 32, 56),
+            "batch_size": (250, 300, 600),
+            "num_dims": (128, 256, 512),
+            "ky_fan_order": (1, 5, 10, 20),
+        },
         repeats=7,
         most_seconds=10.0,
         num_base=40,
@@ -128,26 +98,26 @@ SCALES = {
         num_synthetic=100,
         num_linear_steps=200,
         num_timed_steps=20,
-        num_clusters=20,
-        clusters=(10, 20, 30),
-        classes=(19, 38, 76),
     ),
-    # Seconds on two cores: whether the commands work, not what they find.
+    # Seconds on two cores: whether the commands work.
     "small": Scale(
         name="small",
         num_dims=64,
         num_classes=30,
-        num_ways=5,
-        num_shots=5,
-        batch_size=65,
-        hidden_dim=64,
-        noise_dim=16,
-        num_covariance_classes=8,
-        ky_fan_order=10,
-        dims=(48, 64),
-        covariance_classes=(4, 8),
-        orders=(5, 10),
-        batch_sizes=(45, 65),
+        training=TrainConfig(
+            num_ways=5,
+            episode_shots=(5,),
+            batch_size=65,
+            hidden_dim=64,
+            noise_dim=16,
+            num_covariance_classes=8,
+        ),
+        varied={
+            "num_covariance_classes": (4, 8),
+            "batch_size": (45, 65),
+            "num_dims": (48, 64),
+            "ky_fan_order": (5, 10),
+        },
         repeats=3,
         most_seconds=1.0,
         num_base=10,
@@ -156,42 +126,29 @@ SCALES = {
         num_synthetic=20,
         num_linear_steps=20,
         num_timed_steps=5,
-        num_clusters=6,
-        clusters=(4, 6),
-        classes=(5, 30),
     ),
 }
 
 
-@lru_cache(maxsize=1)  # one: what else lay on the GPU would count as memory of what is measured
-def training_data(scale: Scale, num_dims: int, ky_fan_order: int, device: str) -> TrainingData:
-    """Return base classes of a scale, normalised, with their covariances.
-
-    The draw of further classes has a seed of its own: every run measures the same data.
-
-    Args:
-        scale: How many classes.
-        num_dims: D; the first so many of a real feature's numbers.
-        ky_fan_order: What the covariances are prepared for.
-        device: Where they go.
-    """
-    classes = [rows[:, :num_dims] for rows in real_classes(scale.num_classes)]
+@lru_cache(maxsize=1)  # others on the GPU would count as memory of the measured function
+def training_data(num_classes: int, num_dims: int, ky_fan_order: int, device: str) -> TrainingData:
+    """Return normalised base classes with their covariances, of the first dimensions only."""
+    classes = [rows[:, :num_dims] for rows in real_classes(num_classes)]
     counts = torch.tensor([len(rows) for rows in classes], device=device)
     base = BaseSet(torch.cat(classes).to(device), counts)
-    config = scale.training(ky_fan_order=ky_fan_order)
+    config = TrainConfig(ky_fan_order=ky_fan_order)
     return TrainingData.prepare(base, config, with_covariances=True)
 
 
 def real_classes(num_classes: int) -> list[Tensor]:
     """Return train rows of base classes, each (rows, 512): the built-in ones, then mixed ones.
 
-    A class beyond the built-in ones is a random half of a real class's examples, moved half of the
-    way to the mean of another: its covariance is that of real examples, its place is between two
-    real classes, and no two are the same. No row of a novel class, nor of a test partition, is
-    read.
+    A mixed class is a random half of a real class's examples, moved half of the way to the mean
+    of another: it has the covariance of real examples, and a place between two real classes. Rows
+    of novel classes and test partitions are not read.
     """
     table, split = builtin_features()
-    names = split.base_classes(VALIDATION_PHASE)  # of both phases: what generators are trained on
+    names = split.base_classes(VALIDATION_PHASE)  # of both phases, as generators are trained
     real = [table.gather(table.rows_of(name, TRAIN)).float() for name in names]
     is_positive = all(bool((rows >= 0).all()) for rows in real)
     means = [rows.mean(dim=0) for rows in real]
@@ -201,6 +158,6 @@ def real_classes(num_classes: int) -> list[Tensor]:
         one, other = torch.randperm(len(real), generator=rng)[:2].tolist()
         half = torch.randperm(len(real[one]), generator=rng)[: len(real[one]) // 2]
         rows = real[one][half] + (means[other] - means[one]) / 2
-        # After a ReLU no feature is negative, and generators end in one where that is so.
+        # Features after a ReLU are not negative, and generators for them end in a ReLU.
         classes.append(rows.clamp(min=0) if is_positive else rows)
     return classes

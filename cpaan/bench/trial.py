@@ -1,104 +1,146 @@
-"""One whole trial through Ray, as a study runs it: start, data, training, evaluations, end."""
+"""Whole trials through Ray, as a study runs them; and trials with two workers, against one."""
 
 import tempfile
 import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from cpaan.bench.measuring import Bench, Row, summarise
+from cpaan.bench.measuring import Bench, summarise
 from cpaan.bench.scales import Scale, real_classes
 from cpaan.core.files import load_state
 from cpaan.core.randomness import new_rng
 from cpaan.data.builtin import builtin_features
 from cpaan.data.cache import open_features
 from cpaan.data.parquet import write_features
+from cpaan.data.reference import DataReference
 from cpaan.data.splits import Phase, Split
 from cpaan.data.table import TEST, TRAIN, FeatureTable
-from cpaan.study.config import PRESETS, DataReference, StudyConfig
-from cpaan.study.job import Job
+from cpaan.gan.config import TrainConfig
+from cpaan.protocol.config import EvaluationConfig
+from cpaan.study.config import PRESETS, StudyConfig
+from cpaan.study.job import TrialJob
 
-HELP = "a whole trial of cCov-GAN through Ray, and which share of it is training and evaluation"
+HELP = "a whole trial of cCov-GAN through Ray, and the share of training and evaluation in it"
+HELP_DATA_PARALLEL = "an episode of two workers of one thread each on Ray Train, against one"
 
-METHOD = "cCov-GAN"
+_METHOD = "cCov-GAN"
 _NUM_EPISODES = {"paper": 100_000, "slice": 20, "small": 10}
-_ROWS = {TRAIN: 1_281, TEST: 50}  # of an ImageNet class, on average
 _NUM_FIRST_EPISODES = 10
-_SHOTS_AND_MORE = 60
-"""Train rows of a novel class: shots are drawn from them."""
+_ROWS = {TRAIN: 1_281, TEST: 50}  # of an ImageNet class, on average
+_SHOTS_AND_MORE = 60  # train rows of a novel class, from which shots are drawn
+
+_PARALLEL_SIZES: dict[str, dict[str, Any]] = {
+    "paper": {"num_ways": 20, "batch_size": 1_000, "episode_shots": (10,)},
+    # Large enough that a step's arithmetic outweighs the exchange of its gradients.
+    "slice": {"num_ways": 16, "batch_size": 500, "hidden_dim": 128, "num_covariance_classes": 4},
+    "small": {"num_ways": 4, "batch_size": 60, "hidden_dim": 32, "num_covariance_classes": 2},
+}
+_PARALLEL_EPISODES = 30
+_PARALLEL_REPEATS = 2  # alternately, so that a busy machine disturbs both alike
 
 
-def measure(bench: Bench) -> list[Row]:
-    """Return rows of Ray's start, of a trial that trains next to nothing, and of a whole one.
+def measure(bench: Bench) -> None:
+    """Measure the start of Ray, the first trial on a machine, and a whole trial.
 
-    The first trial on a machine reads programs from its disk and compiles kernels; every later one
-    of a study finds them.
+    The first trial reads programs from the disk and compiles kernels, even if it hardly trains.
     """
-    # Here, because Ray takes seconds to import, and the other benchmarks do without it.
+    # Ray takes seconds to import, and the other benchmarks do not need it.
     from cpaan.study.cluster import ray_cluster
     from cpaan.study.machines import check_machines
     from cpaan.study.trial import Trial, train_with_workers
 
     scale = bench.scale
-    is_cuda = bench.device.type == "cuda"
     with tempfile.TemporaryDirectory() as folder:
         data = _write_data(Path(folder), bench) if scale.name == "paper" else _builtin()
         _, evaluation = PRESETS["paper"].recommended()
-        training = scale.training(num_episodes=_NUM_EPISODES[scale.name])
-        study = StudyConfig(method=METHOD, head="linear", gpus_per_worker=float(is_cuda))
-        job = Job(
-            method=METHOD,
+        training = scale.training.with_overrides({"num_episodes": _NUM_EPISODES[scale.name]})
+        gpus = float(bench.device.type == "cuda")
+        study = StudyConfig(method=_METHOD, head="linear", gpus_per_worker=gpus)
+        job = TrialJob(
+            method=_METHOD,
             training=training,
             evaluation=evaluation.with_overrides({"heads": (study.head,)}),
             seed=bench.seed,
-            marks=study.marks(training.num_episodes),
+            eval_steps=study.eval_steps(training.num_episodes),
             data=data,
             storage=folder,
             path="trial.pt",
         )
-        first = replace(
-            job,
-            training=training.with_overrides({"num_episodes": _NUM_FIRST_EPISODES}),
-            marks=(),
-            path="first.pt",
-        )
+        few = training.with_overrides({"num_episodes": _NUM_FIRST_EPISODES})
+        first = replace(job, training=few, eval_steps=(), path="first.pt")
         times = [time.monotonic()]
         with ray_cluster(None, bench.say):
             check_machines(folder, bench.say)
             times.append(time.monotonic())
             train_with_workers(Trial(0, first, study), [])
             times.append(time.monotonic())
-            bench.say(f"{training.num_episodes} episodes, evaluated after {job.marks} ...")
+            bench.say(f"{training.num_episodes} episodes, evaluated after {job.eval_steps} ...")
             train_with_workers(Trial(1, job, study), [])
             times.append(time.monotonic())
         state = load_state(Path(folder) / job.path)
     of_ray, of_first, seconds = (late - early for early, late in pairwise(times))
-    last = state["curve"][-1]
-    return [
-        bench.row("trial: start of Ray", summarise([1e3 * of_ray]), None),
-        bench.row(
-            "trial: the first on a machine",
-            summarise([1e3 * of_first]),
-            None,
-            num_episodes=_NUM_FIRST_EPISODES,
-        ),
-        bench.row(
-            f"trial {METHOD}",
-            summarise([1e3 * seconds]),
-            None,
-            num_episodes=training.num_episodes,
-            marks=list(job.marks),
-            # Outside: processes that start and end, and opening and preparing the data.
-            training_and_evaluation_seconds=state["seconds"],
-            share_of_training_and_evaluation=state["seconds"] / seconds,
-            share_with_start_of_ray=state["seconds"] / (seconds + of_ray),
-            novel_top5=last["novel_top5"],
-            all_top5=last["all_top5"],
-        ),
-    ]
+    bench.row("trial: start of Ray", summarise([1e3 * of_ray]))
+    bench.row(
+        "trial: the first on a machine",
+        summarise([1e3 * of_first]),
+        num_episodes=_NUM_FIRST_EPISODES,
+    )
+    bench.row(
+        f"trial {_METHOD}",
+        summarise([1e3 * seconds]),
+        num_episodes=training.num_episodes,
+        eval_steps=list(job.eval_steps),
+        # The rest is the start and end of processes, and opening and preparing the data.
+        training_and_evaluation_seconds=state["seconds"],
+        share_of_training_and_evaluation=state["seconds"] / seconds,
+        share_with_start_of_ray=state["seconds"] / (seconds + of_ray),
+        novel_top5=state["curve"][-1]["novel_top5"],
+        all_top5=state["curve"][-1]["all_top5"],
+    )
+
+
+def measure_data_parallel(bench: Bench) -> None:
+    """Measure an episode of two workers as ours, and of one as plain; the goal is 1.6."""
+    from cpaan.study.cluster import ray_cluster
+    from cpaan.study.machines import check_machines
+    from cpaan.study.trial import Trial, train_with_workers
+
+    settings = {"num_episodes": _PARALLEL_EPISODES, **_PARALLEL_SIZES[bench.scale.name]}
+    training = TrainConfig(**{"episode_shots": (1, 2, 5), **settings})
+    gpus = 0.0 if bench.device.type == "cpu" else 1.0 if torch.cuda.device_count() > 1 else 0.5
+    found: dict[int, list[float]] = {1: [], 2: []}
+    with tempfile.TemporaryDirectory() as folder, ray_cluster(None, bench.say):
+        check_machines(folder, bench.say)
+        for repeat in range(_PARALLEL_REPEATS):
+            for count, times in found.items():
+                job = TrialJob(
+                    method=_METHOD,
+                    training=training,
+                    evaluation=EvaluationConfig(heads=("cosine",)),
+                    seed=bench.seed,
+                    eval_steps=(),
+                    data=_builtin(),
+                    storage=folder,
+                    path=f"{count}-{repeat}.pt",
+                )
+                study = StudyConfig(workers_per_trial=count, gpus_per_worker=gpus)
+                train_with_workers(Trial(0, job, study), [])
+                seconds = load_state(Path(folder) / job.path)["seconds"]
+                times.append(1e3 * seconds / _PARALLEL_EPISODES)
+                bench.say(f"{count} workers: {times[-1]:.4g} ms an episode")
+    bench.row(
+        "data-parallel",
+        summarise(found[2]),
+        summarise(found[1]),
+        num_episodes=_PARALLEL_EPISODES,
+        best_ratio=min(found[1]) / min(found[2]),
+        sizes=_PARALLEL_SIZES[bench.scale.name],
+    )
 
 
 def _builtin() -> DataReference:
@@ -107,11 +149,10 @@ def _builtin() -> DataReference:
 
 
 def _write_data(folder: Path, bench: Bench) -> DataReference:
-    """Write features of the paper's numbers of classes and rows, and open them once.
+    """Write features with the paper's numbers of classes and rows, and open them once.
 
-    Classes are those of `real_classes`, their rows drawn again and again; so are "novel" ones,
-    mixed from base classes too: scores mean nothing here. Decoding a file for the first time is
-    no part of a trial, and done before.
+    Rows are drawn from those of `real_classes`, also for "novel" classes, so scores mean nothing.
+    Decoding a file for the first time is not a part of a trial.
     """
     bench.say("writing features ...")
     split = _split(bench.scale)

@@ -1,7 +1,6 @@
 """``evaluate``: score low-shot methods on a feature table."""
 
 import argparse
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,14 @@ from cpaan.cli.options import check_writable, choose_device, new_progress, open_
 from cpaan.core.files import write_whole
 from cpaan.core.provenance import TEST_READS
 from cpaan.data.splits import TEST_PHASE, read_draws
-from cpaan.data.table import align_rows
-from cpaan.evaluation.parallel import InProcesses
-from cpaan.evaluation.runner import Evaluator, Plan, Results, Run, evaluate, run_one_by_one
-from cpaan.methods.base import Progress
-from cpaan.methods.registry import ROWS, TABLE_1, expand_methods, heads_of
+from cpaan.evaluation.runner import Results, evaluate
+from cpaan.methods.registry import ROWS, TABLE_1, expand_methods
+from cpaan.methods.table_row import FEATURES, TABLES
 from cpaan.protocol.config import OWN
 from cpaan.protocol.statistics import check_row, is_only_row
 from cpaan.protocol.tasks import check_phase
 from cpaan.report.table_one import TableOne, tables_of
-from cpaan.report.text_tables import accuracy_table, difference_table, diversity_table
+from cpaan.report.tables import accuracy_table, difference_table, diversity_table
 
 PARTS, CHECKPOINTS = "parts", "checkpoints"
 
@@ -32,7 +29,7 @@ def add_command(commands: Any) -> None:
 
 def _evaluate(options: argparse.Namespace) -> int:
     has_cosine = options.cosine_features is not None
-    methods = expand_methods(options.methods, has_cosine=has_cosine)
+    methods = expand_methods(options.methods, TABLES if has_cosine else [FEATURES])
     config, settings = configs_from(options, methods)
     device = choose_device(options.device)
     table, split = open_data(options.features, options.split)
@@ -45,7 +42,8 @@ def _evaluate(options: argparse.Namespace) -> int:
         )
     against = options.against or ("none" if "none" in methods else None)
     if against:
-        rows = [(method, head) for method in methods for head in heads_of(method, config)]
+        heads = {method: ROWS[method].heads_among(config.heads) for method in methods}
+        rows = [(method, head) for method in methods for head in heads[method]]
         check_row(against, rows)
     as_table_1 = TABLE_1 in options.methods
     if as_table_1 and not options.out:  # it is long: what is done must not be lost
@@ -58,12 +56,9 @@ def _evaluate(options: argparse.Namespace) -> int:
         raise ValueError(f"{TABLE_1} needs the heads {', '.join(sorted(missing))} too")
 
     progress = new_progress()
-    run_all: Run = run_one_by_one
-    checkpoints = options.checkpoints
-    if as_table_1 or options.jobs > 1:
-        data = (options.features, options.split, options.cosine_features)
-        parts = options.out / PARTS if options.out else None
-        run_all = InProcesses(options.jobs, partial(_open_evaluator, *data), parts, progress)
+    checkpoints, cache = options.checkpoints, None
+    if options.out and (as_table_1 or options.jobs > 1):
+        cache = options.out / PARTS
     if as_table_1:
         checkpoints = checkpoints or options.out / CHECKPOINTS
     results = evaluate(
@@ -79,7 +74,9 @@ def _evaluate(options: argparse.Namespace) -> int:
         device=device,
         allow_trained_novel=options.allow_trained_novel,
         progress=progress,
-        run_all=run_all,
+        num_processes=options.jobs,
+        locations=dict(zip(TABLES, (options.features, options.cosine_features), strict=True)),
+        cache=cache,
     )
     progress("done")
     if options.out:  # before any printing, which a closed pipe can end
@@ -129,21 +126,6 @@ def _print_reads(results: Results) -> None:
     if results.about["phase"] == TEST_PHASE:
         reads = results.about["test_reads"]
         print(f"\nThe test phase of these features was read {reads} times so far ({TEST_READS}).")
-
-
-def _open_evaluator(
-    features: list[str] | None,
-    split: str | None,
-    cosine_features: list[str] | None,
-    plan: Plan,
-    progress: Progress,
-) -> Evaluator:
-    """Open the data in a process that works for this one."""
-    table, found = open_data(features, split)
-    cosine_table = None
-    if cosine_features is not None:
-        cosine_table = align_rows(open_data(cosine_features, split)[0], table)
-    return Evaluator(plan, table, found, cosine_table, progress)
 
 
 def _describe(results: Results) -> str:

@@ -7,13 +7,16 @@ from typing import Any
 
 from cpaan.cli.options import add_device, add_traceback, names, positive_number, positive_numbers
 from cpaan.core.provenance import TEST_READS
-from cpaan.core.settings import Settings, parse_settings
+from cpaan.core.settings import Settings, assignments_for, parse_settings
 from cpaan.data.splits import TEST_PHASE, VALIDATION_PHASE
 from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
-from cpaan.methods.registry import CONTROLS, METHODS, ROWS, TABLE_1, with_episodes
+from cpaan.methods.controls import CONTROLS
+from cpaan.methods.registry import METHODS, ROWS, TABLE_1, with_episodes
 from cpaan.methods.table_row import PN
 from cpaan.protocol.accuracy import COLUMNS
 from cpaan.protocol.config import LINEAR_AS_IN_BENCHMARK, EvaluationConfig
+
+_SHARED = "the evaluation"
 
 _HELP = """\
 Score low-shot methods on novel classes, and print the table.
@@ -211,36 +214,20 @@ def configs_from(
         "draw_seed": options.draw_seed,
     }
     overrides = {name: value for name, value in given.items() if value is not None}
-    for_all, for_one = _split_settings(options.set)
     used = list(methods)
     if PN not in used and any(ROWS[name].is_embedded for name in methods):
-        used.append(PN)  # whose embedding they have
-    refused = [name for name in for_one if name not in used]
-    if refused:
-        raise ValueError(f"--set {refused[0]}.NAME=VALUE is for a method that is not evaluated")
+        used.append(PN)  # its settings are those of the embedding
+    start = {
+        name: row.published if options.as_printed and row.published else row.config
+        for name, row in ((name, ROWS[name]) for name in used)
+    }
+    if options.episodes is not None:
+        start = {name: with_episodes(each, options.episodes) for name, each in start.items()}
+    known = {name: set(each.to_dict()) - {"shots"} for name, each in start.items()}
+    known[_SHARED] = set(config.to_dict())
+    (of_config,) = parse_settings(assignments_for(_SHARED, options.set, known), config)
     settings: dict[str, Settings] = {}
-    for name in used:
-        row = ROWS[name]
-        settings[name] = row.published if options.as_printed and row.published else row.config
-        if options.episodes is not None:
-            settings[name] = with_episodes(settings[name], options.episodes)
-    of_config, *of_methods = parse_settings(for_all, config, *settings.values())
-    for name, changes in zip(settings, of_methods, strict=True):
-        # The shots of an evaluation are not those of an episode.
-        changes = {each: value for each, value in changes.items() if each != "shots"}
-        (of_one,) = parse_settings(for_one.get(name, []), settings[name])
-        settings[name] = settings[name].with_overrides({**changes, **of_one})
+    for name, each in start.items():
+        (of_method,) = parse_settings(assignments_for(name, options.set, known), each)
+        settings[name] = each.with_overrides(of_method)
     return config.with_overrides({**overrides, **of_config}), settings
-
-
-def _split_settings(assignments: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """Return what is for all, and what is for one method only: METHOD.NAME=VALUE."""
-    for_all: list[str] = []
-    for_one: dict[str, list[str]] = {}
-    for assignment in assignments:
-        method, dot, _ = assignment.partition("=")[0].partition(".")
-        if dot:
-            for_one.setdefault(method, []).append(assignment.removeprefix(f"{method}."))
-        else:
-            for_all.append(assignment)
-    return for_all, for_one

@@ -3,28 +3,32 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
+from cpaan.cli.cluster_options import (
+    ClusterCommand,
+    add_cluster,
+    is_for_cluster,
+    run_on_cluster,
+)
 from cpaan.cli.guard import INCOMPLETE, INTERRUPTED, guarded
 from cpaan.cli.options import Parser, add_traceback, check_writable, names, positive_number
-from cpaan.cli.remote import Command, add_cluster, is_for_cluster, run_on_cluster
-from cpaan.cli.study_options import RESULTS
-from cpaan.cli.study_setup import fetch_if_absent
-from cpaan.cli.table_setup import fetch_rows
-from cpaan.cli.watching import StudyWatch
+from cpaan.cli.progress import StudyProgress
+from cpaan.cli.search import download_if_absent
+from cpaan.cli.search_options import RESULTS
 from cpaan.core.provenance import TEST_READS, take_over_test_reads
+from cpaan.core.remote_paths import RemotePath
 from cpaan.data.splits import TEST_PHASE, read_draws
+from cpaan.methods.registry import ROWS
 from cpaan.protocol.config import HEADS
+from cpaan.report.page.contents import REPORT
 from cpaan.report.page.page import INDEX, write_page
 from cpaan.study.cluster import ray_cluster
-from cpaan.study.fleet import WorkLostError
-from cpaan.study.folder import find_study, read_study
-from cpaan.study.records import BEST, LOG, read_json
-from cpaan.study.report import FOLDER, make_report, make_table_report
+from cpaan.study.report import make_report
 from cpaan.study.report_rows import ReportSettings
-from cpaan.study.storage import Storage
-from cpaan.study.table_study import is_table, studies_of
+from cpaan.study.study import LOG, Study, find_study, read_study
+from cpaan.study.worker_pool import WorkLostError
 
 PROGRAM = "python tune/report.py"
 
@@ -146,7 +150,7 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         files["--draws-file"] = options.draws_file
     if TEST_READS.exists():
         files["--known-reads"] = [str(TEST_READS)]
-    return run_on_cluster(options, Command("report.py", name, [name, *others], files))
+    return run_on_cluster(options, ClusterCommand("report.py", name, [name, *others], files))
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -156,27 +160,19 @@ def _report(options: argparse.Namespace) -> int:
     if options.redraw:
         check_writable(folder)
         print("Drawing the page: a minute or two if it has many searches.", file=sys.stderr)
-        write_page(folder, Storage(str(folder)).write)
+        write_page(folder, lambda name, content: (RemotePath.at(folder) / name).write(content))
         print(f"The page: {folder / INDEX}")
         return 0
-    fetch_if_absent(folder)
-    if is_table(folder):
-        fetch_rows(folder)
-        studies = studies_of(folder, may_lack=options.partial)
-    else:
-        studies = [read_study(folder)]
-        read_json(folder, BEST)
-    study = studies[0]
+    download_if_absent(folder)
+    study = _finished(read_study(folder), is_partial=options.partial)
     heads = tuple(options.heads or ())
-    study.evaluation.with_overrides({"heads": heads or (study.config.head,)})  # refuses others
+    row = study.rows[0]
+    row.evaluation.with_overrides({"heads": heads or (row.config.head,)})  # refuses unknown heads
     fixed = None
     if options.draws_file:
+        max_shots, data = max(row.evaluation.shots), row.data
         fixed = read_draws(
-            options.draws_file,
-            study.data.open(),
-            study.data.split,
-            TEST_PHASE,
-            max_shots=max(study.evaluation.shots),
+            options.draws_file, data.open(), data.split, TEST_PHASE, max_shots=max_shots
         )
     check_writable(folder)
     settings = ReportSettings(
@@ -186,28 +182,39 @@ def _report(options: argparse.Namespace) -> int:
         num_ablation_seeds=options.ablation_seeds,
         is_table_only=options.table_only,
     )
-    watch = StudyWatch(study.config, study.num_episodes, folder / LOG)
-    watch.say(f"reporting {folder}")
-    tables = None
+    progress = StudyProgress(study, folder / LOG)
+    progress.say(f"reporting {folder}")
     try:
-        with ExitStack() as stack:
-            cluster = stack.enter_context(ray_cluster(options.address, watch.say))
-            for each in studies:
-                stack.enter_context(each.locked())
-            watch.say(cluster.announcement)
-            if is_table(folder):
-                failed = make_table_report(folder, studies, cluster, watch.say, settings, fixed)
-            else:
-                tables, failed = make_report(study, cluster, watch.say, settings, fixed)
+        with ray_cluster(options.address, progress.say) as cluster, study.locked():
+            progress.say(cluster.announcement)
+            headline, failed = make_report(study, cluster, progress.say, settings, fixed)
     except WorkLostError as error:
-        raise ValueError(f"{error}; what was measured is kept: the same command goes on") from error
+        raise ValueError(
+            f"{error}; finished parts are kept: the same command resumes the report"
+        ) from error
     except KeyboardInterrupt:
-        watch.say("stopped; what was measured is kept: the same command goes on")
+        progress.say("stopped; finished parts are kept: the same command resumes the report")
         return INTERRUPTED
-    written = folder / FOLDER
+    written = folder / REPORT
     print(f"\n{(written / 'report.md').read_text()}")
-    if tables is not None:
-        print(tables.headline())
+    if headline:
+        print(headline)
     print(f"\nWritten: {written}/report.md, table.csv, table.tex, report.json, scores.parquet")
     print(f"The page: {folder / INDEX}")
     return INCOMPLETE if failed else 0
+
+
+def _finished(study: Study, *, is_partial: bool) -> Study:
+    """Return a study with the rows whose search has a result, in the order of the paper's table.
+
+    Raises:
+        ValueError: If rows have no result and none may be missing, or if all have none.
+    """
+    rows = sorted(study.rows, key=lambda row: list(ROWS).index(row.method))
+    missing = [row for row in rows if not study.has_best(row)]
+    if len(missing) == len(rows) or (missing and not is_partial):
+        raise ValueError(
+            f"the search of {', '.join(row.method for row in missing)} has no result yet: python "
+            f"tune/search.py --resume {study.folder} resumes it (--partial reports the others)"
+        )
+    return replace(study, rows=tuple(row for row in rows if row not in missing))

@@ -46,7 +46,7 @@ def _settings(options: argparse.Namespace) -> int:
     published = EmbeddingConfig.plain()
     print("\nEmbedding\n" + _describe(EmbeddingConfig(), published, "as published"))
     for name, row in ROWS.items():
-        if row.published is not None and not isinstance(row.config, TrainConfig) and name != PN:
+        if row.published is not None and row.gan is None and name != PN:
             print(f"\n{name}\n" + _describe(row.config, row.published, "as published"))
     return 0
 

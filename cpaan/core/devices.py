@@ -1,4 +1,4 @@
-"""What is done in another way on a GPU."""
+"""CUDA streams and graph capture; on other devices the same calls simply run."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -6,17 +6,16 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-_NUM_ORDINARY = 3
-"""Calls before one is recorded."""
+_NUM_EAGER = 3  # calls before the capture, which compile kernels and allocate memory
 
 
 def new_rate(device: torch.device) -> Tensor | float:
-    """Return a learning rate of zero, in the form that `set_rate` can change on this device."""
+    """Return a learning rate of zero; on a GPU a tensor, which a CUDA graph reads anew."""
     return torch.zeros((), device=device) if device.type == "cuda" else 0.0
 
 
 def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate; a recorded step reads it from a tensor."""
+    """Set the learning rate; a captured step sees the change."""
     for group in optimiser.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate)
@@ -26,7 +25,7 @@ def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
 
 @contextmanager
 def quick_products(device: torch.device) -> Iterator[None]:
-    """Let a GPU multiply float32 matrices to three digits, which training does not notice."""
+    """Let a GPU multiply float32 matrices with TF32 precision, which suffices for training."""
     before = torch.get_float32_matmul_precision()
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
@@ -37,21 +36,21 @@ def quick_products(device: torch.device) -> Iterator[None]:
 
 
 class Beside:
-    """Work that a GPU may do at the same time as what follows, until it is waited for.
+    """A CUDA stream for work that may overlap with what follows, until `wait`.
 
-    On other devices it is simply done first. Nothing that it uses may be given up before the wait.
+    On other devices the work is done at once. Tensors that it uses must live until the wait.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._is_busy = False
         if self._stream is not None:
-            # Weights have gradients from several streams, on purpose; PyTorch would warn of it.
+            # Weights receive gradients from several streams on purpose; PyTorch would warn.
             torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Do what is inside beside the rest."""
+        """Run the body on the stream."""
         if self._stream is None:
             yield
             return
@@ -61,18 +60,23 @@ class Beside:
             yield
 
     def wait(self) -> None:
-        """Let what follows wait for it."""
+        """Make the current stream wait for the work."""
         if self._stream is not None and self._is_busy:
             torch.cuda.current_stream().wait_stream(self._stream)
             self._is_busy = False
 
 
-class Recorded:
-    """A function without arguments that a GPU repeats from a recording, without the processor.
+class CudaGraph:
+    """A function without arguments that is captured as a CUDA graph and replayed.
 
-    The first calls are ordinary ones, in which kernels are compiled and memory is found. Then one
-    is recorded as a CUDA graph and replayed from there on: it works on the tensors it was recorded
-    with, so these must stay in place. On other devices every call is an ordinary one.
+    The first calls run eagerly. A replay works on the tensors of the capture, so these must stay
+    in place. On other devices every call runs eagerly.
+
+    Args:
+        function: Is called.
+        device: Where it computes.
+        rngs: Generators that it draws from; they may be reseeded between calls.
+        is_capturable: False if it waits for results of the GPU, which a graph cannot do.
     """
 
     def __init__(
@@ -81,36 +85,25 @@ class Recorded:
         device: torch.device,
         rngs: Sequence[torch.Generator] = (),
         *,
-        is_recordable: bool = True,
+        is_capturable: bool = True,
     ) -> None:
-        """Keep a function.
-
-        Args:
-            function: What to call.
-            device: Where it computes.
-            rngs: What it draws from. They may be seeded anew between calls.
-            is_recordable: False where it waits for results on its way, as a recording cannot.
-        """
-        self._function = function
-        self._rngs = rngs
-        self._num_ordinary = _NUM_ORDINARY if device.type == "cuda" and is_recordable else None
+        self._function, self._rngs = function, rngs
+        self._is_captured = device.type == "cuda" and is_capturable
+        self._num_eager = _NUM_EAGER
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self) -> None:
-        """Call or replay it."""
-        if self._graph is not None:
-            self._graph.replay()
-        elif self._num_ordinary is None:
-            self._function()
-        elif self._num_ordinary:
-            self._num_ordinary -= 1
-            self._function()
-        else:
+        """Call or replay the function."""
+        if self._graph is None and self._is_captured and self._num_eager == 0:
             graph = torch.cuda.CUDAGraph()
             for rng in self._rngs:
                 graph.register_generator_state(rng)
-            # Other threads of the process may go on with what they do on the GPU.
+            # Other threads of the process may use the GPU during the capture.
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._function()
             self._graph = graph
-            graph.replay()
+        if self._graph is not None:
+            self._graph.replay()
+        else:
+            self._num_eager = max(0, self._num_eager - 1)
+            self._function()

@@ -1,23 +1,22 @@
-"""Files that are never seen half-written, and work that one process does for all."""
+"""Files that appear whole, locks between processes, and states of runs."""
 
 import fcntl
 import io
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import torch
+
+_T = TypeVar("_T")
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file that takes the place of ``path`` when all of it is written, and not before.
-
-    Should writing fail, what was there before stays.
-    """
+    """Open a file that replaces ``path`` when it is complete; on errors the old file stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
@@ -29,24 +28,30 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         Path(partial).unlink(missing_ok=True)
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all."""
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[bool]:
-    """Keep other processes of this machine out, until the end or our death; they wait.
+    """Hold an exclusive lock until the end or the process exits; other processes block.
 
-    Gives whether it could: some file systems have no locks. The file is gone afterwards.
+    Yields whether the lock is held: some file systems have none. The lock file is deleted.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
         with path.open("a") as file:
-            is_alone = False
+            is_locked = False
             with suppress(OSError):
                 fcntl.flock(file, fcntl.LOCK_EX)
-                is_alone = True
-            # Whoever was in before us took the file away: who comes next does not meet us there.
-            if is_alone and not _is_at(path, file.fileno()):
+                is_locked = True
+            # The previous owner deleted the file: a lock on it would keep nobody out.
+            if is_locked and not _is_at(path, file.fileno()):
                 continue
             try:
-                yield is_alone
+                yield is_locked
             finally:
                 path.unlink(missing_ok=True)
             return
@@ -59,31 +64,33 @@ def _is_at(path: Path, handle: int) -> bool:
         return False
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file, whole or not at all."""
-    with replacing(path) as file:
-        file.write(text.encode())
+def find_or_make(find: Callable[[], _T | None], make: Callable[[bool], _T], lock: Path) -> _T:
+    """Return what ``find`` returns, or make it in one process while others wait.
+
+    Args:
+        find: Returns None if it has to be made.
+        make: Gets whether the lock is held, so that leftovers of killed processes can be deleted.
+        lock: Path of the lock file.
+    """
+    if (found := find()) is not None:
+        return found
+    with locked(lock) as is_locked:
+        found = find()  # another process may have made it meanwhile
+        return make(is_locked) if found is None else found
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Write the state of a run, whole or not at all.
-
-    Raises:
-        OSError: If it cannot be written; given the file, torch.save would raise something else.
-    """
+    """Write the state of a run, whole or not at all."""
     with replacing(path) as file:
+        # Given the file, torch.save would not raise OSError when the disk is full.
         file.write(pack_state(state))
 
 
 def load_state(path: Path) -> dict[str, Any]:
-    """Return what `save_state` wrote, on the CPU; a file that carries code is refused.
-
-    Raises:
-        ValueError: If it cannot be read.
-    """
+    """Return what `save_state` wrote, on the CPU; ValueError if it cannot be read."""
     try:
         return unpack_state(path.read_bytes())
-    except Exception as error:  # what unpickling a damaged file raises is anybody's guess
+    except Exception as error:  # unpickling a damaged file can raise anything
         reason = " ".join(str(error).split())
         raise ValueError(f"cannot go on from {path}: {reason}") from error
 
@@ -96,6 +103,6 @@ def pack_state(state: Mapping[str, Any]) -> bytes:
 
 
 def unpack_state(content: bytes) -> dict[str, Any]:
-    """Return what `pack_state` was given, on the CPU; a file that carries code is refused."""
+    """Return what `pack_state` packed, on the CPU; a file that carries code is refused."""
     state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     return state

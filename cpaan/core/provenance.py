@@ -1,4 +1,4 @@
-"""Where a number comes from: the command, the commit, the versions; and the test phase's log."""
+"""The command, commit and versions behind a number, and the log of test-phase reads."""
 
 import json
 import os
@@ -13,30 +13,33 @@ import numpy as np
 import torch
 
 TEST_READS = Path("results") / "test-reads.jsonl"
+"""The log: a line for every time that test-phase rows are read.
+
+The test phase proves something only while it decides nothing. The log does not prevent a second
+look; it makes every look visible.
+"""
 
 
 def command() -> str:
-    """Return the command line of this process, as one could type it again."""
+    """Return the command line of this process, ready to be typed again."""
     return shlex.join(["python", *sys.orig_argv[1:]])
 
 
 def commit() -> str:
     """Return the project's commit, with "-dirty" if files differ from it; "unknown" outside git.
 
-    A copy of the project on another machine may know it from ``CPAAN_COMMIT`` alone.
+    ``CPAAN_COMMIT`` overrides it, for a copy of the project on another machine.
     """
     if named := os.environ.get("CPAAN_COMMIT"):
         return named
-    root = Path(__file__).resolve().parent.parent
+    root = str(Path(__file__).resolve().parents[2])
+    status = ["status", "--porcelain", "--untracked-files=no", "--", "."]
     try:
         head, changes = (
             subprocess.run(
-                ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True
+                ["git", "-C", root, *arguments], capture_output=True, text=True, check=True
             ).stdout.strip()
-            for arguments in (
-                ["rev-parse", "HEAD"],
-                ["status", "--porcelain", "--untracked-files=no", "--", "."],
-            )
+            for arguments in (["rev-parse", "HEAD"], status)
         )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
@@ -51,49 +54,36 @@ def describe_run() -> dict[str, str]:
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "torch": str(torch.__version__),  # a plain text, which a checkpoint may hold
+        "torch": str(torch.__version__),  # a plain string, which a checkpoint may hold
     }
 
 
 def record_test_read(fingerprint: str, log: Path = TEST_READS) -> None:
-    """Append one line to the log of test-phase reads, before the rows are read.
-
-    The test phase proves something only while it decides nothing. The log does not prevent a
-    second look; it makes every look visible.
-
-    Args:
-        fingerprint: Of the feature table whose test-phase rows are about to be read.
-        log: The log file; it is made where it is missing.
-    """
+    """Append a line to the log before test-phase rows of a table are read."""
     run = describe_run()
     entry = {"time": run["time"], "command": run["command"], "commit": run["commit"]}
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("a") as file:
-        file.write(json.dumps({**entry, "features": fingerprint}) + "\n")
+    _append(log, [json.dumps({**entry, "features": fingerprint})])
 
 
 def take_over_test_reads(source: Path, log: Path = TEST_READS) -> None:
-    """Append what another machine's log says to this one, as far as it is not there already."""
+    """Append the lines of another machine's log that are missing here."""
     known = set(log.read_text().splitlines()) if log.exists() else set()
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("a") as file:
-        for line in source.read_text().splitlines():
-            if line not in known:
-                file.write(line + "\n")
+    _append(log, [line for line in source.read_text().splitlines() if line not in known])
 
 
 def count_test_reads(fingerprint: str, log: Path = TEST_READS) -> int:
-    """Return how often the log says that this table's test-phase rows were read.
-
-    Raises:
-        ValueError: If a line of the log cannot be understood.
-    """
-    if not log.exists():
-        return 0
+    """Return how often the log says that this table's test-phase rows were read."""
     count = 0
-    for number, line in enumerate(log.read_text().splitlines(), start=1):
+    lines = log.read_text().splitlines() if log.exists() else []
+    for number, line in enumerate(lines, start=1):
         try:
             count += json.loads(line)["features"] == fingerprint
         except (ValueError, KeyError, TypeError):
             raise ValueError(f"line {number} of {log} is no entry of the log: {line!r}") from None
     return count
+
+
+def _append(log: Path, lines: list[str]) -> None:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a") as file:
+        file.writelines(f"{line}\n" for line in lines)

@@ -1,6 +1,6 @@
-"""How settings work: frozen, checked when they are put together, and readable from text."""
+"""Settings: frozen, checked when they are made, and readable from text."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from numbers import Integral, Real
 from types import NoneType, UnionType
@@ -11,11 +11,7 @@ _LARGEST = 3e38  # as float32, in which most of the work is done
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Named values that are checked once, when they are put together.
-
-    Raises:
-        ValueError: If a value is not of its field's type.
-    """
+    """Named values whose types are checked when they are made; ValueError for a wrong one."""
 
     def __post_init__(self) -> None:
         for name, annotation in get_type_hints(type(self)).items():
@@ -26,70 +22,40 @@ class Settings:
                 raise ValueError(f"{name} must be {_name_type(annotation)}, got {value!r}")
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Self:
-        """Return a copy with some fields replaced.
-
-        Raises:
-            ValueError: If a key is no field: a misspelt name must not leave the default in
-                place unnoticed.
-        """
+        """Return a copy with some fields replaced; ValueError for an unknown name."""
         unknown = sorted(set(overrides) - {field.name for field in fields(self)})
         if unknown:
             raise ValueError(f"unknown settings: {', '.join(unknown)}")
         return replace(self, **overrides)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Return the settings that `to_dict` described."""
+        return cls(**content)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields, for a results file or a checkpoint."""
         return asdict(self)
 
     def _refuse_unless_positive(self, *names: str) -> None:
-        for name in names:
-            if not 0 < getattr(self, name) < _LARGEST:
-                raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}")
+        self._refuse(names, lambda value: 0 < value < _LARGEST, "positive and finite")
 
     def _refuse_unless_below_one(self, *names: str) -> None:
-        for name in names:
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be from 0 to below 1, got {getattr(self, name)}")
+        self._refuse(names, lambda value: 0 <= value < 1, "from 0 to below 1")
 
     def _refuse_negative(self, *names: str) -> None:
+        self._refuse(names, lambda value: 0 <= value < _LARGEST, "finite and not negative")
+
+    def _refuse(self, names: Sequence[str], is_good: Callable[[Any], bool], wanted: str) -> None:
         for name in names:
-            if not 0 <= getattr(self, name) < _LARGEST:
-                raise ValueError(
-                    f"{name} must be finite and not negative, got {getattr(self, name)}"
-                )
-
-
-@dataclass(frozen=True)
-class Range:
-    """Numbers that a search may try, ends included; whole ones where both ends are."""
-
-    low: float
-    high: float
-    log: bool = False
-
-
-class Choice(tuple[Any, ...]):
-    """Values that a search may try."""
-
-    __slots__ = ()
-
-    def __new__(cls, *values: Any) -> Self:
-        """Take the values one by one."""
-        return super().__new__(cls, values)
-
-
-SearchSpace = Mapping[str, Range | Choice]
-"""What may be searched of a method, by the names of its settings."""
+            if not is_good(getattr(self, name)):
+                raise ValueError(f"{name} must be {wanted}, got {getattr(self, name)}")
 
 
 def parse_settings(assignments: Sequence[str], *configs: Settings) -> list[dict[str, Any]]:
-    """Turn ``["name=value", ...]`` into overrides of configs, by the types of their fields.
+    """Turn ``["name=value", ...]`` into overrides of each config, by the types of their fields.
 
-    Returns:
-        The overrides of each config. A name that several have is set in all of them.
-
-    Raises:
-        ValueError: If an assignment is none, names no field, or its value is of another type.
+    A name that several configs have is set in all of them. ValueError for a bad assignment.
     """
     types = [get_type_hints(type(config)) for config in configs]
     overrides: list[dict[str, Any]] = [{} for _ in configs]
@@ -110,6 +76,30 @@ def parse_settings(assignments: Sequence[str], *configs: Settings) -> list[dict[
     return overrides
 
 
+def assignments_for(
+    method: str, assignments: Sequence[str], known: Mapping[str, Collection[str]]
+) -> list[str]:
+    """Return the assignments of ``--set`` that apply to one of several methods.
+
+    ``NAME=VALUE`` is for all methods that have the setting, ``METHOD.NAME=VALUE`` for one of them.
+    ``known`` has the names of the settings of every method.
+    """
+    found = []
+    for assignment in assignments:
+        name = assignment.partition("=")[0]
+        whose, dot, _ = name.partition(".")
+        if dot and whose not in known:
+            raise ValueError(f"--set {name}=...: {whose} is not one of {', '.join(known)}")
+        if not dot and not any(name in names for names in known.values()):
+            names = sorted(set().union(*known.values()))
+            raise ValueError(f"unknown setting {name!r}: the names are {', '.join(names)}")
+        if dot and whose == method:
+            found.append(assignment.removeprefix(f"{whose}."))
+        elif not dot and name in known[method]:
+            found.append(assignment)
+    return found
+
+
 def _parse_as(text: str, annotation: Any) -> Any:
     """Return a text as a value of a field's type."""
     if get_origin(annotation) is Literal:
@@ -127,7 +117,7 @@ def _parse_as(text: str, annotation: Any) -> Any:
 
 
 def _is_of_type(value: Any, annotation: Any) -> bool:
-    """Return whether a value may stand in a field; a whole number may stand for any number."""
+    """Return whether a value is of a field's type; a whole number is a number too."""
     if get_origin(annotation) is Literal:
         return value in get_args(annotation)
     if get_origin(annotation) is UnionType:

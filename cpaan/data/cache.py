@@ -14,15 +14,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cpaan.core.download_cache import copy_here
-from cpaan.core.files import locked
-from cpaan.core.remote_paths import Place, is_address
-from cpaan.data.files import expand_paths, expand_place, open_source
-from cpaan.data.source import Source
+from cpaan.core.files import find_or_make
+from cpaan.core.remote_paths import download, is_address
+from cpaan.data.files import Source, check_kinds, expand
+from cpaan.data.parquet import open_parquet
 from cpaan.data.table import FeatureTable, finish_fingerprint
 
 _FORMAT = 1  # of the cache's own files; another number makes all entries outdated
-_COPIES = "copies"  # of files that are elsewhere
+_DOWNLOADS = "copies"
 
 
 def default_cache_folder() -> Path:
@@ -40,24 +39,41 @@ def open_features(
 ) -> FeatureTable:
     """Read a feature table, through the cache.
 
-    The first call copies the file, should it be elsewhere, and decodes it block by block; other
-    calls, in any process of the machine, wait for that and only map the result. This is done
-    again when the file's path or address, size or times have changed.
+    The first call downloads a remote file and decodes it block by block. Other calls, in any
+    process of the machine, wait for that and map the result. Both are repeated when the file's
+    location, size or times have changed.
 
     Args:
         locations: A Parquet file; or the train and the test file of an HDF5 pair; or a folder
             that holds either; by path, or by an address (``s3://bucket/features.parquet``).
         label_names: For HDF5: the class name behind each integer label.
-        cache_folder: Where copies and decoded tables are kept.
-        progress: Is told, in a line, what is copied.
+        cache_folder: Where downloads and decoded tables are kept.
+        progress: Called with a line about each download.
 
     Raises:
-        ValueError: If a file cannot be read or what it holds is no feature table.
-        FileNotFoundError: If there is no such file.
+        ValueError: If the files are not a feature table, or damaged.
+        OSError: If a file is missing or cannot be reached.
     """
     files = local_files(locations, cache_folder, progress)
+    names = tuple(label_names) if label_names is not None and len(files) == 2 else None
+    stats = [file.stat() for file in files]
+    source = _digest([str(file) for file in files], names)
+    state = _digest(_FORMAT, [(s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in stats])
+    folder = cache_folder or default_cache_folder()
+    entry = folder / f"{source}-{state}"
+
+    def make(is_locked: bool) -> FeatureTable:
+        shutil.rmtree(entry, ignore_errors=True)  # it may be damaged
+        if is_locked:
+            for partial in folder.glob(f".{source}-*"):  # of a process that was killed
+                shutil.rmtree(partial, ignore_errors=True)
+        _decode(files, names, entry)
+        for outdated in set(folder.glob(f"{source}-*")) - {entry}:
+            shutil.rmtree(outdated, ignore_errors=True)
+        return _map_entry(entry)
+
     with _naming_addresses(locations):
-        return _open_files(files, label_names, cache_folder or default_cache_folder())
+        return find_or_make(lambda: _find_entry(entry), make, folder / f".{source}.lock")
 
 
 def local_files(
@@ -65,25 +81,20 @@ def local_files(
     cache_folder: Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> list[Path]:
-    """Return the files of a table, or their copies: one Parquet file, or an HDF5 pair.
-
-    Takes and raises what `open_features` does.
-    """
-    folder = (cache_folder or default_cache_folder()) / _COPIES
-    paths: list[Path] = []
-    for location in locations:
-        place = Place.at(location)
-        if place.local is not None:
-            paths.append(place.local)
-        else:
-            paths += [copy_here(file, folder, progress) for file in expand_place(place)]
+    """Return the files of a table, downloaded where they are remote; see `open_features`."""
+    folder = (cache_folder or default_cache_folder()) / _DOWNLOADS
+    files = [
+        download(path, folder, progress) if path.local is None else path.local.resolve()
+        for path in expand(locations)
+    ]
     with _naming_addresses(locations):
-        return expand_paths(paths)
+        check_kinds(files)
+    return files
 
 
 @contextmanager
 def _naming_addresses(locations: Sequence[str | Path]) -> Iterator[None]:
-    """Put addresses before a message, which names their copies alone."""
+    """Put addresses before a message, which names their local copies only."""
     try:
         yield
     except ValueError as error:
@@ -91,27 +102,6 @@ def _naming_addresses(locations: Sequence[str | Path]) -> Iterator[None]:
         if not addresses:
             raise
         raise ValueError(f"{' and '.join(addresses)}: {error}") from error
-
-
-def _open_files(files: list[Path], label_names: Sequence[str] | None, folder: Path) -> FeatureTable:
-    names = tuple(label_names) if label_names is not None and len(files) == 2 else None
-    stats = [file.stat() for file in files]
-    source = _digest([str(file) for file in files], names)
-    state = _digest(_FORMAT, [(s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in stats])
-    entry = folder / f"{source}-{state}"
-    if (table := _mapped(entry)) is not None:
-        return table
-    with locked(folder / f".{source}.lock") as is_alone:
-        if (table := _mapped(entry)) is not None:
-            return table  # another process was first
-        shutil.rmtree(entry, ignore_errors=True)
-        if is_alone:
-            for left in folder.glob(f".{source}-*"):  # by a process that died
-                shutil.rmtree(left, ignore_errors=True)
-        _decode(files, names, entry)
-        for outdated in set(folder.glob(f"{source}-*")) - {entry}:
-            shutil.rmtree(outdated, ignore_errors=True)
-        return _map_entry(entry)
 
 
 def _digest(*parts: object) -> str:
@@ -124,16 +114,16 @@ def _decode(files: list[Path], label_names: Sequence[str] | None, entry: Path) -
     partial = Path(tempfile.mkdtemp(prefix=f".{entry.name}-", dir=entry.parent))
     try:
         try:
-            _write_entry(open_source(files, label_names), partial)
-        # Arrow and HDF5 report a damaged file in many ways; all of them mean just this.
+            _write_entry(_open_source(files, label_names), partial)
+        # Arrow and HDF5 report a damaged file in many ways.
         except (pa.ArrowException, OSError, RuntimeError, KeyError) as error:
             if isinstance(error, OSError) and error.errno is not None:
-                raise  # a full disk, say: nothing is wrong with the file
+                raise  # for example a full disk: nothing is wrong with the file
             cause = str(error).splitlines()[0] if str(error) else type(error).__name__
             names = " and ".join(str(file) for file in files)
             raise ValueError(f"{names} cannot be read, truncated or damaged: {cause}") from error
         except ValueError as error:
-            if len(files) == 1:  # of a pair, the message names the file that is meant
+            if len(files) == 1:  # for a pair, the message has the name of the file
                 raise ValueError(f"{files[0]}: {error}") from error
             raise
         try:
@@ -145,38 +135,41 @@ def _decode(files: list[Path], label_names: Sequence[str] | None, entry: Path) -
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def _open_source(files: list[Path], label_names: Sequence[str] | None) -> Source:
+    if len(files) == 1:
+        return open_parquet(files[0])
+    # Imported here, because every process of a study imports this module and few read HDF5.
+    from cpaan.data.hdf5 import open_hdf5_pair
+
+    return open_hdf5_pair(files[0], files[1], label_names)
+
+
 def _write_entry(source: Source, folder: Path) -> None:
     """Write the arrays of one table, holding one block at a time."""
-    if source.num_rows == 0:
-        raise ValueError("the table has no rows")
     number_of_name: dict[str, int] = {}
     numbers: list[NDArray[np.int32]] = []
     is_train: list[NDArray[np.bool_]] = []
     digest = hashlib.blake2b(digest_size=16)
-    shape: tuple[int, int] | None = None
+    form: tuple[int, np.dtype[Any]] | None = None
     num_rows = 0
     with (folder / "features.npy").open("wb") as file:
         for block in source.blocks:
-            if shape is None:
-                shape = (source.num_rows, block.features.shape[1])
+            # Written, not assigned through a memory map, whose pages would count as our memory.
+            content = np.ascontiguousarray(block.features)
+            width, dtype = content.shape[1], content.dtype
+            if form is None:
+                form = width, dtype
                 header = {
-                    "descr": np.lib.format.dtype_to_descr(block.features.dtype),
+                    "descr": np.lib.format.dtype_to_descr(dtype),
                     "fortran_order": False,
-                    "shape": shape,
+                    "shape": (source.num_rows, width),
                 }
                 np.lib.format.write_array_header_1_0(file, header)
-                dtype = block.features.dtype
-            if block.features.dtype != dtype:
+            if form != (width, dtype):
                 raise ValueError(
-                    f"row {num_rows} is {block.features.dtype}, but the rows before it are {dtype}"
+                    f"row {num_rows} has {width} dimensions of {dtype}, "
+                    f"but the rows before it have {form[0]} of {form[1]}"
                 )
-            if block.features.shape[1] != shape[1]:
-                raise ValueError(
-                    f"row {num_rows} has {block.features.shape[1]} dimensions, "
-                    f"but the rows before it have {shape[1]}"
-                )
-            # Written, not assigned through a memory map: pages of a map would count as ours.
-            content = np.ascontiguousarray(block.features)
             file.write(content.data)
             digest.update(content.data)
             names, inverse = np.unique(block.classes, return_inverse=True)
@@ -184,13 +177,14 @@ def _write_entry(source: Source, folder: Path) -> None:
             numbers.append(np.array(known, dtype=np.int32)[inverse])
             is_train.append(block.is_train)
             num_rows += len(block.classes)
+    if num_rows == 0:
+        raise ValueError("the table has no rows")
     if num_rows != source.num_rows:
         raise ValueError(f"{num_rows} rows found, but {source.num_rows} announced")
 
     class_names = tuple(sorted(number_of_name))
     rank_of_number = np.empty(len(class_names), dtype=np.int32)
-    for rank, name in enumerate(class_names):
-        rank_of_number[number_of_name[name]] = rank
+    rank_of_number[[number_of_name[name] for name in class_names]] = range(len(class_names))
     labels = rank_of_number[np.concatenate(numbers)]
     train_mask = np.concatenate(is_train)
     np.save(folder / "labels.npy", labels)
@@ -204,8 +198,8 @@ def _write_entry(source: Source, folder: Path) -> None:
     (folder / "about.json").write_text(json.dumps(about))
 
 
-def _mapped(entry: Path) -> FeatureTable | None:
-    """Return the table of an entry, or None if there is none or it is damaged."""
+def _find_entry(entry: Path) -> FeatureTable | None:
+    """Return the table of an entry, or None if it is missing or damaged."""
     try:
         return _map_entry(entry)
     except (OSError, ValueError, KeyError, TypeError, EOFError):
@@ -214,13 +208,15 @@ def _mapped(entry: Path) -> FeatureTable | None:
 
 def _map_entry(entry: Path) -> FeatureTable:
     about: dict[str, Any] = json.loads((entry / "about.json").read_text())
-    trained_on = about["backbone_classes"]
+    arrays = {
+        name: np.load(entry / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+        for name in ("features", "labels", "is_train")
+    }
+    backbone_classes = about["backbone_classes"]
     return FeatureTable(
-        features=np.load(entry / "features.npy", mmap_mode="r", allow_pickle=False),
-        labels=np.load(entry / "labels.npy", mmap_mode="r", allow_pickle=False),
-        is_train=np.load(entry / "is_train.npy", mmap_mode="r", allow_pickle=False),
+        **arrays,
         class_names=tuple(about["class_names"]),
         backbone=about["backbone"],
-        backbone_classes=None if trained_on is None else frozenset(trained_on),
+        backbone_classes=None if backbone_classes is None else frozenset(backbone_classes),
         fingerprint=about["fingerprint"],
     )

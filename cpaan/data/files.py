@@ -1,121 +1,113 @@
-"""Which feature files a path means, and who reads them.
+"""Which files hold a feature table, and what every format is read as.
 
-The forms that are read:
-
-- Parquet, the project's own form, plain or compact (`cpaan.data.parquet`);
-- the HDF5 pair of the low-shot benchmark (`cpaan.data.hdf5`).
-
-Neither form can carry code. Everything that would have to be unpickled is refused.
+Formats are Parquet (`cpaan.data.parquet`) and the HDF5 pair of the low-shot benchmark
+(`cpaan.data.hdf5`). Neither can carry code; files that need unpickling are refused.
 """
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from cpaan.core.remote_paths import Place
-from cpaan.data.parquet import open_parquet
-from cpaan.data.source import Source
+import numpy as np
+from numpy.typing import NDArray
 
-_HDF5 = b"\x89HDF\r\n\x1a\n"
-"""The first bytes of an HDF5 file."""
+from cpaan.core.remote_paths import RemotePath
+from cpaan.data.table import FeatureArray
+
+ROWS_PER_BLOCK = 8192  # 16 MiB at 512 dimensions in float32
+BACKBONE, BACKBONE_CLASSES = "cpaan.backbone", "cpaan.backbone_classes"  # keys of metadata
+_HDF5 = b"\x89HDF\r\n\x1a\n"  # the first bytes
 
 
-def open_source(files: Sequence[Path], label_names: Sequence[str] | None) -> Source:
-    """Open what `expand_paths` returned.
+class Block(NamedTuple):
+    """Some consecutive rows of a file."""
 
-    Opening it and going through its blocks raises ValueError where the content is no feature
-    table, and the errors of Arrow and HDF5 where the file is damaged.
+    features: FeatureArray  # (rows, D)
+    classes: NDArray[np.str_]  # (rows,)
+    is_train: NDArray[np.bool_]  # (rows,)
 
-    Args:
-        files: One Parquet file, or the train and the test file of an HDF5 pair.
-        label_names: For HDF5: the class name behind each integer label.
+
+@dataclass(frozen=True)
+class Source:
+    """A file opened for decoding.
+
+    Iterating over the blocks raises ValueError for content that is not a feature table, and the
+    errors of Arrow and HDF5 for a damaged file.
     """
-    if len(files) == 1:
-        return open_parquet(files[0])
-    # Imported here, because every process of a study imports this module and few read HDF5.
-    from cpaan.data.hdf5 import open_hdf5_pair
 
-    return open_hdf5_pair(files[0], files[1], label_names)
+    num_rows: int
+    blocks: Iterator[Block]
+    backbone: str | None
+    backbone_classes: list[str] | None
 
 
-def expand_paths(paths: Sequence[Path]) -> list[Path]:
-    """Return the absolute files that the caller means: one Parquet file, or an HDF5 pair."""
-    paths = [path.resolve() for path in paths]
-    for path in paths:
-        if not path.exists():
-            raise FileNotFoundError(f"no such file: {path}")
-    if len(paths) == 1 and paths[0].is_dir():
-        folder = paths[0]
-        found = sorted(path.name for path in folder.iterdir())
-        chosen = _features_among(
-            found,
-            folder,
-            lambda name: (folder / name).is_file() and _first_bytes(folder / name) == _HDF5,
+def parse_classes(text: object) -> list[str] | None:
+    """Return the backbone's classes from a file's metadata, if it has any."""
+    if text is None:
+        return None
+    try:
+        names = json.loads(str(text))
+    except json.JSONDecodeError:
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{BACKBONE_CLASSES} must be a JSON list of class names")
+    return names
+
+
+def expand(locations: Sequence[str | Path]) -> list[RemotePath]:
+    """Replace a folder by the files in it; FileNotFoundError for a missing file."""
+    paths = [RemotePath.at(location) for location in locations]
+    folders = [path for path in paths if path.is_folder()]
+    if folders and len(paths) > 1:
+        raise ValueError(f"{folders[0].location} is a folder, but a feature file is wanted here")
+    return _features_in(folders[0]) if folders else paths
+
+
+def _features_in(folder: RemotePath) -> list[RemotePath]:
+    """Find a folder's only Parquet file, or its HDF5 pair by names (test is often called val)."""
+    names = folder.names()
+    parquet = [name for name in names if name.endswith(".parquet")]
+    if len(parquet) == 1:
+        return [folder / parquet[0]]
+    hdf5 = [name for name in names if name.endswith((".hdf5", ".h5"))]
+    train = [name for name in hdf5 if "train" in name]
+    test = [name for name in hdf5 if "val" in name or "test" in name]
+    if len(train) != 1 or len(test) != 1 or train == test:
+        raise ValueError(
+            f"{folder.location} must hold one Parquet file, or one HDF5 file with 'train' and one "
+            f"with 'val' or 'test' in its name, found {parquet + hdf5}"
         )
-        return [folder / name for name in chosen]
-    kinds = [_kind_of(path) for path in paths]
+    return [folder / train[0], folder / test[0]]
+
+
+def check_kinds(files: Sequence[Path]) -> None:
+    """Refuse files that are neither one Parquet file nor an HDF5 pair."""
+    kinds = [_kind_of(file) for file in files]
     if kinds == ["hdf5"]:
         raise ValueError(
-            f"{paths[0]} holds one partition: give the train and the test file, or their folder"
+            f"{files[0]} holds one partition: give the train and the test file, or their folder"
         )
     if kinds not in (["parquet"], ["hdf5", "hdf5"]):
         raise ValueError(
             f"features are one Parquet file or a pair of HDF5 files, got {' and '.join(kinds)}"
         )
-    if len(set(paths)) < len(paths):
-        raise ValueError(f"{paths[0]} cannot be both the train and the test file")
-    return paths
+    if len(set(files)) < len(files):
+        raise ValueError(f"{files[0]} cannot be both the train and the test file")
 
 
-def expand_place(place: Place) -> list[Place]:
-    """Return the files that a file or folder elsewhere stands for; HDF5 is known by its name.
-
-    Raises:
-        ValueError: If a folder holds none, or it cannot be reached.
-        FileNotFoundError: If there is nothing.
-    """
-    if not place.is_folder():
-        return [place]
-    chosen = _features_among(
-        place.names(), place.location, lambda name: name.endswith((".hdf5", ".h5"))
-    )
-    return [place.child(name) for name in chosen]
-
-
-def _features_among(
-    names: Sequence[str], folder: str | Path, is_hdf5: Callable[[str], bool]
-) -> list[str]:
-    """Find a folder's only Parquet file, or its HDF5 pair by names (test is often called val)."""
-    parquet = [name for name in names if name.endswith(".parquet")]
-    if len(parquet) == 1:
-        return parquet
-    files = [name for name in names if is_hdf5(name)]
-    train = [name for name in files if "train" in Path(name).stem]
-    test = [name for name in files if "val" in Path(name).stem or "test" in Path(name).stem]
-    if len(train) != 1 or len(test) != 1 or train == test:
-        raise ValueError(
-            f"{folder} must hold one Parquet file, or one HDF5 file with 'train' and one with "
-            f"'val' or 'test' in its name, found {parquet + files}"
-        )
-    return [train[0], test[0]]
-
-
-def _kind_of(path: Path) -> str:
-    """Return "parquet" or "hdf5" by the file's first bytes, whatever its name."""
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder, but a feature file is wanted here")
-    start = _first_bytes(path)
+def _kind_of(file: Path) -> str:
+    """Return "parquet" or "hdf5" by the file's first bytes, not by its name."""
+    with file.open("rb") as opened:
+        start = opened.read(len(_HDF5))
     if start[:4] == b"PAR1":
         return "parquet"
     if start == _HDF5:
         return "hdf5"
     if start[:1] == b"\x80" or start[:2] == b"PK" or start[:6] == b"\x93NUMPY":
         raise ValueError(
-            f"{path} is refused: pickles and the files that may hold them (.pkl, .pt, .npz, .npy) "
+            f"{file} is refused: pickles and the files that may hold them (.pkl, .pt, .npz, .npy) "
             "can run code; load it yourself and use FeatureTable.from_arrays"
         )
-    raise ValueError(f"{path} is neither Parquet nor HDF5")
-
-
-def _first_bytes(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(len(_HDF5))
+    raise ValueError(f"{file} is neither Parquet nor HDF5")

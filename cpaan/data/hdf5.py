@@ -9,8 +9,9 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
-from cpaan.data.source import (
+from cpaan.data.files import (
     BACKBONE,
     BACKBONE_CLASSES,
     ROWS_PER_BLOCK,
@@ -18,90 +19,80 @@ from cpaan.data.source import (
     Source,
     parse_classes,
 )
-from cpaan.data.table import as_feature_block
-
-_FEATURES = ("all_feats", "all_features")
+from cpaan.data.table import FeatureArray, as_feature_block
 
 
 def open_hdf5_pair(train: Path, test: Path, label_names: Sequence[str] | None) -> Source:
-    """Open a pair for decoding.
-
-    Args:
-        train: The file with the train rows, and with who made the features, where anyone says.
-        test: The file with the test rows.
-        label_names: The class name behind each integer label; without it, its number.
-
-    Raises:
-        ValueError: Here or while going through the blocks, where a file is damaged or holds
-            no feature table.
-    """
+    """Open a pair for decoding; without label names, classes are called by their numbers."""
     parts = []
     for path in (train, test):
         try:
-            parts.append((path, h5py.File(path, "r")))
+            parts.append(_Part(path, h5py.File(path, "r")))
         except OSError as error:
             raise ValueError(f"{path} cannot be read, truncated or damaged: {error}") from error
-    attributes = parts[0][1].attrs
+    attributes = parts[0].file.attrs
     backbone = attributes.get(BACKBONE)
     return Source(
-        num_rows=sum(_count(path, file) for path, file in parts),
-        blocks=_blocks(parts, label_names),
+        num_rows=sum(part.num_rows for part in parts),
+        blocks=(
+            Block(*rows, np.full(len(rows[0]), part is parts[0]))
+            for part in parts
+            for rows in part.blocks(label_names)
+        ),
         backbone=None if backbone is None else str(backbone),
         backbone_classes=parse_classes(attributes.get(BACKBONE_CLASSES)),
     )
 
 
-def _array(path: Path, file: h5py.File, names: Sequence[str], kinds: str) -> h5py.Dataset:
-    """Return the first array of these names, if it has a kind of numbers that is allowed."""
-    for name in names:
-        if name in file:
-            found = file[name]
-            if not isinstance(found, h5py.Dataset) or found.dtype.kind not in kinds:
-                raise ValueError(f"{path.name}: {name} is no array of the right kind of numbers")
-            return found
-    raise ValueError(f"{path.name} has no {' or '.join(names)}, found {sorted(file)}")
+class _Part:
+    """One file of a pair, its arrays checked."""
 
+    def __init__(self, path: Path, file: h5py.File) -> None:
+        self.name, self.file = path.name, file
+        self.features = self._array(["all_feats", "all_features"], "f")
+        self.labels = self._array(["all_labels"], "iu")
+        count = self._array(["count"], "iu")
+        if self.features.ndim != 2 or self.labels.ndim != 1 or count.size != 1:
+            raise ValueError(
+                f"{self.name}: features, labels and count have the shapes {self.features.shape}, "
+                f"{self.labels.shape} and {count.shape}, but must have two, one and no dimensions"
+            )
+        self.num_rows = int(np.asarray(count).reshape(()))
+        if not 0 < self.num_rows <= min(len(self.features), len(self.labels)):
+            raise ValueError(
+                f"{self.name}: count is {self.num_rows}, but there are {len(self.features)} "
+                f"features and {len(self.labels)} labels"
+            )
 
-def _count(path: Path, file: h5py.File) -> int:
-    """Return how many rows are data; the file is padded beyond them."""
-    features = _array(path, file, _FEATURES, "f")
-    labels = _array(path, file, ["all_labels"], "iu")
-    count = _array(path, file, ["count"], "iu")
-    if features.ndim != 2 or labels.ndim != 1 or count.size != 1:
-        raise ValueError(
-            f"{path.name}: features, labels and count have the shapes {features.shape}, "
-            f"{labels.shape} and {count.shape}, but must have two, one and no dimensions"
-        )
-    num_rows = int(np.asarray(count).reshape(()))
-    if not 0 < num_rows <= min(len(features), len(labels)):
-        raise ValueError(
-            f"{path.name}: count is {num_rows}, but there are {len(features)} features "
-            f"and {len(labels)} labels"
-        )
-    return num_rows
+    def _array(self, names: Sequence[str], kinds: str) -> h5py.Dataset:
+        """Return the first array of these names, which must be of a kind of numbers."""
+        for name in names:
+            if name in self.file:
+                found = self.file[name]
+                if not isinstance(found, h5py.Dataset) or found.dtype.kind not in kinds:
+                    raise ValueError(
+                        f"{self.name}: {name} is no array of the right kind of numbers"
+                    )
+                return found
+        raise ValueError(f"{self.name} has no {' or '.join(names)}, found {sorted(self.file)}")
 
-
-def _blocks(
-    parts: Sequence[tuple[Path, h5py.File]], label_names: Sequence[str] | None
-) -> Iterator[Block]:
-    for part, (path, file) in enumerate(parts):
-        features = _array(path, file, _FEATURES, "f")
-        labels = file["all_labels"]
-        count = _count(path, file)
-        for start in range(0, count, ROWS_PER_BLOCK):
-            stop = min(start + ROWS_PER_BLOCK, count)
+    def blocks(
+        self, label_names: Sequence[str] | None
+    ) -> Iterator[tuple[FeatureArray, NDArray[np.str_]]]:
+        """Iterate over features and class names."""
+        for start in range(0, self.num_rows, ROWS_PER_BLOCK):
+            stop = min(start + ROWS_PER_BLOCK, self.num_rows)
             try:
-                block = as_feature_block(features[start:stop], first_row=start)
+                features = as_feature_block(self.features[start:stop], first_row=start)
             except ValueError as error:
-                raise ValueError(f"{path.name}: {error}") from error
-            numbers = labels[start:stop]
+                raise ValueError(f"{self.name}: {error}") from error
+            numbers = self.labels[start:stop]
             if label_names is None:
-                names = numbers.astype(np.str_)
-            elif numbers.min() < 0 or numbers.max() >= len(label_names):
+                yield features, numbers.astype(np.str_)
+                continue
+            if numbers.min() < 0 or numbers.max() >= len(label_names):
                 raise ValueError(
-                    f"{path.name}: labels go from {numbers.min()} to {numbers.max()}, "
+                    f"{self.name}: labels go from {numbers.min()} to {numbers.max()}, "
                     f"but there are {len(label_names)} label names"
                 )
-            else:
-                names = np.asarray(label_names, dtype=np.str_)[numbers]
-            yield Block(block, names, np.full(stop - start, part == 0))
+            yield features, np.asarray(label_names, dtype=np.str_)[numbers]

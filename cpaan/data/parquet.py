@@ -2,7 +2,7 @@
 
 Both have the columns ``class`` and ``partition`` (train or test). A plain file has ``feature``,
 a list of float16 or float32 a row. A compact file, of about half a byte a value, has ``code``, a
-fixed number of bytes a row, and under ``cpaan.data.compact`` in its metadata what decodes them
+fixed number of bytes a row, and under ``cpaan.compact`` in its metadata what decodes them
 (`cpaan.data.compact` explains it).
 
 Who made the features stands in the metadata too, under ``cpaan.backbone`` and
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from cpaan.core.files import replacing
 from cpaan.data.compact import ROWS_AT_ONCE, CompactCode, fit_compact_code
-from cpaan.data.source import (
+from cpaan.data.files import (
     BACKBONE,
     BACKBONE_CLASSES,
     ROWS_PER_BLOCK,
@@ -41,7 +41,7 @@ from cpaan.data.table import (
 )
 
 _CLASS, _PARTITION, _FEATURE, _CODE = "class", "partition", "feature", "code"
-_ABOUT, _COMPACT = "cpaan.about", "cpaan.data.compact"
+_ABOUT, _COMPACT = "cpaan.about", "cpaan.compact"
 
 
 def write_features(

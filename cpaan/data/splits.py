@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cpaan.core.files import write_whole
-from cpaan.core.remote_paths import Place, folder_of
+from cpaan.core.remote_paths import RemotePath
 from cpaan.data.table import TRAIN, FeatureTable, name_some
 
 VALIDATION_PHASE, TEST_PHASE = "validation", "test"
@@ -31,7 +30,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Split:
-    """Who is base and who is novel, when hyper-parameters are chosen and when they are proven.
+    """Base and novel classes of the validation phase and of the test phase.
 
     Raises:
         ValueError: If a group is empty, or a class stands in two groups or twice in one.
@@ -43,22 +42,19 @@ class Split:
     """Class name behind each integer label, where the data set numbers its classes."""
 
     def __post_init__(self) -> None:
-        groups = {
-            f"{kind} classes of {name}": getattr(self.phase(name), kind)
-            for name in (VALIDATION_PHASE, TEST_PHASE)
-            for kind in ("base", "novel")
-        }
         group_of_class: dict[str, str] = {}
-        for group, classes in groups.items():
-            if not classes:
-                raise ValueError(f"there are no {group}")
-            for class_name in classes:
-                if class_name in group_of_class:
-                    other = group_of_class[class_name]
-                    where = f"twice in the {group}" if other == group else f"in the {other} and in"
-                    suffix = "" if other == group else f" the {group}"
-                    raise ValueError(f"class {class_name} is {where}{suffix}")
-                group_of_class[class_name] = group
+        for phase in (VALIDATION_PHASE, TEST_PHASE):
+            for kind in ("base", "novel"):
+                group, classes = f"{kind} classes of {phase}", getattr(self.phase(phase), kind)
+                if not classes:
+                    raise ValueError(f"there are no {group}")
+                for name in classes:
+                    other = group_of_class.setdefault(name, group)
+                    if other != group:
+                        raise ValueError(f"class {name} is in the {other} and in the {group}")
+                if len(set(classes)) < len(classes):
+                    twice = next(name for name in classes if classes.count(name) > 1)
+                    raise ValueError(f"class {twice} is twice in the {group}")
 
     def phase(self, name: str) -> Phase:
         """Return the phase called "validation" or "test"."""
@@ -69,8 +65,8 @@ class Split:
     def base_classes(self, phase: str) -> tuple[str, ...]:
         """Return the base classes of both phases, those of ``phase`` first.
 
-        Generators are trained on all of them and draw from all of them; the classifier and its
-        score know the phase's own only.
+        Generators are trained on all of them and draw from all of them. The classifier and its
+        score use the phase's own only.
         """
         other = TEST_PHASE if phase == VALIDATION_PHASE else VALIDATION_PHASE
         return self.phase(phase).base + self.phase(other).base
@@ -105,25 +101,44 @@ def read_split(path: str | Path) -> Split:
     )
 
 
-def find_split(data: str) -> str:
-    """Return the path or address of the split that lies beside a file, or in a folder.
+def _from_label_index(content: dict[str, Any]) -> Split:
+    names = _strings(content["label_names"])
+    if len(set(names)) < len(names):
+        raise ValueError("label_names has a name twice")
 
-    Raises:
-        ValueError: If there is none.
-        FileNotFoundError: If there is no such file or folder.
-    """
-    place = Place.at(data)
-    folder = place if place.is_folder() else Place.at(folder_of(data))
+    def group(key: str) -> tuple[str, ...]:
+        labels = content[key]
+        if not all(isinstance(label, int) and 0 <= label < len(names) for label in labels):
+            raise ValueError(f"{key} must hold labels from 0 to {len(names) - 1}")
+        return tuple(names[label] for label in labels)
+
+    return Split(
+        validation=Phase(base=group("base_classes_1"), novel=group("novel_classes_1")),
+        test=Phase(base=group("base_classes_2"), novel=group("novel_classes_2")),
+        label_names=names,
+    )
+
+
+def _strings(values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise TypeError("class names must be a list of strings")
+    return tuple(values)
+
+
+def find_split(data: str) -> str:
+    """Return the path or address of the split beside a file or in a folder; ValueError if none."""
+    path = RemotePath.at(data)
+    folder = path if path.is_folder() else path.parent
     for name in _SPLIT_NAMES:
-        if folder.child(name).exists():
-            return folder.child(name).location
+        if (folder / name).is_file():
+            return (folder / name).location
     raise ValueError(f"no {' or '.join(_SPLIT_NAMES)} in {folder.location}: give one with --split")
 
 
 def copy_split(location: str, folder: Path) -> None:
-    """Put a split file where `find_split` finds it."""
+    """Copy a split file into a folder, under the name that `find_split` looks for."""
     is_of_benchmark = read_split(location).label_names is not None
-    write_whole(folder / _SPLIT_NAMES[is_of_benchmark], Place.at(location).read().decode())
+    RemotePath.at(folder / _SPLIT_NAMES[is_of_benchmark]).write(RemotePath.at(location).read())
 
 
 def draw_shots(
@@ -131,22 +146,17 @@ def draw_shots(
 ) -> ShotRows:
     """Draw the shots of every novel class from its train rows, without replacement.
 
-    A draw depends on the seed, its own number, the class and how many train rows that has, and
-    on nothing else: asking for more draws, fewer shots or other classes changes none of it.
-    Random bits come straight from PCG64, whose stream NumPy keeps from version to version.
-
-    Raises:
-        ValueError: If a class has fewer train rows than ``max_shots``.
+    A draw depends on the seed, its own number, the class and the number of its train rows only:
+    more draws, fewer shots or other classes do not change it. Random bits come straight from
+    PCG64, whose stream NumPy keeps from version to version.
     """
-    for class_name in phase.novel:
-        num_rows = len(table.rows_of(class_name, TRAIN))
-        if num_rows < max_shots:
-            raise ValueError(
-                f"class {class_name} has {num_rows} train rows, but {max_shots} shots are wanted"
-            )
     shots = np.empty((num_draws, len(phase.novel), max_shots), dtype=np.int64)
     for position, class_name in enumerate(phase.novel):
         rows = table.rows_of(class_name, TRAIN)
+        if len(rows) < max_shots:
+            raise ValueError(
+                f"class {class_name} has {len(rows)} train rows, but {max_shots} shots are wanted"
+            )
         entropy = int.from_bytes(hashlib.blake2b(class_name.encode(), digest_size=8).digest())
         for draw in range(num_draws):
             bits = np.random.PCG64([seed, draw, entropy]).random_raw(len(rows))
@@ -161,7 +171,7 @@ def read_draws(
     phase_name: str,
     max_shots: int,
 ) -> ShotRows:
-    """Read draws that somebody else made.
+    """Read explicit draws.
 
     A file is either ``{"phase": ..., "draws": [{class: [row, ...]}, ...]}`` with row numbers of
     the table, or one of the benchmark's index files: a matrix with a row for each label and
@@ -235,11 +245,7 @@ def _check_draw(
 def check_shots(
     shot_rows: ShotRows, table: FeatureTable, phase: Phase, max_shots: int, where: str = ""
 ) -> None:
-    """Refuse shots that are not distinct train rows of their novel class.
-
-    Raises:
-        ValueError: Or if there are too few of them, or classes without.
-    """
+    """Refuse shots that are too few, or not distinct train rows of their novel class."""
     if shot_rows.ndim != 3 or shot_rows.shape[1] != len(phase.novel) or len(shot_rows) == 0:
         raise ValueError(
             f"{where}shots need the shape (draws, {len(phase.novel)} novel classes, shots), "
@@ -270,32 +276,8 @@ def _whole_numbers(values: Any) -> NDArray[np.int64] | None:
     return array.astype(np.int64) if array.dtype.kind in "iu" else None
 
 
-def _from_label_index(content: dict[str, Any]) -> Split:
-    names = _strings(content["label_names"])
-    if len(set(names)) < len(names):
-        raise ValueError("label_names has a name twice")
-
-    def group(key: str) -> tuple[str, ...]:
-        labels = content[key]
-        if not all(isinstance(label, int) and 0 <= label < len(names) for label in labels):
-            raise ValueError(f"{key} must hold labels from 0 to {len(names) - 1}")
-        return tuple(names[label] for label in labels)
-
-    return Split(
-        validation=Phase(base=group("base_classes_1"), novel=group("novel_classes_1")),
-        test=Phase(base=group("base_classes_2"), novel=group("novel_classes_2")),
-        label_names=names,
-    )
-
-
-def _strings(values: Any) -> tuple[str, ...]:
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise TypeError("class names must be a list of strings")
-    return tuple(values)
-
-
 def _read_json(path: str | Path) -> Any:
     try:
-        return json.loads(Place.at(path).read())
+        return json.loads(RemotePath.at(path).read())
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from error

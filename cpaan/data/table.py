@@ -21,10 +21,9 @@ FeatureArray = NDArray[np.float16] | NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class FeatureTable:
-    """Features of labelled images, with who made them.
+    """Features of labelled images.
 
-    Make one with `from_arrays`, or read one with `cpaan.data.cache.open_features`, which
-    maps the features from disk.
+    Make one with `from_arrays`, or map one from disk with `cpaan.data.cache.open_features`.
     """
 
     features: FeatureArray  # (R, D), often a read-only memory map
@@ -32,12 +31,11 @@ class FeatureTable:
     is_train: NDArray[np.bool_]  # (R,) train partition, otherwise test
     class_names: tuple[str, ...]
     backbone: str | None
-    """What made the features, as its maker names it."""
+    """Name of the network that made the features."""
     backbone_classes: frozenset[str] | None
-    """The classes that the backbone was trained on; None where nobody wrote them down."""
+    """The classes that the backbone was trained on, if known."""
     fingerprint: str
-    """Digest of features, labels, partitions and class names: equal data gives equal
-    fingerprints, whatever the file."""
+    """Digest of features, labels, partitions and class names, whatever the file format."""
 
     @classmethod
     def from_arrays(
@@ -53,16 +51,16 @@ class FeatureTable:
 
         Args:
             features: Shape (R, D), floating point; wider types than float32 are rounded to it.
-            classes: R class names, a row each.
+            classes: R class names, one per row.
             partitions: R times "train" or "test".
-            backbone: What made the features.
+            backbone: Name of the network that made the features.
             backbone_classes: Names of the classes that the backbone was trained on.
 
         Raises:
             ValueError: If lengths differ, a value is not finite, or a partition is neither
                 "train" nor "test".
         """
-        features = np.array(as_feature_block(features, first_row=0))  # ours: nobody changes it
+        features = np.array(as_feature_block(features, first_row=0))  # a copy of our own
         if not len(features) == len(classes) == len(partitions):
             raise ValueError(
                 f"{len(features)} features, {len(classes)} classes and {len(partitions)} "
@@ -97,11 +95,7 @@ class FeatureTable:
         return rows, np.searchsorted(group_of_row[rows], groups)
 
     def rows_of(self, class_name: str, partition: str) -> NDArray[np.int64]:
-        """Return the row numbers of one class in one partition, in table order.
-
-        Raises:
-            ValueError: If the table has no such class.
-        """
+        """Return the row numbers of one class in one partition, in table order."""
         if class_name not in self.class_names:
             raise ValueError(f"the features hold no class {class_name}")
         group = 2 * self.class_names.index(class_name) + (partition == TRAIN)
@@ -116,11 +110,11 @@ class FeatureTable:
 def align_rows(table: FeatureTable, to: FeatureTable) -> FeatureTable:
     """Return a table of the same examples as another one, in the order of its rows.
 
-    Which examples they are nobody wrote down: the n-th row of a class in a partition of the one is
-    taken for the n-th of the other. A table that is in this order already comes back as it is.
+    Rows carry no identifiers, so they are matched by their position within class and partition.
+    A table that is in this order already is returned unchanged.
 
     Raises:
-        ValueError: With the first class that has not as many rows in both.
+        ValueError: With the first class whose number of rows differs.
     """
     source = np.empty(len(to.labels), np.int64)
     for name in sorted({*table.class_names, *to.class_names}):
@@ -149,14 +143,9 @@ def align_rows(table: FeatureTable, to: FeatureTable) -> FeatureTable:
 
 
 def as_feature_block(block: NDArray[Any], first_row: int) -> FeatureArray:
-    """Check some consecutive rows and return them as float16 or float32, shape (rows, D).
+    """Check a matrix of consecutive rows and return it as float16 or float32.
 
-    Args:
-        block: Shape (rows, D).
-        first_row: Row number of the block's first row, for the message.
-
-    Raises:
-        ValueError: If it is no matrix of floating-point numbers, or a value is not finite.
+    The number of its first row is for the message about values that are not finite.
     """
     block = np.asarray(block)
     if block.ndim != 2 or block.dtype.kind != "f" or block.shape[1] == 0:
@@ -165,7 +154,7 @@ def as_feature_block(block: NDArray[Any], first_row: int) -> FeatureArray:
             f"of {block.dtype}"
         )
     if block.dtype != np.float16:
-        with np.errstate(over="ignore"):  # what float32 cannot hold is reported just below
+        with np.errstate(over="ignore"):  # values that float32 cannot hold are reported below
             block = block.astype(np.float32)
     is_bad = ~np.isfinite(block).all(axis=1)
     if is_bad.any():
@@ -175,11 +164,7 @@ def as_feature_block(block: NDArray[Any], first_row: int) -> FeatureArray:
 
 
 def parse_partitions(partitions: Sequence[str], first_row: int) -> NDArray[np.bool_]:
-    """Return which rows are train rows, shape (rows,).
-
-    Raises:
-        ValueError: If a partition is neither "train" nor "test".
-    """
+    """Return which rows are train rows, shape (rows,)."""
     array = np.asarray(partitions, dtype=np.str_)
     is_train: NDArray[np.bool_] = array == TRAIN
     is_odd = ~is_train & (array != TEST)
@@ -198,10 +183,8 @@ def finish_fingerprint(
     is_train: NDArray[np.bool_],
     class_names: tuple[str, ...],
 ) -> str:
-    """Add the rest of a table to the running digest of its features, and return the digest.
-
-    Class names are sorted, so that labels do not depend on the order in which a file has them.
-    """
+    """Add the rest of a table to the running digest of its features, and return the digest."""
+    # Labels must not depend on the order in which a file has the classes.
     assert list(class_names) == sorted(class_names)
     for name in class_names:
         features_digest.update(name.encode() + b"\0")

@@ -1,11 +1,19 @@
-"""The settings of meta-training: every open point of the paper is a named field here."""
+"""The settings of meta-training. Every open point of the paper is a named field here."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self, get_type_hints
 
 from cpaan.protocol.config import NeighbourSettings
 
 _LARGEST_COUNT = 10**9
+_REMOVED = {
+    "discriminator": "projection",
+    "noise_penalty": 0.0,
+    "cycle_noise": "both",
+    "relative_covariance": False,
+}
+"""Settings that older results name, with the only value that training still has."""
 
 META_TESTING_AS_PRINTED: dict[str, Any] = {"fill_to_capacity": True, "mixing_shots": None}
 """How the paper uses a trained generator: fill every novel class up to the average capacity of
@@ -19,9 +27,6 @@ class TrainConfig(NeighbourSettings):
     The defaults are what we recommend (CP-AAN+); `faithful` is the paper's method, and
     `as_printed` the paper to the letter. Weights and distances are in units of the normalised
     features.
-
-    Raises:
-        ValueError: If a value makes no sense.
     """
 
     num_episodes: int = 10_000
@@ -32,20 +37,19 @@ class TrainConfig(NeighbourSettings):
     """Shots of a meta-novel class (K_b); an episode draws one of these numbers."""
     batch_size: int = 1_000
     """Examples of an episode (B): the most shots of all ways, the rest from meta-base classes."""
-    sampling: Literal["shared", "per-class", "uniform"] = "shared"
-    """How meta-base examples are drawn. Shared: one batch for all meta-novel classes, by their
-    mean similarity; per-class: a batch for each, by its own; uniform: one batch, all base
-    classes alike (the paper)."""
+    sampling: Literal["shared", "uniform"] = "shared"
+    """How the batch of meta-base examples is drawn. Shared: by the mean similarity of the
+    meta-novel classes; uniform: all base classes alike (the paper)."""
     normalised_weights: bool = True
     """Whether the weights of translated examples sum to one, as those of the real ones do. In
     the paper's formula they sum to the mean similarity, one over the number of base classes."""
     real_examples: Literal["shots", "class"] = "class"
-    """What discriminators take for real meta-novel examples: the shots that the generator was
-    shown, or as many examples of the whole class."""
+    """Real meta-novel examples for the discriminators: the shots that the generator was shown,
+    or as many examples of the whole class."""
 
-    normalisation: Literal["spread", "unit-norm", "none"] = "spread"
-    """Of features before training. Spread: by one number, so that a base example's mean squared
-    distance to its class mean is one; unit-norm: every example to length one."""
+    normalisation: Literal["spread", "none"] = "spread"
+    """Of features before training. Spread: divide by one number, so that a base example's mean
+    squared distance to its class mean is one."""
     precision: Literal["mixed", "full"] = "mixed"
     """On a GPU. Mixed: pairs of examples and classes in bfloat16, weights, losses and covariances
     in float32; full: pairs in float32, too. Either way float32 is multiplied as TF32, and
@@ -54,44 +58,34 @@ class TrainConfig(NeighbourSettings):
     """Width of the hidden layers of all networks."""
     residual: Literal["none", "identity", "mean-shift"] = "identity"
     """What a generator's output is added to: nothing, the example, or the example moved by the
-    difference of the prototypes. The sum starts there: the last layer begins with zeros."""
+    difference of the prototypes. The last layer starts with zeros, so training starts there."""
     output: Literal["match", "linear", "relu"] = "match"
     """Of generators; match: ReLU where no feature is negative, otherwise linear."""
-    discriminator: Literal["projection", "fixed"] = "projection"
-    """Projection: a class's logit is a product with its prototype; fixed: one output for every
-    base class, of which an episode uses its own."""
 
     noise: Literal["gaussian", "mixture"] = "gaussian"
     """Noise of G_b in cCov-GAN; cCyc-GAN has Gaussian noise and cDeLi-GAN a mixture."""
     noise_dim: int = 100
-    """Numbers of a noise vector (Z)."""
+    """Dimension of a noise vector (Z)."""
     num_components: int = 50
     """Components of the mixture (C)."""
     noise_spread: float = 0.2
     """Standard deviation with which the components' own standard deviations are drawn."""
-    noise_penalty: float = 0.0
-    """Weight of the mean of (1 - standard deviation)² over the mixture, as in DeLiGAN."""
-    cycle_noise: Literal["both", "forward"] = "both"
-    """Which of the cycles G_b has noise in; the backward one can only suffer from it."""
 
     adversarial_weight: float = 1.0
     """Zero leaves the discriminators out."""
     generator_loss: Literal["class-directed", "minimax"] = "class-directed"
-    """What a generator wants: to be taken for its class, or merely not for fake (the paper)."""
+    """Train generators to be classified as their class, or only as not fake (the paper)."""
     cycle_weight: float = 5.0
     """Weight of the cycle term (λ_cyc)."""
     covariance_weight: float = 0.5
     """Weight of the covariance term (λ_cov)."""
     ky_fan_order: int = 10
-    """How many singular values of the covariance gap are penalised (m)."""
-    covariance_classes: Literal["nearest", "all", "sampled", "mixture"] = "nearest"
+    """Number of singular values of the covariance gap that are penalised (m)."""
+    covariance_classes: Literal["nearest", "all"] = "nearest"
     """Base classes whose covariance a meta-novel class is compared with: the most similar ones,
-    all, some drawn by similarity, or the similarity-weighted mean of all (another, smaller
-    loss)."""
+    or all."""
     num_covariance_classes: int = 32
-    """How many of them, where they are the nearest or sampled."""
-    relative_covariance: bool = False
-    """Whether a gap is divided by the base covariance's own norm."""
+    """Number of the nearest ones."""
     prototype_weight: float = 10.0
     """Weight of the squared distance from the translated mean to the mean of the whole
     meta-novel class, which only meta-training knows; not in the paper."""
@@ -99,11 +93,11 @@ class TrainConfig(NeighbourSettings):
     generator_learning_rate: float = 1e-4
     discriminator_learning_rate: float = 1e-4
     adam_beta1: float = 0.5
-    """How much of its last step Adam keeps; the paper says no more than Adam."""
+    """Adam's decay rate of the mean gradient; the paper says only Adam."""
     anneal_factor: float = 0.5
-    """What both learning rates are multiplied by now and then."""
+    """Decay factor of both learning rates."""
     anneal_every_episodes: int = 20_000
-    """How often that is."""
+    """Episodes between two decays."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -123,7 +117,6 @@ class TrainConfig(NeighbourSettings):
         )
         self._refuse_negative(
             "noise_spread",
-            "noise_penalty",
             "adversarial_weight",
             "cycle_weight",
             "covariance_weight",
@@ -155,7 +148,7 @@ class TrainConfig(NeighbourSettings):
 
     @property
     def max_shots(self) -> int:
-        """The most shots that a meta-novel class may have."""
+        """Largest number of shots of a meta-novel class."""
         return max(self.episode_shots)
 
     @property
@@ -165,11 +158,11 @@ class TrainConfig(NeighbourSettings):
 
     @classmethod
     def faithful(cls) -> Self:
-        """Return the paper's method: open points settled, and nothing that goes past it.
+        """Return the paper's method with its open points resolved, and no additions.
 
-        What the defaults have beyond it: discriminators that see the whole meta-novel class, a
-        generator that begins as the identity, the term that draws the translated mean towards the
-        mean of the whole class, and episodes with as few shots as the test.
+        The defaults add: discriminators that see the whole meta-novel class, a generator that
+        starts as the identity, the term that draws the translated mean towards the mean of the
+        whole class, and episodes with as few shots as the test.
         """
         return cls(
             episode_shots=(10,), real_examples="shots", residual="none", prototype_weight=0.0
@@ -177,31 +170,37 @@ class TrainConfig(NeighbourSettings):
 
     @classmethod
     def as_printed(cls) -> Self:
-        """Return the paper's settings to the letter; what it leaves unsaid stays as it is here."""
+        """Return the paper's settings to the letter.
+
+        Every number that the paper states and that is not here is the default: sizes, weights
+        and learning rates (see the test).
+        """
         return cls(
             num_episodes=100_000,
             perplexity=None,
-            num_ways=20,
             episode_shots=(10,),
-            batch_size=1_000,
             sampling="uniform",
             normalised_weights=False,
             real_examples="shots",
             normalisation="none",
-            hidden_dim=512,
             residual="none",
-            noise_dim=100,
-            num_components=50,
-            noise_spread=0.2,
             generator_loss="minimax",
-            cycle_weight=5.0,
-            covariance_weight=0.5,
-            ky_fan_order=10,
             covariance_classes="all",
             prototype_weight=0.0,
-            generator_learning_rate=1e-4,
-            discriminator_learning_rate=1e-4,
             adam_beta1=0.9,
-            anneal_factor=0.5,
-            anneal_every_episodes=20_000,
+        )
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Read a saved config, also one that names settings from before they were removed.
+
+        Raises:
+            TypeError: If a removed setting has another value than the one that is left.
+        """
+        return cls(
+            **{
+                name: value
+                for name, value in content.items()
+                if name not in _REMOVED or value != _REMOVED[name]
+            }
         )

@@ -12,18 +12,17 @@ from torch.autograd.function import once_differentiable
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]  # exported, but not declared so
 from torch.nn.functional import pad
 
-from cpaan.gan.fast.dispatch import kernels_for
+from cpaan.gan.fast.kernels import kernels_for
 
 _EXTRA_DIRECTIONS = 6
-"""Beyond m, for a start of subspace iteration: what is just below the m-th value must not be
-mistaken for it."""
+"""Added to m in subspace iteration, so that a value just below the m-th is not taken for it."""
 _NUM_STEPS = 4
 """Multiplications of a covariance with a guess of its leading eigenvectors."""
 _NUM_STEPS_FOR_SPECTRA = 30
-"""The same for base classes, once for a whole training, where a GPU would take long to solve."""
+"""The same for base classes on a GPU, once for a whole training."""
 _WIDEST_ON_GPU = 32
-"""Of matrices whose eigenvectors a GPU finds for a whole batch at once; wider ones it takes one by
-one, ten times slower than a CPU does."""
+"""Widest matrices whose eigenvectors PyTorch finds for a whole batch at once on a GPU. It solves
+wider ones one by one, ten times slower than a CPU does."""
 
 
 class _KyFanNorm(torch.autograd.Function):
@@ -31,8 +30,8 @@ class _KyFanNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, matrices: Tensor, m: int) -> Tensor:
-        # A power of two, so that nothing is rounded: squares of entries, which factorisations
-        # form on their way, would otherwise overflow or vanish at extreme scales.
+        # Factorisations square entries, which would overflow or vanish at extreme scales. A power
+        # of two scales without rounding.
         largest = matrices.abs().amax(dim=(-2, -1), keepdim=True)
         exponent = torch.frexp(largest).exponent - 1
         scale = exponent.to(largest.dtype).exp2().clamp(min=torch.finfo(largest.dtype).tiny)
@@ -41,7 +40,7 @@ class _KyFanNorm(torch.autograd.Function):
 
         # Few examples in many dimensions give covariances of low rank: the last singular values
         # are zero and their vectors arbitrary. Dropping these picks the subgradient of least
-        # norm, so that training does not drift along directions of which the data says nothing.
+        # norm, so that training does not drift along directions that the data does not determine.
         rank_tolerance = max(matrices.shape[-2:]) * torch.finfo(matrices.dtype).eps
         is_nonzero = sigma > rank_tolerance * sigma[..., :1]
         ctx.save_for_backward((u * is_nonzero.unsqueeze(-2)) @ vh)
@@ -55,22 +54,24 @@ class _KyFanNorm(torch.autograd.Function):
 
 
 def ky_fan_norm(matrices: Tensor, m: int) -> Tensor:
-    """Return Ky Fan m-norms: the sum of the m largest singular values of each matrix.
+    """Compute the Ky Fan m-norm of each matrix: the sum of its m largest singular values.
 
     ``m = 1`` is the spectral norm; ``m = min(rows, columns)`` is the nuclear norm. The gradient
     is the subgradient ``U_m V_m^T``, finite also where singular values tie or vanish; where
     they vanish, the one of least norm.
 
+    >>> ky_fan_norm(torch.diag(torch.tensor([1.0, -7.0, 3.0])), m=2)
+    tensor(10.)
+
     Args:
-        matrices: Real matrices, shape (..., rows, columns).
+        matrices: Real matrices, shape (..., rows, columns); symmetric ones among them.
         m: Number of singular values to sum.
 
     Returns:
-        Shape (...). Differentiable once.
+        Norms, shape (...), differentiable once.
 
     Raises:
-        ValueError: If m is not between 1 and min(rows, columns), or an entry is not finite:
-            some factorisations turn such matrices into ordinary numbers.
+        ValueError: If m is not between 1 and min(rows, columns), or an entry is not finite.
     """
     num_values = min(matrices.shape[-2:])
     if not 1 <= m <= num_values:
@@ -85,14 +86,10 @@ def ky_fan_norm(matrices: Tensor, m: int) -> Tensor:
 
 
 def covariances(examples: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return the covariance of each class about its mean, divided by the number of examples.
+    """Return the covariance of each class about its mean, shape (..., D, D).
 
-    Args:
-        examples: Shape (..., S, D).
-        weights: Of examples, shape (..., S), summing to one; by default all weigh the same.
-
-    Returns:
-        Shape (..., D, D).
+    Examples have shape (..., S, D). Their weights, shape (..., S), sum to one; by default all
+    weigh the same, so that sums are divided by S and not by S - 1.
     """
     if weights is None:
         weights = torch.full_like(examples[..., 0], 1 / examples.shape[-2])
@@ -107,15 +104,15 @@ class Spectra(NamedTuple):
     matrices: Tensor  # (C, D, D)
     leading: Tensor  # (C, D, directions), orthonormal columns
     norms: Tensor  # (C,) Ky Fan m-norms
-    halves: tuple[Tensor, Tensor] | None  # for a GPU: see `cpaan.gan.fast.kernels.to_halves`
+    halves: tuple[Tensor, Tensor] | None  # for a GPU: see `fast.kernels.covariances.to_halves`
 
 
 def spectra(matrices: Tensor, m: int) -> Spectra:
-    """Return covariances, shape (C, D, D), with what `covariance_distances` needs of them."""
+    """Prepare covariances, shape (C, D, D), for `covariance_distances`."""
     num_dims = matrices.shape[-1]
     num_directions = min(m + _EXTRA_DIRECTIONS, num_dims)
     halves = None
-    kernels = kernels_for(matrices)
+    kernels = kernels_for("covariances", matrices)
     if kernels and kernels.fits(num_dims, 2 * num_directions) and 2 * num_directions < num_dims:
         halves = kernels.to_halves(matrices)
         block = _largest_columns(matrices, num_directions)
@@ -131,25 +128,26 @@ def spectra(matrices: Tensor, m: int) -> Spectra:
 
 
 def covariance_distances(base: Spectra, classes: Tensor, other: Tensor, m: int) -> Tensor:
-    """Return Ky Fan m-norms of base covariances minus others, for many pairs that share them.
+    """Compute Ky Fan m-norms of base covariances minus others, for many pairs that share them.
 
-    Each difference X is symmetric and indefinite. What it does not nearly vanish on is close to
-    the leading eigenvectors of the one covariance and of the other. X times these spans, once
-    orthonormal, nearly all that X acts on; the singular values of X times that are, on covariances
-    of real features, those of X to a relative error of about 1e-4. Where so many vectors would
-    fill the space, the whole of X is taken instead.
+    Each difference X is symmetric and indefinite. Its large singular vectors are close to the
+    span of the leading eigenvectors of the two covariances. X times these, made orthonormal,
+    spans nearly all that X acts on; on covariances of real features, the singular values of X
+    times that span equal those of X to a relative error of about 1e-4. Where so many vectors
+    would fill the space, X is decomposed as it is.
 
     The gradient is the subgradient with respect to ``other``; it is summed over the pairs of a
-    novel class before it is multiplied by anything large.
+    novel class before it is multiplied by a large matrix.
 
     Args:
         base: Covariances of base classes.
-        classes: Which of them each novel class is compared with, shape (N, L); a near one first.
+        classes: Base classes that each novel class is compared with, shape (N, L), the nearest
+            first.
         other: Covariances of novel classes, shape (N, D, D).
         m: Ky Fan order.
 
     Returns:
-        Shape (N, L); NaN where a covariance is not finite.
+        Norms, shape (N, L); NaN where a covariance is not finite.
     """
     result: Tensor = _CovarianceDistances.apply(other, base, classes, m)
     return result
@@ -159,14 +157,14 @@ class _CovarianceDistances(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, other: Tensor, base: Spectra, classes: Tensor, m: int) -> Tensor:
         try:
-            # In units of the covariances, or squares of numbers would leave their range.
+            # In units of the covariances, so that squares stay in the range of numbers.
             unit = torch.maximum(base.norms[classes], _largest_variance(other).unsqueeze(1))
             right, images = _singular_vectors(other, base, classes, m, unit[..., None, None])
-        except LinAlgError:  # of NaN, there are no singular values
+        except LinAlgError:  # a covariance is NaN or infinite
             right = other.new_zeros(*classes.shape, m, other.shape[-1])
             images = torch.full_like(right, torch.nan)
         sizes = torch.linalg.vector_norm(images, dim=-1)  # (N, L, m)
-        # As in the norm itself: where there is nothing, the subgradient of least norm.
+        # As in `_KyFanNorm`: where singular values vanish, the subgradient of least norm.
         precision = torch.finfo(right.dtype).eps
         rank_tolerance = max(precision, other.shape[-1] * torch.finfo(other.dtype).eps)
         is_nonzero = sizes > rank_tolerance * sizes.amax(dim=-1, keepdim=True)
@@ -178,7 +176,7 @@ class _CovarianceDistances(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None, None]:
         right, images, inverse = ctx.saved_tensors  # (N, L, m, D) twice, (N, L, m)
         left = images * (-grad_output.unsqueeze(-1) * inverse).unsqueeze(-1)
-        # Wide, whatever the vectors are: weights of pairs may be as small as numbers get.
+        # In float32 also for float16 vectors: float16 has no numbers as small as some weights.
         gradient = left.flatten(1, 2).mT @ right.to(left.dtype).flatten(1, 2)
         return gradient, None, None, None
 
@@ -188,8 +186,8 @@ def _singular_vectors(
 ) -> tuple[Tensor, Tensor]:
     """Return leading right singular vectors of the differences, and their images.
 
-    Images are X times the vectors over ``unit``, which has shape (N, L, 1, 1): left singular
-    vectors times singular values. Shapes (N, L, m, D); or more than m, with zeros.
+    Images are X times the vectors, divided by ``unit`` of shape (N, L, 1, 1): left singular
+    vectors times singular values. Both have shape (N, L, m, D), or zeros beyond m.
     """
     num_dims, num_directions = base.leading.shape[-2:]
     if 2 * num_directions >= num_dims:
@@ -198,18 +196,19 @@ def _singular_vectors(
         right = vectors[..., :m].mT
         return right, (right / unit) @ differences
 
-    # The other covariances' leading directions, from those of the nearest base class, and from
-    # the columns of their own largest variances: they may have what no base class has.
+    # Iterate towards the leading directions of the other covariances. Start from those of the
+    # nearest base class, and from the columns of their own largest variances, because they may
+    # have directions that no base class has.
     num_near = num_directions // 2
     near = base.leading[classes[:, 0]][..., :num_near]
     directions = torch.cat([near, _largest_columns(other, num_directions - num_near)], dim=-1)
-    # Over its largest entry, lest powers of it leave the range of numbers.
+    # Divided by its largest entry, so that its powers stay in the range of numbers.
     scaled = other / _largest_variance(other).view(-1, 1, 1)
     for _ in range(_NUM_STEPS):
         directions = scaled @ directions
     directions = _orthonormal(directions)
 
-    kernels = kernels_for(other)
+    kernels = kernels_for("covariances", other)
     halves = kernels.to_halves(other) if kernels and base.halves else None
     dtype = torch.half if halves else other.dtype
     start = other.new_empty((*classes.shape, num_dims, 2 * num_directions), dtype=dtype)
@@ -226,7 +225,7 @@ def _singular_vectors(
     images = multiply(block)
     if kernels and halves:
         _, rotation = kernels.eigh(kernels.scaled_gram(images), tolerance=1e-5)
-        # Rows of odd lengths are slow to multiply.
+        # A GPU is slow to multiply rows of odd lengths.
         rotation = pad(rotation[..., :m], (0, -m % 8))
     else:
         _, rotation = _eigh(_scaled_gram(images))
@@ -249,7 +248,7 @@ def _scaled_gram(block: Tensor) -> Tensor:
 
 
 def _largest_columns(matrices: Tensor, count: int) -> Tensor:
-    """Return the columns of the largest diagonal entries, shape (..., D, count), about as one."""
+    """Return the columns of the largest diagonal entries, shape (..., D, count), near size one."""
     diagonal = matrices.diagonal(dim1=-2, dim2=-1)
     largest = diagonal.topk(count, dim=-1)
     places = largest.indices.unsqueeze(-2).expand(*matrices.shape[:-1], -1)
@@ -260,16 +259,16 @@ def _largest_columns(matrices: Tensor, count: int) -> Tensor:
 def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
     """Return eigenvalues, the largest in size first, and eigenvectors of symmetric matrices.
 
-    With many eigenvalues at zero, as few examples have, float32 at times does not converge, or
-    gives NaN without a word; float64 then does.
+    Covariances of few examples have many zero eigenvalues. There, float32 sometimes does not
+    converge or silently returns NaN; such matrices are solved in float64.
 
     Raises:
         LinAlgError: If an entry is not finite.
     """
     device, width = matrices.device, matrices.shape[-1]
-    kernels = kernels_for(matrices)
+    kernels = kernels_for("covariances", matrices)
     if kernels and kernels.fits(width, width):
-        # Over the largest entry: the kernel squares entries.
+        # Divided by the largest entry, because the kernel squares entries.
         largest = matrices.abs().amax(dim=(-2, -1), keepdim=True)
         largest = largest.clamp(min=torch.finfo(matrices.dtype).tiny)
         values, vectors = kernels.eigh(matrices / largest)
@@ -283,7 +282,7 @@ def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
         is_solved = False
     if not is_solved:
         if not matrices.isfinite().all():
-            raise LinAlgError("of NaN or infinity, there are no eigenvalues")
+            raise LinAlgError("matrices with NaN or infinity have no eigenvalues")
         values, vectors = torch.linalg.eigh(matrices.double())
     order = values.abs().argsort(dim=-1, descending=True)
     vectors = vectors.gather(-1, order.unsqueeze(-2).expand_as(vectors))
@@ -293,9 +292,10 @@ def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
 
 def _times_difference(base: Tensor, classes: Tensor, other: Tensor, block: Tensor) -> Tensor:
     """Return (base covariance - other covariance) @ block, shape (N, L, D, columns)."""
-    together = block.transpose(1, 2)  # one product for all pairs of a novel class
+    # One product for all pairs of a novel class, and one for all pairs of a base class, so that
+    # each covariance is read once.
+    together = block.transpose(1, 2)
     by_other = (other @ together.flatten(2)).view_as(together).transpose(1, 2)
-    # And one for all pairs of a base class, so that its covariance is read once.
     result = torch.empty_like(block).flatten(0, 1)
     present, number = classes.unique(return_inverse=True)
     members = number.flatten().argsort(stable=True)
@@ -311,21 +311,21 @@ def _times_difference(base: Tensor, classes: Tensor, other: Tensor, block: Tenso
 def _orthonormal(block: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Return an orthonormal basis of the span of columns, shape (..., D, directions).
 
-    Columns that depend on others become zero, or whatever is orthogonal to all.
+    Columns that depend on others become zero, or any vector orthogonal to all.
     """
-    kernels = kernels_for(block)
+    kernels = kernels_for("covariances", block)
     if kernels and kernels.fits(*block.shape[-2:]):
         result: Tensor = kernels.orthonormal(block, dtype or block.dtype)
         return result
-    # By the largest entry first: squares of large or small entries leave the range of numbers.
+    # Divided by the largest entry, because squares may leave the range of numbers.
     tiny = torch.finfo(block.dtype).tiny
     block = block / block.abs().amax(dim=-2, keepdim=True).clamp(min=tiny)
     return torch.linalg.qr(block)[0]
 
 
 def needs_processor(features: Tensor, m: int) -> bool:
-    """Return whether distances of covariances of features, (..., D), wait for the processor."""
+    """Return whether `covariance_distances` of features, (..., D), makes a GPU wait for the CPU."""
     num_dims = features.shape[-1]
     width = min(2 * (m + _EXTRA_DIRECTIONS), num_dims)
-    kernels = kernels_for(features)
+    kernels = kernels_for("covariances", features)
     return kernels is None or not kernels.fits(num_dims, width)

@@ -1,20 +1,119 @@
-"""Meta-training episodes: base classes play the novel ones.
+"""Base classes as meta-training sees them, and episodes in which some of them play novel classes.
 
 Everything is drawn on the device of the features. Shapes: C = base classes, N = meta-novel
 classes, M = meta-base examples, K = shots, D = feature dimension. Pairs of a meta-novel class and a
 meta-base example have shape (N, M); what all meta-novel classes share has shape (1, M).
 """
 
-from typing import NamedTuple, Protocol
+import math
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
 
 from cpaan.gan.config import TrainConfig
-from cpaan.gan.training_data import TrainingData
-from cpaan.protocol.neighbours import draw_by, similarity
+from cpaan.gan.covariance import Spectra, covariances, spectra
+from cpaan.protocol.augmentation import Translation, synthesise
+from cpaan.protocol.config import NeighbourSettings
+from cpaan.protocol.neighbours import check_neighbours, draw_by, similarity
+from cpaan.protocol.tasks import BaseSet, LowShotTask
 
 _LEAST_SIMILARITY = 1e-20
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingData:
+    """Normalised base examples, and the constants of their classes."""
+
+    base: BaseSet
+    scale: float
+    """Factor from normalised features back to features."""
+    spectra: Spectra | None
+    """None where covariances are not compared."""
+    fingerprint: str
+    """Of the examples before they were normalised."""
+
+    @classmethod
+    def prepare(
+        cls,
+        base: BaseSet,
+        config: TrainConfig,
+        *,
+        with_covariances: bool,
+        dtype: torch.dtype = torch.float32,
+    ) -> Self:
+        """Normalise base examples and compute their covariances.
+
+        Classes are sorted by name. Each phase puts its own classes first, but the phases share
+        all base classes, and sorting lets them share the training, too.
+        """
+        scale = base.variance**0.5 if config.normalisation == "spread" else 1.0
+        if not math.isfinite(scale):
+            raise ValueError("the features are too large: the squared features overflow")
+        by_class = base.by_class()
+        features = torch.cat([by_class[number] for number in base.order]).to(dtype) / scale
+        counts = base.counts[torch.tensor(base.order, device=base.counts.device)]
+        normalised = BaseSet(features, counts, [base.names[number] for number in base.order])
+        every = None
+        if with_covariances:
+            matrices = torch.stack([covariances(rows) for rows in normalised.by_class()])
+            every = spectra(matrices, config.ky_fan_order)
+        return cls(base=normalised, scale=scale, spectra=every, fingerprint=base.fingerprint)
+
+    def normalise(self, features: Tensor) -> Tensor:
+        """Return features, shape (..., D), on the scale of the networks."""
+        return features.to(self.base.features.dtype) / self.scale
+
+    @property
+    def is_positive(self) -> bool:
+        """Whether no feature is negative."""
+        return bool((self.base.features >= 0).all())
+
+    @torch.no_grad()
+    def synthesise(
+        self,
+        task: LowShotTask,
+        translate: Translation,
+        *,
+        neighbours: NeighbourSettings,
+        num_synthetic: int,
+        rng: torch.Generator,
+    ) -> Tensor:
+        """Synthesise examples with a translation that was trained on normalised features.
+
+        The base examples of the task must be those that this was prepared from. Returns examples
+        on the scale of the task, shape (problems, novel classes, num_synthetic, D).
+        """
+        normalised = replace(task, base=self.base, shots=self.normalise(task.shots))
+        synthetic = synthesise(
+            normalised, translate, neighbours=neighbours, num_synthetic=num_synthetic, rng=rng
+        )
+        return synthetic.mul_(self.scale).to(task.shots.dtype)
+
+
+def check_training(
+    config: TrainConfig, counts: Tensor, num_dims: int, *, with_covariances: bool = True
+) -> None:
+    """Refuse settings that do not suit base classes with these counts of examples, shape (C,)."""
+    num_base = len(counts)
+    if num_base - config.num_ways < 2:
+        raise ValueError(
+            f"num_ways is {config.num_ways}, but of {num_base} base classes at least 2 must be "
+            "left as meta-base classes (--set num_ways=...)"
+        )
+    smallest = int(counts.min())
+    if config.max_shots > smallest:
+        raise ValueError(
+            f"episode_shots go up to {config.max_shots}, but the smallest base class has "
+            f"{smallest} examples (--set episode_shots=...)"
+        )
+    if with_covariances and config.ky_fan_order > num_dims:
+        raise ValueError(
+            f"ky_fan_order is {config.ky_fan_order}, but features have {num_dims} dimensions "
+            "(--set ky_fan_order=...)"
+        )
+    check_neighbours(config, num_base - config.num_ways)
 
 
 class Episode(NamedTuple):
@@ -25,21 +124,21 @@ class Episode(NamedTuple):
     shot_weights: Tensor  # (K,) sums to one: zero for shots beyond this episode's number
     novel_prototypes: Tensor  # (N, D) of the shots
     class_means: Tensor  # (N, D) of the whole classes, which a low-shot learner never sees
-    real: Tensor  # (N, K, D) what D_n takes for real
+    real: Tensor  # (N, K, D) real examples for D_n
     real_weights: Tensor  # (K,) sums to one
     base_classes: Tensor  # (C - N,) positions of the meta-base classes
     base_prototypes: Tensor  # (C - N, D) of the whole classes
     alpha: Tensor  # (N, C - N) similarity
-    sources: Tensor  # (1 or N, M) which meta-base class an example is of
-    base_examples: Tensor  # (1 or N, M, D)
-    partners: Tensor  # (N, M) which shot of the meta-novel class goes with an example
+    sources: Tensor  # (1, M) meta-base class of each example
+    base_examples: Tensor  # (1, M, D)
+    partners: Tensor  # (N, M) shot of the meta-novel class that goes with an example
     weights: Tensor  # (N, M) of translations to novel classes, in every loss
     sample_weights: Tensor  # (N, M) of the same examples in a class's mean and covariance
     back_weights: Tensor  # (N, M) of translations to base classes
 
 
 class Episodes(Protocol):
-    """Where a training run gets its episodes from."""
+    """Source of the episodes of a training run."""
 
     data: TrainingData
 
@@ -48,13 +147,12 @@ class Episodes(Protocol):
 
 
 class MetaEpisodes:
-    """Episodes of base classes alone: some are taken for novel, the others stay base.
+    """Episodes of base classes alone: some play novel classes, the others stay base.
 
     Holds no random state: equal ``rng`` states give equal episodes, in any process.
     """
 
     def __init__(self, data: TrainingData, config: TrainConfig) -> None:
-        """Keep the data; see `check_training` for what must be true of it."""
         self.data = data
         self._config = config
         self._numbers_of_shots = torch.tensor(config.episode_shots, device=data.base.counts.device)
@@ -90,7 +188,7 @@ class MetaEpisodes:
         )
 
     def _draw_shots(self, classes: Tensor, rng: torch.Generator) -> Tensor:
-        """Draw the most shots of each class, without replacement."""
+        """Draw the largest number of shots of each class, without replacement."""
         base = self.data.base
         keys = _uniforms((len(classes), self._most_examples), rng, classes.device)
         every_row = torch.arange(self._most_examples, device=classes.device)
@@ -115,43 +213,38 @@ def make_episode(
 ) -> Episode:
     """Draw base examples for novel classes, and weigh every pair of the two.
 
-    A novel class's loss is an expectation over base classes by their similarity α. Drawn
-    uniformly, most examples would have no weight at all; drawn for each class by its α, they
-    could not be shared. So one batch is drawn by the mean ᾱ of α over the novel classes, and an
-    example of base class b has weight α_b / ᾱ_b: the same expectation, and every example serves
-    every class. (The other kinds of ``sampling`` are described in `cpaan.protocol.config`.)
+    A novel class's loss is an expectation over base classes by their similarity α. With uniform
+    draws, most examples would have no weight; drawn for each class by its own α, they could not
+    be shared. So one batch is drawn by the mean ᾱ of α over the novel classes, and an example of
+    base class b has weight α_b / ᾱ_b: the same expectation, and every example serves every class.
     """
     prototypes = torch.einsum("nkd,k->nd", shots, shot_weights)
     base_prototypes = data.base.prototypes[base_classes]
     alpha = similarity(prototypes, base_prototypes, config)
-    # The printed scores fall to 1e-40 and beyond. Such weights change no loss, but their products
-    # leave the range of normal numbers, where a processor is ten times slower.
+    # The printed scores fall to 1e-40 and below. Such weights change no loss, but their products
+    # are subnormal numbers, with which a CPU is ten times slower.
     alpha = alpha.masked_fill(alpha < _LEAST_SIMILARITY, 0)
     # Soft scores pair a novel class with all base classes, also where they underflow to zero.
     is_related = alpha > 0 if config.neighbours == "hard" else torch.ones_like(alpha).bool()
     num_novel, num_examples = len(alpha), config.num_base_examples
     share = draw_shares(alpha, is_related, config.sampling)
     device = alpha.device
-    sources = draw_by(share, _uniforms((len(share), num_examples), rng, device))
+    sources = draw_by(share, _uniforms((1, num_examples), rng, device))
     places = _uniforms(sources.shape, rng, device)
     base_examples = data.base.pick(base_classes[sources], places)
 
     pair_alpha = alpha.gather(1, sources.expand(num_novel, -1))  # (N, M)
-    pair_share = share.expand(num_novel, -1).gather(1, sources.expand(num_novel, -1))
     if config.normalised_weights:
-        weights = importance(pair_alpha, pair_share)
-        # A class may find none of its relatives in a shared batch; any examples serve it then.
+        weights = importance(pair_alpha, share.gather(1, sources))
+        # A shared batch may hold no relatives of a class; all examples then count alike.
         weights = weights.masked_fill((weights == 0).all(dim=1, keepdim=True), 1)
         weights = sample_weights = weights / weights.sum(dim=1, keepdim=True)
-        # The other way, a base class's novel classes count by their similarity to it; where each
-        # has drawn its own examples, they already come in that proportion.
-        back = torch.ones_like(pair_alpha)
-        if config.sampling != "per-class":
-            back = pair_alpha / alpha.sum(dim=0)[sources].clamp(min=torch.finfo(alpha.dtype).tiny)
+        # In the other direction, a base class's novel classes count by their similarity to it.
+        back = pair_alpha / alpha.sum(dim=0)[sources].clamp(min=torch.finfo(alpha.dtype).tiny)
         back_weights = back / back.sum()
     else:
         # The formula to the letter: a plain mean over examples of related classes, each loss
-        # multiplied by α; and a plain mean and covariance of all that was translated.
+        # multiplied by α; and a plain mean and covariance of all translated examples.
         pairs = is_related.gather(1, sources.expand(num_novel, -1))
         pairs = (pairs | ~pairs.any(dim=1, keepdim=True)).to(alpha.dtype)
         sample_weights = pairs / pairs.sum(dim=1, keepdim=True)
@@ -180,17 +273,12 @@ def make_episode(
 
 
 def draw_shares(alpha: Tensor, is_related: Tensor, sampling: str) -> Tensor:
-    """Return the probabilities by which base classes are drawn, shape (1 or N, base classes).
+    """Return the probability of each base class to be drawn, shape (1, base classes).
 
-    Args:
-        alpha: Similarity, shape (N, base classes).
-        is_related: Which base classes a novel class is paired with; same shape.
-        sampling: "shared", "per-class" or "uniform"; see `cpaan.protocol.config`.
+    Similarity ``alpha`` and ``is_related`` have shape (N, base classes).
     """
     if sampling == "shared":
         return alpha.mean(dim=0, keepdim=True)
-    if sampling == "per-class":
-        return alpha
     share = is_related.any(dim=0, keepdim=True).to(alpha.dtype)
     return share / share.sum()
 

@@ -1,25 +1,54 @@
-"""Meta-training: the loop, and the state of a run that can stop and go on.
+"""Meta-training: the loop over episodes, with checkpoints.
 
 Shapes: N = meta-novel classes, M = meta-base examples, D = feature dimension.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from cpaan.core.devices import quick_products
-from cpaan.core.randomness import new_rng
+from cpaan.core.devices import Beside, CudaGraph, new_rate, quick_products, set_rate
+from cpaan.core.randomness import new_rng, reseed
 from cpaan.gan.config import TrainConfig
-from cpaan.gan.episodes import Episodes
-from cpaan.gan.gans import Gan, Networks
-from cpaan.gan.steps import LOSSES, TERMS, Step
-from cpaan.training.learning import TrainingDivergedError, check_goes_on
+from cpaan.gan.covariance import needs_processor
+from cpaan.gan.episodes import Episode, Episodes
+from cpaan.gan.gans import Gan, Networks, Translations
+from cpaan.gan.objectives import (
+    Terms,
+    discriminator_objective,
+    discriminator_terms,
+    generator_objective,
+    moment_terms,
+    pair_terms,
+)
+from cpaan.training.learning import TrainingDivergedError, check_resumable
 from cpaan.training.workers import ALONE, Workers
+
+LOSSES = (
+    "novel_discriminator",
+    "base_discriminator",
+    "discriminator_objective",
+    "novel_adversarial",
+    "base_adversarial",
+    "novel_cycle",
+    "base_cycle",
+    "covariance",
+    "prototype",
+    "generator_objective",
+)
+TERMS = ("effective_examples", "least_effective_examples", *LOSSES, "similarity_left_out")
+"""Columns of the history, in the order of computation.
+
+The effective number of translated examples of a class is 1 / Σ weight²: mean and minimum over
+classes. Losses are without their weights, zero where a GAN has no such term; the two objectives are
+the weighted sums. The last one is the share of similarity that the covariance term ignores."""
 
 
 class TrainingRun:
-    """Meta-training of one GAN, from its first episode on or from where it was left."""
+    """Meta-training of one GAN, from its first episode or from a checkpoint."""
 
     def __init__(
         self,
@@ -28,25 +57,20 @@ class TrainingRun:
         config: TrainConfig,
         rng: torch.Generator,
         *,
-        has_way_back: bool | None = None,
+        has_reverse_generator: bool | None = None,
         workers: Workers = ALONE,
     ) -> None:
-        """Draw the networks' weights.
+        """Draw the networks' weights on the device and in the type of the episodes.
 
-        Several workers must make the same calls: see `Step`.
-
-        Args:
-            gan: Which of the four.
-            episodes: Where episodes come from; their device and type are those of the run.
-            config: Everything else.
-            rng: Decides the run.
-            has_way_back: Whether G_b is trained; by default where the GAN has a cycle.
-            workers: Which of how many processes this is.
+        G_b is trained where the GAN has a cycle, or as ``has_reverse_generator`` says. Several
+        workers must make the same calls: see `_TrainingStep`.
 
         Raises:
             ValueError: If the workers cannot share the configured number of episodes evenly.
         """
         workers.check_shares(config.num_episodes)
+        if has_reverse_generator is None:
+            has_reverse_generator = gan.has_cycle
         self.gan = gan
         self.name = gan.name
         self.losses: tuple[str, ...] = LOSSES
@@ -60,15 +84,15 @@ class TrainingRun:
             episodes.data,
             config,
             new_rng(self._seed_word, 0),
-            has_way_back=gan.has_cycle if has_way_back is None else has_way_back,
+            has_reverse_generator=has_reverse_generator,
         )
-        self._step = Step(gan, episodes, self.networks, config, self._seed_word, workers)
+        self._step = _TrainingStep(gan, episodes, self.networks, config, self._seed_word, workers)
         self._history: list[Tensor] = []  # (steps, terms) each
         self._has_diverged = False
 
     @property
     def num_episodes(self) -> int:
-        """How many there are to be, of all workers together."""
+        """Configured number of episodes, of all workers together."""
         return self.config.num_episodes
 
     @property
@@ -85,18 +109,14 @@ class TrainingRun:
         return torch.cat([torch.zeros(0, len(TERMS), dtype=torch.float64), *self._history])
 
     def advance(self, num_episodes: int) -> dict[str, float]:
-        """Train for some more episodes, of all workers together.
-
-        Args:
-            num_episodes: A multiple of the number of workers.
+        """Train for some more episodes of all workers, a multiple of their number.
 
         Returns:
             Means of all terms over these episodes, the same for every worker.
 
         Raises:
             TrainingDivergedError: If a term or, at the end, a weight is not finite; it names the
-                first one. They are looked at once, not in every episode, so that a GPU never
-                waits for it.
+                first one. The check is at the end, so that a GPU never waits for it.
         """
         assert num_episodes % self._workers.count == 0, "every worker has its share"
         rows: list[Tensor] = []
@@ -105,7 +125,7 @@ class TrainingRun:
                 rows.append(self._step(self.episode))
                 self.episode += self._workers.count
         chunk = torch.stack(rows)
-        self._workers.average([chunk])  # so that all of them see when one has diverged
+        self._workers.average([chunk])  # all workers see when one has diverged
         chunk = chunk.cpu()
         is_finite = torch.stack([each.isfinite().all() for each in self.networks.parameters()])
         if not chunk.isfinite().all():
@@ -125,11 +145,7 @@ class TrainingRun:
         raise TrainingDivergedError(f"{self.name} diverged: at episode {episode}, {what}")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that decides how the run goes on.
-
-        Raises:
-            TrainingDivergedError: If it cannot go on.
-        """
+        """Return the state from which a run resumes; refuse the state of a diverged run."""
         if self._has_diverged:
             raise TrainingDivergedError(f"{self.name} has diverged: there is nothing to keep")
         return {
@@ -144,17 +160,17 @@ class TrainingRun:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from where another run of the same kind was.
+        """Resume from the state of another run of the same kind.
 
         Raises:
             ValueError: If that run had another GAN, other data, another seed or other settings,
-                or is past the end of this one; or if it must go on, but with another number of
-                workers, or on another kind of device, which has other random numbers.
+                or is past the end of this one. An unfinished run also needs the same number of
+                workers and the same kind of device, because the random numbers depend on them.
         """
         for name, value in self._identity().items():
             if state[name] != value:
                 raise ValueError(f"it has another {name}: {state[name]} and not {value}")
-        before = type(self.config)(**{**self.config.to_dict(), **state["config"]}).to_dict()
+        before = TrainConfig.from_dict({**self.config.to_dict(), **state["config"]}).to_dict()
         for name, value in self.config.to_dict().items():
             if name != "num_episodes" and before[name] != value:
                 raise ValueError(f"it was trained with {name} = {before[name]} and not {value}")
@@ -163,7 +179,7 @@ class TrainingRun:
                 f"it has {state['episode']} episodes, and {self.config.num_episodes} are wanted"
             )
         if state["episode"] < self.config.num_episodes:
-            check_goes_on(state, self._step.device, self._workers)
+            check_resumable(state, self._step.device, self._workers)
         self.networks.load_state_dict(state["networks"])
         self._step.load_state_dict(state)
         self._history = [state["history"]]
@@ -171,3 +187,197 @@ class TrainingRun:
 
     def _identity(self) -> dict[str, Any]:
         return {"GAN": self.name, "data": self.data, "seed": self._seed_word}
+
+
+class _TrainingStep:
+    """Plays one episode a call, and updates discriminators, then generators.
+
+    A GPU replays the whole step from a CUDA graph, so nothing in it may wait for a result.
+    Independent parts run on streams of their own: the next episode is drawn during this one, and
+    covariances are compared while the discriminators learn.
+
+    Every episode has random streams of its own, which its number decides. Several workers play
+    the next episodes at the same time, one each, and step along the mean of their gradients.
+    """
+
+    def __init__(
+        self,
+        gan: Gan,
+        episodes: Episodes,
+        networks: Networks,
+        config: TrainConfig,
+        seed_word: int,
+        workers: Workers,
+    ) -> None:
+        features = episodes.data.base.features
+        self.device = features.device
+        self._gan, self._episodes, self._networks = gan, episodes, networks
+        self._config, self._seed_word, self._workers = config, seed_word, workers
+        self._for_draws, self._for_noise = (new_rng(0, device=self.device) for _ in range(2))
+        self._drawing, self._comparing, self._base_side = (Beside(self.device) for _ in range(3))
+        self._generators = _adam(networks.generator_parameters(), config.adam_beta1, self.device)
+        self._discriminators = _adam(
+            networks.discriminator_parameters(), config.adam_beta1, self.device
+        )
+        self._row = torch.zeros(len(TERMS), dtype=torch.float64, device=self.device)
+        self._zero = torch.zeros((), dtype=features.dtype, device=self.device)
+        self._reset()
+
+    def _reset(self) -> None:
+        """Discard the next episode and CUDA graphs, whose tensors a loaded state replaces."""
+        self._episode: Episode | None = None
+        self._factor: float | None = None
+        has_covariance = self._gan.has_covariance and self._config.covariance_weight > 0
+        is_capturable = not has_covariance or not needs_processor(
+            self._episodes.data.base.features, self._config.ky_fan_order
+        )
+        functions = [self._teach_discriminators, self._teach_generators, self._finish]
+        if self._workers.count == 1:
+            functions = [self._play]
+        rngs = (self._for_draws, self._for_noise)
+        self._parts = [
+            CudaGraph(function, self.device, rngs, is_capturable=is_capturable)
+            for function in functions
+        ]
+
+    def __call__(self, number: int) -> Tensor:
+        """Play this worker's share of the step that starts at episode ``number``.
+
+        Returns the terms, shape (terms,).
+        """
+        if self._episode is None:
+            reseed(self._for_draws, self._seed_word, 1, number + self._workers.rank)
+            self._episode = self._episodes.draw(self._for_draws)
+        following = number + self._workers.count
+        reseed(self._for_draws, self._seed_word, 1, following + self._workers.rank)
+        reseed(self._for_noise, self._seed_word, 2, number + self._workers.rank)
+        self._anneal(number)
+        for part, optimiser in zip(
+            self._parts, (self._discriminators, self._generators, None), strict=False
+        ):
+            part()
+            if optimiser is not None and self._workers.count > 1:
+                parameters = optimiser.param_groups[0]["params"]
+                self._workers.average([each.grad for each in parameters if each.grad is not None])
+        return self._row.clone()
+
+    def _anneal(self, number: int) -> None:
+        """Set both learning rates if they change at this episode."""
+        config = self._config
+        factor = config.anneal_factor ** (number // config.anneal_every_episodes)
+        if factor == self._factor:
+            return
+        self._factor = factor
+        set_rate(self._generators, config.generator_learning_rate * factor)
+        set_rate(self._discriminators, config.discriminator_learning_rate * factor)
+
+    def _play(self) -> None:
+        self._teach_discriminators()
+        self._teach_generators()
+        self._finish()
+
+    def _teach_discriminators(self) -> None:
+        """Play the episode; compute the discriminators' gradients."""
+        assert self._episode is not None
+        gan, networks, config, episode = self._gan, self._networks, self._config, self._episode
+        with self._drawing():
+            self._following = self._episodes.draw(self._for_draws)
+        self._terms: Terms = dict.fromkeys(TERMS, self._zero)
+        effective = 1 / episode.sample_weights.square().sum(dim=1)
+        self._terms["effective_examples"] = effective.mean()
+        self._terms["least_effective_examples"] = effective.amin()
+        self._moved: Translations = networks.translate(episode, self._for_noise, self._base_side)
+        with self._comparing():
+            self._terms |= moment_terms(gan, episode, self._moved, self._episodes.data, config)
+        if config.adversarial_weight:
+            self._terms |= discriminator_terms(networks, episode, self._moved, self._base_side)
+        self._base_side.wait()
+        if config.adversarial_weight:
+            self._terms["discriminator_objective"] = discriminator_objective(self._terms)
+            _set_gradients(self._discriminators, self._terms["discriminator_objective"])
+        if self._workers.count > 1:  # the CUDA graph ends here, so its streams must join
+            self._comparing.wait()
+            self._drawing.wait()
+
+    def _teach_generators(self) -> None:
+        """Update the discriminators; compute the generators' gradients."""
+        assert self._episode is not None
+        if self._config.adversarial_weight:
+            self._discriminators.step()
+        with _frozen(self._networks.discriminator_parameters()):
+            self._terms |= pair_terms(
+                self._gan,
+                self._networks,
+                self._episode,
+                self._moved,
+                self._config,
+                self._for_noise,
+                self._base_side,
+            )
+        self._base_side.wait()
+        self._comparing.wait()
+        self._terms["generator_objective"] = generator_objective(self._terms, self._config)
+        _set_gradients(self._generators, self._terms["generator_objective"])
+
+    def _finish(self) -> None:
+        """Update the generators; copy the next episode into this one's tensors."""
+        assert self._episode is not None
+        with self._drawing():
+            for current, following in zip(self._episode, self._following, strict=True):
+                current.copy_(following)
+        self._generators.step()
+        self._row.copy_(torch.stack([self._terms[name].detach() for name in TERMS]))
+        self._drawing.wait()
+        del self._moved, self._terms, self._following
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of both optimisers."""
+        return {
+            "generators": self._generators.state_dict(),
+            "discriminators": self._discriminators.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore both optimisers."""
+        for optimiser, name in (
+            (self._generators, "generators"),
+            (self._discriminators, "discriminators"),
+        ):
+            # Keep the options of this run and device: a CUDA graph would not read a learning
+            # rate from a file.
+            (group,) = optimiser.param_groups
+            own = {key: value for key, value in group.items() if key != "params"}
+            optimiser.load_state_dict(state[name])
+            optimiser.param_groups[0].update(own)
+        self._reset()
+
+
+@contextmanager
+def _frozen(parameters: list[nn.Parameter]) -> Iterator[None]:
+    """Treat parameters as constants, so that their gradients are not computed."""
+    for parameter in parameters:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in parameters:
+            parameter.requires_grad_(True)
+
+
+def _set_gradients(optimiser: torch.optim.Adam, loss: Tensor) -> None:
+    """Compute the gradients of one side only."""
+    parameters: list[nn.Parameter] = optimiser.param_groups[0]["params"]
+    gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient
+
+
+def _adam(parameters: list[nn.Parameter], beta1: float, device: torch.device) -> torch.optim.Adam:
+    # The learning rate is set before the first step, and when it is annealed.
+    return torch.optim.Adam(
+        parameters,
+        lr=new_rate(device),
+        betas=(beta1, 0.999),
+        fused=True,
+        capturable=device.type == "cuda",
+    )

@@ -1,10 +1,10 @@
 """The generators G_n, G_b and the discriminators D_n, D_b.
 
 All are three-layer perceptrons with leaky ReLU and without batch normalisation. Weights are drawn
-from an ``rng`` as PyTorch's own linear layers draw them.
+from an ``rng`` on the CPU, with the distribution of PyTorch's linear layers.
 
 Shapes: N = novel classes, M = examples translated into each, D = feature dimension, H = hidden
-dimension, Z = noise dimension, C = base classes, K = shots.
+dimension, Z = noise dimension, K = shots.
 """
 
 import math
@@ -20,18 +20,18 @@ from cpaan.gan.fast.pair_ops import Shared, layer, log_likelihood
 
 
 class Chosen(NamedTuple):
-    """One of a few examples of its class for every pair."""
+    """For every pair, one of a few examples of its class."""
 
     table: Tensor  # (N, K, D)
-    places: Tensor  # (N, M) which of the K
+    places: Tensor  # (N, M) from 0 to K - 1
 
 
 class Generator(nn.Module):
     """Translates examples from one class to another.
 
-    The paper's first layer takes example, prototypes and noise side by side. That is a sum of
-    one product each, so that what pairs of a class and an example share is multiplied once, and
-    only what differs from pair to pair costs a product of all of them.
+    The first layer of the paper takes the concatenated example, prototypes and noise. That is a
+    sum of one product each. So inputs that pairs of a class and an example share are multiplied
+    once, and only inputs that differ from pair to pair are multiplied for every pair.
     """
 
     def __init__(
@@ -42,15 +42,7 @@ class Generator(nn.Module):
         is_positive: bool,
         rng: torch.Generator,
     ) -> None:
-        """Draw the weights.
-
-        Args:
-            num_dims: D.
-            noise_dim: Z; zero for a generator without noise.
-            config: Width, residual and output.
-            is_positive: Whether no feature is negative.
-            rng: On the CPU, whatever the device of the network will be.
-        """
+        """Draw the weights; a ``noise_dim`` of zero makes a generator without noise."""
         super().__init__()
         width = config.hidden_dim
         num_inputs = 3 * num_dims + noise_dim
@@ -71,13 +63,10 @@ class Generator(nn.Module):
     def forward(
         self, examples: Tensor | Chosen, source: Tensor, target: Tensor, noise: Tensor | None = None
     ) -> Tensor:
-        """Translate examples; all shapes broadcast to (N, M, D).
+        """Translate examples from the class of the source prototype to that of the target.
 
-        Args:
-            examples: Shape (1 or N, M, D); their type is that of all products.
-            source: Prototypes of the classes that the examples are of.
-            target: Prototypes of the classes that they shall be of.
-            noise: Shape (N, M, Z).
+        All shapes broadcast to (N, M, D), that of the noise to (N, M, Z). Products are in the
+        type of the examples.
         """
         first = [(examples, self.from_example), (source, self.from_source)]
         first.append((target, self.from_target))
@@ -110,76 +99,57 @@ class Generator(nn.Module):
 
 
 class Answers(NamedTuple):
-    """What a discriminator can say in one episode: classes, and last "fake"."""
+    """Classes that a discriminator can name in one episode, and last "fake"."""
 
-    keys: Tensor  # (answers, H), and zeros
-    biases: Tensor  # (answers,), and minus infinity
+    keys: Tensor  # (answers, H), padded with zeros
+    biases: Tensor  # (answers,), padded with minus infinity
     fake: int
 
 
 class Discriminator(nn.Module):
     """Tells classes apart, and real examples from translated ones.
 
-    Classes change from episode to episode, so that a class is known by its prototype: its logit
+    Classes change from episode to episode, so a class is identified by its prototype: its logit
     is the product of the embedded example and the embedded prototype. A last logit, of the
     example alone, stands for "fake". The layer that embeds an example is linear, and there are
-    fewer answers than examples: it is multiplied into the answers.
+    fewer answers than examples, so it is multiplied into the answers.
     """
 
-    def __init__(
-        self, num_dims: int, num_base: int, config: TrainConfig, rng: torch.Generator
-    ) -> None:
-        """Draw the weights; ``num_base`` is C, of which only the fixed kind has outputs."""
+    def __init__(self, num_dims: int, config: TrainConfig, rng: torch.Generator) -> None:
         super().__init__()
         width = config.hidden_dim
         self.first = _linear(num_dims, width, rng)
         self.hidden = _linear(width, width, rng)
-        self.is_fixed = config.discriminator == "fixed"
-        if self.is_fixed:
-            self.classes = _linear(width, num_base, rng)
-        else:
-            self.embed = _linear(width, width, rng)
-            self.key = _linear(num_dims, width, rng, has_bias=False)
+        self.embed = _linear(width, width, rng)
+        self.key = _linear(num_dims, width, rng, has_bias=False)
         self.fake = _linear(width, 1, rng)
 
-    def answers(
-        self, classes: Tensor, prototypes: Tensor, is_present: Tensor | None = None
-    ) -> Answers:
-        """Return what can be said of examples.
+    def answers(self, prototypes: Tensor, is_present: Tensor | None = None) -> Answers:
+        """Return the answers for classes with these prototypes, shape (classes, D).
 
-        Args:
-            classes: Positions among all base classes, shape (classes,).
-            prototypes: Of those classes, shape (classes, D).
-            is_present: Which of them can be the answer, shape (classes,); by default all.
+        Where ``is_present``, shape (classes,), is False, the class cannot be the answer.
         """
-        if self.is_fixed:
-            keys = torch.cat([self.classes.weight.index_select(0, classes), self.fake.weight])
-            biases = torch.cat([self.classes.bias.index_select(0, classes), self.fake.bias])
-        else:
-            embedded = self.key(prototypes) / math.sqrt(self.embed.out_features)
-            embedded = torch.cat([embedded, self.fake.weight])
-            keys = embedded @ self.embed.weight
-            biases = embedded @ self.embed.bias
-            biases = torch.cat([biases[:-1], biases[-1:] + self.fake.bias])
+        embedded = self.key(prototypes) / math.sqrt(self.embed.out_features)
+        embedded = torch.cat([embedded, self.fake.weight])
+        keys = embedded @ self.embed.weight
+        biases = embedded @ self.embed.bias
+        biases = torch.cat([biases[:-1], biases[-1:] + self.fake.bias])
         if is_present is not None:
             of_classes = biases[:-1].masked_fill(~is_present, -math.inf)
             biases = torch.cat([of_classes, biases[-1:]])
-        if keys.is_cuda:  # which multiplies matrices of odd sizes slowly
+        if keys.is_cuda:  # a GPU is slow to multiply matrices of odd sizes
             missing = -len(keys) % 16
             keys = pad(keys, (0, 0, 0, missing))
             biases = pad(biases, (0, missing), value=-math.inf)
-        return Answers(keys, biases, len(classes))
+        return Answers(keys, biases, len(prototypes))
 
     def log_likelihood(
         self, examples: Tensor, answers: Answers, targets: Tensor | None, weights: Tensor
     ) -> Tensor:
-        """Return Σ weight · log D(target | example) over all examples.
+        """Return Σ weight · log D(target | example) over all examples, shape (..., D).
 
-        Args:
-            examples: Shape (..., D).
-            answers: Those of the episode.
-            targets: Which answer, of a shape that broadcasts to (...); None: "fake".
-            weights: Of a shape that broadcasts to (...).
+        Targets are positions of answers, or None for "fake"; they and the weights broadcast to
+        shape (...).
         """
         batch = examples.shape[:-1]
         if targets is None:
@@ -193,7 +163,7 @@ class Discriminator(nn.Module):
         )
 
     def embed_examples(self, examples: Tensor) -> Tensor:
-        """Return what keys are multiplied with, shape (all examples, H)."""
+        """Return the last hidden layer, which keys are multiplied with, shape (examples, H)."""
         hidden = examples.flatten(0, -2)
         shape = (1, len(hidden))
         for each in (self.first, self.hidden):
@@ -211,7 +181,7 @@ def _shape_of_pairs(parts: Sequence[Tensor | Chosen]) -> tuple[int, int]:
 def _project(
     parts: Sequence[tuple[Tensor | Chosen, nn.Linear]],
 ) -> tuple[list[tuple[Tensor, Tensor]], Shared]:
-    """Return what is left to multiply for every pair, and all other products."""
+    """Return the products that remain for every pair, and the sum of all other products."""
     products: list[tuple[Tensor, Tensor]] = []
     tables: list[_Table] = []
     biases = [each.bias for _, each in parts if each.bias is not None]
@@ -227,11 +197,9 @@ def _project(
 def combine(
     parts: Sequence[tuple[Tensor | Chosen, float]], bias: Tensor | None = None
 ) -> tuple[Tensor | None, Shared]:
-    """Return the signed sum of what differs from pair to pair, and of all the rest.
+    """Return the signed sum of parts that differ from pair to pair, and that of all others.
 
-    Args:
-        parts: Of shapes that broadcast to (N, M, W), and their signs.
-        bias: One more, shape (W,).
+    Parts broadcast to (N, M, W); the bias has shape (W,).
     """
     added = None
     tables: list[_Table] = []
@@ -247,11 +215,10 @@ def combine(
 
 
 _Table = tuple[Tensor, Tensor | None]
-"""Of shape (1 or N, any, W), and (N, M) places in it, where those are chosen."""
+"""Shape (1 or N, any, W), and (N, M) places in it, if any."""
 
 
 def _to_shared(tables: Sequence[_Table], bias: Tensor | None) -> Shared:
-    """Return the sum of tables and a bias."""
     by_example = by_novel = places = None
     for table, chosen in tables:
         if chosen is None and len(table) == 1:
@@ -277,13 +244,7 @@ def _linear(
 ) -> nn.Linear:
     """Return a linear layer with PyTorch's usual weights, but from ``rng``.
 
-    Args:
-        num_inputs: Columns of the weight.
-        num_outputs: Rows of the weight.
-        rng: On the CPU.
-        num_inputs_of_layer: Where this is a part of a larger layer, all inputs of that one: they
-            decide the size of the weights.
-        has_bias: Whether there is a bias; one part of a layer suffices for it.
+    The part of a larger layer has weights of that layer's size, by ``num_inputs_of_layer``.
     """
     layer = nn.utils.skip_init(nn.Linear, num_inputs, num_outputs, bias=has_bias)
     bound = 1 / math.sqrt(num_inputs_of_layer or num_inputs)

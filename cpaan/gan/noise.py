@@ -1,4 +1,4 @@
-"""Noise for G_b, which has to make many examples of a base class from a few novel ones."""
+"""Noise for G_b, which must make many examples of a base class from a few novel ones."""
 
 import torch
 from torch import Tensor, nn
@@ -18,16 +18,12 @@ class GaussianNoise(nn.Module):
         """Draw vectors, shape (*shape, Z), of the device and type of ``like``."""
         return _normal((*shape, self.num_dims), rng, like)
 
-    def penalty(self, like: Tensor) -> Tensor:
-        """Return zero, of the device and type of ``like``: nothing is learnt here."""
-        return like.new_zeros(())
-
 
 class MixtureNoise(nn.Module):
     """A mixture of C Gaussians with trainable means and diagonal deviations, as in DeLiGAN.
 
     z = μ_i + σ_i ε for a component i drawn uniformly. The paper draws σ from N(0, 0.2), so half
-    of them are negative; as ε is symmetric, a sign of σ means nothing.
+    of them are negative; ε is symmetric, so the sign of σ does not matter.
     """
 
     def __init__(
@@ -43,20 +39,16 @@ class MixtureNoise(nn.Module):
         """Draw vectors, shape (*shape, Z), of the device and type of ``like``."""
         component = torch.randint(len(self.means), shape, generator=rng, device=like.device)
         standard = _normal((*shape, self.num_dims), rng, like)
-        # A product picks a component as quickly as an index does, and gradients are sums again.
+        # A product is as quick as an index, and its gradient is summed in a fixed order.
         picked = one_hot(component, len(self.means)).to(like.dtype)
         means, deviations = (each.to(like.dtype) for each in (self.means, self.deviations))
         return picked @ means + (picked @ deviations) * standard
-
-    def penalty(self, like: Tensor) -> Tensor:
-        """Return DeLiGAN's penalty, the mean of (1 - σ)², which keeps components from shrinking."""
-        return (1 - self.deviations).square().mean()
 
 
 def make_noise(
     kind: str, config: TrainConfig, rng: torch.Generator
 ) -> GaussianNoise | MixtureNoise:
-    """Return "gaussian" or "mixture" noise of the configured size."""
+    """Return noise of a kind, "gaussian" or "mixture", of the configured size."""
     if kind == "gaussian":
         return GaussianNoise(config.noise_dim)
     return MixtureNoise(config.noise_dim, config.num_components, config.noise_spread, rng)

@@ -1,30 +1,174 @@
-"""The terms of the paper's objectives, each a function of tensors.
+"""The paper's objectives: each term as a function of tensors, and the sums of terms.
 
-Shapes: N = meta-novel classes, M = meta-base examples, D = feature dimension; (N, M) are pairs of a
-class and an example translated into it.
+All terms are without their weights; terms with a weight of zero are left out. Shapes: N =
+meta-novel classes, M = meta-base examples, D = feature dimension, L = base classes that a novel
+class is compared with; (N, M) are pairs of a class and an example translated into it.
 """
+
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 
 from cpaan.gan.config import TrainConfig
-from cpaan.gan.covariance import Spectra, covariance_distances, spectra
-from cpaan.gan.episodes import Episode
-from cpaan.gan.fast.pair_ops import squared_distance
-from cpaan.gan.networks import Chosen, combine
-from cpaan.protocol.neighbours import draw_by
+from cpaan.gan.covariance import Spectra, covariance_distances
+from cpaan.gan.episodes import Episode, TrainingData
+from cpaan.gan.fast.pair_ops import moments, squared_distance
+from cpaan.gan.gans import Gan, Networks, SideStream, Translations
+from cpaan.gan.networks import Answers, Chosen, Discriminator, combine
+
+Terms = dict[str, Tensor]
+
+
+def generator_objective(terms: Terms, config: TrainConfig) -> Tensor:
+    """Return the objective that the generators minimise; terms that a GAN lacks are zero.
+
+    c-GAN is the first term; cCyc-GAN and cDeLi-GAN add the second and the cycle; cCov-GAN adds
+    the covariance. The prototype term is ours; the paper has it with weight zero.
+    """
+    return (
+        config.adversarial_weight * (terms["novel_adversarial"] + terms["base_adversarial"])
+        + config.cycle_weight * (terms["novel_cycle"] + terms["base_cycle"])
+        + config.covariance_weight * terms["covariance"]
+        + config.prototype_weight * terms["prototype"]
+    )
+
+
+def discriminator_objective(terms: Terms) -> Tensor:
+    """Return the objective that the discriminators minimise."""
+    return terms["novel_discriminator"] + terms["base_discriminator"]
+
+
+def discriminator_terms(
+    networks: Networks, episode: Episode, moved: Translations, beside: SideStream = nullcontext
+) -> Terms:
+    """Return the cross-entropies of discriminators between classes and "fake": the paper's -L_adv.
+
+    Translations are constants here. The part of D_b may run ``beside`` the rest.
+    """
+    terms: Terms = {}
+    if moved.returned is not None:
+        with beside():
+            discriminator, answers = networks.base_discriminator, networks.base_answers(episode)
+            weights = torch.ones_like(moved.base[..., 0]) / episode.sources.numel()
+            real = discriminator.log_likelihood(moved.examples, answers, episode.sources, weights)
+            fake = discriminator.log_likelihood(
+                moved.returned.detach(), answers, None, episode.back_weights
+            )
+            terms["base_discriminator"] = -real - fake
+    discriminator, answers = networks.novel_discriminator, networks.novel_answers(episode)
+    num_novel = len(episode.weights)
+    real = discriminator.log_likelihood(
+        episode.real.to(networks.row_dtype),
+        answers,
+        _novel_labels(episode),
+        episode.real_weights / num_novel,
+    )
+    fake = discriminator.log_likelihood(
+        moved.translated.detach(), answers, None, episode.weights / num_novel
+    )
+    terms["novel_discriminator"] = -real - fake
+    return terms
+
+
+def moment_terms(
+    gan: Gan, episode: Episode, moved: Translations, data: TrainingData, config: TrainConfig
+) -> Terms:
+    """Return the generators' terms of means and covariances of translated classes."""
+    terms: Terms = {}
+    has_covariance = gan.has_covariance and bool(config.covariance_weight)
+    if not has_covariance and not config.prototype_weight:
+        return terms
+    means, covariances = moments(
+        moved.translated, episode.sample_weights, with_covariances=has_covariance
+    )
+    if config.prototype_weight:
+        terms["prototype"] = prototype_loss(means, episode.class_means)
+    if has_covariance:
+        assert data.spectra is not None
+        classes, scores, left_out = choose_covariance_classes(episode, config)
+        terms["covariance"] = covariance_loss(
+            covariances, data.spectra, classes, scores, config.ky_fan_order
+        )
+        terms["similarity_left_out"] = left_out
+    return terms
+
+
+def pair_terms(
+    gan: Gan,
+    networks: Networks,
+    episode: Episode,
+    moved: Translations,
+    config: TrainConfig,
+    rng: torch.Generator,
+    beside: SideStream = nullcontext,
+) -> Terms:
+    """Return the generators' terms of single pairs: adversarial and cycle.
+
+    Terms of base classes may run ``beside`` the rest.
+    """
+    terms: Terms = {}
+    has_cycle = gan.has_cycle and bool(config.cycle_weight)
+    weights = episode.weights / len(episode.weights)  # a mean over novel classes
+    if moved.returned is not None:
+        with beside():
+            if config.adversarial_weight:
+                terms["base_adversarial"] = adversarial_loss(
+                    networks.base_discriminator,
+                    moved.returned,
+                    networks.base_answers(episode),
+                    episode.sources,
+                    episode.back_weights,
+                    config,
+                )
+            if has_cycle:
+                noise = networks.noise(tuple(weights.shape), rng, moved.translated)
+                base_again = networks.novel_to_base(
+                    moved.translated, moved.novel, moved.base, noise
+                )
+                # Not `weights`, which are freed before the streams join.
+                own_weights = episode.weights / len(episode.weights)
+                terms["base_cycle"] = cycle_loss(base_again, moved.examples, own_weights)
+    if config.adversarial_weight:
+        terms["novel_adversarial"] = adversarial_loss(
+            networks.novel_discriminator,
+            moved.translated,
+            networks.novel_answers(episode),
+            _novel_labels(episode),
+            weights,
+            config,
+        )
+    if has_cycle:
+        assert moved.returned is not None
+        novel_again = networks.base_to_novel(moved.returned, moved.base, moved.novel)
+        terms["novel_cycle"] = cycle_loss(novel_again, moved.partners, weights)
+    return terms
+
+
+def adversarial_loss(
+    discriminator: Discriminator,
+    translated: Tensor,
+    answers: Answers,
+    labels: Tensor,
+    weights: Tensor,
+    config: TrainConfig,
+) -> Tensor:
+    """Return the loss of a generator against a discriminator.
+
+    The paper prints minimax: not to be called fake. That loss is blind to which real class an
+    example is taken for, so no gradient points to its own class. The paper's text says
+    "classifying the generated example as y_n", which is the class-directed loss.
+    """
+    if config.generator_loss == "minimax":
+        return discriminator.log_likelihood(translated, answers, None, weights)
+    return -discriminator.log_likelihood(translated, answers, labels, weights)
 
 
 def cycle_loss(restored: Tensor, originals: Tensor | Chosen, weights: Tensor) -> Tensor:
-    """Return the weighted squared distance of examples to what a cycle made of them.
+    """Return the weighted squared distance of restored examples to their originals.
 
-    The formula in print lacks the originals, and would pull all translations to zero; the text
-    has them.
-
-    Args:
-        restored: Shape (N, M, D).
-        originals: Of a shape that broadcasts to it.
-        weights: Shape (N, M).
+    Examples have shape (N, M, D), weights (N, M). The printed formula lacks the originals, and
+    would pull all translations to zero; the paper's text has them.
     """
     added, shared = combine([(originals, 1.0)])
     shape = (weights.shape[0], weights.shape[1])
@@ -33,72 +177,49 @@ def cycle_loss(restored: Tensor, originals: Tensor | Chosen, weights: Tensor) ->
     )
 
 
-def covariance_loss(
-    of_translated: Tensor, base: Spectra, classes: Tensor, scores: Tensor, config: TrainConfig
-) -> Tensor:
-    """Return how far translated classes are from the covariances of related base classes.
-
-    It is blind to the classes' means, which is the point: the adversary places a class, this
-    term keeps its spread.
-
-    Args:
-        of_translated: Covariances of translated classes, shape (N, D, D).
-        base: Covariances of base classes.
-        classes: The base classes that each novel class is compared with, shape (N, L).
-        scores: How much each comparison counts, shape (N, L).
-        config: Ky Fan order, and whether distances are relative.
-    """
-    distances = covariance_distances(base, classes, of_translated, config.ky_fan_order)
-    if config.relative_covariance:
-        # A class of equal examples has no covariance; against the largest norm it is nothing.
-        least = torch.finfo(base.norms.dtype).eps * base.norms.max()
-        distances = distances / base.norms[classes].clamp(min=least)
-    return (scores * distances).sum(dim=1).mean()
-
-
 def prototype_loss(of_translated: Tensor, class_means: Tensor) -> Tensor:
-    """Return the squared distance of translated classes' means to those of the whole classes.
+    """Return the squared distance of translated means to those of the whole classes, (N, D) both.
 
-    Not in the paper. Its losses reproduce the mean of the few shots, noise included; but
-    meta-training knows where the class really is, and this term asks for that place. Shapes:
-    (N, D) both.
+    Not in the paper. Its losses reproduce the mean of the few shots, with their noise; but
+    meta-training knows the true mean of the class, and this term uses it.
     """
     return (of_translated - class_means).square().sum(dim=1).mean()
 
 
+def covariance_loss(
+    of_translated: Tensor, base: Spectra, classes: Tensor, scores: Tensor, ky_fan_order: int
+) -> Tensor:
+    """Return the distance of translated covariances, (N, D, D), to those of related base classes.
+
+    It does not depend on the classes' means: the adversary places a class, this term keeps its
+    spread. Each novel class is compared with its base ``classes``, weighted by ``scores``, (N, L).
+    """
+    distances = covariance_distances(base, classes, of_translated, ky_fan_order)
+    return (scores * distances).sum(dim=1).mean()
+
+
 def choose_covariance_classes(
-    episode: Episode, base: Spectra, config: TrainConfig, rng: torch.Generator
-) -> tuple[Spectra, Tensor, Tensor, Tensor]:
+    episode: Episode, config: TrainConfig
+) -> tuple[Tensor, Tensor, Tensor]:
     """Choose the base classes that every meta-novel class is compared with.
 
-    Returns:
-        Their covariances, the classes (N, L) and scores (N, L), and the mean similarity of the
-        classes that were left out.
+    Returns the classes (N, L), the nearest first, their scores (N, L), and the mean similarity of
+    the classes that are left out.
     """
-    alpha, kind = episode.alpha, config.covariance_classes
-    num_classes = alpha.shape[1]
-    left_out = alpha.new_zeros(())
-    if kind == "mixture":
-        mixed = torch.einsum("nb,bij->nij", alpha, base.matrices[episode.base_classes])
-        base = spectra(mixed, config.ky_fan_order)
-        classes = torch.arange(len(alpha), device=alpha.device).unsqueeze(1)
-        scores = torch.ones_like(classes, dtype=alpha.dtype)
-    elif kind == "sampled":
-        count = min(config.num_covariance_classes, num_classes)
-        uniforms = torch.rand((len(alpha), count), generator=rng, device=alpha.device)
-        chosen = draw_by(alpha, uniforms)
-        classes = episode.base_classes[chosen]
-        scores = torch.full_like(chosen, 1 / count, dtype=alpha.dtype)
+    alpha, num_classes = episode.alpha, episode.alpha.shape[1]
+    is_all = config.covariance_classes == "all"
+    count = num_classes if is_all else min(config.num_covariance_classes, num_classes)
+    scores, chosen = alpha.topk(count, dim=1)
+    left_out = (1 - scores.sum(dim=1)).mean()
+    if config.normalised_weights:
+        scores = scores / scores.sum(dim=1, keepdim=True)
     else:
-        # Sorted, also where all are taken: comparisons start from the nearest class.
-        count = num_classes if kind == "all" else min(config.num_covariance_classes, num_classes)
-        scores, chosen = alpha.topk(count, dim=1)
-        classes = episode.base_classes[chosen]
-        left_out = (1 - scores.sum(dim=1)).mean()
-        if config.normalised_weights:
-            scores = scores / scores.sum(dim=1, keepdim=True)
-    if not config.normalised_weights:
         # The formula to the letter: a mean over related classes of similarity times distance.
         num_related = config.num_neighbours if config.neighbours == "hard" else num_classes
         scores = scores / num_related
-    return base, classes, scores, left_out
+    return episode.base_classes[chosen], scores, left_out
+
+
+def _novel_labels(episode: Episode) -> Tensor:
+    """Return the position of every novel class, shape (N, 1)."""
+    return torch.arange(len(episode.weights), device=episode.weights.device).unsqueeze(1)

@@ -1,6 +1,6 @@
-"""The paper's toy experiment: the four GANs on a spiral, where one can see what they do.
+"""The paper's toy experiment: the four GANs on a spiral in the plane.
 
-Two base classes leave none to play novel ones, so there is no meta-training here: every GAN is
+With two base classes, none can play a novel one, so there is no meta-training here: every GAN is
 trained directly to translate the base arms into the novel ones, of which it sees four points each.
 """
 
@@ -15,15 +15,13 @@ from cpaan.core.randomness import new_rng
 from cpaan.data.synthetic import Spiral, spiral
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.covariance import covariances, ky_fan_norm
-from cpaan.gan.episodes import Episode, make_episode
+from cpaan.gan.episodes import Episode, TrainingData, make_episode
 from cpaan.gan.gans import GANS, check_objective
 from cpaan.gan.loop import TrainingRun
-from cpaan.gan.meta_testing import synthesise_normalised
-from cpaan.gan.training_data import TrainingData
 from cpaan.protocol.augmentation import mean_pairwise_distance
 from cpaan.protocol.neighbours import check_neighbours
 from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem
-from cpaan.training.checkpoints import train_to_end
+from cpaan.training.drive import train_to_end
 
 SPIRAL_CONFIG = TrainConfig(
     num_episodes=1_000,
@@ -41,12 +39,12 @@ SPIRAL_CONFIG = TrainConfig(
     generator_learning_rate=1e-3,
     discriminator_learning_rate=1e-3,
 )
-"""The paper's terms and weights in two dimensions. Chosen before any outcome was looked at."""
+"""The paper's terms and weights in two dimensions, chosen before any result was known."""
 
 
 @dataclass(frozen=True, eq=False)
 class SpiralOutcome:
-    """What one GAN made of the spiral."""
+    """The base points of a spiral, translated by one GAN."""
 
     translated: Tensor  # (2, examples, 2): base points, translated to the left and right arm
     returned: Tensor  # (2, examples, 2): these, translated back to where they came from
@@ -57,10 +55,9 @@ class SpiralOutcome:
 
 
 class SpiralEpisodes:
-    """The same shots in every episode; base points are drawn."""
+    """Episodes with the same normalised shots, shape (2, shots, 2), and drawn base points."""
 
     def __init__(self, data: TrainingData, shots: Tensor, config: TrainConfig) -> None:
-        """Keep normalised base points and shots, shape (2, shots, 2)."""
         self.data = data
         self._shots = shots
         self._config = config
@@ -93,8 +90,8 @@ def run_spiral(
 ) -> SpiralOutcome:
     """Train one of the four GANs on a spiral, and translate all base points with it.
 
-    c-GAN has no way back. As in the paper, a second c-GAN is trained for it: its generator and
-    its discriminator share nothing with those of the first.
+    c-GAN has no reverse generator. As in the paper, a second c-GAN is trained for that direction:
+    its generator and its discriminator share nothing with those of the first.
     """
     for_training, for_sources, for_noise = (new_rng(seed, part) for part in range(3))
     num_arms, num_examples, num_dims = points.base.shape
@@ -102,7 +99,7 @@ def run_spiral(
     gan = GANS[name]
     data = TrainingData.prepare(base, config, with_covariances=gan.has_covariance)
     episodes = SpiralEpisodes(data, data.normalise(points.shots), config)
-    run = TrainingRun(gan, episodes, config, for_training, has_way_back=True)
+    run = TrainingRun(gan, episodes, config, for_training, has_reverse_generator=True)
     train_to_end(run, progress=progress)
 
     def there_and_back(examples: Tensor, source: Tensor, target: Tensor) -> Tensor:
@@ -117,13 +114,8 @@ def run_spiral(
         shots=points.shots.float().unsqueeze(0),
         problems=(Problem(num_shots=points.shots.shape[1], draw=0),),
     )
-    (both,) = synthesise_normalised(
-        task,
-        data,
-        there_and_back,
-        neighbours=config,
-        num_synthetic=num_examples,
-        rng=for_sources,
+    (both,) = data.synthesise(
+        task, there_and_back, neighbours=config, num_synthetic=num_examples, rng=for_sources
     )
     translated, returned = both.double().split(num_dims, dim=-1)
     truth = covariances(points.novel)
@@ -133,11 +125,7 @@ def run_spiral(
 
 
 def check_spiral(config: TrainConfig) -> None:
-    """Refuse settings that do not suit two base classes in the plane.
-
-    Raises:
-        ValueError: With the setting and both numbers.
-    """
+    """Refuse settings that do not suit two base classes in the plane."""
     if config.ky_fan_order > 2:
         raise ValueError(f"ky_fan_order is {config.ky_fan_order}, but the plane has 2 dimensions")
     check_neighbours(config, num_base=2)
@@ -154,10 +142,7 @@ _DIGITS = 3  # of coordinates that go from -6 to 6
 
 
 def to_plain(points: Spiral, outcomes: Mapping[str, SpiralOutcome]) -> dict[str, Any]:
-    """Return a spiral and what GANs made of it as lists and numbers, for a JSON file.
-
-    Coordinates are rounded: enough for a picture, too little to compute with.
-    """
+    """Return a spiral and its translations for a JSON file, rounded to the digits of a picture."""
 
     def rounded(tensor: Tensor) -> list[list[list[float]]]:
         return [
@@ -181,11 +166,7 @@ def to_plain(points: Spiral, outcomes: Mapping[str, SpiralOutcome]) -> dict[str,
 
 
 def from_plain(content: Mapping[str, Any]) -> tuple[Spiral, dict[str, SpiralOutcome]]:
-    """Return what `to_plain` was given, as far as its rounding has left it.
-
-    Raises:
-        ValueError: If a part is missing.
-    """
+    """Return the spiral and the translations that `to_plain` rounded."""
 
     def tensor(values: list[list[list[float]]]) -> Tensor:
         return torch.tensor(values, dtype=torch.float64)
@@ -202,5 +183,5 @@ def from_plain(content: Mapping[str, Any]) -> tuple[Spiral, dict[str, SpiralOutc
             for name, outcome in content["outcomes"].items()
         }
     except KeyError as error:
-        raise ValueError(f"this is no spiral: it lacks {error}") from error
+        raise ValueError(f"this is not a spiral: it lacks {error}") from error
     return points, outcomes

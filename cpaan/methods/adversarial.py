@@ -2,24 +2,46 @@
 Adversarial Augmentation Networks.
 
 A GAN is meta-trained on the base classes to translate examples of related base classes into a class
-of which only a few are known; at meta-test, such examples fill every novel class, and any head
-learns from real and synthetic ones. c-GAN, cCyc-GAN, cDeLi-GAN and cCov-GAN differ in their
-objective. What the paper leaves open is a field of `TrainConfig`.
+of which only a few examples are known. At meta-test, translated examples fill every novel class,
+and any head learns from real and synthetic ones. c-GAN, cCyc-GAN, cDeLi-GAN and cCov-GAN differ in
+their objective. Every choice that the paper leaves open is a field of `TrainConfig`.
 """
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from cpaan.gan.config import TrainConfig
-from cpaan.gan.episodes import MetaEpisodes
-from cpaan.gan.gans import Gan
+from cpaan.core.settings import Settings
+from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
+from cpaan.gan.episodes import MetaEpisodes, TrainingData, check_training
+from cpaan.gan.gans import GANS, Gan, check_objective
 from cpaan.gan.loop import TrainingRun
-from cpaan.gan.meta_testing import synthesise_normalised
-from cpaan.gan.training_data import TrainingData
-from cpaan.methods.base import Keeping, TrainedAugmentation
+from cpaan.methods.base import NO_CHECKPOINT, Checkpointing, TrainedAugmentation
+from cpaan.methods.table_row import IN_PN, Choice, Range, SearchSpace, TableRow, place_of
+from cpaan.protocol.augmentation import num_synthetic_of
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.training.workers import Workers
+
+QUICK: dict[str, Any] = {
+    "num_episodes": 100,
+    "num_ways": 4,
+    "batch_size": 60,
+    "episode_shots": (1, 2, 5),
+    "hidden_dim": 64,
+    "num_covariance_classes": 2,
+    # Learning rates at which so few episodes still teach.
+    "generator_learning_rate": 1e-3,
+    "discriminator_learning_rate": 1e-3,
+}
+EXTENDED_SPACE: SearchSpace = {
+    "prototype_weight": Range(0.5, 100.0, log=True),
+    "residual": Choice("identity", "mean-shift"),
+}
+"""What a search tries of CP-AAN+ beside the parameters of cCov-GAN."""
 
 
 class Adversarial(TrainedAugmentation[TrainingRun]):
@@ -30,17 +52,9 @@ class Adversarial(TrainedAugmentation[TrainingRun]):
         gan: Gan,
         config: EvaluationConfig,
         training: TrainConfig,
-        keeping: Keeping = Keeping(),  # noqa: B008  # it is frozen
+        checkpointing: Checkpointing = NO_CHECKPOINT,
     ) -> None:
-        """Keep the settings.
-
-        Args:
-            gan: Which of the four.
-            config: Heads, and how much is synthesised.
-            training: How the GAN is trained, and from which base classes it translates.
-            keeping: Where its training is kept.
-        """
-        super().__init__(config, keeping)
+        super().__init__(config, checkpointing)
         self._gan = gan
         self._settings = training
 
@@ -52,11 +66,119 @@ class Adversarial(TrainedAugmentation[TrainingRun]):
 
     def synthesise_with(self, run: TrainingRun, task: LowShotTask, rng: torch.Generator) -> Tensor:
         """Translate examples of related base classes."""
-        return synthesise_normalised(
+        return run.episodes.data.synthesise(
             task,
-            run.episodes.data,
             run.networks.base_to_novel,
             neighbours=self._settings,
             num_synthetic=self._num_synthetic(task),
             rng=rng,
         )
+
+
+def _space(gan: Gan) -> SearchSpace:
+    """Return the parameters that this GAN has."""
+    space: dict[str, Range | Choice] = {}
+    if gan.has_cycle:
+        space["cycle_weight"] = Range(0.05, 50, log=True)
+    if gan.has_covariance:
+        space["covariance_weight"] = Range(0.01, 10, log=True)
+        space["ky_fan_order"] = Range(1, 20, log=True)
+    space["neighbours"] = Choice("soft", "hard")
+    space["num_neighbours"] = Range(1, 50, log=True, when=("neighbours", "hard"))
+    space["perplexity"] = Range(1.5, 50, log=True, when=("neighbours", "soft"))
+    if gan.has_cycle:  # only the generator of the way back has noise
+        is_open = gan.noise is None
+        if is_open:
+            space["noise"] = Choice("gaussian", "mixture")
+        space["noise_dim"] = Range(5, 200, log=True)
+        if gan.noise != "gaussian":
+            when = ("noise", "mixture") if is_open else None
+            space["num_components"] = Range(2, 200, log=True, when=when)
+            space["noise_spread"] = Range(0.02, 2, log=True, when=when)
+    space["generator_learning_rate"] = Range(1e-5, 1e-2, log=True)
+    space["discriminator_learning_rate"] = Range(1e-5, 1e-2, log=True)
+    space["mixing_shots"] = Range(0.2, 20.0, log=True)
+    return space
+
+
+@dataclass(frozen=True, kw_only=True)
+class GanRow(TableRow):
+    """The row of one of the four GANs."""
+
+    gan: Gan
+
+    def published_for(self, training: Settings) -> TrainConfig:
+        """Return the paper's settings at the sizes of a study.
+
+        The paper draws one number of shots only, which small episodes may have no room for.
+        """
+        assert isinstance(training, TrainConfig)
+        printed = TrainConfig.as_printed()
+        sizes = {
+            name: getattr(training, name)
+            for name in ("num_episodes", "num_ways", "batch_size", "hidden_dim")
+        }
+        shots = (min(printed.max_shots, training.max_shots),)
+        return printed.with_overrides({**sizes, "episode_shots": shots})
+
+    def check(
+        self,
+        config: Settings,
+        evaluation: EvaluationConfig,
+        num_rows: Mapping[str, int],
+        num_dims: int,
+    ) -> None:
+        """Refuse a training or a number of synthetic examples that does not suit the classes."""
+        super().check(config, evaluation, num_rows, num_dims)
+        assert isinstance(config, TrainConfig)
+        counts = torch.tensor(list(num_rows.values()))
+        check_training(config, counts, num_dims, with_covariances=self.gan.has_covariance)
+        check_objective(self.gan, config)
+        num_synthetic_of(counts, max(evaluation.shots), evaluation)
+
+
+def _row(name: str, gan: Gan, *, is_embedded: bool, **others: Any) -> GanRow:
+    fields: dict[str, Any] = {
+        "group": "CP-AAN",
+        "config": TrainConfig.faithful(),
+        "space": _space(gan),
+        **place_of(is_embedded=is_embedded),
+        **others,
+    }
+    return GanRow(
+        name=f"{name}{IN_PN}" if is_embedded else name,
+        generation=gan.name,
+        gan=gan,
+        published=TrainConfig.as_printed(),
+        published_evaluation=META_TESTING_AS_PRINTED,
+        quick=QUICK,
+        full={"num_episodes": 100_000},
+        quick_head=None if is_embedded else "cosine",
+        make=lambda config, evaluation, checkpointing: Adversarial(
+            gan, evaluation, config, checkpointing
+        ),
+        **fields,
+    )
+
+
+_BEST = GANS["cCov-GAN"]
+
+ROWS = [
+    *(
+        _row(gan.name, gan, is_embedded=is_embedded, is_printed=is_embedded or gan is _BEST)
+        for is_embedded in (False, True)
+        for gan in GANS.values()
+    ),
+    *(
+        _row(
+            "CP-AAN+",
+            _BEST,
+            is_embedded=is_embedded,
+            group="CP-AAN+",
+            config=TrainConfig(),
+            space={**_space(_BEST), **EXTENDED_SPACE},
+        )
+        for is_embedded in (False, True)
+    ),
+]
+"""The paper's four GANs, and cCov-GAN with what goes beyond the paper (CP-AAN+)."""

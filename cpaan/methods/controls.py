@@ -1,25 +1,69 @@
-"""Controls: augmentation without any learning, which every trained generator has to beat.
+"""Controls, which learn nothing before they see the shots: the bar for every trained generator.
 
 Related base examples, chosen as the GANs choose theirs, become synthetic examples of a novel class:
-moved from their class's mean to that of the shots, half of the way, or as they are; and none at
-all. The paper has none of them. Which base classes are related, and what synthetic examples weigh
-beside the shots, is as in the settings of the evaluation.
+moved from their class's mean to that of the shots, half of the way, or as they are; or there are
+none. The paper has none of these rows. Settings of the evaluation decide which base classes are
+related, and how much synthetic examples weigh beside the shots.
+
+Logistic regression (LR) is the baseline of the benchmark. Hariharan & Girshick (2017), Low-shot
+Visual Recognition by Shrinking and Hallucinating Features: softmax regression on the features, on
+batches that hold all classes equally often. Its head is the linear one of `protocol.heads`: by
+default 200 steps at a rate that falls to zero; the benchmark's own 10,000 steps are
+`LINEAR_AS_IN_BENCHMARK` (``--linear benchmark``). With another head, the row is that head without
+augmentation.
 """
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from cpaan.core.settings import Settings
 from cpaan.methods.base import Augmented
-from cpaan.protocol.augmentation import Translation, synthesise
-from cpaan.protocol.config import EvaluationConfig
+from cpaan.methods.table_row import (
+    IN_PN,
+    NO_GENERATION,
+    Make,
+    Range,
+    SearchSpace,
+    TableRow,
+    place_of,
+)
+from cpaan.protocol.augmentation import (
+    Translation,
+    copy,
+    half_mean_shift,
+    mean_shift,
+    num_synthetic_of,
+    synthesise,
+)
+from cpaan.protocol.config import HEADS, EvaluationConfig
+from cpaan.protocol.neighbours import check_neighbours
 from cpaan.protocol.tasks import LowShotTask
+
+CONTROLS: dict[str, Translation | None] = {
+    "none": None,
+    "mean-shift": mean_shift,
+    "half-mean-shift": half_mean_shift,
+    "copy": copy,
+}
+SPACE: SearchSpace = {
+    "perplexity": Range(1.5, 30.0, log=True),
+    "mixing_shots": Range(0.2, 20.0, log=True),
+    "num_synthetic": Range(10, 500, log=True),
+}
+LINEAR_SPACE: SearchSpace = {
+    "linear_learning_rate": Range(0.005, 0.5, log=True),
+    "linear_weight_decay": Range(1e-6, 1e-2, log=True),
+    "linear_num_steps": Range(50, 2_000, log=True),
+}
 
 
 class Control(Augmented):
     """Augmentation by a fixed translation, or none at all."""
 
     def __init__(self, translation: Translation | None, config: EvaluationConfig) -> None:
-        """Keep the translation; None for no augmentation."""
         super().__init__(config)
         self._translation = translation
 
@@ -34,3 +78,48 @@ class Control(Augmented):
             num_synthetic=self._num_synthetic(task),
             rng=rng,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationRow(TableRow):
+    """The row of a control that translates."""
+
+    def check(
+        self,
+        config: Settings,
+        evaluation: EvaluationConfig,
+        num_rows: Mapping[str, int],
+        num_dims: int,
+    ) -> None:
+        """Refuse neighbours and numbers of synthetic examples that do not suit the classes."""
+        super().check(config, evaluation, num_rows, num_dims)
+        check_neighbours(evaluation, len(num_rows))
+        num_synthetic_of(torch.tensor(list(num_rows.values())), max(evaluation.shots), evaluation)
+
+
+def _make(translation: Translation | None) -> Make:
+    return lambda config, evaluation, checkpointing: Control(translation, evaluation)
+
+
+ROWS = [
+    *(
+        (TranslationRow if translation else TableRow)(
+            name=f"{name}{suffix}",
+            group="Control",
+            generation=name if translation else NO_GENERATION,
+            space=SPACE if translation else {},
+            make=_make(translation),
+            **place_of(is_embedded=bool(suffix)),
+        )
+        for suffix in ("", IN_PN)
+        for name, translation in CONTROLS.items()
+    ),
+    TableRow(
+        name="LR",
+        is_printed=True,
+        head="linear",
+        heads=HEADS,
+        space=LINEAR_SPACE,
+        make=_make(None),
+    ),
+]

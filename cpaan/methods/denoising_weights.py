@@ -20,12 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, layer_norm, leaky_relu, normalize
 
-from cpaan.core.settings import Range, SearchSpace
-from cpaan.methods.parts.fake_novel_episodes import (
-    FakeNovelSettings,
-    GeneratedWeights,
-    WeightLearner,
-)
+from cpaan.methods.fake_novel import FakeNovelSettings, GeneratedWeights, WeightLearner
+from cpaan.methods.table_row import Range, SearchSpace, TableRow
 from cpaan.protocol.tasks import BaseSet
 from cpaan.training.layers import draw_linear, drop, set_to_zero
 from cpaan.training.learning import EpisodeRngs
@@ -33,20 +29,12 @@ from cpaan.training.learning import EpisodeRngs
 
 @dataclass(frozen=True, kw_only=True)
 class DenoisingWeightsConfig(FakeNovelSettings):
-    """Everything that decides the denoising, apart from features and seed.
-
-    Raises:
-        ValueError: If a value makes no sense.
-    """
+    """Everything that decides the denoising, apart from features and seed."""
 
     num_episodes: int = 500
-    """Episodes of training."""
     learning_rate: float = 3e-4
-    """At the start."""
     weight_decay: float = 0.1
-    """Share of the matrices that a step takes away, in units of the learning rate."""
     novel_share: float = 200 / 389
-    """Share of an episode's classes that are taken for novel; at least one is, and one is not."""
     num_layers: int = 2
     """Rounds of messages between classes."""
     hidden_dim: int = 256
@@ -94,15 +82,9 @@ SPACE: SearchSpace = {
 def neighbours_of(
     weights: Tensor, num_neighbours: int, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Return each class's nearest other classes, and how much it hears of each.
+    """Return positions of each class's nearest other classes, and the share of each.
 
-    Args:
-        weights: Of length one, shape (classes, D).
-        num_neighbours: How many; all others where there are fewer.
-        temperature: What cosines are multiplied by.
-
-    Returns:
-        Positions and shares that sum to one, both of shape (classes, neighbours).
+    Both have the shape (classes, neighbours), for weights (classes, D) of length one.
     """
     cosines = weights @ weights.T
     cosines = cosines.masked_fill(torch.eye(len(weights), device=weights.device).bool(), -math.inf)
@@ -114,7 +96,6 @@ class Messages(nn.Module):
     """A round of messages: each pair of neighbours makes one, and a class hears their mean."""
 
     def __init__(self, num_in: int, num_out: int, dropout: float, rng: torch.Generator) -> None:
-        """Draw the layer."""
         super().__init__()
         self._dropout = dropout
         self.pair = draw_linear(num_in, num_out, rng)
@@ -137,7 +118,6 @@ class DenoisingNetwork(WeightLearner):
     base_weights: Tensor
 
     def __init__(self, base: BaseSet, config: DenoisingWeightsConfig, rng: torch.Generator) -> None:
-        """Draw all layers but the last, which begins with zeros where it makes corrections."""
         super().__init__(base, config)
         self.register_buffer("base_weights", self.class_directions(base))
         num_dims, hidden, share = base.features.shape[1], config.hidden_dim, config.message_dropout
@@ -154,12 +134,7 @@ class DenoisingNetwork(WeightLearner):
         set_to_zero(self.correction)
 
     def denoise(self, estimates: Tensor, rng: torch.Generator | None = None) -> Tensor:
-        """Return corrected weights of length one, shape (classes, D).
-
-        Args:
-            estimates: Of length one, shape (classes, D), in any order.
-            rng: For noise and dropout; None: without.
-        """
+        """Correct weights of length one, shape (classes, D); with an rng, as in training."""
         config = self._config
         # Before there is noise: who is near is no part of what has to be learnt.
         graph = neighbours_of(estimates, config.num_neighbours, config.temperature)
@@ -181,7 +156,7 @@ class DenoisingNetwork(WeightLearner):
         return self.denoise(normalize(estimates, dim=-1), rng)
 
     def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
-        """Return the whole loss, the queries' cross-entropy and the squared distance of weights."""
+        """Return the loss, the queries' cross-entropy and the squared distance of weights."""
         episode = self.draw(rngs)
         weights = self.weights(episode.base, episode.supports, rngs.device)
         query_loss = cross_entropy(self.scores(episode.queries, weights), episode.labels)
@@ -199,7 +174,18 @@ class DenoisingWeights(GeneratedWeights[DenoisingWeightsConfig]):
     """Denoised weights as a row of the table."""
 
     NAME = "DenoisingWeights"
+    LEARNER = DenoisingNetwork
 
-    def new_learner(self, base: BaseSet, rng: torch.Generator) -> DenoisingNetwork:
-        """Draw the network."""
-        return DenoisingNetwork(base, self._config, rng)
+
+ROWS = [
+    TableRow(
+        name="wDAE",
+        group="Later",
+        representation="wDAE",
+        config=DenoisingWeightsConfig(),
+        published=PUBLISHED,
+        space=SPACE,
+        quick={"num_episodes": 100},
+        make=lambda config, evaluation, checkpointing: DenoisingWeights(config, checkpointing),
+    )
+]

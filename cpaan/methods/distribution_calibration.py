@@ -24,9 +24,10 @@ import torch
 from torch import Tensor
 
 from cpaan.core.randomness import draw_word, new_rng
-from cpaan.core.settings import Range, SearchSpace, Settings
+from cpaan.core.settings import Settings
 from cpaan.methods.base import Augmented
-from cpaan.protocol.config import EvaluationConfig
+from cpaan.methods.table_row import Range, SearchSpace, TableRow
+from cpaan.protocol.config import HEADS, EvaluationConfig
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 
 _ROWS_PER_BLOCK = 8192
@@ -34,11 +35,7 @@ _ROWS_PER_BLOCK = 8192
 
 @dataclass(frozen=True, kw_only=True)
 class DistributionCalibrationConfig(Settings):
-    """Everything that decides the samples, apart from features and seed.
-
-    Raises:
-        ValueError: If a value makes no sense.
-    """
+    """Everything that decides the samples, apart from features and seed."""
 
     tukey_power: float = 0.75
     """Power to which features are raised, of their size where they are below zero; 1: as they
@@ -148,7 +145,6 @@ class DistributionCalibration(Augmented):
     """Heads on transformed shots and on samples of calibrated Gaussians."""
 
     def __init__(self, config: DistributionCalibrationConfig, evaluation: EvaluationConfig) -> None:
-        """Keep the settings, and prepare the heads."""
         super().__init__(evaluation)
         self._settings = config
         self._known: tuple[BaseSet, BaseSet] | None = None
@@ -168,12 +164,7 @@ class DistributionCalibration(Augmented):
         return super().predict(self.represent(queries))
 
     def synthesise(self, task: LowShotTask, rng: torch.Generator) -> Tensor:
-        """Sample for every problem; one problem's samples do not depend on which others there are.
-
-        Args:
-            task: Transformed.
-            rng: Decides the samples.
-        """
+        """Sample for every problem of a transformed task, each independent of the others."""
         assert self._known is not None, "fit transforms the base examples first"
         config = self._settings
         base = self._known[config.transformed_base]
@@ -189,3 +180,18 @@ class DistributionCalibration(Augmented):
                 task.support(problem), base, spread, config, for_problem
             )
         return synthetic
+
+
+ROWS = [
+    TableRow(
+        name="DC",
+        group="Later",
+        generation="calibration",
+        head="linear",
+        heads=HEADS,
+        config=DistributionCalibrationConfig(),
+        published=PUBLISHED,
+        space=SPACE,
+        make=lambda config, evaluation, checkpointing: DistributionCalibration(config, evaluation),
+    )
+]

@@ -2,8 +2,9 @@
 and Hallucinating Features.
 
 Base classes are clustered, and pairs of clusters of two classes that differ alike make analogies: a
-is to b as c is to d. A network learns b from a, c and d, and then moves a shot of a novel class as
-any base class goes from one of its clusters to another, until the class has twenty examples.
+is to b as c is to d. A network learns b from a, c and d, such that it is near and that a frozen
+classifier of base classes takes it for its class. It then moves a shot of a novel class as any base
+class goes from one of its clusters to another, until the class has twenty examples.
 
 Chosen where the source's recipe (`PUBLISHED`) does not suit other features: the network's output is
 added to a + (d - c), because what is learnt from few clusters alone blurs; features are divided by
@@ -11,36 +12,72 @@ the spread within base classes, so that both losses mean the same for all of the
 from rows; shots take turns as seeds, because random ones weigh them by chance, which cost two
 points at five shots on real features. The last ReLU is there where features have one. The frozen
 classifier, which the source takes from its backbone where it can, is softmax regression on base
-rows. `cpaan.methods.parts.analogy_network` has what is learnt.
+rows.
 
-Shapes: P = problems, N = novel classes, S = synthetic examples of a class, D = feature dimension.
+Shapes: P = problems or pairs of clusters, N = novel classes, S = synthetic examples of a class,
+C = base classes, M = clusters of a class, D = feature dimension.
 """
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy, linear, relu
 
-from cpaan.core.randomness import draw_word, new_rng, spawn
-from cpaan.core.settings import Choice, Range, SearchSpace
-from cpaan.methods.base import Keeping, TrainedAugmentation
-from cpaan.methods.parts.analogy_network import AnalogyNetwork, AnalogySettings
-from cpaan.methods.parts.grouped_heads import GroupedHeads
+from cpaan.core.randomness import draw_word, new_rng
+from cpaan.methods.analogies import Clusters, cluster_classes, mine_analogies
+from cpaan.methods.base import NO_CHECKPOINT, Checkpointing, TrainedAugmentation
+from cpaan.methods.table_row import Choice, Range, SearchSpace, TableRow, place_of
 from cpaan.protocol.config import EvaluationConfig
-from cpaan.protocol.heads import HEAD_CLASSES
 from cpaan.protocol.tasks import BaseSet, LowShotTask
-from cpaan.training.learning import LearningRun
+from cpaan.training.layers import draw_linear, set_to_zero
+from cpaan.training.learning import EpisodeRngs, Learner, LearningRun, LearningSettings
 from cpaan.training.workers import Workers
+
+_CLASSIFIER_BATCH_SIZE, _CLASSIFIER_RATE, _CLASSIFIER_DECAY = 1_000, 0.05, 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
-class HallucinationConfig(AnalogySettings):
-    """Everything that decides feature hallucination, apart from features and seed.
+class HallucinationConfig(LearningSettings):
+    """Everything that decides feature hallucination, apart from features and seed."""
 
-    Raises:
-        ValueError: If a value makes no sense.
-    """
+    num_episodes: int = 5_000
+    """Batches of training."""
+    batch_size: int = 256
+    """Analogies of a batch."""
+    learning_rate: float = 3e-4
+    weight_decay: float = 0.1
+
+    num_clusters: int = 20
+    """Of each base class; as many as it has rows, where those are fewer."""
+    num_cluster_steps: int = 20
+    """Iterations of k-means."""
+    cluster_start: Literal["rows", "sphere"] = "rows"
+    """Where k-means starts: at random rows, or at random points at distance one from zero, of which
+    those that no row is nearest to become random rows after the first iteration."""
+    most_pairs: int | None = None
+    """Look for analogies between so many random pairs of each class's clusters; none: all."""
+    least_cosine: float = 0.0
+    """Analogies are those whose differences have a larger cosine."""
+
+    normalisation: Literal["spread", "none"] = "spread"
+    """Of features. Spread: by one number, so that the variance within base classes is one in a
+    dimension, on average."""
+    hidden_dim: int = 512
+    """Width of both hidden layers."""
+    residual: bool = True
+    """Whether the network's output is added to a + (d - c), where it then starts."""
+    output: Literal["match", "linear", "relu"] = "match"
+    """Of the network; match: ReLU where no feature is negative, otherwise linear."""
+    squared_error_weight: float = 10.0
+    """Weight of the mean squared error beside the cross-entropy of the frozen classifier."""
+    num_classifier_steps: int = 300
+    """Batches that the frozen classifier of base classes is trained for."""
+
+    seeds: Literal["in-turn", "random"] = "in-turn"
+    """Which shots are moved: each as often as any other, or random ones, some more often."""
 
     max_per_class: int = 20
     """Examples of a novel class, shots and synthetic ones together; with more shots there are no
@@ -51,9 +88,18 @@ class HallucinationConfig(AnalogySettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._refuse_unless_positive("max_per_class")
+        self._refuse_unless_positive(
+            "batch_size", "num_cluster_steps", "hidden_dim", "num_classifier_steps", "max_per_class"
+        )
+        self._refuse_negative("squared_error_weight", "least_cosine")
+        if self.most_pairs is not None:
+            self._refuse_unless_positive("most_pairs")
         if self.mixing_shots is not None:
             self._refuse_unless_positive("mixing_shots")
+        if self.num_clusters < 2:
+            raise ValueError(f"num_clusters must be 2 or more, got {self.num_clusters}")
+        if self.least_cosine >= 1:
+            raise ValueError(f"least_cosine must be below 1, got {self.least_cosine}")
 
 
 PUBLISHED = HallucinationConfig(
@@ -81,24 +127,192 @@ SPACE: SearchSpace = {
 }
 
 
-class Hallucination(TrainedAugmentation[LearningRun]):
-    """Augmentation by analogies, up to a number of examples that shots count towards.
+class AnalogyNetwork(Learner):
+    """The network, and the clusters and analogies that it learns from."""
 
-    Problems that lack the same number of examples have heads of their own, and the scores that they
-    would have alone.
-    """
+    TERMS = ("hallucination_loss", "cross_entropy", "squared_error")
+
+    unit: Tensor
+    centroids: Tensor  # (C, M, D) in units of ``unit``, classes in the order of ``base``
+    counts: Tensor  # (C,) clusters of each class
+    first: Tensor
+    second: Tensor
+    classes: Tensor
+    third: Tensor
+    fourth: Tensor
+    cosines: Tensor
+    class_weight: Tensor  # (C, D) of the frozen classifier
+    class_bias: Tensor
+
+    def __init__(self, base: BaseSet, config: HallucinationConfig, seed: int) -> None:
+        """Draw the weights; clusters and analogies wait for `prepare`."""
+        super().__init__()
+        if int((base.counts >= 2).sum()) < 2:
+            raise ValueError(
+                f"analogies need two base classes with two rows each; of {len(base.counts)}, "
+                f"{int((base.counts >= 2).sum())} have"
+            )
+        base.check_finite()
+        self._base = base
+        self._config = config
+        self._seed = seed
+        self._kept: Tensor | None = None
+        num_classes, num_dims = len(base.counts), base.features.shape[1]
+        num_clusters = min(config.num_clusters, int(base.counts.max()))
+        num_pairs = math.comb(num_clusters, 2)
+        if config.most_pairs is not None:
+            num_pairs = min(num_pairs, config.most_pairs)
+        is_positive = bool((base.features >= 0).all())
+        self._is_rectified = config.output == "relu" or (config.output == "match" and is_positive)
+        unit = math.sqrt(base.variance / num_dims) if config.normalisation == "spread" else 1.0
+        self.register_buffer("unit", torch.tensor(unit))
+        self.register_buffer("centroids", torch.zeros(num_classes, num_clusters, num_dims))
+        self.register_buffer("counts", torch.zeros(num_classes, dtype=torch.long))
+        for name in ("first", "second"):
+            self.register_buffer(name, torch.zeros(num_pairs, dtype=torch.short))
+        of_classes = {"classes": torch.int, "third": torch.short, "fourth": torch.short}
+        for name, dtype in {**of_classes, "cosines": torch.float32}.items():
+            self.register_buffer(name, torch.zeros(num_classes, num_pairs, dtype=dtype))
+        self.register_buffer("class_weight", torch.zeros(num_classes, num_dims))
+        self.register_buffer("class_bias", torch.zeros(num_classes))
+
+        rng = new_rng(seed, 0)
+        self.hidden = draw_linear(3 * num_dims, config.hidden_dim, rng)
+        self.second_hidden = draw_linear(config.hidden_dim, config.hidden_dim, rng)
+        self.last = draw_linear(config.hidden_dim, num_dims, rng)
+        if config.residual:
+            set_to_zero(self.last)
+
+    def prepare(self) -> None:
+        """Cluster the base classes, find the analogies, and train the frozen classifier; once.
+
+        Analogies are a part of the state: a trained network keeps those of its training.
+        """
+        if self._kept is not None:
+            return
+        if not self.counts.any():
+            config = self._config
+            clusters = cluster_classes(
+                self._base,
+                config.num_clusters,
+                new_rng(self._seed, 1, 0),
+                num_iterations=config.num_cluster_steps,
+                start=config.cluster_start,
+            )
+            clusters = Clusters(clusters.centroids / self.unit, clusters.counts)
+            found = mine_analogies(
+                clusters, most_pairs=config.most_pairs, rng=new_rng(self._seed, 1, 1)
+            )
+            for part in (clusters, found):
+                for name, value in part._asdict().items():
+                    getattr(self, name).copy_(value)
+            weight, bias = _train_classifier(
+                self._base, config.num_classifier_steps, new_rng(self._seed, 1, 2)
+            )
+            self.class_weight.copy_(weight * self.unit)
+            self.class_bias.copy_(bias)
+        self._kept = (self.cosines > self._config.least_cosine).flatten().nonzero().squeeze(1)
+        if not len(self._kept):
+            raise ValueError(
+                f"no analogy has a cosine above {self._config.least_cosine}; the largest is "
+                f"{float(self.cosines.max()):.3g}"
+            )
+
+    def forward(self, seeds: Tensor, third: Tensor, fourth: Tensor) -> Tensor:
+        """Return what is to a seed as d is to c; all in units of ``unit``, shape (..., D)."""
+        hidden = relu(self.hidden(torch.cat([seeds, third, fourth], dim=-1)))
+        output = self.last(relu(self.second_hidden(hidden)))
+        if self._config.residual:
+            output = output + seeds + (fourth - third)
+        return relu(output) if self._is_rectified else output
+
+    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
+        """Return the loss of some analogies, and its two parts."""
+        self.prepare()
+        assert self._kept is not None
+        num_pairs, config, device = len(self.first), self._config, self.unit.device
+        shape = (2, config.batch_size)
+        which, way = torch.rand(shape, generator=rngs.device, device=device, dtype=torch.float64)
+        number = self._kept[(which * len(self._kept)).long()]
+        own, pair = number // num_pairs, number % num_pairs
+        # Every analogy holds the other way round, too.
+        ends = torch.stack([self.first[pair], self.second[pair]]).long()
+        its_ends = torch.stack([self.third.flatten()[number], self.fourth.flatten()[number]]).long()
+        is_turned = way < 0.5
+        first, second = torch.where(is_turned, ends.flip(0), ends)
+        third, fourth = torch.where(is_turned, its_ends.flip(0), its_ends)
+        other = self.classes.flatten()[number].long()
+        wanted = self.centroids[own, second]
+        made = self(
+            self.centroids[own, first], self.centroids[other, third], self.centroids[other, fourth]
+        )
+        logits = linear(made, self.class_weight, self.class_bias)
+        of_class = cross_entropy(logits, own)
+        error = (made - wanted).square().mean()
+        return [of_class + config.squared_error_weight * error, of_class, error]
+
+    @torch.no_grad()
+    def hallucinate(self, supports: Tensor, num_examples: int, rng: torch.Generator) -> Tensor:
+        """Make examples of novel classes, shape (N, num_examples, D), from shots (N, K, D).
+
+        Each is a shot, moved as from one to another random cluster of a random base class. A larger
+        number of examples begins with those of a smaller one.
+        """
+        self.prepare()
+        num_novel, num_shots, num_dims = supports.shape
+        drawn = torch.rand((num_examples, 4, num_novel), generator=rng, dtype=torch.float64)
+        for_seed, for_class, for_third, for_fourth = drawn.to(supports.device).permute(1, 2, 0)
+        seed = (for_seed * num_shots).long()
+        if self._config.seeds == "in-turn":
+            seed = (seed[:, :1] + torch.arange(num_examples, device=seed.device)) % num_shots
+        seed = seed.unsqueeze(-1).expand(-1, -1, num_dims)
+        classes = (for_class * len(self.counts)).long()
+        counts = self.counts[classes]
+        third = (for_third * counts).long()
+        fourth = (third + 1 + (for_fourth * (counts - 1)).long()) % counts  # another one
+        made = self(
+            supports.gather(1, seed) / self.unit,
+            self.centroids[classes, third],
+            self.centroids[classes, fourth],
+        )
+        return made * self.unit
+
+
+def _train_classifier(base: BaseSet, num_steps: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Train softmax regression on base rows; return weights (C, D) and biases (C,)."""
+    device, num_classes = base.features.device, len(base.counts)
+    centre = base.prototypes.float().mean(dim=0)
+    spread = base.variance + float((base.prototypes.float() - centre).square().sum(dim=1).mean())
+    weight = torch.zeros(num_classes, len(centre), device=device, requires_grad=True)
+    bias = torch.zeros(num_classes, device=device, requires_grad=True)
+    optimiser = torch.optim.Adam([weight, bias], weight_decay=_CLASSIFIER_DECAY)
+    classes = torch.arange(num_classes, device=device)
+    classes = classes.repeat_interleave(max(1, round(_CLASSIFIER_BATCH_SIZE / num_classes)))
+    with torch.enable_grad():
+        for number in range(num_steps):
+            uniforms = torch.rand(len(classes), generator=rng, dtype=torch.float64).to(device)
+            rows = (base.pick(classes, uniforms).float() - centre) / math.sqrt(spread)
+            loss = cross_entropy(linear(rows, weight, bias), classes)
+            weight.grad, bias.grad = torch.autograd.grad(loss, [weight, bias])
+            optimiser.param_groups[0]["lr"] = _CLASSIFIER_RATE * (1 - number / num_steps)
+            optimiser.step()
+    weight = weight.detach() / math.sqrt(spread)
+    return weight, bias.detach() - weight @ centre
+
+
+class Hallucination(TrainedAugmentation[LearningRun]):
+    """Augmentation by analogies, up to a number of examples that shots count towards."""
 
     def __init__(
         self,
         config: HallucinationConfig,
         evaluation: EvaluationConfig,
-        keeping: Keeping = Keeping(),  # noqa: B008  # it is frozen
+        checkpointing: Checkpointing = NO_CHECKPOINT,
     ) -> None:
-        """Keep the settings; how synthetic examples weigh is for ``config`` to say."""
+        """Let ``config`` decide how synthetic examples weigh, and ``evaluation`` the rest."""
         weighing = {"mixing_shots": config.mixing_shots, "mixing_weight": None}
-        super().__init__(evaluation.with_overrides(weighing), keeping)
+        super().__init__(evaluation.with_overrides(weighing), checkpointing)
         self._settings = config
-        self._grouped = GroupedHeads(self._config)
 
     def new_run(self, base: BaseSet, rng: torch.Generator, workers: Workers) -> LearningRun:
         """Draw the network."""
@@ -108,18 +322,10 @@ class Hallucination(TrainedAugmentation[LearningRun]):
 
     def synthesise_with(
         self, run: LearningRun, task: LowShotTask, rng: torch.Generator
-    ) -> Tensor | None:
-        """Hallucinate what problems lack, all of them the same number; None if that is none."""
-        synthetic = torch.stack(self._hallucinate(run, task, rng))
-        return synthetic if synthetic.shape[2] else None
-
-    def _hallucinate(
-        self, run: LearningRun, task: LowShotTask, rng: torch.Generator
     ) -> list[Tensor]:
         """Return what each problem lacks, P times shape (N, S, D); S may be zero.
 
-        There is a stream for each draw, so that what problems have does not depend on which others
-        there are.
+        A stream for each draw keeps a problem's examples independent of the other problems.
         """
         assert isinstance(run.learner, AnalogyNetwork)
         word, made = draw_word(rng), []
@@ -133,23 +339,21 @@ class Hallucination(TrainedAugmentation[LearningRun]):
             )
         return made
 
-    def fit(self, task: LowShotTask, rng: torch.Generator) -> None:
-        """Train once for these base examples; hallucinate and fit heads at every call."""
-        for_synthesis, *for_heads = self._spawn_for_fit(rng)
-        for_training, for_sources = spawn(for_synthesis, 2)
-        run = self._training.run_for(task.base, for_training)
-        self.origin = self._training.origin
-        synthetic = self._hallucinate(run, task, for_sources)
-        self.take_note_of(synthetic)
-        rng_of_head = dict(zip(HEAD_CLASSES, for_heads, strict=True))
-        # All groups have the stream that one would have alone.
-        self._grouped.fit(task, synthetic, lambda name, count: _again(rng_of_head[name]))
 
-    def predict(self, queries: Tensor) -> Mapping[str, Tensor]:
-        """Return each head's scores."""
-        return self._grouped.scores(queries)
+def _row(name: str, *, is_embedded: bool) -> TableRow:
+    place: dict[str, Any] = {**place_of(is_embedded=is_embedded), "head": "linear"}
+    return TableRow(
+        name=name,
+        group=name,
+        generation="LR w/ A.",
+        is_printed=True,
+        config=HallucinationConfig(),
+        published=PUBLISHED,
+        space=SPACE,
+        quick={"num_episodes": 100, "num_clusters": 10},
+        make=Hallucination,
+        **place,
+    )
 
 
-def _again(rng: torch.Generator) -> torch.Generator:
-    """Return a copy, in the same state."""
-    return torch.Generator(rng.device).set_state(rng.get_state())
+ROWS = [_row("FH", is_embedded=False), _row("P-FH", is_embedded=True)]

@@ -22,15 +22,15 @@ B = base classes of the phase, N = novel classes, Q = queries.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot, relu
 
-from cpaan.core.settings import Range, SearchSpace
 from cpaan.methods.base import MetaLearned
+from cpaan.methods.table_row import Range, SearchSpace, TableRow
 from cpaan.protocol.config import OWN
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.training.few_shot_episodes import FewShotEpisodes, percent_right
@@ -42,11 +42,7 @@ _MOST_BASE_SHOTS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class MAMLConfig(PerceptronSettings, EpisodeSettings, LearningSettings):
-    """Everything that decides MAML, apart from features and seed.
-
-    Raises:
-        ValueError: If a value makes no sense.
-    """
+    """Everything that decides MAML, apart from features and seed."""
 
     head: Literal["shared", "prototype"] = "shared"
     """How the rows of the head begin: all alike, or at the prototypes (Proto-MAML)."""
@@ -80,9 +76,7 @@ class MAMLConfig(PerceptronSettings, EpisodeSettings, LearningSettings):
     dropout: float = 0.8
     """Share of the input that is left out in training, of a row the same in all steps."""
     weight_decay: float = 2.0
-    """Share of the matrices that a step takes away, in units of the learning rate."""
     learning_rate: float = 1e-3
-    """Of the training, at the start."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -171,11 +165,6 @@ class AdaptedNetwork(Perceptron):
     _config: MAMLConfig
 
     def __init__(self, base: BaseSet, config: MAMLConfig, rng: torch.Generator) -> None:
-        """Draw the body's weights; ``rng`` is on the CPU.
-
-        Raises:
-            ValueError: If there are too few examples, or they or their squares are not finite.
-        """
         super().__init__(base, config, rng)
         self.episodes = FewShotEpisodes(base, config)
         if config.head == "prototype":
@@ -228,11 +217,7 @@ class AdaptedNetwork(Perceptron):
     ) -> Weights:
         """Return the weights after some steps of gradient descent on each task's supports.
 
-        Args:
-            weights: Before the first step.
-            support: Of all tasks.
-            num_steps: How many.
-            is_training: Whether gradients are to flow through the steps, back to ``weights``.
+        In training, gradients flow through the steps, back to ``weights``.
         """
         rate = self._config.inner_learning_rate
         row_rate = rate * support.num_classes if self._config.scales_rows else rate
@@ -259,12 +244,7 @@ class AdaptedNetwork(Perceptron):
         return losses.view_as(labels) @ support.shares / support.num_classes
 
     def query_logits(self, supports: Tensor, queries: Tensor) -> Tensor:
-        """Return logits of normalised queries (T, R, D) after adaptation: (T, R, C).
-
-        Args:
-            supports: Normalised, shape (T, C, K, D).
-            queries: Shape (T, R, D).
-        """
+        """Return logits (T, R, C) of queries (T, R, D) after adaptation to (T, C, K, D)."""
         support = Support.of(supports)
         num_steps = self._config.num_inner_steps
         weights = self.adapt(self.begin(support), support, num_steps, is_training=True)
@@ -288,23 +268,18 @@ class MAML(MetaLearned[MAMLConfig]):
     """A network that is adapted to all classes, base and novel ones together."""
 
     NAME = "MAML"
-
-    def new_learner(self, base: BaseSet, rng: torch.Generator) -> AdaptedNetwork:
-        """Draw the network."""
-        return AdaptedNetwork(base, self._config, rng)
+    LEARNER = AdaptedNetwork
 
     @torch.no_grad()
     def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
-        """Adapt the network to each problem.
-
-        One by one: in the benchmark, a problem's 10,140 supports have some 100 MB of hidden
-        layers and logits, and its adapted weights, which are kept, have 3 MB.
-        """
+        """Adapt the network to each problem."""
         assert isinstance(run.learner, AdaptedNetwork)
         network = self._network = run.learner
         most = self._num_base_shots(max(problem.num_shots for problem in task.problems))
         base = network.normalise(task.draw_exemplars(most, rng)).unsqueeze(0)
         self._weights = []
+        # One by one: in the benchmark, a problem's 10,140 supports have some 100 MB of hidden
+        # layers and logits, and its adapted weights, which are kept, have 3 MB.
         for problem in task.problems:
             shots = network.normalise(task.support(problem)).unsqueeze(0)
             support = Support.of(base[:, :, : self._num_base_shots(problem.num_shots)], shots)
@@ -319,3 +294,26 @@ class MAML(MetaLearned[MAMLConfig]):
         """Return logits, shape (P, Q, B + N)."""
         inputs = self._network.normalise(queries).unsqueeze(0)
         return {OWN: torch.cat([self._network.logits(each, inputs) for each in self._weights])}
+
+
+_ROW = TableRow(
+    name="MAML",
+    representation="MAML",
+    is_printed=True,
+    config=MAMLConfig(),
+    published=PUBLISHED,
+    space=SPACE,
+    quick={"num_episodes": 40},
+    make=lambda config, evaluation, checkpointing: MAML(config, checkpointing),
+)
+ROWS = [
+    _ROW,
+    replace(
+        _ROW,
+        name="Proto-MAML",
+        representation="Proto-MAML",
+        is_printed=False,
+        config=PROTOTYPE,
+        published=replace(PUBLISHED, head=PROTOTYPE.head),
+    ),
+]

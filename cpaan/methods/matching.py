@@ -1,194 +1,167 @@
 """Matching Networks (MN). Vinyals, Blundell, Lillicrap, Kavukcuoglu & Wierstra (2016), Matching
-Networks for One Shot Learning.
+Networks for One Shot Learning; and Prototype Matching Networks (PMN). Wang, Girshick, Hebert &
+Hariharan (2018), Low-Shot Learning from Imaginary Data.
 
-A recurrent network reads all supports as one sequence, another one lets a query look at them
-several times; the query then has the classes of the supports that it resembles, by a softmax over
-all of them. `PUBLISHED` is what Hariharan & Girshick (2017) have trained on this benchmark.
+MN: supports and queries are encoded in the context of all supports; a query then has the classes of
+the supports that it resembles, by a softmax over all of them. PMN has the same encoders, but a
+class is the mean of its encoded supports, as in Prototypical Networks, and a query's class is that
+of the mean it resembles most. `PUBLISHED` is the recipe of Hariharan & Girshick (2017) for MN on
+this benchmark; that of Wang et al. for PMN is not known.
 
-Chosen where the source is silent: the supports are read in random order. Chosen otherwise than the
-source has it: features are centred, and inner products have a learnt scale; what the recurrent
-networks add is multiplied by a learnt gate that starts half open, and inputs have dropout, lest few
-base classes are learnt by heart.
+Chosen where the sources are silent: supports are read in random order, equally many of every class;
+queries of PMN attend to class means and not to all supports, and its similarities are cosines times
+a learnt scale, by which centroids without context are better than by distance. Chosen otherwise
+than the sources: features are centred, inner products of MN have a learnt scale, the outputs of the
+recurrent networks are multiplied by a learnt gate that starts half open, and inputs have dropout,
+because few base classes are soon learnt by heart.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import nll_loss
+from torch import Tensor
 
-from cpaan.core.settings import Range, SearchSpace
-from cpaan.methods.base import MetaLearned
-from cpaan.methods.parts.balanced_supports import encode_problems
-from cpaan.methods.parts.contextual import ContextEncoders, ContextSettings
-from cpaan.protocol.config import OWN
-from cpaan.protocol.tasks import BaseSet, LowShotTask
-from cpaan.training.few_shot_episodes import FewShotEpisodes, percent_right
-from cpaan.training.layers import find_log_scale
-from cpaan.training.learning import (
-    EpisodeRngs,
-    EpisodeSettings,
-    Learner,
-    LearningRun,
-    LearningSettings,
+from cpaan.methods.context import (
+    CONTEXT_SPACE,
+    PUBLISHED_RECIPE,
+    ContextSettings,
+    Matcher,
+    MatcherSettings,
+    MatchingLearner,
+    MatchingMethod,
 )
+from cpaan.methods.table_row import Choice, Range, SearchSpace, TableRow
+from cpaan.protocol.tasks import BaseSet
+from cpaan.training.layers import find_log_scale
 
 _LEAST_NORM = 1e-5  # is added to a support's norm, as published
 
 
 @dataclass(frozen=True, kw_only=True)
-class MatchingConfig(ContextSettings, EpisodeSettings, LearningSettings):
-    """Everything that decides a Matching Network, apart from features and seed.
+class MatchingConfig(ContextSettings):
+    """Everything that decides a Matching Network, apart from features and seed."""
 
-    Raises:
-        ValueError: If a value makes no sense.
-    """
-
-    num_episodes: int = 1_000
-    """Episodes of training."""
-    episode_shots: tuple[int, ...] = (1, 2, 5)
-    """Supports of a class; an episode draws one of these numbers."""
-    learning_rate: float = 1e-3
-    """At the start."""
-    weight_decay: float = 5.0
-    """Share of the matrices that a step takes away, in units of the learning rate."""
     scale: Literal["learnt", "one"] = "learnt"
     """What inner products of a query and the supports' directions are multiplied by. Learnt: at the
     start, predictions have half of the entropy that they could have. One, as published."""
-    num_examples: int = 20
-    """Supports of a class when novel classes are learnt: random train rows of a base class, 100 as
-    published; shots are repeated until there are as many."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._refuse_unless_positive("num_examples")
+
+@dataclass(frozen=True, kw_only=True)
+class PrototypeMatchingConfig(MatcherSettings):
+    """Everything that decides a Prototype Matching Network, apart from features and seed."""
 
 
 PUBLISHED = MatchingConfig(
-    num_episodes=60_000,
-    optimiser="sgd",
-    learning_rate=0.1,
-    schedule="thirds",
-    weight_decay=1e-3,
+    **PUBLISHED_RECIPE,
     num_ways=389,
     episode_shots=tuple(range(1, 11)),
-    num_queries=1,
-    normalisation="none",
-    context_gate=1.0,
-    learns_gate=False,
-    attention_scale=1.0,
-    dropout=0.0,
     scale="one",
     num_examples=100,
 )
-"""Hariharan & Girshick's recipe."""
-
-SPACE: SearchSpace = {
-    "learning_rate": Range(3e-5, 3e-3, log=True),
-    "dropout": Range(0.0, 0.8),
-    "weight_decay": Range(0.1, 10.0, log=True),
-    "context_gate": Range(0.01, 1.0, log=True),
-}
+PROTOTYPE_PUBLISHED = PrototypeMatchingConfig(
+    **PUBLISHED_RECIPE, episode_shots=(1, 2, 3, 4, 5), distance="euclidean"
+)
+SPACE: SearchSpace = {**CONTEXT_SPACE, "context_gate": Range(0.01, 1.0, log=True)}
+PROTOTYPE_SPACE: SearchSpace = {**SPACE, "distance": Choice("cosine", "euclidean")}
 
 
-def class_log_probabilities(queries: Tensor, supports: Tensor, scale: Tensor) -> Tensor:
-    """Return logarithms of class probabilities, shape (Q, N), as `log_softmax` gives them.
+def class_logits(queries: Tensor, supports: Tensor, scale: Tensor) -> Tensor:
+    """Return logits of classes, shape (Q, N).
 
     A softmax over all supports of the query's product with each one's direction, summed by class.
     The sums are of logarithms' exponentials, so that a class far from a query keeps a finite score.
 
     Args:
-        queries: Encoded, shape (Q, D); their norms make them more or less certain.
+        queries: Encoded, shape (Q, D); the larger their norms, the more certain they are.
         supports: Encoded, shape (N, K, D).
         scale: What the products are multiplied by.
     """
     norms = supports.norm(dim=-1).flatten() + _LEAST_NORM
     products = scale * (queries @ supports.flatten(0, 1).T) / norms
-    return products.unflatten(1, supports.shape[:2]).logsumexp(dim=2).log_softmax(dim=1)
+    return products.unflatten(1, supports.shape[:2]).logsumexp(dim=2)
 
 
-class MatchingNetwork(Learner):
-    """The encoders, and the scale of their products."""
-
-    TERMS = ("query_loss", "query_top1")
+class SupportMatcher(Matcher):
+    """Matches queries in context with every single support in context."""
 
     def __init__(self, base: BaseSet, config: MatchingConfig, rng: torch.Generator) -> None:
-        """Draw the weights; ``rng`` is on the CPU.
+        super().__init__(base, config, rng)
+        self.log_scale.requires_grad_(config.scale == "learnt")
 
-        Raises:
-            ValueError: If there are too few examples, or they or their squares are not finite.
-        """
-        super().__init__()
-        self.episodes = FewShotEpisodes(base, config)
-        self.context = ContextEncoders(base, config, rng)
-        self.log_scale = nn.Parameter(torch.zeros(()), requires_grad=config.scale == "learnt")
-
-    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
-        """Return the surprise at an episode's queries, and how many are right, in percent."""
-        episode, rng = self.episodes.draw_next(rngs), rngs.device
-        supports = self.context.encode_supports(episode.supports, rng, rng)
-        logs = self.log_probabilities(supports, episode.queries, rng)
-        return [nll_loss(logs, episode.labels), percent_right(logs, episode.labels)]
-
-    def log_probabilities(
-        self, supports: Tensor, queries: Tensor, for_dropout: torch.Generator | None = None
+    def encode(
+        self, supports: Tensor, rng: torch.Generator, for_dropout: torch.Generator | None = None
     ) -> Tensor:
-        """Return logarithms of class probabilities, shape (Q, N).
+        """Return encoded supports, shape (..., N, K, D)."""
+        return self.context.encode_supports(supports, rng, for_dropout)
 
-        Args:
-            supports: Encoded, shape (N, K, D).
-            queries: As they are, shape (Q, D).
-            for_dropout: Given in training.
-        """
-        encoded = self.context.encode_queries(queries, supports.flatten(0, 1), for_dropout)
-        return class_log_probabilities(encoded, supports, self.log_scale.exp())
+    def match(
+        self, encoded: Tensor, queries: Tensor, for_dropout: torch.Generator | None = None
+    ) -> Tensor:
+        """Return logits of queries, shape (Q, N), for supports, shape (N, K, D)."""
+        in_context = self.context.encode_queries(queries, encoded.flatten(0, 1), for_dropout)
+        return class_logits(in_context, encoded, self.log_scale.exp())
+
+    def scores(self, encoded: Tensor, queries: Tensor) -> Tensor:
+        """Return logarithms of class probabilities."""
+        return self.match(encoded, queries).log_softmax(dim=1)
 
     @torch.no_grad()
-    def set_scale(self, rng: torch.Generator) -> None:
-        """Choose the scale at which an episode's predictions have half of the entropy they could.
-
-        Args:
-            rng: Decides the episode, and the order of its supports; on their device.
-        """
+    def set_scale(self, supports: Tensor, queries: Tensor, rng: torch.Generator) -> None:
+        """Choose the scale at which predictions have half of the possible entropy, if learnt."""
         if not self.log_scale.requires_grad:
             return
-        episode = self.episodes.draw_middling(rng)
-        supports = self.context.encode_supports(episode.supports, rng)
-        queries = self.context.encode_queries(episode.queries, supports.flatten(0, 1)).double()
-        supports, one = supports.double(), queries.new_ones(())
+        encoded = self.encode(supports, rng)
+        in_context = self.context.encode_queries(queries, encoded.flatten(0, 1)).double()
+        encoded, one = encoded.double(), in_context.new_ones(())
         self.log_scale.fill_(
-            find_log_scale(lambda scale: class_log_probabilities(queries, supports, scale * one))
+            find_log_scale(
+                lambda scale: class_logits(in_context, encoded, scale * one).log_softmax(dim=1)
+            )
         )
 
 
-class Matching(MetaLearned[MatchingConfig]):
-    """The classes of the supports that a query resembles, all in the context of all supports."""
+class SupportMatchingLearner(MatchingLearner):
+    """A support matcher, and the episodes that train it."""
+
+    MATCHER = SupportMatcher
+
+
+class Matching(MatchingMethod[MatchingConfig]):
+    """MN: the classes of the supports that a query resembles, in the context of all supports."""
 
     NAME = "Matching"
+    LEARNER = SupportMatchingLearner
 
-    def new_learner(self, base: BaseSet, rng: torch.Generator) -> MatchingNetwork:
-        """Draw the network."""
-        return MatchingNetwork(base, self._config, rng)
 
-    @torch.no_grad()
-    def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
-        """Encode the supports of every problem.
+class PrototypeMatching(MatchingMethod[PrototypeMatchingConfig]):
+    """PMN: the most similar class mean, in the context of all classes' supports."""
 
-        All are kept: at the benchmark's size, 25 problems of 507 classes and 512 dimensions need
-        half a gigabyte with 20 supports of a class, and 2.6 with 100.
-        """
-        assert isinstance(run.learner, MatchingNetwork)
-        self._network = run.learner
-        self._supports = encode_problems(
-            task, self._config.num_examples, rng, self._network.context.encode_supports
-        )
+    NAME = "Prototype Matching"
+    LEARNER = MatchingLearner
 
-    @torch.no_grad()
-    def predict(self, queries: Tensor) -> Mapping[str, Tensor]:
-        """Return logarithms of class probabilities."""
-        network = self._network
-        return {
-            OWN: torch.stack([network.log_probabilities(each, queries) for each in self._supports])
-        }
+
+_QUICK: dict[str, Any] = {"num_episodes": 20, "num_ways": 20, "episode_shots": (1, 2)}
+
+ROWS = [
+    TableRow(
+        name="MN",
+        representation="MN",
+        is_printed=True,
+        config=MatchingConfig(),
+        published=PUBLISHED,
+        space=SPACE,
+        quick=_QUICK,
+        make=lambda config, evaluation, checkpointing: Matching(config, checkpointing),
+    ),
+    TableRow(
+        name="PMN",
+        representation="PMN",
+        is_printed=True,
+        config=PrototypeMatchingConfig(),
+        published=PROTOTYPE_PUBLISHED,
+        space=PROTOTYPE_SPACE,
+        quick=_QUICK,
+        make=lambda config, evaluation, checkpointing: PrototypeMatching(config, checkpointing),
+    ),
+]

@@ -12,13 +12,21 @@ classes are means of all their train rows. The learning rate falls along a half-
 `PUBLISHED`, where the source halves it every 2,000 episodes.
 """
 
-import torch
+from collections.abc import Mapping
+from dataclasses import replace
 
-from cpaan.core.randomness import spawn
-from cpaan.core.settings import Choice, Range, SearchSpace
-from cpaan.methods.embedded import Embedded
-from cpaan.protocol.tasks import BaseSet
+import torch
+from torch import Tensor
+
+from cpaan.core.files import locked
+from cpaan.core.randomness import draw_word, spawn
+from cpaan.methods.base import Checkpointing, LowShotMethod, Training
+from cpaan.methods.controls import Control
+from cpaan.methods.table_row import PN, Choice, Range, SearchSpace, TableRow
+from cpaan.protocol.config import HEADS
+from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.representation.config import EmbeddingConfig
+from cpaan.representation.embedding import EmbeddingRun, PrototypicalNetwork
 from cpaan.training.learning import Run
 from cpaan.training.workers import ALONE, Workers
 
@@ -31,6 +39,78 @@ SPACE: SearchSpace = {
 }
 
 
+class Embedded(LowShotMethod):
+    """A method on embedded features. The embedding is trained first, on the same base examples.
+
+    Base examples, settings and seed decide it. All methods with one seed share it and its file.
+    """
+
+    def __init__(
+        self, inner: LowShotMethod, config: EmbeddingConfig, checkpointing: Checkpointing
+    ) -> None:
+        self._inner = inner
+        self._config = config
+        self._checkpointing = checkpointing
+        self._training = Training(self._new_run, checkpointing)
+        self._network: PrototypicalNetwork | None = None
+        self._episode = 0
+        self._base: tuple[BaseSet, BaseSet] | None = None
+
+    def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> Run:
+        """Train the embedding to its end, and return the run of the method on it."""
+        for_embedding, for_method = spawn(rng, 2)
+        self._embed_by(self._train(base, for_embedding))
+        return self._inner.begin(self._embed_base(base), for_method, workers)
+
+    def fit(self, task: LowShotTask, rng: torch.Generator) -> None:
+        """Train the embedding once for these base examples; fit the method at every call."""
+        for_embedding, for_method = spawn(rng, 2)
+        self._embed_by(self._train(task.base, for_embedding))
+        self._inner.keeps_synthetic = self.keeps_synthetic
+        self._inner.fit(self.embed_task(task), for_method)
+        self.diversity, self.synthetic = self._inner.diversity, self._inner.synthetic
+        self.origin = self._inner.origin or self._training.origin
+
+    def predict(self, queries: Tensor) -> Mapping[str, Tensor]:
+        """Return the method's scores."""
+        return self._inner.predict(self._embed(queries))
+
+    def represent(self, examples: Tensor) -> Tensor:
+        """Return examples in the space of the method."""
+        return self._inner.represent(self._embed(examples))
+
+    def embed_task(self, task: LowShotTask) -> LowShotTask:
+        """Return the same problems in the embedding."""
+        return replace(task, base=self._embed_base(task.base), shots=self._embed(task.shots))
+
+    def _train(self, base: BaseSet, rng: torch.Generator) -> EmbeddingRun:
+        path = self._checkpointing.path
+        if path is None:
+            return self._training.run_for(base, rng)
+        # The first process to come trains it for all that share the file.
+        with locked(path.with_suffix(".lock")):
+            return self._training.run_for(base, rng)
+
+    def _new_run(self, base: BaseSet, rng: torch.Generator, workers: Workers) -> EmbeddingRun:
+        # In the order of names, so that it is the same in both phases, and in `represent`.
+        return EmbeddingRun(base.in_order_of_names(), self._config, draw_word(rng), workers)
+
+    def _embed_by(self, run: EmbeddingRun) -> None:
+        # A network with other weights embeds the base examples in another way.
+        if (run.network, run.episode) != (self._network, self._episode):
+            self._network, self._episode, self._base = run.network, run.episode, None
+
+    def _embed_base(self, base: BaseSet) -> BaseSet:
+        if self._base is None or self._base[0] is not base:
+            assert self._network is not None, "fit comes first"
+            self._base = (base, self._network.embed_base(base))
+        return self._base[1]
+
+    def _embed(self, rows: Tensor) -> Tensor:
+        assert self._network is not None, "fit comes first"
+        return self._network.embed(rows)
+
+
 class Prototypical(Embedded):
     """Heads on embedded features; the embedding is what is trained."""
 
@@ -38,3 +118,21 @@ class Prototypical(Embedded):
         """Return the run of the embedding."""
         for_embedding, _ = spawn(rng, 2)
         return self._training.begin(base, for_embedding, workers)
+
+
+ROWS = [
+    TableRow(
+        name=PN,
+        representation=PN,
+        is_printed=True,
+        head="centroid",
+        heads=HEADS,
+        config=EmbeddingConfig(),
+        published=PUBLISHED,
+        space=SPACE,
+        quick={"num_episodes": 60, "num_ways": 40, "episode_shots": (1, 2, 5), "hidden_dim": 128},
+        make=lambda config, evaluation, checkpointing: Prototypical(
+            Control(None, evaluation), config, checkpointing
+        ),
+    )
+]

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from cpaan.core.settings import Choice, Range, SearchSpace
 from cpaan.methods.base import MetaLearned
+from cpaan.methods.table_row import Choice, Range, SearchSpace, TableRow
 from cpaan.protocol.config import OWN
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.training.layers import Perceptron, PerceptronSettings, drop
@@ -35,16 +35,12 @@ from cpaan.training.learning import EpisodeRngs, LearningRun, LearningSettings
 
 @dataclass(frozen=True, kw_only=True)
 class SiameseConfig(PerceptronSettings, LearningSettings):
-    """Everything that decides a Siamese network, apart from features and seed.
-
-    Raises:
-        ValueError: If a value makes no sense.
-    """
+    """Everything that decides a Siamese network, apart from features and seed."""
 
     num_episodes: int = 2_000
     """Steps of training, each on new pairs."""
     num_pairs: int = 512
-    """Pairs of a step; half of them are of one class."""
+    """ExamplePairs of a step; half of them are of one class."""
     near_share: float = 0.2
     """Share of the other half whose second class is one of the nearest to the first."""
     num_near: int = 5
@@ -53,9 +49,7 @@ class SiameseConfig(PerceptronSettings, LearningSettings):
     output: Literal["sphere", "linear", "sigmoid"] = "sphere"
     """Sphere: every embedded row is scaled to a mean square of one. Sigmoid: as in the source."""
     weight_decay: float = 2.0
-    """Share of the matrices that a step takes away, in units of the learning rate."""
     learning_rate: float = 3e-3
-    """At the start."""
 
     comparison: Literal["mean", "max", "centroid"] = "centroid"
     """A class's score: the mean or the largest score of a query and one of its examples, or the
@@ -93,7 +87,7 @@ SPACE: SearchSpace = {
 }
 
 
-class Pairs(NamedTuple):
+class ExamplePairs(NamedTuple):
     """Examples of base classes, two by two."""
 
     rows: Tensor  # (2, pairs, D)
@@ -109,11 +103,6 @@ class SiameseNetwork(Perceptron):
     gain: Tensor
 
     def __init__(self, base: BaseSet, config: SiameseConfig, rng: torch.Generator) -> None:
-        """Draw the embedding's weights; ``rng`` is on the CPU.
-
-        Raises:
-            ValueError: If there are too few classes or examples, or they are not finite.
-        """
         super().__init__(base, config, rng)
         smallest = int(base.counts.argmin())
         if len(base.counts) < 2 or base.counts[smallest] < 2:
@@ -133,10 +122,7 @@ class SiameseNetwork(Perceptron):
         self.bias = nn.Parameter(torch.zeros(()))
 
     def drop(self, values: Tensor, rng: torch.Generator | None) -> Tensor:
-        """Leave the same out of both of a pair, of shape (2, pairs, dims).
-
-        What only one of them lacked would be a difference.
-        """
+        """Leave the same out of both of a pair, (2, pairs, dims), or it would be a difference."""
         return drop(values, self._config.dropout, rng, values.shape[1:])
 
     def compare(self, first: Tensor, second: Tensor) -> Tensor:
@@ -157,7 +143,7 @@ class SiameseNetwork(Perceptron):
             scores = scores + sign * distances
         return scores
 
-    def draw_pairs(self, rng: torch.Generator) -> Pairs:
+    def draw_pairs(self, rng: torch.Generator) -> ExamplePairs:
         """Draw pairs of two different rows; nobody waits for the device."""
         base, config, device = self._base, self._config, self._near.device
         num_classes, half = len(base.counts), config.num_pairs // 2
@@ -179,7 +165,7 @@ class SiameseNetwork(Perceptron):
         chosen = torch.stack(
             [base.first_row[first] + first_row, base.first_row[second] + second_row]
         )
-        return Pairs(base.features[chosen].float(), (number < half).float())
+        return ExamplePairs(base.features[chosen].float(), (number < half).float())
 
     def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
         """Return the cross-entropy of a step's pairs, and how many are right, in percent."""
@@ -202,10 +188,7 @@ class Siamese(MetaLearned[SiameseConfig]):
     """Comparison with the examples of every class by a trained network."""
 
     NAME = "the Siamese network"
-
-    def new_learner(self, base: BaseSet, rng: torch.Generator) -> SiameseNetwork:
-        """Draw the network."""
-        return SiameseNetwork(base, self._config, rng)
+    LEARNER = SiameseNetwork
 
     @torch.no_grad()
     def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
@@ -226,20 +209,13 @@ class Siamese(MetaLearned[SiameseConfig]):
         """Return scores of queries and classes, shape (P, Q, B + N)."""
         embedded, comparison = self._network(queries), self._config.comparison
         of_base = self._scores(embedded, self._base)
-        # Problems of one draw share its shots, each of which is compared once. In the benchmark, a
-        # block of 1,024 queries and the 6,220 shots of a draw have 25 MB of scores.
-        of_draw = (
-            {}
-            if comparison == "centroid"
-            else {draw: self._scores(embedded, shots) for draw, shots in self._shots.items()}
-        )
         scores = []
         for num_shots, draw in self._task.problems:
+            shots = self._shots[draw][:, :num_shots]
             if comparison == "centroid":
-                centroids = self._shots[draw][:, :num_shots].mean(dim=1, keepdim=True)
-                parts = [of_base, self._scores(embedded, centroids)]
-            else:
-                parts = [of_base, of_draw[draw][..., :num_shots]]
+                shots = shots.mean(dim=1, keepdim=True)
+            # In the benchmark, 1,024 queries and the 6,220 shots of a draw have 25 MB of scores.
+            parts = [of_base, self._scores(embedded, shots)]
             if comparison == "max":
                 num_compared = min(num_shots, of_base.shape[-1])
                 parts = [part[..., :num_compared].amax(dim=-1) for part in parts]
@@ -252,3 +228,17 @@ class Siamese(MetaLearned[SiameseConfig]):
         """Return scores, shape (Q, classes, examples), for examples (classes, examples, D)."""
         scores = self._network.compare_all(queries, examples.flatten(0, 1))
         return scores.unflatten(1, (examples.shape[0], examples.shape[1]))
+
+
+ROWS = [
+    TableRow(
+        name="SN",
+        representation="SN",
+        is_printed=True,
+        config=SiameseConfig(),
+        published=PUBLISHED,
+        space=SPACE,
+        quick={"num_episodes": 100},
+        make=lambda config, evaluation, checkpointing: Siamese(config, checkpointing),
+    )
+]

@@ -14,19 +14,15 @@ all cosines alike changes no probability and is left out; both scales are learnt
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from cpaan.core.settings import Choice, Range, SearchSpace
-from cpaan.methods.parts.fake_novel_episodes import (
-    FakeNovelSettings,
-    GeneratedWeights,
-    WeightLearner,
-)
+from cpaan.methods.fake_novel import FakeNovelSettings, GeneratedWeights, WeightLearner
+from cpaan.methods.table_row import COSINE_FEATURES, Choice, Range, SearchSpace, TableRow
 from cpaan.protocol.tasks import BaseSet
 
 _QUERY_NOISE = 1e-3  # of the source, on the identity at which the query layer starts
@@ -34,20 +30,12 @@ _QUERY_NOISE = 1e-3  # of the source, on the identity at which the query layer s
 
 @dataclass(frozen=True, kw_only=True)
 class WeightGeneratorConfig(FakeNovelSettings):
-    """Everything that decides the generator, apart from features and seed.
-
-    Raises:
-        ValueError: If a value makes no sense.
-    """
+    """Everything that decides the generator, apart from features and seed."""
 
     num_episodes: int = 1_000
-    """Episodes of training."""
     learning_rate: float = 1e-3
-    """At the start."""
     weight_decay: float = 0.1
-    """Share of the matrices that a step takes away, in units of the learning rate."""
     dropout: float = 0.7
-    """Share of numbers of an example that is left out in training."""
     keys: Literal["weights", "random"] = "weights"
     """Where the base classes' keys start: at their weights, or anywhere (the source)."""
     attention_scale: float = 20.0
@@ -88,7 +76,6 @@ class AttentiveWeights(WeightLearner):
     """Base weights, and the generator of novel ones."""
 
     def __init__(self, base: BaseSet, config: WeightGeneratorConfig, rng: torch.Generator) -> None:
-        """Draw the query layer and, where they are to start anywhere, the keys."""
         super().__init__(base, config)
         directions = self.class_directions(base)
         num_dims = directions.shape[1]
@@ -123,7 +110,26 @@ class WeightGenerator(GeneratedWeights[WeightGeneratorConfig]):
     """The attentive weight generator as a row of the table."""
 
     NAME = "WeightGenerator"
+    LEARNER = AttentiveWeights
 
-    def new_learner(self, base: BaseSet, rng: torch.Generator) -> AttentiveWeights:
-        """Draw the generator."""
-        return AttentiveWeights(base, self._config, rng)
+
+_ROW = TableRow(
+    name="AWG",
+    representation="AWG",
+    is_printed=True,
+    config=WeightGeneratorConfig(),
+    published=PUBLISHED,
+    space=SPACE,
+    quick={"num_episodes": 100},
+    make=lambda config, evaluation, checkpointing: WeightGenerator(config, checkpointing),
+)
+ROWS = [
+    _ROW,
+    replace(
+        _ROW,
+        name="AWG-cosine",
+        representation="AWG, cosine",
+        is_printed=False,
+        features=COSINE_FEATURES,
+    ),
+]

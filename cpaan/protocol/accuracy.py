@@ -50,16 +50,7 @@ def score(
 
     An answer counts as right for top-k when fewer than k classes have a score at least as high
     as the true class: ties count against a method, or one that gives all classes the same
-    score would be always right.
-
-    Args:
-        method: Fitted to ``task``.
-        task: The problems.
-        queries: Test examples of the same phase.
-        priors: Shares of novel queries for which the column all_prior is wanted.
-
-    Raises:
-        NonFiniteScoresError: If a score is NaN or infinite.
+    score would be always right. ``priors`` are shares of novel queries for all_prior.
     """
     num_problems, num_base = len(task.problems), task.num_base
     is_novel = queries.labels >= num_base

@@ -79,13 +79,8 @@ def synthesise(
 def num_synthetic_of(counts: Tensor, max_shots: int, config: EvaluationConfig) -> int:
     """Return S: the configured number, or what fills novel classes to base classes' capacity.
 
-    Args:
-        counts: Examples of each base class, shape (classes,).
-        max_shots: The most shots of a novel class; the others get as many synthetic examples.
-        config: The settings.
-
-    Raises:
-        ValueError: If base classes have no more examples than there are shots.
+    ``counts`` are examples of each base class. All novel classes get as many synthetic examples as
+    the one with ``max_shots`` lacks.
     """
     if not config.fill_to_capacity:
         return config.num_synthetic
@@ -99,13 +94,9 @@ def num_synthetic_of(counts: Tensor, max_shots: int, config: EvaluationConfig) -
 
 
 def mean_pairwise_distance(examples: Tensor) -> Tensor:
-    """Return the mean Euclidean distance of two different examples, the paper's diversity.
+    """Return the mean distance of two different examples (..., S, D), the paper's diversity.
 
-    Args:
-        examples: Shape (..., S, D).
-
-    Returns:
-        Shape (...); NaN where there is only one example.
+    It has the shape (...), and is NaN where there is only one example.
     """
     *batch, num_examples, num_dims = examples.shape
     totals = []
@@ -118,13 +109,9 @@ def mean_pairwise_distance(examples: Tensor) -> Tensor:
 
 
 def diversity_of(synthetic: Sequence[Tensor]) -> Tensor | None:
-    """Return the mean distance of two synthetic examples of a class, shape (P, N).
+    """Return the mean distance of two synthetic examples of a class, shape (P, N), on the CPU.
 
-    Args:
-        synthetic: Of every problem, P times shape (N, S, D).
-
-    Returns:
-        On the CPU; NaN where S is zero or one. None if no problem has any synthetic examples.
+    It is NaN where S is zero or one, and None if no problem has any synthetic examples.
     """
     if not any(each.shape[1] for each in synthetic):
         return None

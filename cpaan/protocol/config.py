@@ -51,9 +51,6 @@ class EvaluationConfig(NeighbourSettings):
     """Everything that decides the numbers of an evaluation, apart from data and methods.
 
     The settings of neighbours are those of the controls; a trained generator keeps its own.
-
-    Raises:
-        ValueError: If a value makes no sense.
     """
 
     shots: tuple[int, ...] = (1, 2, 5, 10, 20)

@@ -7,20 +7,16 @@ Shapes: P = problems, B = base classes of the phase, N = novel classes, C = B + 
 S = synthetic examples a class, Q = queries, D = feature dimension.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from cpaan.core.devices import (
-    Recorded,
-    new_rate,
-    quick_products,
-    set_rate,
-)
-from cpaan.protocol.config import EvaluationConfig
+from cpaan.core.devices import CudaGraph, new_rate, quick_products, set_rate
+from cpaan.protocol.config import OWN, EvaluationConfig
 from cpaan.protocol.tasks import LowShotTask
 
 
@@ -61,7 +57,6 @@ class CosineCentroid:
 
     def __init__(self, config: EvaluationConfig) -> None:
         self._config = config
-        self._scale = config.cosine_scale
 
     def fit(self, task: LowShotTask, synthetic: Tensor | None, rng: torch.Generator) -> None:
         """Compute the directions of the centroids."""
@@ -72,7 +67,7 @@ class CosineCentroid:
     def scores(self, queries: Tensor) -> Tensor:
         """Return scaled cosines."""
         directions = normalize(queries - self._centre, dim=-1)
-        return self._scale * directions @ self._directions.transpose(1, 2)
+        return self._config.cosine_scale * directions @ self._directions.transpose(1, 2)
 
 
 class SoftNearestNeighbours:
@@ -84,19 +79,19 @@ class SoftNearestNeighbours:
 
     def __init__(self, config: EvaluationConfig) -> None:
         self._config = config
-        self._temperature = config.knn_temperature
 
     def fit(self, task: LowShotTask, synthetic: Tensor | None, rng: torch.Generator) -> None:
         """Keep the examples."""
         self._task = task
         self._synthetic = synthetic
         self._centre = task.base.prototypes.mean(dim=0)
-        self._scale = self._temperature * task.base.variance
+        self._scale = self._config.knn_temperature * task.base.variance
 
     def scores(self, queries: Tensor) -> Tensor:
         """Return logarithms of mean similarities."""
         task = self._task
-        base = [self._log_mean(queries, rows.unsqueeze(0)) for rows in self._phase_base()]
+        of_phase = task.base.by_class()[: task.num_base]
+        base = [self._log_mean(queries, rows.unsqueeze(0)) for rows in of_phase]
         scores = []
         for number, problem in enumerate(task.problems):
             novel = self._log_mean(queries, task.support(problem))
@@ -107,16 +102,8 @@ class SoftNearestNeighbours:
             scores.append(torch.cat([*base, novel], dim=1))
         return torch.stack(scores)
 
-    def _phase_base(self) -> tuple[Tensor, ...]:
-        return self._task.base.by_class()[: self._task.num_base]
-
     def _log_mean(self, queries: Tensor, examples: Tensor) -> Tensor:
-        """Return the log mean similarity to each class, shape (Q, classes).
-
-        Args:
-            queries: Shape (Q, D).
-            examples: Shape (classes, examples, D).
-        """
+        """Return log mean similarities (Q, classes) to examples (classes, examples, D)."""
         num_classes, num_examples, _ = examples.shape
         points = examples.float().flatten(0, 1) - self._centre
         distances = _squared_distances(queries - self._centre, points)
@@ -124,7 +111,7 @@ class SoftNearestNeighbours:
         return similarities.logsumexp(dim=-1) - torch.tensor(float(num_examples)).log()
 
 
-class LinearClassifier:
+class LinearHead:
     """Softmax regression on batches that hold every class equally often.
 
     All problems are trained in one go. They share each step's base examples, so that the base
@@ -183,7 +170,7 @@ class LinearClassifier:
             optimiser.step()
 
         set_rate(optimiser, config.linear_learning_rate)
-        recorded = Recorded(step, task.device)
+        graph = CudaGraph(step, task.device)
         with quick_products(task.device):
             for number in range(config.linear_num_steps):
                 drawn = torch.rand(num_classes, 2, generator=rng, dtype=torch.float64)
@@ -191,7 +178,7 @@ class LinearClassifier:
                 if config.linear_decays:
                     left = 1 - number / config.linear_num_steps
                     set_rate(optimiser, config.linear_learning_rate * left)
-                recorded()
+                graph()
 
         self._weight = weight.detach().unflatten(1, (num_problems, num_classes)).transpose(0, 1)
         self._bias = bias.detach().view(num_problems, 1, num_classes)
@@ -236,10 +223,8 @@ class _NovelPool:
     def pick(self, uniforms: Tensor, num_examples: int) -> Tensor:
         """Take examples of every novel class, shape (P, N * num_examples, D).
 
-        Args:
-            uniforms: Numbers from 0 to 1, shape (N, 2), shared by all problems: where to start,
-                and whether the number of real examples is rounded up.
-            num_examples: Of each class, real and synthetic together.
+        Numbers from 0 to 1, shape (N, 2), shared by all problems, decide where to start, and
+        whether the number of real examples is rounded up.
         """
         start, rounding = uniforms.split(1, dim=-1)
         order = torch.arange(num_examples, device=uniforms.device)
@@ -261,8 +246,56 @@ HEAD_CLASSES: dict[str, Callable[[EvaluationConfig], Head]] = {
     "centroid": NearestCentroid,
     "cosine": CosineCentroid,
     "knn": SoftNearestNeighbours,
-    "linear": LinearClassifier,
+    "linear": LinearHead,
 }
+
+
+class GroupedHeads:
+    """Heads of their own for the problems with each number of synthetic examples."""
+
+    def __init__(self, config: EvaluationConfig) -> None:
+        self._config = config
+        self._names = [name for name in config.heads if name != OWN]
+        self._groups: list[tuple[list[int], dict[str, Head]]] = []
+
+    def fit(
+        self,
+        task: LowShotTask,
+        synthetic: Tensor | Sequence[Tensor] | None,
+        rng_of: Callable[[str, int], torch.Generator],
+    ) -> None:
+        """Fit every head to real and synthetic examples.
+
+        Args:
+            task: The problems.
+            synthetic: Of every problem, P times shape (N, S, D); S may differ, and be zero.
+            rng_of: Returns a new stream for a head, by its name, and a number S.
+        """
+        if synthetic is None:
+            synthetic = [task.shots[0, :, :0]] * len(task.problems)
+        counts = [each.shape[1] for each in synthetic]
+        self._groups = []
+        for count in sorted(set(counts)):
+            members = [place for place, its_count in enumerate(counts) if its_count == count]
+            part = replace(task, problems=tuple(task.problems[place] for place in members))
+            examples = None
+            if count and isinstance(synthetic, Tensor):  # not copied: it may fill a GPU
+                examples = synthetic
+            elif count:
+                examples = torch.stack([synthetic[place] for place in members])
+            heads = {name: HEAD_CLASSES[name](self._config) for name in self._names}
+            for name, head in heads.items():
+                head.fit(part, examples, rng_of(name, count))
+            self._groups.append((members, heads))
+
+    def scores(self, queries: Tensor) -> dict[str, Tensor]:
+        """Return each head's scores, shape (P, Q, C), problems in the order of the task."""
+        places = torch.tensor([place for members, _ in self._groups for place in members])
+        order = places.argsort().to(queries.device)
+        return {
+            name: torch.cat([heads[name].scores(queries) for _, heads in self._groups])[order]
+            for name in self._names
+        }
 
 
 def real_shares(task: LowShotTask, synthetic: Tensor | None, config: EvaluationConfig) -> Tensor:

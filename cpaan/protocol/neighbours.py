@@ -15,15 +15,9 @@ _PASSES = 5
 
 
 def similarity(novel: Tensor, base: Tensor, settings: NeighbourSettings) -> Tensor:
-    """Return scores of every base class for every novel class, as the settings have it.
+    """Return scores of base classes for novel classes, shape (..., N, C), by NBS-S, NBS-H or none.
 
-    Args:
-        novel: Prototypes of novel classes, shape (..., N, D).
-        base: Prototypes of base classes, shape (C, D).
-        settings: NBS-S, NBS-H or none. `check_neighbours` says which ones suit C.
-
-    Returns:
-        Shape (..., N, C); sums to one over the base classes.
+    They sum to one over the base classes. Prototypes have the shapes (..., N, D) and (C, D).
     """
     if settings.neighbours == "none":
         return uniform_similarity(novel, base)
@@ -35,14 +29,9 @@ def similarity(novel: Tensor, base: Tensor, settings: NeighbourSettings) -> Tens
 
 
 def draw_by(scores: Tensor, uniforms: Tensor) -> Tensor:
-    """Return base classes drawn in proportion to scores.
+    """Draw base classes in proportion to scores (..., C), by uniform numbers (..., draws).
 
-    Args:
-        scores: Shape (..., C), with a sum above zero.
-        uniforms: Numbers from 0 to 1, shape (..., draws).
-
-    Returns:
-        Positions of classes whose score is not zero, shape (..., draws).
+    Positions of classes whose score is not zero are returned, shape (..., draws).
     """
     cumulative = scores.double().cumsum(dim=-1)
     cumulative = cumulative / cumulative[..., -1:]  # which differs from one by rounding
@@ -50,11 +39,7 @@ def draw_by(scores: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def check_neighbours(settings: NeighbourSettings, num_base: int) -> None:
-    """Refuse settings that so many base classes cannot serve.
-
-    Raises:
-        ValueError: With the setting and both numbers.
-    """
+    """Refuse settings that so many base classes cannot serve."""
     if settings.neighbours == "hard" and settings.num_neighbours > num_base:
         raise ValueError(
             f"num_neighbours is {settings.num_neighbours}, but there are {num_base} base classes "
@@ -92,18 +77,8 @@ def soft_similarity(novel: Tensor, base: Tensor, perplexity: float) -> Tensor:
     them than one without. (A temperature for each class, with the perplexity reached exactly
     by each, lost 1.5 points at one shot on real features when related examples were copied.)
 
-    Base classes that are all equally far from every novel one score the same.
-
-    Args:
-        novel: Prototypes of novel classes, shape (..., N, D); each (N, D) has its temperature.
-        base: Prototypes of base classes, shape (C, D).
-        perplexity: Mean over novel classes of exp(entropy of a class's scores).
-
-    Returns:
-        Shape (..., N, C); sums to one over the base classes.
-
-    Raises:
-        ValueError: If no scores can have that perplexity.
+    The perplexity is the mean over novel classes of exp(entropy of a class's scores). Base classes
+    that are all equally far from every novel one score the same.
     """
     check_perplexity(perplexity, len(base))
     distances = torch.cdist(novel.double(), base.double()).square()

@@ -46,11 +46,7 @@ def paired_differences(scores: pd.DataFrame, against: str) -> pd.DataFrame:
 
     Returns:
         Columns method, head, column, shots; ``top1_difference`` and ``top5_difference``, mean
-        over draws; and their ``_interval``, half the width of the 95 % t-interval. The named
-        row itself is left out.
-
-    Raises:
-        ValueError: If there is no such row.
+        over draws; and their ``_interval``, half the width of the 95 % t-interval.
     """
     check_row(against, scores[ROW].drop_duplicates().itertuples(index=False, name=None))
     method, _, head = against.partition("/")
@@ -76,11 +72,7 @@ def paired_differences(scores: pd.DataFrame, against: str) -> pd.DataFrame:
 
 
 def check_row(against: str, rows: Iterable[tuple[str, str]]) -> None:
-    """Refuse a "method" or "method/head" that is none of the rows (method, head).
-
-    Raises:
-        ValueError: With the rows there are.
-    """
+    """Refuse a "method" or "method/head" that is none of the rows (method, head)."""
     names = [f"{method}/{head}" for method, head in rows]
     if not any(against in (name, name.partition("/")[0]) for name in names):
         raise ValueError(f"no row {against!r} to compare with; the rows are {', '.join(names)}")
@@ -95,10 +87,8 @@ def is_only_row(against: str, scores: pd.DataFrame) -> bool:
 def mean_interval(values: pd.Series, num_comparisons: int = 1) -> float:
     """Return half the width of the 95 % t-interval of a mean; NaN for a single value.
 
-    Args:
-        values: Of which the mean is taken.
-        num_comparisons: Out of how many this one was picked, for being the largest, say. The
-            interval is then so wide that those of all of them hold at once (Bonferroni).
+    Where this mean was picked out of several comparisons, the interval is so wide that those of
+    all of them hold at once (Bonferroni).
     """
     if len(values) < 2:
         return float("nan")

@@ -32,13 +32,7 @@ class BaseSet:
     def __init__(
         self, features: Tensor, counts: Tensor, names: Sequence[str] | None = None
     ) -> None:
-        """Index the rows and compute each class's centroid.
-
-        Args:
-            features: Rows of the first class, then of the second, and so on, shape (R, D).
-            counts: Rows of each class, shape (C,).
-            names: Of the classes; by default their numbers.
-        """
+        """Index the rows (R, D), which are in the order of classes with so many rows each."""
         self.features = features
         self.counts = counts
         self.names = tuple(names or (f"{number:09d}" for number in range(len(counts))))
@@ -93,20 +87,14 @@ class BaseSet:
         return float(total) / len(self.features) or 1.0
 
     def check_finite(self) -> None:
-        """Refuse examples that no network can learn from.
-
-        Raises:
-            ValueError: If examples or their squares are not finite.
-        """
+        """Refuse examples of which the squares are not finite."""
         if not math.isfinite(self.variance):
             raise ValueError("the features are not finite, or too large: their squares are not")
 
     def pick(self, classes: Tensor, uniforms: Tensor) -> Tensor:
-        """Return one row of each named class, shape (*classes.shape, D), in float32 or better.
+        """Return one row of each class at the given positions, in float32 or better.
 
-        Args:
-            classes: Positions of base classes, any shape.
-            uniforms: Which of the class's rows, as numbers from 0 to 1; same shape.
+        Uniform numbers of the same shape choose among the class's rows.
         """
         offset = (uniforms * self.counts[classes]).long().minimum(self.counts[classes] - 1)
         return _at_least_float32(self.features[self.first_row[classes] + offset])
@@ -146,13 +134,9 @@ class LowShotTask:
         return self.shots[problem.draw, :, : problem.num_shots]
 
     def columns_from(self, order: Sequence[int]) -> Tensor:
-        """Return where each class of the scores stands if base classes are in another order.
+        """Return where each class of the scores stands, shape (B + N,), in another order.
 
-        Args:
-            order: Positions of all base classes, or of the phase's own; novel ones are behind them.
-
-        Returns:
-            Shape (B + N,).
+        The order is of all base classes or of the phase's own; novel ones are behind them.
         """
         base = torch.tensor(order).argsort()[: self.num_base]
         novel = torch.arange(len(order), len(order) + self.num_novel)
@@ -162,10 +146,6 @@ class LowShotTask:
         """Draw rows of the phase's base classes, shape (B, num_exemplars, D), in float32.
 
         Of a class, no row comes twice before all have come once.
-
-        Args:
-            num_exemplars: Of each class.
-            rng: On the CPU.
         """
         counts = self.base.counts[: self.num_base].cpu().unsqueeze(1)
         every_row = torch.arange(int(counts.max()))
@@ -225,17 +205,8 @@ def read_phase(
 ) -> tuple[LowShotTask, Queries]:
     """Read what one phase needs into memory: base train rows, shots, and test rows.
 
-    Reading the test phase is written down first; see `cpaan.core.provenance.record_test_read`.
-
-    Args:
-        table: The features.
-        split: Base and novel classes.
-        phase_name: "validation" or "test".
-        shot_rows: Shape (draws, N, most shots).
-        shots: Numbers of shots; with each draw, each makes a problem.
-        device: Where the tensors go.
-        is_noted: Whether who asks has written this read of the test phase down already, for all
-            processes that take part in it.
+    Each number of shots makes a problem with each draw. Reading the test phase is recorded first,
+    unless the caller has done that for all processes (``is_noted``).
     """
     phase = split.phase(phase_name)
     if phase_name == TEST_PHASE and not is_noted:
@@ -264,12 +235,7 @@ def read_phase(
 def check_phase(
     table: FeatureTable, split: Split, phase_name: str, *, allow_trained_novel: bool = False
 ) -> None:
-    """Check that a table can serve a phase, from class names and counts alone.
-
-    Raises:
-        ValueError: If the table lacks a class of the split or rows of it, or says that its
-            backbone was trained on novel classes of the phase.
-    """
+    """Refuse a table that lacks classes or rows, or whose backbone was trained on novel classes."""
     phase = split.phase(phase_name)
     wanted = split.base_classes(phase_name) + phase.novel
     missing = [name for name in wanted if name not in table.class_names]

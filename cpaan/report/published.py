@@ -1,7 +1,7 @@
-"""Numbers that others have printed, for columns of their own: top-5, %, on ImageNet.
+"""Numbers that the papers print, for columns of their own: top-5, %, on ImageNet.
 
 All are of ResNet-10 and the benchmark's test phase: LSL among 311 novel classes, GLSL among 507.
-None of them was measured here, and none is of other data.
+None of them was measured here.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ class Printed(NamedTuple):
     everything: tuple[float | None, ...]
 
     def at(self, column: str, num_shots: int) -> float | None:
-        """Return the number of a column, "novel" or "all"; None if there is none."""
+        """Return the number of a column, "novel" or "all"; None where nothing is printed."""
         values = {"novel": self.novel, "all": self.everything}.get(column)
         if values is None or num_shots not in SHOTS:
             return None
@@ -45,34 +45,32 @@ TABLE_1 = {
 """Table 1 of Gao et al. (2018). AWG there is on features of a cosine-trained ResNet-10."""
 
 ELSEWHERE = {
-    # Wang et al. (2018), as the README of Gidaris & Komodakis' code quotes them. Their PN and FH
-    # are not what Gao et al. print for the same rows.
+    # Wang et al. (2018), as the README of Gidaris & Komodakis' code quotes them. Gao et al. print
+    # other numbers for the same rows.
     "LR": Printed((38.4, 51.1, 64.8, 71.6, 76.6), (40.8, 49.9, 64.2, 71.9, 76.9)),
     "PN": Printed((39.3, 54.4, 66.3, 71.2, 73.9), (49.5, 61.0, 69.7, 72.9, 74.6)),
     "FH": Printed((40.7, 50.8, 62.0, 69.3, 76.5), (52.2, 59.4, 67.6, 72.8, 76.9)),
-    # READMEs of Gidaris & Komodakis (2018 and 2019), run again by the authors over 100 draws.
+    # READMEs of Gidaris & Komodakis (2018 and 2019), which repeat their runs over 100 draws.
     "AWG-cosine": Printed((46.26, 57.46, 69.27, 74.84, 78.11), (58.29, 65.11, 72.70, 76.51, 78.74)),
     "wDAE": Printed((47.99, 59.54, 70.23, 74.95, 77.77), (59.02, 66.22, 73.20, 76.09, 77.54)),
 }
-"""Where other sources have another number, or a row that the paper has not."""
+"""Rows that other sources print with other numbers, or that the paper does not have."""
 
 
 def printed_elsewhere(methods: Iterable[str]) -> list[str]:
-    """Return a sentence on the methods that another source has other numbers for; else nothing."""
+    """Return a sentence on the methods for which other sources print other numbers, if any."""
 
     def text(values: tuple[float | None, ...]) -> str:
         return " ".join("–" if value is None else f"{value:.1f}" for value in values)
 
-    lines = [
-        f"{method}: LSL {text(other.novel)}, GLSL {text(other.everything)}"
-        for method in methods
-        if method in TABLE_1 and (other := ELSEWHERE.get(method)) is not None
-    ]
+    known = TABLE_1.keys() & ELSEWHERE
+    both = [(method, ELSEWHERE[method]) for method in methods if method in known]
+    lines = [f"{name}: LSL {text(row.novel)}, GLSL {text(row.everything)}" for name, row in both]
     shots = ", ".join(map(str, SHOTS))
-    found = f"Of the printed rows, other sources have (K = {shots}) {'; '.join(lines)}."
+    found = f"Other sources print other numbers for some rows (K = {shots}): {'; '.join(lines)}."
     return [found] if lines else []
 
 
 def printed_of(method: str) -> Printed | None:
-    """Return what is printed of a method: in the paper's table, or else elsewhere."""
+    """Return the printed row of a method: the one of the paper's table, or else of another."""
     return TABLE_1.get(method, ELSEWHERE.get(method))

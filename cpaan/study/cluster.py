@@ -83,7 +83,7 @@ class Cluster:
                 f"a trial needs {study.workers_per_trial} workers with {kind} each, "
                 f"but Ray has room for {num_slots}"
             )
-        if self.dashboard is None and study.early_stopping and not study.pareto:
+        if self.dashboard is None and study.early_stopping:
             raise ValueError(
                 "this Ray has no dashboard, without which it does not give back what stopped "
                 "trials held: start it with one, or search with --no-early-stopping"

@@ -1,16 +1,10 @@
 """What a study is: its settings, its presets, and the data it is about."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
-from cpaan.core.remote_paths import absolute
 from cpaan.core.settings import Settings
-from cpaan.data.builtin import builtin_features
-from cpaan.data.cache import open_features
-from cpaan.data.splits import Phase, Split
-from cpaan.data.table import FeatureTable, align_rows
-from cpaan.gan.config import TrainConfig
 from cpaan.methods.registry import ROWS
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.representation.config import EmbeddingConfig
@@ -38,9 +32,6 @@ class StudyConfig(Settings):
     """GPUs of each of them, fractions too; zero: each has a CPU core instead."""
     ray_train: bool = True
     """Whether trials are runs of Ray Train; one worker can do without, and starts sooner."""
-    wide: bool = False
-    """Whether learning rates, numbers of synthetic examples, episode shots and the residual start
-    are searched too."""
 
     head: str = "cosine"
     """The classifier that trials are scored with; "own" where the method has none but its own."""
@@ -48,8 +39,6 @@ class StudyConfig(Settings):
     """Weight of LSL top-5, mean over shots, in the score."""
     all_weight: float = 1.0
     """Weight of GLSL top-5, likewise."""
-    pareto: bool = False
-    """Whether the two are objectives of their own; without early stopping."""
 
     early_stopping: bool = True
     """Whether ASHA stops trials that are behind at a rung."""
@@ -103,15 +92,15 @@ class StudyConfig(Settings):
         weighted = self.novel_weight * novel_top5 + self.all_weight * all_top5
         return weighted / (self.novel_weight + self.all_weight)
 
-    def marks(self, num_episodes: int) -> tuple[int, ...]:
+    def eval_steps(self, num_episodes: int) -> tuple[int, ...]:
         """Return after how many episodes a trial is evaluated: at the rungs, and at its end.
 
-        Every mark is a multiple of the number of workers, as ``num_episodes`` must be.
+        Every step is a multiple of the number of workers, as ``num_episodes`` must be.
         """
         first = num_episodes / self.reduction_factor**self.num_rungs
         grace = max(1, round(first / self.workers_per_trial)) * self.workers_per_trial
         rungs = [grace * self.reduction_factor**rung for rung in range(self.num_rungs)]
-        return (*(mark for mark in rungs if mark < num_episodes), num_episodes)
+        return (*(rung for rung in rungs if rung < num_episodes), num_episodes)
 
 
 @dataclass(frozen=True)
@@ -119,21 +108,15 @@ class Preset:
     """A size of study: what differs there from the defaults."""
 
     study: Mapping[str, Any]
-    sizes: Mapping[str, Any]
-    """Of meta-training GANs: in the recommended settings and in those of the paper alike."""
-    training: Mapping[str, Any]
-    """Of meta-training GANs, in the recommended settings only."""
     evaluation: Mapping[str, Any]
     is_quick: bool
-    """Whether other methods have the quick sizes of their rows."""
+    """Whether methods have the quick sizes of their rows, or those at the paper's scale."""
 
     def recommended(self, method: str = DEFAULT_METHOD) -> tuple[Settings, EvaluationConfig]:
         """Return our settings of a method at this size."""
         evaluation = EvaluationConfig().with_overrides(self.evaluation)
         row = ROWS[method]
-        if isinstance(row.config, TrainConfig):
-            return row.config.with_overrides({**self.sizes, **self.training}), evaluation
-        return row.config.with_overrides(row.quick if self.is_quick else {}), evaluation
+        return row.config.with_overrides(row.quick if self.is_quick else row.full), evaluation
 
     def embedding(self, method: str) -> EmbeddingConfig | None:
         """Return the settings of the embedding that a method works in, if it does."""
@@ -142,112 +125,17 @@ class Preset:
         return EmbeddingConfig().with_overrides(ROWS["PN"].quick if self.is_quick else {})
 
     def study_of(self, method: str) -> StudyConfig:
-        """Return the settings of a study of a method; GANs on features have the preset's head."""
-        config = StudyConfig().with_overrides({**self.study, "method": DEFAULT_METHOD})
+        """Return the settings of a study of a method."""
         row = ROWS[method]
-        is_gan_on_features = isinstance(row.config, TrainConfig) and not row.is_embedded
-        head = config.head if is_gan_on_features else row.head
-        return config.with_overrides({"method": method, "head": head})
+        head = (row.quick_head if self.is_quick else None) or row.head
+        return StudyConfig().with_overrides({**self.study, "method": method, "head": head})
 
 
 PRESETS = {
-    # Two CPU cores, minutes: small episodes, and learning rates at which they still teach.
+    # Two CPU cores, minutes.
     "quick": Preset(
-        study={"num_trials": 12, "head": "cosine", "num_rungs": 2},
-        sizes={
-            "num_episodes": 100,
-            "num_ways": 4,
-            "batch_size": 60,
-            "episode_shots": (1, 2, 5),
-            "hidden_dim": 64,
-        },
-        training={
-            "num_covariance_classes": 2,
-            "generator_learning_rate": 1e-3,
-            "discriminator_learning_rate": 1e-3,
-        },
-        evaluation={"num_synthetic": 40},
-        is_quick=True,
+        study={"num_trials": 12, "num_rungs": 2}, evaluation={"num_synthetic": 40}, is_quick=True
     ),
-    # The paper's scale, for GPUs; `TrainConfig.as_printed` has the same sizes.
-    "paper": Preset(
-        study={"num_trials": 40, "head": "linear", "num_rungs": 3},
-        sizes={
-            "num_episodes": 100_000,
-            "num_ways": 20,
-            "batch_size": 1_000,
-            "hidden_dim": 512,
-        },
-        training={},
-        evaluation={},
-        is_quick=False,
-    ),
+    # The paper's scale, for GPUs.
+    "paper": Preset(study={"num_trials": 40, "num_rungs": 3}, evaluation={}, is_quick=False),
 }
-
-
-@dataclass(frozen=True)
-class DataReference:
-    """Which features and classes, by name: every process opens, and maps, them for itself."""
-
-    features: tuple[str, ...]
-    """Absolute paths or addresses, for `cpaan.data.cache.open_features`; none: the built-in."""
-    split: Split
-    fingerprint: str
-    """Of the features, in the order in which they are opened."""
-    in_order_of: tuple[str, ...] = ()
-    """Other features of the same examples, whose order is taken over; none: they keep their own."""
-
-    @classmethod
-    def of(
-        cls,
-        table: FeatureTable,
-        split: Split,
-        features: list[str] | None,
-        in_order_of: list[str] | None = None,
-    ) -> Self:
-        """Return the reference of an opened table."""
-        locations, others = (
-            tuple(absolute(location) for location in each or []) for each in (features, in_order_of)
-        )
-        return cls(locations, split, table.fingerprint, others)
-
-    def open(self) -> FeatureTable:
-        """Return the table.
-
-        Raises:
-            ValueError: If what is there is another table than the one that was meant.
-        """
-        if self.features:
-            table = self._open(self.features)
-            if self.in_order_of:
-                table = align_rows(table, self._open(self.in_order_of))
-        else:
-            table, _ = builtin_features()
-        if table.fingerprint != self.fingerprint:
-            raise ValueError(
-                f"{' '.join(self.features) or 'the built-in data'} changed: their fingerprint is "
-                f"{table.fingerprint} and not {self.fingerprint}"
-            )
-        return table
-
-    def _open(self, locations: tuple[str, ...]) -> FeatureTable:
-        return open_features(*locations, label_names=self.split.label_names)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON; with an order only where there is one, as in earlier studies."""
-        content = asdict(self)
-        if not self.in_order_of:
-            del content["in_order_of"]
-        return content
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Return what `to_dict` was of."""
-        names = content["split"]["label_names"]
-        phases = {
-            name: Phase(*(tuple(content["split"][name][kind]) for kind in ("base", "novel")))
-            for name in ("validation", "test")
-        }
-        split = Split(**phases, label_names=None if names is None else tuple(names))
-        others = content.get("in_order_of", ())
-        return cls(tuple(content["features"]), split, content["fingerprint"], tuple(others))

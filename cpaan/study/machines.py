@@ -8,7 +8,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from cpaan.study.storage import Storage
+from cpaan.core.remote_paths import RemotePath
 
 MARK = ".machines/mark"
 """File of a storage by which a machine knows that it sees what the others do."""
@@ -28,10 +28,10 @@ def check_machines(location: str, say: Callable[[str], None]) -> None:
     Raises:
         ValueError: With the machines that cannot, and why.
     """
-    storage = Storage(location)
-    storage.check()
+    storage = RemotePath.at(location)
+    storage.check_writable()
     mark = uuid.uuid4().hex.encode()
-    storage.write(MARK, mark)
+    (storage / MARK).write(mark)
     nodes = {
         node["NodeID"]: f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
         for node in ray.nodes()
@@ -53,11 +53,11 @@ def check_machines(location: str, say: Callable[[str], None]) -> None:
             problem = ray.get(reference, timeout=_SECONDS)
         except RayError as error:
             problem = " ".join(str(error).split())[:200]
-        if problem is None and storage.read(_name_of(node)) != mark:
+        if problem is None and (storage / _name_of(node)).read_if_exists() != mark:
             problem = "what it writes is not seen here"
         if problem is not None:
             problems.append(f"{nodes[node]}: {problem}")
-        storage.delete(_name_of(node))
+        (storage / _name_of(node)).delete()
     if problems:
         raise ValueError(f"storage {location} is not shared by all machines: {'; '.join(problems)}")
 
@@ -68,17 +68,17 @@ def check_this_machine(location: str) -> None:
     Raises:
         RuntimeError: If it does not: another machine may do the work.
     """
-    if not Storage(location).exists(MARK):
+    if not (RemotePath.at(location) / MARK).is_file():
         raise RuntimeError(f"{socket.gethostname()} does not see the study in {location}")
 
 
 def _answer_there(location: str, mark: bytes, name: str) -> str | None:
     """Read the mark and write it back under a name; return what is wrong, if anything."""
     try:
-        storage = Storage(location)
-        if storage.read(MARK) != mark:
+        storage = RemotePath.at(location)
+        if (storage / MARK).read_if_exists() != mark:
             return "it does not see what is written elsewhere"
-        storage.write(name, mark)
+        (storage / name).write(mark)
     except (OSError, ValueError) as error:
         return " ".join(str(error).split())
     return None

@@ -1,10 +1,12 @@
-"""What a study leaves behind, for people and for programs."""
+"""The files that a search writes about its trials, and the checkpoints that it deletes."""
 
 import io
 import json
 import math
 import sqlite3
-from collections.abc import Mapping
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,12 @@ from optuna.distributions import distribution_to_json
 from optuna.trial import FrozenTrial, TrialState
 from tensorboardX import SummaryWriter
 
+from cpaan.core.remote_paths import RemotePath
 from cpaan.study.config import StudyConfig
-from cpaan.study.storage import Storage
+from cpaan.study.study import OPTUNA, TENSORBOARD, TRIALS, Study, StudyRow
 from cpaan.study.trial import ALL_TOP5, CURVE, EPISODE, NOVEL_TOP5, PROBLEM
 
-CONFIG, TRIALS, BEST, OPTUNA = "config.json", "trials.parquet", "best.json", "optuna.db"
-TENSORBOARD, LOG = "tensorboard", "study.log"
-
+ENDED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 STATES = {
     TrialState.COMPLETE: "complete",
     TrialState.PRUNED: "stopped early",
@@ -29,78 +30,124 @@ STATES = {
     TrialState.RUNNING: "unfinished",
 }
 
-_NOTHING_YET: dict[str, Any] = {
+_NO_EVALUATION: dict[str, Any] = {
     EPISODE: 0,
     NOVEL_TOP5: math.nan,
     ALL_TOP5: math.nan,
     "seconds": 0.0,
 }
+_PAUSE_FACTOR = 20
+"""Pause after an update, as a multiple of its duration: updates take a twentieth of the time."""
+_NUM_REQUESTS = 16  # deletions at a time, because a remote storage answers slowly
 
 
-class Records:
-    """The folder of a study, and its copies in the storage where that is elsewhere."""
+class RowRecords:
+    """Brings the files of a row up to date with its Optuna study, as often as that costs little.
 
-    def __init__(self, folder: Path, storage: Storage) -> None:
-        """Keep the two places."""
-        self.folder = folder
-        self._storage = storage
-        self._is_elsewhere = storage.local is None or storage.local.resolve() != folder.resolve()
+    An update handles all trials, so that an update after each change would dominate a search of
+    thousands of trials. A study resumes from the Optuna study; the other files are for people.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        row: StudyRow,
+        trials: optuna.Study,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._study, self._row, self._trials, self._clock = study, row, trials, clock
+        self._storage = RemotePath.at(study.storage)
         self._events: dict[int, int] = {}
+        self._deleted: set[int] = set()
+        self._is_behind = False
+        self._waits_until = float("-inf")
 
-    def write(self, name: str, content: str | bytes) -> None:
-        """Write a file of the folder, whole, and its copy."""
-        data = content.encode() if isinstance(content, str) else content
-        Storage(str(self.folder)).write(name, data)
-        if self._is_elsewhere:
-            self._storage.write(name, data)
+    def changed(self) -> None:
+        """Record that the Optuna study has changed, and update if it is time."""
+        self._is_behind = True
+        self.update_if_due()
 
-    def delete(self, name: str) -> None:
-        """Remove a file of the folder and its copy, as far as they are there."""
-        Storage(str(self.folder)).delete(name)
-        if self._is_elsewhere:
-            self._storage.delete(name)
+    def update_if_due(self) -> None:
+        """Update if there was a change and the pause is over."""
+        if self._is_behind and self._clock() >= self._waits_until:
+            started = self._clock()
+            self.update()
+            self._delete_checkpoints()
+            self._is_behind = False  # only now: after an error the update is tried again
+            ended = self._clock()
+            self._waits_until = ended + _PAUSE_FACTOR * (ended - started)
 
-    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        """Write a JSON file."""
-        self.write(name, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    def update(self, *, is_last: bool = False) -> None:
+        """Write the table of trials, TensorBoard events, and copies in a remote storage.
 
-    def update(self, study: optuna.Study, config: StudyConfig, *, is_last: bool = False) -> None:
-        """Bring table, events and copies up to what the Optuna study knows.
-
-        A copy elsewhere that fails is made again with the next update; the last one must not fail.
+        A failed copy is repeated with the next update; the last update must not fail.
         """
+        config, folder = self._row.config, self._study.folder
+        table, database = (self._study.path_of(self._row, name) for name in (TRIALS, OPTUNA))
         buffer = io.BytesIO()
-        trial_table(study, config).to_parquet(buffer, index=False)
-        Storage(str(self.folder)).write(TRIALS, buffer.getvalue())
-        for trial in study.get_trials(deepcopy=False):
-            self._write_events(trial, config)
-        if self._is_elsewhere:
+        trial_table(self._trials, config).to_parquet(buffer, index=False)
+        (RemotePath.at(folder) / table).write(buffer.getvalue())
+        for trial in self._trials.get_trials(deepcopy=False):
+            self._write_events(trial)
+        if (copy := self._study.copy) is not None:
             with nullcontext() if is_last else suppress(OSError):
-                self._storage.write(OPTUNA, _snapshot(self.folder / OPTUNA))
-                self._storage.write(TRIALS, buffer.getvalue())
+                (copy / database).write(_snapshot(folder / database))
+                (copy / table).write(buffer.getvalue())
 
-    def _write_events(self, trial: FrozenTrial, config: StudyConfig) -> None:
-        """Append what is new of a trial's curve to its TensorBoard events."""
+    def delete_stale_checkpoint(self, number: int) -> None:
+        """Delete a checkpoint under the number of a trial that is proposed for the first time.
+
+        A machine that was lost before its records were copied may have proposed another trial
+        under this number.
+        """
+        if self._study.copy is not None:
+            path = self._study.checkpoint_of(self._row, number, self._row.config.seed)
+            (self._storage / path).delete()
+
+    def _delete_checkpoints(self) -> None:
+        """Delete the checkpoints of trials that have ended and are not among the best."""
+        config = self._row.config
+        best = best_trials(self._trials, config.num_finalists)
+        needed = {trial.number for trial in best}
+        ended = self._trials.get_trials(deepcopy=False, states=ENDED)
+        numbers = {trial.number for trial in ended} - needed - self._deleted
+        paths = [
+            self._storage / self._study.checkpoint_of(self._row, number, config.seed)
+            for number in sorted(numbers)
+        ]
+        with ThreadPoolExecutor(_NUM_REQUESTS) as pool, suppress(OSError):  # tried again later
+            list(pool.map(RemotePath.delete, paths))
+            self._deleted |= numbers
+
+    def _write_events(self, trial: FrozenTrial) -> None:
+        """Append the new evaluations of a trial to its TensorBoard events."""
         curve = trial.user_attrs.get(CURVE, [])
         known = self._events.get(trial.number, 0)
         if len(curve) == known:
             return
-        folder = self.folder / TENSORBOARD / f"{trial.number:04d}"
+        folder = self._study.folder / self._study.path_of(self._row, TENSORBOARD)
+        folder = folder / f"{trial.number:04d}"
         if known == 0 and folder.exists() and any(folder.iterdir()):
             self._events[trial.number] = len(curve)  # an earlier run of the search wrote these
             return
-        # Files are named by seconds: without the suffix, the second one of a second wins.
+        # Files are named by seconds: without the suffix, two of one second would be one file.
         with SummaryWriter(str(folder), filename_suffix=f".{known:04d}") as writer:
             for entry in curve[known:]:
-                score = config.score(entry[NOVEL_TOP5], entry[ALL_TOP5])
+                score = self._row.config.score(entry[NOVEL_TOP5], entry[ALL_TOP5])
                 values = {"score": score, NOVEL_TOP5: entry[NOVEL_TOP5], ALL_TOP5: entry[ALL_TOP5]}
                 for name, value in values.items():
                     writer.add_scalar(name, value, entry[EPISODE])
         self._events[trial.number] = len(curve)
 
 
+def best_trials(study: optuna.Study, count: int) -> list[FrozenTrial]:
+    """Return finished trials, the best first."""
+    done = study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
+    return sorted(done, key=lambda trial: (trial.values[0], -trial.number), reverse=True)[:count]
+
+
 def trial_table(study: optuna.Study, config: StudyConfig) -> pd.DataFrame:
-    """Return a row for each trial that was begun: parameters, state, curve and cost.
+    """Return one line for each trial: parameters, state, curve and cost.
 
     Parameters that a trial does not have are missing; ``distributions`` has the ranges of those
     that it has, as Optuna writes them. Seconds are of training and evaluation;
@@ -112,7 +159,7 @@ def trial_table(study: optuna.Study, config: StudyConfig) -> pd.DataFrame:
         if trial.state not in STATES:
             continue
         curve = trial.user_attrs.get(CURVE, [])
-        last = curve[-1] if curve else _NOTHING_YET
+        last = curve[-1] if curve else _NO_EVALUATION
         seconds = last["seconds"]
         names.update(dict.fromkeys(trial.params))
         rows.append(
@@ -143,23 +190,6 @@ def trial_table(study: optuna.Study, config: StudyConfig) -> pd.DataFrame:
     columns += ["worker_seconds", "gpu_seconds", *names, "distributions", "curve"]
     columns += ["training", "evaluation", PROBLEM]
     return pd.DataFrame(rows, columns=columns)
-
-
-def read_json(folder: Path, name: str) -> dict[str, Any]:
-    """Return a JSON file of a study.
-
-    Raises:
-        ValueError: If it is not there, or is none.
-    """
-    try:
-        content: dict[str, Any] = json.loads((folder / name).read_text())
-        return content
-    except FileNotFoundError:
-        raise ValueError(
-            f"{folder} has no {name}: it is no study, or one without a result"
-        ) from None
-    except ValueError as error:
-        raise ValueError(f"{folder / name} cannot be read: {error}") from error
 
 
 def _snapshot(path: Path) -> bytes:

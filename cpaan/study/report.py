@@ -1,25 +1,31 @@
-"""The report: the best configuration, trained anew, on the classes that the search never saw."""
+"""The report: the best configuration of every row, trained anew, on the test classes."""
 
 import io
 import json
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import ray
 import torch
 
-from cpaan.core.provenance import count_test_reads, describe_run
+from cpaan.core.provenance import count_test_reads, describe_run, record_test_read
 from cpaan.data.splits import TEST_PHASE, ShotRows
+from cpaan.evaluation.parts import Outcome, Part, PartJob, PartKey, run_parts
 from cpaan.evaluation.runner import to_records
+from cpaan.evaluation.scoring import draw_phase
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.gans import GANS
 from cpaan.gan.spiral import SPIRAL_CONFIG, draw_points, run_spiral, to_plain
-from cpaan.methods.registry import IN_PN, ROWS
+from cpaan.methods.registry import ROWS
+from cpaan.methods.table_row import IN_PN
 from cpaan.protocol.config import HEADS, OWN
+from cpaan.protocol.priors import best_heads, best_priors
+from cpaan.protocol.tasks import check_phase
 from cpaan.report.page.contents import REPORT
 from cpaan.report.page.page import FIGURES, FINDINGS, INDEX, write_page
 from cpaan.report.study_tables import Tables, make_cells, make_tables, table_page
@@ -33,17 +39,33 @@ from cpaan.report.table_one import (
 )
 from cpaan.study.ablations import ablations_of_best, ablations_of_table
 from cpaan.study.cluster import Cluster
-from cpaan.study.folder import Study
 from cpaan.study.job import NUM_THREADS
-from cpaan.study.records import BEST, Records, read_json
-from cpaan.study.report_jobs import Found, evaluate_rows
-from cpaan.study.report_rows import ReportSettings, Row, rows_of, rows_of_table
-from cpaan.study.storage import Storage
+from cpaan.study.machines import check_machines
+from cpaan.study.report_rows import MeasuredRow, ReportSettings, rows_of
+from cpaan.study.study import Study
+from cpaan.study.trial import Trial
+from cpaan.study.worker_pool import PoolJob, WorkerPool, part_cache
 
-FOLDER = REPORT
+_SEEDED_DRAWS = 1  # is added to the seed of the fixed draws
+_MOST_LETTERS = 300  # of an error message of Ray, whose end names the cause
 
-_DRAWING = "writing the tables and drawing the page"
-_MOST_LETTERS = 300  # of an error that Ray tells with all of its circumstances: the cause is last
+
+class Measured(NamedTuple):
+    """The results of all rows."""
+
+    scores: pd.DataFrame
+    diversity: pd.DataFrame
+    priors: pd.DataFrame
+    heads: pd.DataFrame
+    spectra: pd.DataFrame
+    projections: pd.DataFrame
+    failed: dict[str, str]
+    """Why rows have no scores, by name."""
+    num_fixed: int
+    """The first so many draws are the fixed ones."""
+    earlier: list[dict[str, Any]]
+    """Commands that were stopped, with the parts that they have measured."""
+    seconds: float
 
 
 def make_report(
@@ -52,142 +74,248 @@ def make_report(
     say: Callable[[str], None],
     settings: ReportSettings | None = None,
     fixed_rows: ShotRows | None = None,
-) -> tuple[Tables, dict[str, str]]:
-    """Train and evaluate every row of a study on the test phase, and write what was found.
+) -> tuple[str, dict[str, str]]:
+    """Train and evaluate the rows of a study on the test phase, and write the report.
 
     Args:
-        study: With a ``best.json``.
-        cluster: Where the work is done.
-        say: Called with a line about it.
-        settings: How much of it.
-        fixed_rows: The fixed draws, shape (draws, novel classes, shots); by default seeded.
+        study: With a result of every row's search.
+        cluster: The Ray cluster to use.
+        say: Called with a line about the current work.
+        settings: The size of the report.
+        fixed_rows: The fixed draws, shape (draws, novel classes, shots); by default seeded ones.
 
     Returns:
-        The tables; and for each row that they lack, why it could not be trained.
+        The headline; and for each row without scores, the reason.
 
     Raises:
-        ValueError: If the study has no result, the data cannot serve the test phase, or the best
-            itself could not be trained.
+        ValueError: If a search has no result, the data does not suit the test phase, or no row
+            could be trained.
+        WorkLostError: If machines or processes failed too often; other parts are kept.
     """
     settings = settings or ReportSettings()
-    best = read_json(study.folder, BEST)
-    rows = rows_of(study, best, settings)
-    extra = (
-        [] if settings.is_table_only else ablations_of_best(rows[-1], settings.num_ablation_seeds)
-    )
-    # The controls have no classifier of their own.
-    own = study.config.head == OWN
-    heads = settings.heads or ((OWN, *HEADS) if own else (study.config.head,))
-    found, cost, spiral = _measure([*rows, *extra], heads, cluster, say, settings, fixed_rows)
-    if rows[-1].name in found.failed:
+    rows = rows_of(study, settings)
+    is_single = not study.has_row_folders
+    heads = settings.heads or _default_heads(study)
+    if not is_single:
+        missing = {ROWS[row.method].head for row in rows} - {*heads, OWN}
+        if missing:
+            raise ValueError(f"the paper's table needs the heads {', '.join(sorted(missing))} too")
+    extra: list[MeasuredRow] = []
+    if not settings.is_table_only:
+        seeds = settings.num_ablation_seeds
+        extra = ablations_of_best(rows[-1], seeds) if is_single else ablations_of_table(rows, seeds)
+    # The spiral runs beside the rows: it is small and needs no GPU.
+    draw_spiral = ray.remote(num_cpus=1)(_spiral)
+    spiral = None if settings.is_table_only else draw_spiral.remote(SPIRAL_CONFIG)
+    jobs = {job.part.key: job for job in _jobs(study, [*rows, *extra], heads, settings, fixed_rows)}
+    found = _measure(study, jobs, [*rows, *extra], cluster, say, settings)
+    if is_single and rows[-1].name in found.failed:
         raise ValueError(found.failed[rows[-1].name])
-    rows = [row for row in rows if row.name not in found.failed]
-    names = [row.name for row in rows]
-    tables = make_tables(
-        found.scores[found.scores["method"].isin(names)],
-        num_fixed=found.num_fixed,
-        best=rows[-1].name,
-        paper=next((row.name for row in rows[:-1] if row.trial == 0), None),
-        is_best_paper=rows[-1].trial == 0,
-        none=next((name for name in names if name in ("none", f"none{IN_PN}")), rows[-1].name),
-        layouts=_layouts(rows, found),
-    )
-    if not isinstance(study.training, TrainConfig):
-        tables = replace(tables, trial_0="the recommended settings")
-    about = {
-        **_about([*rows, *extra], found, settings, heads, cluster),
-        "cost": cost,
-        "study": study.describe(),
-        "best": best,
-        "best_minus_trial_0": tables.gains,
-    }
-    say(_DRAWING)
-    _write(
-        study.records, tables.markdown(about), tables.latex(), tables.cells, about, found, spiral
-    )
-    return tables, found.failed
-
-
-def make_table_report(
-    folder: Path,
-    studies: Sequence[Study],
-    cluster: Cluster,
-    say: Callable[[str], None],
-    settings: ReportSettings | None = None,
-    fixed_rows: ShotRows | None = None,
-) -> dict[str, str]:
-    """Train and evaluate the best of every row on the test phase, and write the paper's table.
-
-    Args:
-        folder: Where the table is written.
-        studies: One for each row, all of the same data.
-        cluster: Where the work is done.
-        say: Called with a line about it.
-        settings: How much of it.
-        fixed_rows: The fixed draws, shape (draws, novel classes, shots); by default seeded.
-
-    Returns:
-        For each row that the table lacks, why it could not be trained.
-
-    Raises:
-        ValueError: If the data cannot serve the test phase, or no row could be trained.
-    """
-    settings = settings or ReportSettings()
-    rows = rows_of_table(studies, settings)
-    heads = settings.heads or (*HEADS, OWN)
-    missing = {ROWS[row.method].head for row in rows} - {*heads, OWN}
-    if missing:
-        raise ValueError(f"the paper's table needs the heads {', '.join(sorted(missing))} too")
-    extra = [] if settings.is_table_only else ablations_of_table(rows, settings.num_ablation_seeds)
-    found, cost, spiral = _measure([*rows, *extra], heads, cluster, say, settings, fixed_rows)
     rows = [row for row in rows if row.name not in found.failed]
     if not rows:
         raise ValueError("; ".join(found.failed.values()))
-    about = {
-        **_about([*rows, *extra], found, settings, heads, cluster),
-        "cost": cost,
-        "studies": {study.config.method: study.describe() for study in studies},
-        "best": {row.name: read_json(row.study.folder, BEST) for row in rows},
+    drawn = None if spiral is None else _result_of(spiral, say)
+    num_gpus = sum(node.get("GPU", 0.0) for node in cluster.nodes)
+    about: dict[str, Any] = {
+        "run": describe_run(),
+        "settings": {**vars(settings), "heads": list(heads)},
+        "phase": TEST_PHASE,
+        "rows": [
+            row.describe()
+            for row in [*rows, *extra]
+            if (row.same_as or row.name) not in found.failed
+        ],
+        "num_fixed": found.num_fixed,
+        "failed": found.failed,
+        "earlier": found.earlier,
+        "test_reads": count_test_reads(study.rows[0].data.fingerprint),
+        "nodes": list(cluster.nodes),
+        "cost": {"seconds": found.seconds, "gpu_seconds": found.seconds * num_gpus},
     }
+    say("writing the tables and drawing the page")
     layouts = _layouts(rows, found)
-    num_seeded = settings.num_seeded_draws
-    page = table_page(layouts, about, num_fixed=found.num_fixed, num_seeded=num_seeded)
-    cells = make_cells(found.scores, num_fixed=found.num_fixed)
-    latex = "\n".join(layout.latex() for layout in layouts)
-    say(_DRAWING)
-    _write(Records(folder, Storage(str(folder))), page, latex, cells, about, found, spiral)
-    return found.failed
+    if is_single:
+        tables = _tables_of(rows, found, layouts)
+        about |= {
+            "study": study.rows[0].describe(),
+            "best": study.read_best(study.rows[0]),
+            "best_minus_trial_0": tables.gains,
+        }
+        page, latex, cells, headline = (
+            tables.markdown(about),
+            tables.latex(),
+            tables.cells,
+            tables.headline(),
+        )
+    else:
+        about |= {
+            "studies": {row.method: row.describe() for row in study.rows},
+            "best": {row.name: study.read_best(row.source) for row in rows},
+        }
+        num_seeded = settings.num_seeded_draws
+        page = table_page(layouts, about, num_fixed=found.num_fixed, num_seeded=num_seeded)
+        latex = "\n".join(layout.latex() for layout in layouts)
+        cells, headline = make_cells(found.scores, num_fixed=found.num_fixed), ""
+    _write(study, page, latex, cells, about, found, drawn)
+    for job in jobs.values():
+        part_cache(study.storage).delete(job.part)
+    return headline, found.failed
+
+
+def _default_heads(study: Study) -> tuple[str, ...]:
+    if study.has_row_folders:
+        return (*HEADS, OWN)
+    head = study.config.head
+    # The controls have no classifier of their own.
+    return (OWN, *HEADS) if head == OWN else (head,)
+
+
+def _jobs(
+    study: Study,
+    rows: Sequence[MeasuredRow],
+    heads: tuple[str, ...],
+    settings: ReportSettings,
+    fixed_rows: ShotRows | None,
+) -> Iterator[PoolJob]:
+    """Yield every row with every seed, as far as it is not the same as another row."""
+    draws = _draw(study, settings, fixed_rows)
+    for row in rows:
+        if not ROWS[row.method].heads_among(heads):
+            known = ", ".join(ROWS[row.method].heads)
+            raise ValueError(f"{row.name} has the heads {known}, got {', '.join(heads)}")
+        if row.same_as is not None:
+            continue
+        config, number = row.source.config, row.trial or 0
+        own_heads = heads
+        if row.ablation is not None and config.head in heads:
+            own_heads = (config.head,)  # one head is enough for an ablation
+        for seed in row.seeds:
+            job = study.job(row.source, number, row.resolved, seed)
+            if row.ablation is not None:
+                label = re.sub("[^a-z0-9]+", "-", row.ablation.label.lower())
+                name = f"trials/{number:04d}-{row.ablation.family}-{label}-seed{seed}.pt"
+                job = replace(job, path=study.path_of(row.source, name))
+            wanted = {"heads": own_heads, "prior": row.resolved.evaluation.prior}
+            job = replace(job, method=row.method, evaluation=job.evaluation.with_overrides(wanted))
+            is_of_table = row.ablation is None and not settings.is_table_only
+            part = PartJob(
+                row=row.name,
+                method=row.method,
+                training=job.training,
+                embedding=job.embedding,
+                evaluation=job.evaluation,
+                seed=seed,
+                data=row.source.data,
+                phase=TEST_PHASE,
+                shot_rows=draws,
+                scores_validation=True,
+                is_illustrated=is_of_table and seed == row.seeds[0],
+                device="cuda" if config.gpus_per_worker else "cpu",
+            )
+            yield PoolJob(part, Trial(number, job, config))
+
+
+def _draw(study: Study, settings: ReportSettings, fixed_rows: ShotRows | None) -> ShotRows:
+    """Return fixed draws, then seeded ones."""
+    row = study.rows[0]
+    config, table = row.evaluation, row.data.open()
+
+    def draw(count: int, seed: int) -> ShotRows:
+        wanted = config.with_overrides({"num_draws": count, "draw_seed": seed})
+        return draw_phase(table, row.data.split, TEST_PHASE, wanted)
+
+    if fixed_rows is None:
+        fixed_rows = draw(settings.num_fixed_draws, config.draw_seed)
+    seeded = draw(settings.num_seeded_draws, config.draw_seed + _SEEDED_DRAWS)
+    return np.concatenate([fixed_rows[..., : max(config.shots)], seeded])
 
 
 def _measure(
-    rows: Sequence[Row],
-    heads: tuple[str, ...],
+    study: Study,
+    jobs: Mapping[PartKey, PoolJob],
+    rows: Sequence[MeasuredRow],
     cluster: Cluster,
     say: Callable[[str], None],
     settings: ReportSettings,
-    fixed_rows: ShotRows | None,
-) -> tuple[Found, dict[str, float], dict[str, Any] | None]:
-    """Return what came of all rows, what it cost, and the spiral unless it is left out."""
-    began = time.monotonic()
-    # Beside the rows: it is small, and needs no GPU.
-    draw_spiral = ray.remote(num_cpus=1)(_spiral)
-    spiral = None if settings.is_table_only else draw_spiral.remote(SPIRAL_CONFIG)
-    found = evaluate_rows(rows, heads, cluster, say, settings, fixed_rows)
-    drawn = None if spiral is None else _result_of(spiral, say)
-    seconds = time.monotonic() - began
-    num_gpus = sum(node.get("GPU", 0.0) for node in cluster.nodes)
-    return found, {"seconds": seconds, "gpu_seconds": seconds * num_gpus}, drawn
+) -> Measured:
+    """Run all parts on the cluster, and put their results together."""
+    started = time.monotonic()
+    references = {row.data.fingerprint: row.data for row in study.rows}
+    for reference in references.values():
+        check_phase(reference.open(), reference.split, TEST_PHASE)
+    cluster.check(study.config)
+    check_machines(study.storage, say)
+    for fingerprint in references:
+        count_test_reads(fingerprint)  # finds a damaged log before the work
+        record_test_read(fingerprint)
+    num_draws = len(next(iter(jobs.values())).part.shot_rows)
+    num_fixed = num_draws - settings.num_seeded_draws
+    say(
+        f"test phase: {len(rows)} rows, {num_fixed} fixed and {settings.num_seeded_draws} seeded "
+        f"draws, {settings.num_seeds} new seeds for each trained row"
+    )
+    pool = WorkerPool(jobs, cluster.most_trials_at_once(study.config))
+    cache = part_cache(study.storage)
+    parts = {key: job.part for key, job in jobs.items()}
+    outcomes = run_parts(parts, pool, lambda job: cache, say)
+    if pool.lost is not None:
+        raise pool.lost
+    failed = {
+        key.row: f"{key.row} has no scores: with seed {key.seed}, {outcome}"
+        for key, outcome in outcomes.items()
+        if isinstance(outcome, ValueError)
+    }
+    results = [
+        _renamed(row, part)
+        for row in rows
+        for seed in row.seeds
+        if (row.same_as or row.name) not in failed
+        and isinstance(part := outcomes[PartKey(row.same_as or row.name, seed)], Part)
+    ]
+    if not results:
+        raise ValueError("; ".join(failed.values()))
+    return Measured(
+        scores=_together([part.scores for part in results]),
+        diversity=_together([part.diversity for part in results]),
+        priors=_together(
+            [best_priors(part.validation).assign(seed=part.scores["seed"][0]) for part in results]
+        ),
+        heads=best_heads(_together([part.validation for part in results])),
+        spectra=_together([part.spectra for part in results]),
+        projections=_together([part.projections for part in results]),
+        failed=failed,
+        num_fixed=num_fixed,
+        earlier=_earlier(outcomes),
+        seconds=time.monotonic() - started,
+    )
 
 
-def _result_of(spiral: "ray.ObjectRef[Any]", say: Callable[[str], None]) -> dict[str, Any] | None:
-    """Return the spiral; None if it came to nothing, which is no reason to lose the rest."""
-    try:
-        result: dict[str, Any] = ray.get(spiral)
-        json.dumps(result, allow_nan=False)
-    except (ray.exceptions.RayError, ValueError) as error:
-        say(f"the spiral is left out: {' '.join(str(error).split())[-_MOST_LETTERS:]}")
-        return None
-    return result
+def _renamed(row: MeasuredRow, part: Part) -> Part:
+    """Return the result of a row, under its own name where it has that of another row."""
+    if row.same_as is None:
+        return part
+    frames = {
+        name: getattr(part, name).assign(method=row.name)
+        for name in ("scores", "diversity", "validation")
+    }
+    return part._replace(**frames, spectra=part.spectra[:0], projections=part.projections[:0])
+
+
+def _together(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    # Empty frames do not know the types of their columns.
+    return pd.concat([each for each in frames if len(each)] or frames[:1], ignore_index=True)
+
+
+def _earlier(outcomes: Mapping[PartKey, Outcome]) -> list[dict[str, Any]]:
+    """Return the earlier commands that measured parts of this report, with their parts."""
+    now = describe_run()["command"]
+    found: dict[str, dict[str, Any]] = {}
+    for key, part in outcomes.items():
+        if isinstance(part, Part) and part.run["command"] != now:
+            entry = found.setdefault(part.run["command"], {**part.run, "pieces": {}})
+            entry["time"] = max(entry["time"], part.run["time"])
+            entry["pieces"].setdefault(key.row, []).append(key.seed)
+    return list(found.values())
 
 
 def _spiral(config: TrainConfig) -> dict[str, Any]:
@@ -198,11 +326,19 @@ def _spiral(config: TrainConfig) -> dict[str, Any]:
     return to_plain(points, outcomes)
 
 
-def _layouts(rows: Sequence[Row], found: Found) -> list[TableOne]:
-    """Return the paper's layout by both rules, as far as their heads were scored, fixed draws.
+def _result_of(spiral: "ray.ObjectRef[Any]", say: Callable[[str], None]) -> dict[str, Any] | None:
+    """Return the spiral; None if it failed, because the rest of the report does not need it."""
+    try:
+        result: dict[str, Any] = ray.get(spiral)
+        json.dumps(result, allow_nan=False)
+    except (ray.exceptions.RayError, ValueError) as error:
+        say(f"the spiral is left out: {' '.join(str(error).split())[-_MOST_LETTERS:]}")
+        return None
+    return result
 
-    Ablations have no place there.
-    """
+
+def _layouts(rows: Sequence[MeasuredRow], found: Measured) -> list[TableOne]:
+    """Return the paper's layout by both rules, as far as their heads were scored; fixed draws."""
     fixed = found.scores[found.scores["draw"] < found.num_fixed]
     methods = {row.name: row.method for row in rows}
     known = set(fixed[["method", "head"]].itertuples(index=False, name=None))
@@ -215,48 +351,46 @@ def _layouts(rows: Sequence[Row], found: Found) -> list[TableOne]:
     return layouts
 
 
-def _about(
-    rows: Sequence[Row],
-    found: Found,
-    settings: ReportSettings,
-    heads: tuple[str, ...],
-    cluster: Cluster,
-) -> dict[str, Any]:
-    return {
-        "run": describe_run(),
-        "settings": {**vars(settings), "heads": list(heads)},
-        "phase": TEST_PHASE,
-        "rows": [row.describe() for row in rows if (row.same_as or row.name) not in found.failed],
-        "num_fixed": found.num_fixed,
-        "failed": found.failed,
-        "earlier": found.earlier,
-        "test_reads": count_test_reads(rows[0].study.data.fingerprint),
-        "nodes": list(cluster.nodes),
-    }
+def _tables_of(rows: Sequence[MeasuredRow], found: Measured, layouts: list[TableOne]) -> Tables:
+    """Return the tables of a study with one row: its best beside trial 0 and the controls."""
+    names = [row.name for row in rows]
+    best = rows[-1]
+    tables = make_tables(
+        found.scores[found.scores["method"].isin(names)],
+        num_fixed=found.num_fixed,
+        best=best.name,
+        paper=next((row.name for row in rows[:-1] if row.trial == 0), None),
+        is_best_paper=best.trial == 0,
+        none=next((name for name in names if name in ("none", f"none{IN_PN}")), best.name),
+        layouts=layouts,
+    )
+    if ROWS[best.method].gan is None:
+        tables = replace(tables, trial_0="the recommended settings")
+    return tables
 
 
 def _write(
-    records: Records,
+    study: Study,
     page: str,
     latex: str,
     cells: pd.DataFrame,
     about: dict[str, Any],
-    found: Found,
+    found: Measured,
     spiral: dict[str, Any] | None,
 ) -> None:
-    """Write the tables, all that they were made of, and the page to look at."""
-    _delete_earlier(records)
-    records.write(f"{FOLDER}/report.md", page)
-    records.write(f"{FOLDER}/table.csv", cells.to_csv(index=False))
-    records.write(f"{FOLDER}/table.tex", latex)
+    """Write the tables, the data that they were made from, and the page."""
+    _delete_earlier(study)
+    study.write_file(f"{REPORT}/report.md", page)
+    study.write_file(f"{REPORT}/table.csv", cells.to_csv(index=False))
+    study.write_file(f"{REPORT}/table.tex", latex)
     frames = {"scores": found.scores, "spectra": found.spectra, "projections": found.projections}
     for name, frame in frames.items():
         if len(frame):
             buffer = io.BytesIO()
             frame.to_parquet(buffer, index=False)
-            records.write(f"{FOLDER}/{name}.parquet", buffer.getvalue())
+            study.write_file(f"{REPORT}/{name}.parquet", buffer.getvalue())
     if spiral is not None:
-        records.write_json(f"{FOLDER}/spiral.json", spiral)
+        study.write_json(f"{REPORT}/spiral.json", spiral)
     content = {
         **about,
         "cells": to_records(cells),
@@ -264,18 +398,17 @@ def _write(
         "priors": to_records(found.priors),
         "heads": to_records(found.heads),
     }
-    records.write_json(f"{FOLDER}/report.json", content)
-    found.parts.delete()
-    write_page(records.folder, records.write)
+    study.write_json(f"{REPORT}/report.json", content)
+    write_page(study.folder, study.write_file)
 
 
-def _delete_earlier(records: Records) -> None:
-    """Remove what an earlier report has and this one may not have: a page would mix the two.
+def _delete_earlier(study: Study) -> None:
+    """Delete files of an earlier report that this one may lack: a page would mix the two.
 
-    What makes a folder a report goes first.
+    The file that makes a folder a report goes first.
     """
-    figures = (records.folder / FIGURES).glob("*")
+    figures = (study.folder / FIGURES).glob("*")
     optional = ("report.json", "spectra.parquet", "projections.parquet", "spiral.json")
-    names = [*(f"{FOLDER}/{name}" for name in optional), FINDINGS, INDEX]
+    names = [*(f"{REPORT}/{name}" for name in optional), FINDINGS, INDEX]
     for name in (*names, *(f"{FIGURES}/{path.name}" for path in figures)):
-        records.delete(name)
+        study.delete_file(name)

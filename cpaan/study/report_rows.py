@@ -1,68 +1,79 @@
-"""The rows of a report: whose settings, and which seeds that no search has seen."""
+"""The rows of a report: their settings and their training seeds."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from cpaan.methods.registry import CONTROLS, IN_PN, ROWS, num_episodes_of
+from cpaan.methods.controls import CONTROLS
+from cpaan.methods.registry import ROWS, num_episodes_of
+from cpaan.methods.table_row import IN_PN
 from cpaan.report.page.contents import Ablation
-from cpaan.study.finals import in_full
-from cpaan.study.folder import Study
-from cpaan.study.records import BEST, OPTUNA, read_json
-from cpaan.study.searcher import open_study, settled_of
-from cpaan.study.space import Settled
+from cpaan.study.rescoring import in_full
+from cpaan.study.searcher import open_trials, resolved_of
+from cpaan.study.space import Resolved
+from cpaan.study.study import Study, StudyRow
 
 _FEWEST_SEEDS = 3
 
 
 @dataclass(frozen=True)
-class Row:
+class MeasuredRow:
     """A row of the table: a method, its settings, and the seeds that it is trained with."""
 
     name: str
     method: str
-    settled: Settled
+    resolved: Resolved
     seeds: tuple[int, ...]
-    study: Study
-    """Where its training is kept, and whose data it is about."""
+    source: StudyRow
+    """The row of the study that the data and the resources come from."""
     trial: int | None = None
-    """Whose settings these are; None where it took no part in a search."""
+    """The trial that the settings come from; None where they were not searched."""
     ablation: Ablation | None = None
     """None: a row of the table itself."""
     same_as: str | None = None
-    """Name of a row that has the same settings, and therefore the same scores."""
+    """Name of a row with the same settings, and therefore the same scores."""
 
     @property
     def is_trained(self) -> bool:
-        """Whether anything is trained."""
-        return num_episodes_of(self.settled.training) > 0
+        """Whether the method is trained."""
+        return num_episodes_of(self.resolved.training) > 0
 
     def describe(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        training = None if self.trial is None else self.settled.training.to_dict()
+        """Return the row as JSON-compatible data."""
         return {
             "name": self.name,
             "method": self.method,
             "trial": self.trial,
             "seeds": list(self.seeds),
-            "training": training,
-            "evaluation": self.settled.evaluation.to_dict(),
+            "training": None if self.trial is None else self.resolved.training.to_dict(),
+            "evaluation": self.resolved.evaluation.to_dict(),
             "ablation": None if self.ablation is None else vars(self.ablation),
         }
+
+    def changed(self, family: str, label: str, overrides: Mapping[str, Any]) -> "MeasuredRow":
+        """Return an ablation of this row: the same with other settings."""
+        resolved = self.resolved.with_overrides(overrides)
+        return replace(
+            self,
+            name=f"{self.name}: {label}",
+            resolved=resolved,
+            ablation=Ablation(self.name, family, label),
+            same_as=self.name if resolved == self.resolved else None,
+        )
 
 
 @dataclass(frozen=True)
 class ReportSettings:
-    """What a report does beyond the study's own settings."""
+    """The size of a report."""
 
     num_seeds: int = 3
-    """Trainings of a configuration, none of which the search has seen."""
+    """Trainings of a configuration, with seeds that the search has not used."""
     num_fixed_draws: int = 5
     num_seeded_draws: int = 50
     heads: tuple[str, ...] = ()
-    """Classifiers; none: the one of the search."""
+    """Classifiers; empty: the one of the search."""
     num_ablation_seeds: int = 1
-    """The same for ablations, of which there are many; no more than ``num_seeds``."""
+    """Trainings of an ablation; at most ``num_seeds``."""
     is_table_only: bool = False
     """Whether ablations, illustrations and the spiral are left out."""
 
@@ -80,37 +91,31 @@ class ReportSettings:
             )
 
 
-def rows_of(study: Study, best: dict[str, Any], settings: ReportSettings) -> list[Row]:
-    """Return what the report compares: the controls, the first point of the search, the best."""
-    config = study.config
-    seeds = _new_seeds(study, settings)
-    suffix = IN_PN if ROWS[config.method].is_embedded else ""  # controls in the same space
+def rows_of(study: Study, settings: ReportSettings) -> list[MeasuredRow]:
+    """Return the best of every row of a study.
+
+    A single row is compared with the controls and with the first point of its search.
+    """
+    if study.has_row_folders:
+        return [_best_row(study, row, row.method, settings) for row in study.rows]
+    (row,) = study.rows
+    best = _best_row(study, row, f"{row.method}, best", settings)
+    suffix = IN_PN if ROWS[row.method].is_embedded else ""  # controls in the same space
     rows = [
-        Row(name, name, Settled(ROWS[name].config, study.evaluation), seeds[:1], study)
+        MeasuredRow(name, name, Resolved(ROWS[name].config, row.evaluation), best.seeds[:1], row)
         for name in (f"{control}{suffix}" for control in CONTROLS)
-        if name != config.method
+        if name != row.method
     ]
-    if best["trial"] != 0:
-        trials = open_study(study.folder / OPTUNA, config).get_trials(deepcopy=False)
-        first = in_full(settled_of(trials[0], config), config)
-        rows.append(Row(f"{config.method}, trial 0", config.method, first, seeds, study, 0))
-    return [*rows, _best_row(f"{config.method}, best", study, best, settings)]
+    if best.trial != 0:
+        first = open_trials(study, row).get_trials(deepcopy=False)[0]
+        resolved = in_full(resolved_of(first, row.method), row.config)
+        rows.append(replace(best, name=f"{row.method}, trial 0", resolved=resolved, trial=0))
+    return [*rows, best]
 
 
-def rows_of_table(studies: Sequence[Study], settings: ReportSettings) -> list[Row]:
-    """Return the best of every study, by the names of the methods."""
-    return [
-        _best_row(study.config.method, study, read_json(study.folder, BEST), settings)
-        for study in studies
-    ]
-
-
-def _best_row(name: str, study: Study, best: dict[str, Any], settings: ReportSettings) -> Row:
-    method, seeds = study.config.method, _new_seeds(study, settings)
-    chosen = Settled.of(method, best["training"], best["evaluation"])
-    return Row(name, method, chosen, seeds, study, best["trial"])
-
-
-def _new_seeds(study: Study, settings: ReportSettings) -> tuple[int, ...]:
-    first = study.config.seed + study.config.num_final_seeds  # after those that chose the best
-    return tuple(range(first, first + settings.num_seeds))
+def _best_row(study: Study, row: StudyRow, name: str, settings: ReportSettings) -> MeasuredRow:
+    best = study.read_best(row)
+    resolved = Resolved.of(row.method, best["training"], best["evaluation"])
+    first = row.config.seed + row.config.num_final_seeds  # after those that chose the best
+    seeds = tuple(range(first, first + settings.num_seeds))
+    return MeasuredRow(name, row.method, resolved, seeds, row, best["trial"])

@@ -1,144 +1,98 @@
-"""Optuna behind Ray Tune: proposals, and what became of them.
+"""Optuna behind Ray Tune: proposals for all rows of a study, and the results of trials.
 
-The Optuna storage is the one record of a study. Whatever dies, a search goes on from it: trials
-that ended stay, those that did not are handed out again under their numbers.
+The Optuna studies are the record of a search. A search resumes from them: trials that ended stay,
+and trials that did not are run again under their numbers.
 """
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import optuna
-from optuna.storages import RDBStorage
-from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
-from ray.tune.schedulers import ASHAScheduler
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from cpaan.study.config import StudyConfig
-from cpaan.study.own_storage import OwnStorage
-from cpaan.study.space import RECOMMENDED, Settled, Space
+from cpaan.study.records import ENDED, RowRecords
+from cpaan.study.space import RECOMMENDED, Resolved
+from cpaan.study.study import OPTUNA, Study, StudyRow
 from cpaan.study.trial import ALL_TOP5, CURVE, EPISODE, NOVEL_TOP5, PROBLEM, SCORE, Trial
 
 STUDY_NAME = "cpaan"
 WHOSE = "whose"
-_POINT = "point"
-_NUM_RANDOM = 6  # trials before the sampler learns from them
-ENDED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+_NUM_RANDOM = 6  # trials before the sampler uses their results
 
 
-def open_study(path: Path, config: StudyConfig) -> optuna.Study:
-    """Open the Optuna study in a file, or make it; what others write later may not be seen."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    return optuna.create_study(
-        storage=OwnStorage(RDBStorage(f"sqlite:///{path}")),
-        study_name=STUDY_NAME,
-        directions=[StudyDirection.MAXIMIZE] * (2 if config.pareto else 1),
-        load_if_exists=True,
-    )
+class RowSearch:
+    """The search of one row: its Optuna study and its records."""
 
-
-def enqueue_points(
-    study: optuna.Study, space: Space, points: Sequence[dict[str, Any]] = ()
-) -> None:
-    """Queue the points that a space begins with, then further ones, unless the study has them.
-
-    Args:
-        study: Where.
-        space: Whose points.
-        points: Parameters by name; those that are left out are chosen by the sampler.
-    """
-    known = [trial.user_attrs for trial in study.get_trials(deepcopy=False)]
-    queue: list[tuple[dict[str, Any], dict[str, Any]]] = [
-        (space.point(whose), {WHOSE: whose}) for whose in space.points
-    ]
-    queue += [(dict(point), {_POINT: number}) for number, point in enumerate(points)]
-    for parameters, mark in queue:
-        if not any(mark.items() <= attributes.items() for attributes in known):
-            study.enqueue_trial(parameters, user_attrs=mark)
-
-
-class OptunaSearcher(Searcher):
-    """Hands out trials, and writes down what is reported of them."""
-
-    def __init__(
-        self,
-        study: optuna.Study,
-        space: Space,
-        config: StudyConfig,
-        make_trial: Callable[[int, Settled], Trial],
-        changed: Callable[[], None],
-        begin_anew: Callable[[int], None] = lambda number: None,
-    ) -> None:
-        """Keep the study.
-
-        Args:
-            study: With its points queued.
-            space: Makes settings of proposals.
-            config: The study's settings.
-            make_trial: Makes a trial of its number and settings.
-            changed: Called after everything that was written down.
-            begin_anew: Called with the number of a trial that was not proposed before.
-        """
-        super().__init__(metric=SCORE, mode="max")
-        self._study, self._space, self._config = study, space, config
-        self._make_trial, self._changed, self._begin_anew = make_trial, changed, begin_anew
-        running = study.get_trials(deepcopy=False, states=[TrialState.RUNNING])
+    def __init__(self, study: Study, row: StudyRow) -> None:
+        """Open the Optuna study or create it, and enqueue the first points of the space."""
+        self.study, self.row = study, row
+        self.trials = open_trials(study, row)
+        self.records = RowRecords(study, row, self.trials)
+        self.eval_steps = row.config.eval_steps(row.num_episodes)
+        known = {trial.user_attrs.get(WHOSE) for trial in self.trials.get_trials(deepcopy=False)}
+        for whose in row.space.points:
+            if whose not in known:
+                self.trials.enqueue_trial(row.space.point(whose), user_attrs={WHOSE: whose})
+        running = self.trials.get_trials(deepcopy=False, states=[TrialState.RUNNING])
         self._unfinished = deque(running)
-        self._trials: dict[str, optuna.Trial] = {}
-        self.failure: Exception | None = None
-        """Why nothing can be written down any more. Raised into Tune, it would be taken for a
-        fault of the trial, and the trial be run again."""
+        self.num_to_propose = self.num_left
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | None:
+    @property
+    def num_ended(self) -> int:
+        """Number of trials that have ended."""
+        return len(self.trials.get_trials(deepcopy=False, states=ENDED))
+
+    @property
+    def num_left(self) -> int:
+        """Number of trials that have not ended yet."""
+        return max(0, self.row.config.num_trials - self.num_ended)
+
+    @property
+    def failed(self) -> list[FrozenTrial]:
+        """Trials without a score."""
+        every = self.trials.get_trials(deepcopy=False)
+        return [trial for trial in every if trial.user_attrs.get(PROBLEM) is not None]
+
+    def propose(self) -> tuple[optuna.Trial, Trial]:
         """Return an unfinished trial, or a new one."""
-        with self.noting_failure():
-            return self._suggest(trial_id)
-        return None
-
-    @contextmanager
-    def noting_failure(self) -> Iterator[None]:
-        """Take what cannot be written for the end of the search."""
-        try:
-            yield
-        except (OSError, optuna.exceptions.OptunaError) as error:
-            self.failure = self.failure or error
-
-    def _suggest(self, trial_id: str) -> dict[str, Any]:
+        self.num_to_propose -= 1
         if self._unfinished:
             known = self._unfinished.popleft()
-            self._seed_sampler(known.number)  # should it have died before all was proposed
-            trial = optuna.Trial(self._study, known._trial_id)
+            self._seed_sampler(known.number)  # its proposal may be incomplete
+            trial = optuna.Trial(self.trials, known._trial_id)
         else:
-            begun = self._study.get_trials(deepcopy=False, states=(*ENDED, TrialState.RUNNING))
-            self._seed_sampler(len(begun))
-            trial = self._study.ask()
-        self._trials[trial_id] = trial
-        if "training" not in trial.user_attrs:  # nor was it proposed in full before
-            self._begin_anew(trial.number)
-        whose = trial.user_attrs.get(WHOSE, RECOMMENDED)
-        settled = self._space.propose(trial, whose)
-        trial.set_user_attr("training", settled.training.to_dict())
-        trial.set_user_attr("evaluation", settled.evaluation.to_dict())
-        self._changed()
-        return {"trial": self._make_trial(trial.number, settled)}
+            started = self.trials.get_trials(deepcopy=False, states=(*ENDED, TrialState.RUNNING))
+            self._seed_sampler(len(started))
+            trial = self.trials.ask()
+        if "training" not in trial.user_attrs:
+            self.records.delete_stale_checkpoint(trial.number)
+        resolved = self.row.space.propose(trial, trial.user_attrs.get(WHOSE, RECOMMENDED))
+        trial.set_user_attr("training", resolved.training.to_dict())
+        trial.set_user_attr("evaluation", resolved.evaluation.to_dict())
+        self.records.changed()
+        config = self.row.config
+        job = self.study.job(self.row, trial.number, resolved, config.seed)
+        return trial, Trial(trial.number, replace(job, eval_steps=self.eval_steps), config)
 
     def _seed_sampler(self, number: int) -> None:
         """Give every proposal a sampler of its own.
 
-        It depends on the seed and on what is known then, and not on how many others this process
-        has made.
+        A proposal depends on the seed and on the known results, and not on the number of proposals
+        that this process has made.
         """
-        (seed,) = np.random.SeedSequence([self._config.seed, number]).generate_state(1)
+        (seed,) = np.random.SeedSequence([self.row.config.seed, number]).generate_state(1)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            self._study.sampler = optuna.samplers.TPESampler(
+            self.trials.sampler = optuna.samplers.TPESampler(
                 seed=int(seed),
                 n_startup_trials=_NUM_RANDOM,
                 multivariate=True,
@@ -146,94 +100,150 @@ class OptunaSearcher(Searcher):
                 constant_liar=True,
             )
 
-    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Write down what is new of a trial's curve."""
-        with self.noting_failure():
-            self._note(self._trials[trial_id], result)
-            self._changed()
-
-    def on_trial_complete(
-        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
-    ) -> None:
-        """Tell Optuna how a trial ended.
-
-        A trial whose processes died too often stays unfinished: it is no fault of its
-        parameters, and a search that goes on tries it again.
-        """
-        with self.noting_failure():
-            self._tell(self._trials[trial_id], None if error else result)
-            self._changed()
-
-    def _tell(self, trial: optuna.Trial, result: dict[str, Any] | None) -> None:
-        if result is None:
-            trial.set_user_attr(PROBLEM, "its processes died too often, or could not start")
-        else:
-            self._note(trial, result)
-            if result[PROBLEM] is not None:
-                self._study.tell(trial, state=TrialState.FAIL)
-            elif result[EPISODE] < self._space.num_episodes:
-                self._study.tell(trial, state=TrialState.PRUNED)
-            elif self._config.pareto:
-                self._study.tell(trial, [result[NOVEL_TOP5], result[ALL_TOP5]])
-            else:
-                self._study.tell(trial, result[SCORE])
-
-    def _note(self, trial: optuna.Trial, result: dict[str, Any]) -> None:
+    def note(self, trial: optuna.Trial, result: dict[str, Any]) -> None:
+        """Record the new evaluations of a trial."""
         known = trial.user_attrs.get(CURVE, [])
         if len(result[CURVE]) > len(known):
-            if not self._config.pareto:  # for which Optuna has no intermediate values
-                for entry in result[CURVE][len(known) :]:
-                    score = self._config.score(entry[NOVEL_TOP5], entry[ALL_TOP5])
-                    trial.report(score, entry[EPISODE])
+            for entry in result[CURVE][len(known) :]:
+                score = self.row.config.score(entry[NOVEL_TOP5], entry[ALL_TOP5])
+                trial.report(score, entry[EPISODE])
             trial.set_user_attr(CURVE, result[CURVE])
         if result[PROBLEM] is not None or PROBLEM in trial.user_attrs:
             trial.set_user_attr(PROBLEM, result[PROBLEM])
 
+    def tell(self, trial: optuna.Trial, result: dict[str, Any] | None) -> None:
+        """Record how a trial ended.
+
+        A trial whose processes died too often stays unfinished: its parameters are not to blame,
+        and a resumed search runs it again.
+        """
+        if result is None:
+            trial.set_user_attr(PROBLEM, "its processes died too often, or could not start")
+            return
+        self.note(trial, result)
+        if result[PROBLEM] is not None:
+            self.trials.tell(trial, state=TrialState.FAIL)
+        elif result[EPISODE] < self.row.num_episodes:
+            self.trials.tell(trial, state=TrialState.PRUNED)
+        else:
+            self.trials.tell(trial, result[SCORE])
+
+
+class OptunaSearcher(Searcher):
+    """Proposes trials for Ray Tune, row after row, and records what they report."""
+
+    def __init__(self, searches: Sequence[RowSearch]) -> None:
+        super().__init__(metric=SCORE, mode="max")
+        self._searches = searches
+        self._trials: dict[str, tuple[RowSearch, optuna.Trial]] = {}
+        self.failure: Exception | None = None
+        """Why nothing can be recorded any more. Ray Tune would take an exception for a fault of
+        the trial and run the trial again."""
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | None:
+        """Return an unfinished trial or a new one, of the first row that has any left."""
+        with self.recording():
+            search = next((each for each in self._searches if each.num_to_propose), None)
+            if search is not None:
+                trial, described = search.propose()
+                self._trials[trial_id] = search, trial
+                return {"trial": described}
+        return None
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Keep an error of the records as the reason for the end of the search."""
+        try:
+            yield
+        except (OSError, optuna.exceptions.OptunaError) as error:
+            self.failure = self.failure or error
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Record the new evaluations of a trial."""
+        with self.recording():
+            search, trial = self._trials[trial_id]
+            search.note(trial, result)
+            search.records.changed()
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """Record how a trial ended."""
+        with self.recording():
+            search, trial = self._trials[trial_id]
+            search.tell(trial, None if error else result)
+            search.records.changed()
+
+    def search_of(self, trial_id: str) -> RowSearch:
+        """Return the search that a trial belongs to."""
+        return self._trials[trial_id][0]
+
     def save(self, checkpoint_path: str) -> None:
-        """Do nothing: all that counts is in the Optuna storage already."""
+        """Do nothing: the Optuna storage has everything."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Do nothing, likewise."""
+        """Do nothing: the Optuna storage has everything."""
 
-    def __reduce__(self) -> Any:
-        # Tune pickles its searcher for a way to go on that is not ours.
-        return (object, ())
+
+class RowScheduler(FIFOScheduler):
+    """Early stopping among the trials of a row: one ASHA for each row."""
+
+    def __init__(self, searches: Sequence[RowSearch]) -> None:
+        super().__init__()
+        self._by_method = {
+            search.row.method: ResumableASHA(search)
+            for search in searches
+            if search.row.config.early_stopping and len(search.eval_steps) > 1
+        }
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        """Add a trial to the ASHA of its row."""
+        if (asha := self._asha_of(trial)) is not None:
+            asha.on_trial_add(tune_controller, trial)
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """Return whether a trial continues."""
+        asha = self._asha_of(trial)
+        if asha is None:
+            return TrialScheduler.CONTINUE
+        return asha.on_trial_result(tune_controller, trial, result)
+
+    def _asha_of(self, trial: Any) -> "ResumableASHA | None":
+        return self._by_method.get(trial.config["trial"].job.method)
 
 
 class ResumableASHA(ASHAScheduler):
-    """Asynchronous successive halving by episodes, which remembers trials of earlier runs."""
+    """Asynchronous successive halving by episodes, with the trials of earlier runs."""
 
-    def __init__(self, config: StudyConfig, marks: Sequence[int], study: optuna.Study) -> None:
-        """Put the rungs where trials are evaluated, and let ended trials climb them again."""
-        *rungs, _ = marks
+    def __init__(self, search: RowSearch) -> None:
+        """Put the rungs at the evaluation steps, and add the trials that have ended."""
+        *rungs, _ = search.eval_steps
+        self._config: StudyConfig = search.row.config
         super().__init__(
             time_attr=EPISODE,
             metric=SCORE,
             mode="max",
             grace_period=rungs[0],
-            # No rung at the end, where a trial is left to itself: it is just about to finish.
+            # There is no rung at the end: a trial that reaches it is about to finish.
             max_t=1.5 * rungs[-1],  # type: ignore[arg-type]  # any number will do
-            reduction_factor=config.reduction_factor,
+            reduction_factor=self._config.reduction_factor,
             stop_last_trials=False,
         )
-        self._config = config
-        known = study.get_trials(deepcopy=False)
+        known = search.trials.get_trials(deepcopy=False)
         self._curves = {trial.number: trial.user_attrs.get(CURVE, []) for trial in known}
-        for ended in study.get_trials(deepcopy=False, states=ENDED):
-            of_earlier_run = SimpleNamespace(number=ended.number)
-            trial = SimpleNamespace(
-                trial_id=f"earlier-{ended.number}", config={"trial": of_earlier_run}
-            )
+        for ended in search.trials.get_trials(deepcopy=False, states=ENDED):
+            config = {"trial": SimpleNamespace(number=ended.number)}
+            trial = SimpleNamespace(trial_id=f"earlier-{ended.number}", config=config)
             self.on_trial_add(None, trial)
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        """Let a trial of an earlier run stand where it was: what it has passed, it has passed."""
+        """Add a trial at the rung that it had reached in an earlier run."""
         super().on_trial_add(tune_controller, trial)
         curve = self._curves.get(trial.config["trial"].number, [])
         self.on_trial_result(tune_controller, trial, {CURVE: curve})
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Judge a trial at every rung that its curve has reached, also where reports were lost."""
+        """Judge a trial at every rung of its curve, including rungs whose reports were lost."""
         decisions = [
             super(ResumableASHA, self).on_trial_result(
                 tune_controller,
@@ -248,27 +258,19 @@ class ResumableASHA(ASHAScheduler):
         return self.STOP if self.STOP in decisions else self.CONTINUE
 
 
-def best_trials(study: optuna.Study, config: StudyConfig, count: int) -> list[FrozenTrial]:
-    """Return finished trials, the best first.
-
-    With two objectives, those that no other one beats in both come first.
-    """
-    done = study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
-    front = {trial.number for trial in study.best_trials} if done and config.pareto else set()
-
-    def key(trial: FrozenTrial) -> tuple[bool, float, int]:
-        is_first = not config.pareto or trial.number in front
-        return (is_first, score_of(trial, config), -trial.number)
-
-    return sorted(done, key=key, reverse=True)[:count]
+def open_trials(study: Study, row: StudyRow) -> optuna.Study:
+    """Open the Optuna study of a row, or create it."""
+    path = study.folder / study.path_of(row, OPTUNA)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna.create_study(
+        storage=f"sqlite:///{path}",
+        study_name=STUDY_NAME,
+        direction="maximize",
+        load_if_exists=True,
+    )
 
 
-def score_of(trial: FrozenTrial, config: StudyConfig) -> float:
-    """Return the score of a finished trial."""
-    values: list[float] = trial.values
-    return config.score(*values) if config.pareto else values[0]
-
-
-def settled_of(trial: FrozenTrial, config: StudyConfig) -> Settled:
-    """Return the settings of a trial, as they were written down."""
-    return Settled.of(config.method, trial.user_attrs["training"], trial.user_attrs["evaluation"])
+def resolved_of(trial: FrozenTrial, method: str) -> Resolved:
+    """Return the recorded settings of a trial."""
+    return Resolved.of(method, trial.user_attrs["training"], trial.user_attrs["evaluation"])

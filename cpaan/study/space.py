@@ -1,19 +1,16 @@
-"""What a search proposes: the parameters, their ranges, and the points that it begins with."""
+"""What a search proposes: the parameters of a row, and the points that the search begins with."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-from cpaan.core.settings import Choice, Range, Settings
+from cpaan.core.settings import Settings
 from cpaan.methods.registry import ROWS, num_episodes_of
+from cpaan.methods.table_row import Choice, Range, SearchSpace
 from cpaan.protocol.config import EvaluationConfig
 
 RECOMMENDED, AS_PRINTED = "recommended", "as_printed"
-"""Whose settings hold where a proposal is silent: ours, or those of the method's source."""
-
-
-_SIZES = ("num_ways", "episode_shots", "num_queries", "hidden_dim")
+"""The settings that hold where a proposal is silent: ours, or those of the method's source."""
 
 
 class Suggests(Protocol):
@@ -30,7 +27,7 @@ class Suggests(Protocol):
 
 
 @dataclass(frozen=True)
-class Settled:
+class Resolved:
     """All settings of one trial."""
 
     training: Settings
@@ -38,15 +35,28 @@ class Settled:
 
     @classmethod
     def of(cls, method: str, training: Mapping[str, Any], evaluation: Mapping[str, Any]) -> Self:
-        """Return settings of a method as they were written down."""
-        return cls(type(ROWS[method].config)(**training), EvaluationConfig(**evaluation))
+        """Return recorded settings of a method."""
+        return cls(ROWS[method].config.from_dict(training), EvaluationConfig(**evaluation))
+
+    def with_overrides(self, overrides: Mapping[str, Any]) -> "Resolved":
+        """Return a copy with some settings replaced, of training or otherwise of evaluation."""
+        known = self.training.to_dict()
+        of_training = {name: value for name, value in overrides.items() if name in known}
+        others = {name: value for name, value in overrides.items() if name not in known}
+        return Resolved(
+            self.training.with_overrides(of_training), self.evaluation.with_overrides(others)
+        )
 
 
-class Space(ABC):
+@dataclass(frozen=True)
+class Space:
     """The parameters of one method, on one data set, around the settings of a preset."""
 
+    method: str
     training: Settings
     evaluation: EvaluationConfig
+    num_dims: int
+    num_base: int
 
     @property
     def num_episodes(self) -> int:
@@ -54,28 +64,38 @@ class Space(ABC):
         return num_episodes_of(self.training)
 
     @property
-    @abstractmethod
     def points(self) -> tuple[str, ...]:
-        """Whose settings the first trials have."""
+        """Whose settings the first trials have: ours, and the source's where they differ."""
+        has_source = ROWS[self.method].published is not None
+        return (RECOMMENDED, AS_PRINTED) if has_source else (RECOMMENDED,)
 
     @property
-    @abstractmethod
-    def searched(self) -> Collection[str]:
-        """Names of all parameters that any trial has."""
+    def searched(self) -> SearchSpace:
+        """The parameters by name."""
+        row = ROWS[self.method]
+        return row.space_for(self.training, self.evaluation, self.num_dims, self.num_base)
 
-    @abstractmethod
-    def around(self, whose: str) -> Settled:
+    def around(self, whose: str) -> Resolved:
         """Return the settings that a proposal changes: ours, or the source's at the same sizes."""
+        row = ROWS[self.method]
+        published = row.published_for(self.training) if whose == AS_PRINTED else None
+        if published is None:
+            return Resolved(self.training, self.evaluation)
+        return Resolved(published, self.evaluation.with_overrides(row.published_evaluation))
 
-    @abstractmethod
-    def propose(self, trial: Suggests, whose: str = RECOMMENDED) -> Settled:
-        """Return the settings of one trial; parameters that would change nothing are not asked for.
+    def propose(self, trial: Suggests, whose: str = RECOMMENDED) -> Resolved:
+        """Return the settings of one trial; a parameter without effect is not asked for.
 
-        Args:
-            trial: Gives the values.
-            whose: RECOMMENDED or AS_PRINTED. What the source does without, a perplexity say, is
-                not asked for in its own point.
+        The settings of the source are taken as they are: they differ from ours in more than the
+        parameters, so that their score would mislead the sampler.
         """
+        found: dict[str, Any] = {}
+        if whose == RECOMMENDED:
+            for name, values in self.searched.items():
+                when = values.when if isinstance(values, Range) else None
+                if when is None or found[when[0]] == when[1]:
+                    found[name] = suggest(trial, name, values)
+        return self.around(whose).with_overrides(found)
 
     def point(self, whose: str) -> dict[str, Any]:
         """Return the parameters of a trial that the study begins with.
@@ -83,26 +103,10 @@ class Space(ABC):
         Raises:
             ValueError: If one of them is outside its range.
         """
-        own = _OwnValues(self._values_of_point(whose))
-        self.propose(own, whose)
-        return own.asked
-
-    def _values_of_point(self, whose: str) -> dict[str, Any]:
         around = self.around(whose)
-        return {**around.evaluation.to_dict(), **around.training.to_dict()}
-
-    def check_point(self, point: Mapping[str, Any]) -> None:
-        """Refuse parameters that are none here, or whose values are outside their ranges.
-
-        Raises:
-            ValueError: With the parameter.
-        """
-        values = {**self.evaluation.to_dict(), **self.training.to_dict(), **point}
-        own = _OwnValues(values)
-        self.propose(own)
-        unknown = sorted(set(point) - set(own.asked))
-        if unknown:
-            raise ValueError(f"no parameters of such a point: {', '.join(unknown)}")
+        given = _GivenValues({**around.evaluation.to_dict(), **around.training.to_dict()})
+        self.propose(given, whose)
+        return given.asked
 
     def check_fixed(self, names: Collection[str]) -> None:
         """Refuse to fix what is searched.
@@ -112,61 +116,7 @@ class Space(ABC):
         """
         for name in names:
             if name in self.searched:
-                raise ValueError(f"{name} is searched: --points has values of it to be tried")
-
-
-@dataclass(frozen=True)
-class RowSpace(Space):
-    """What the row of a baseline says is to be searched."""
-
-    method: str
-    training: Settings
-    evaluation: EvaluationConfig
-    num_base: int
-
-    @property
-    def points(self) -> tuple[str, ...]:
-        """The recommended settings, and those of the source where they are others."""
-        has_source = ROWS[self.method].published is not None
-        return (RECOMMENDED, AS_PRINTED) if has_source else (RECOMMENDED,)
-
-    @property
-    def searched(self) -> Collection[str]:
-        """Names of all parameters."""
-        return ROWS[self.method].space
-
-    def around(self, whose: str) -> Settled:
-        """Return the settings that a proposal changes: ours, or the source's at the same sizes."""
-        row = ROWS[self.method]
-        if whose == RECOMMENDED or row.published is None:
-            return Settled(self.training, self.evaluation)
-        ours, default = self.training.to_dict(), row.config.to_dict()
-        # Sizes of this study, by its preset or by whoever set them, for this data.
-        sizes = {*_SIZES, *row.quick} & set(ours)
-        changed = {name: ours[name] for name in sizes if ours[name] != default[name]}
-        if self.num_episodes:
-            changed["num_episodes"] = self.num_episodes
-        return Settled(row.published.with_overrides(changed), self.evaluation)
-
-    def propose(self, trial: Suggests, whose: str = RECOMMENDED) -> Settled:
-        """Return the settings of one trial; those of the source are taken as they are."""
-        around = self.around(whose)
-        if whose == AS_PRINTED:
-            return around
-        found = {name: self._suggest(trial, name) for name in self.searched}
-        of_training = {name: found[name] for name in around.training.to_dict() if name in found}
-        others = {name: value for name, value in found.items() if name not in of_training}
-        return Settled(
-            around.training.with_overrides(of_training), around.evaluation.with_overrides(others)
-        )
-
-    def _suggest(self, trial: Suggests, name: str) -> Any:
-        values = ROWS[self.method].space[name]
-        if name == "perplexity" and isinstance(values, Range):
-            # More base classes than there are is no choice.
-            recommended = self.evaluation.perplexity or values.low
-            values = replace(values, high=max(recommended, min(values.high, self.num_base / 2)))
-        return suggest(trial, name, values)
+                raise ValueError(f"{name} is searched, so it cannot be set")
 
 
 def suggest(trial: Suggests, name: str, values: Range | Choice) -> Any:
@@ -179,7 +129,7 @@ def suggest(trial: Suggests, name: str, values: Range | Choice) -> Any:
     return trial.suggest_float(name, low, high, log=values.log)
 
 
-class _OwnValues:
+class _GivenValues:
     """Answers like an Optuna trial, with values that are given already."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -198,14 +148,8 @@ class _OwnValues:
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
         value = self._values[name]
-        value = text_of(value) if isinstance(value, tuple) else value
         self.asked[name] = value
         if value not in choices:
             known = ", ".join(map(str, choices))
             raise ValueError(f"{name} is {value}, but the search knows {known}")
         return value
-
-
-def text_of(shots: Sequence[int]) -> str:
-    """Return numbers as one choice, of a kind that Optuna keeps."""
-    return ",".join(map(str, shots))

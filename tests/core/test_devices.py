@@ -1,90 +1,57 @@
-"""What a GPU does in another way; here, where there is none, it is simply done."""
+"""CUDA streams and graphs; here, without a GPU, the same calls simply run."""
 
 import pytest
 import torch
 
-from cpaan.core.devices import Beside, Recorded, quick_products
+from cpaan.core.devices import Beside, CudaGraph, quick_products
 from cpaan.core.randomness import new_rng, reseed
-from cpaan.gan.fast.dispatch import kernels_for
 
 CPU = torch.device("cpu")
-NUM_CALLS = 10  # more than a GPU needs before it makes a recording
+NUM_CALLS = 10  # more than a GPU needs before it captures a graph
 
 
-@pytest.mark.parametrize("is_recordable", [True, False])
-def test_every_call_of_a_recorded_function_is_an_ordinary_one(is_recordable):
-    seen: list[int] = []
-    recorded = Recorded(lambda: seen.append(len(seen)), CPU, is_recordable=is_recordable)
+@pytest.mark.parametrize("is_capturable", [True, False])
+def test_every_call_runs_on_the_present_tensors_and_seeds(is_capturable):
+    rng, tensors, seen = new_rng(0), {"x": torch.zeros(())}, []
 
-    assert seen == []  # none before the first call
-    for _ in range(NUM_CALLS):
-        recorded()
+    def step() -> None:
+        seen.append((tensors["x"].item(), torch.rand((), generator=rng).item()))
 
-    assert seen == list(range(NUM_CALLS))
-
-
-def test_a_recorded_function_sees_what_has_changed_since_its_last_call():
-    """Also another tensor in the place of one, which a recording could not follow."""
-    place, seen = {"tensor": torch.zeros(())}, []
-    recorded = Recorded(lambda: seen.append(place["tensor"].item()), CPU)
-
+    graph = CudaGraph(step, CPU, (rng,), is_capturable=is_capturable)
+    assert seen == []
     for number in range(NUM_CALLS):
-        place["tensor"] = torch.tensor(float(number))
-        recorded()
-
-    assert seen == list(range(NUM_CALLS))
-
-
-def test_a_recorded_function_draws_from_its_generators_as_they_are_seeded():
-    rng, drawn = new_rng(0), []
-    recorded = Recorded(lambda: drawn.append(torch.rand(2, generator=rng).tolist()), CPU, (rng,))
-
-    for number in range(NUM_CALLS):
+        tensors["x"] = torch.tensor(float(number))
         reseed(rng, 7, number % 2)
-        recorded()
+        graph()
 
-    expected = [torch.rand(2, generator=new_rng(7, number % 2)).tolist() for number in range(2)]
-    assert drawn == expected * (NUM_CALLS // 2)
+    drawn = [torch.rand((), generator=new_rng(7, number)).item() for number in range(2)]
+    assert seen == [(number, drawn[number % 2]) for number in range(NUM_CALLS)]
 
 
-def test_an_error_of_a_recorded_function_is_its_callers():
+def test_an_error_of_the_function_reaches_the_caller():
     def fail() -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        Recorded(fail, CPU)()
+        CudaGraph(fail, CPU)()
 
 
-def test_what_is_done_beside_is_done_first():
-    beside, order = Beside(CPU), []
+def test_gradients_pass_through_work_that_is_done_beside():
+    beside, weight, order = Beside(CPU), torch.tensor(3.0, requires_grad=True), []
 
     with beside():
         order.append("beside")
-    order.append("what follows")
-    beside.wait()
-    order.append("after the wait")
-
-    assert order == ["beside", "what follows", "after the wait"]
-
-
-def test_gradients_pass_through_what_was_done_beside():
-    beside, weight = Beside(CPU), torch.tensor(3.0, requires_grad=True)
-
-    with beside():
         square = weight.square()
+    order.append("what follows")
     total = square + weight
     beside.wait()
     total.backward()
 
+    assert order == ["beside", "what follows"]
     assert weight.grad == 2 * 3 + 1
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_a_processor_has_no_kernels(dtype):
-    assert kernels_for(torch.zeros(1, dtype=dtype)) is None
-
-
-def test_products_on_a_processor_are_as_exact_as_before():
+def test_products_on_a_cpu_keep_their_precision():
     before = torch.get_float32_matmul_precision()
 
     with quick_products(CPU):

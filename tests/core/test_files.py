@@ -1,4 +1,4 @@
-"""What is on disk is whole, and what does not fit is told."""
+"""Files are whole, a full disk is reported, and one process at a time holds a lock."""
 
 import subprocess
 import sys
@@ -9,38 +9,34 @@ import pytest
 import torch
 
 from cpaan.core import files
-from cpaan.core.files import load_state, locked, save_state
+from cpaan.core.files import find_or_make, load_state, locked, save_state, write_whole
 
 
 def test_a_reader_keeps_the_file_that_it_has_opened(tmp_path):
     path = tmp_path / "file"
-    files.write_whole(path, "old")
+    write_whole(path, "old")
 
     with path.open() as reader:
-        files.write_whole(path, "new")
+        write_whole(path, "new")
 
         assert reader.read() == "old"
     assert path.read_text() == "new"
 
 
-def test_a_state_reads_back(tmp_path):
+def test_a_state_reads_back_and_a_damaged_one_is_named(tmp_path):
     save_state(tmp_path / "run.pt", {"step": 3, "weights": torch.ones(2)})
 
     state = load_state(tmp_path / "run.pt")
 
     assert state["step"] == 3
     assert torch.equal(state["weights"], torch.ones(2))
-
-
-def test_a_damaged_state_is_named(tmp_path):
     (tmp_path / "run.pt").write_bytes(b"PK damaged")
-
     with pytest.raises(ValueError, match=r"cannot go on from .*run\.pt: "):
         load_state(tmp_path / "run.pt")
 
 
 @pytest.mark.slow
-def test_where_there_is_no_room_the_old_state_stays(tmp_path):
+def test_on_a_full_disk_the_old_state_stays(tmp_path):
     """In a process that may write small files only, as on a disk that is nearly full."""
     script = """
 import resource, torch
@@ -60,13 +56,13 @@ except OSError:
     assert done.stdout.strip() == "told {'step': 1} ['run.pt']", done.stderr
 
 
-def test_one_at_a_time_has_a_lock_and_the_last_takes_it_away(tmp_path):
+def test_one_at_a_time_holds_a_lock_and_the_last_deletes_it(tmp_path):
     inside: list[int] = []
     most: list[int] = []
 
     def work(number: int) -> None:
-        with locked(tmp_path / "deep" / "x.lock") as is_alone:
-            assert is_alone
+        with locked(tmp_path / "deep" / "x.lock") as is_locked:
+            assert is_locked
             inside.append(number)
             most.append(len(inside))
             time.sleep(0.001)  # lets the others try
@@ -79,19 +75,39 @@ def test_one_at_a_time_has_a_lock_and_the_last_takes_it_away(tmp_path):
     assert not list((tmp_path / "deep").iterdir())
 
 
-def test_where_there_are_no_locks_the_work_is_done_and_that_is_known(tmp_path, monkeypatch):
+def test_without_locks_the_work_is_done_and_that_is_known(tmp_path, monkeypatch):
     def refuse(*_arguments):
         raise OSError("no locks available")
 
     monkeypatch.setattr(files.fcntl, "flock", refuse)
 
-    with locked(tmp_path / "x.lock") as is_alone:
-        assert not is_alone
+    with locked(tmp_path / "x.lock") as is_locked:
+        assert not is_locked
 
 
-def test_an_error_inside_is_told_and_frees_the_lock(tmp_path):
+def test_an_error_is_passed_on_and_frees_the_lock(tmp_path):
     with pytest.raises(ValueError, match="inside"), locked(tmp_path / "x.lock"):
         raise ValueError("inside")
 
-    with locked(tmp_path / "x.lock") as is_alone:
-        assert is_alone
+    with locked(tmp_path / "x.lock") as is_locked:
+        assert is_locked
+
+
+def test_of_all_that_want_a_file_at_once_one_makes_it(tmp_path):
+    path, made = tmp_path / "file", []
+
+    def make(is_locked: bool) -> str:
+        made.append(is_locked)
+        write_whole(path, "content")
+        return "content"
+
+    def read(_number: int) -> str:
+        return find_or_make(
+            lambda: path.read_text() if path.exists() else None, make, tmp_path / "x.lock"
+        )
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(read, range(20))) == ["content"] * 20
+
+    assert made == [True]
+    assert list(tmp_path.iterdir()) == [path]

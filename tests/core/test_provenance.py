@@ -12,8 +12,8 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def test_a_commit_says_whether_files_differ_from_it(tmp_path, monkeypatch):
-    package = tmp_path / "cpaan"
-    package.mkdir()
+    package = tmp_path / "cpaan" / "core"
+    package.mkdir(parents=True)
     (package / "provenance.py").write_text("one")
     monkeypatch.setattr(cpaan.core.provenance, "__file__", str(package / "provenance.py"))
     assert commit() == "unknown"

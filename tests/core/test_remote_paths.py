@@ -1,4 +1,4 @@
-"""Where files are, and copies of those that are elsewhere."""
+"""Files by path and by address: whole or not there at all, and downloaded once."""
 
 from datetime import datetime
 from pathlib import Path
@@ -6,27 +6,29 @@ from pathlib import Path
 import pytest
 from pyarrow.fs import FileSystem, _MockFileSystem
 
-from cpaan.core.download_cache import copy_here
-from cpaan.core.remote_paths import Place, absolute, folder_of, join
+from cpaan.core.remote_paths import RemotePath, absolute, download, join
+from helpers.files import room_for
 
 QUERY = "?endpoint_override=localhost:9000&scheme=http"
 
 
-def test_what_an_address_asks_for_stays_at_its_end():
+def test_the_query_of_an_address_stays_at_its_end():
     assert join(f"s3://bucket/studies{QUERY}", "mine") == f"s3://bucket/studies/mine{QUERY}"
-    assert folder_of(f"s3://bucket/data/f.parquet{QUERY}") == f"s3://bucket/data{QUERY}"
-    assert folder_of(f"s3://bucket/f.parquet{QUERY}") == f"s3://bucket{QUERY}"
+    assert join("s3://bucket/studies/", "mine") == "s3://bucket/studies/mine"
+    files = _MockFileSystem()
+    for path, folder in (("bucket/data/f.parquet", "bucket/data"), ("bucket/f.parquet", "bucket")):
+        parent = RemotePath(f"s3://{path}{QUERY}", files, path).parent
+        assert parent == RemotePath(f"s3://{folder}{QUERY}", files, folder)
 
 
 def test_a_question_mark_in_a_path_is_a_letter():
     assert join("why?", "f.parquet") == "why?/f.parquet"
-    assert folder_of("why?/f.parquet") == "why?"
+    assert RemotePath.at("why?/f.parquet").parent.location == "why?"
 
 
-def test_an_address_means_the_same_everywhere_and_a_path_is_made_to(tmp_path):
+def test_an_address_is_absolute_and_a_path_is_made_absolute(tmp_path):
     assert absolute("s3://bucket/f.parquet") == "s3://bucket/f.parquet"
-    assert absolute("f.parquet") == str(tmp_path / "f.parquet")
-    assert absolute(Path("f.parquet")) == str(tmp_path / "f.parquet")
+    assert absolute("f.parquet") == absolute(Path("f.parquet")) == str(tmp_path / "f.parquet")
 
 
 @pytest.mark.parametrize(
@@ -38,7 +40,7 @@ def test_an_address_means_the_same_everywhere_and_a_path_is_made_to(tmp_path):
         ("mock:///f", "mock:///f"),
     ],
 )
-def test_nobody_waits_a_quarter_of_an_hour_for_google(monkeypatch, address, asked):
+def test_google_is_not_retried_for_a_quarter_of_an_hour(monkeypatch, address, asked):
     seen = []
 
     class Noting:
@@ -49,35 +51,119 @@ def test_nobody_waits_a_quarter_of_an_hour_for_google(monkeypatch, address, aske
 
     monkeypatch.setattr("pyarrow.fs.FileSystem", Noting)
 
-    assert Place.at(address).location == address
+    assert RemotePath.at(address).location == address
     assert seen == [asked]
 
 
-def place_of(content: bytes, day: int) -> Place:
+@pytest.mark.parametrize("location", ["ftp://host/study", "nowhere://study", "file://study"])
+def test_an_unknown_address_is_refused_in_one_line(location):
+    with pytest.raises(ValueError, match=f"^{location} cannot be used: ") as refused:
+        RemotePath.at(location)
+
+    assert "\n" not in str(refused.value)
+
+
+@pytest.fixture(params=["path", "file", "mock", "s3"])
+def folder(request, tmp_path) -> RemotePath:
+    """A folder of this machine, by path and address, and of two other file systems."""
+    if request.param == "s3":
+        return RemotePath.at(join(request.getfixturevalue("bucket").location, "study"))
+    locations = {
+        "path": f"{tmp_path}/study",
+        "file": f"file://{tmp_path}/study",
+        "mock": "mock:///study",
+    }
+    return RemotePath.at(locations[request.param])
+
+
+def test_a_file_reads_back_until_it_is_deleted(folder):
+    path = folder / "trials/0000.pt"
+    for content in (b"first", b"2nd", b""):
+        path.write(content)
+        assert path.is_file()
+        assert path.read() == path.read_if_exists() == content
+    assert (folder / "trials").is_folder()
+    assert not (folder / "trials").is_file()
+    assert (folder / "trials").names() == ["0000.pt"]
+
+    path.delete()
+    assert not path.is_file()
+    assert path.read_if_exists() is None
+
+
+def test_a_missing_file_is_none_and_can_be_deleted(folder):
+    for path in (folder / "missing", folder / "no/such/folder/missing"):
+        path.delete()
+        assert path.read_if_exists() is None
+        assert not path.is_file()
+        for use in (path.read, path.is_folder):
+            with pytest.raises(FileNotFoundError) as missing:
+                use()
+            assert str(missing.value) == f"no such file: {path.location}"
+
+
+def test_a_relative_path_does_not_follow_the_working_directory(tmp_path, monkeypatch):
+    path = RemotePath.at("study") / "config.json"
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+
+    path.write(b"{}")
+
+    assert path.local == tmp_path / "study" / "config.json"
+    assert (tmp_path / "study" / "config.json").read_bytes() == b"{}"
+    assert RemotePath.at("mock:///study").local is None
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_on_a_full_disk_the_old_file_stays(scheme, tmp_path):
+    path = RemotePath.at(f"{scheme}{tmp_path}/study") / "state.pt"
+    path.write(b"old")
+
+    with room_for(5_000), pytest.raises(OSError, match="cannot be written: File too large"):
+        path.write(bytes(10_000))
+
+    assert path.read() == b"old"
+    assert path.parent.names() == ["state.pt"]
+
+
+def test_a_check_leaves_nothing_behind_and_refuses_in_one_line(tmp_path):
+    folder = RemotePath.at(tmp_path / "study")
+    (folder / "config.json").write(b"{}")
+
+    folder.check_writable()
+    with room_for(0), pytest.raises(ValueError, match=r"cannot be written: File too large$"):
+        folder.check_writable()
+
+    assert folder.names() == ["config.json"]
+    below = folder / "config.json/study"
+    with pytest.raises(ValueError, match=f"^storage {below.location} cannot be written: .+$"):
+        below.check_writable()
+
+
+def remote_file(content: bytes, day: int, name: str = "f.parquet") -> RemotePath:
     """Return a file that was written on that day."""
     files = _MockFileSystem(datetime(2026, 1, day))
     with files.open_output_stream("f.parquet") as file:
         file.write(content)
-    return Place("mock:///f.parquet", files, "f.parquet")
+    return RemotePath(f"mock:///{name}", files, "f.parquet")
 
 
-def test_a_copy_is_as_old_as_what_it_is_of(tmp_path):
-    old, new = place_of(b"old", day=1), place_of(b"new", day=2)
+def test_a_download_is_repeated_when_size_or_time_differ(tmp_path):
+    old, new = remote_file(b"old", day=1), remote_file(b"new", day=2)
 
-    copy = copy_here(old, tmp_path)
+    copy = download(old, tmp_path)
     assert copy.read_bytes() == b"old"
-    copy.write_bytes(b"x")  # what was tampered with is no copy
-    assert copy_here(old, tmp_path).read_bytes() == b"old"
-    assert copy_here(new, tmp_path) == copy
+    copy.write_bytes(b"x")
+    assert download(old, tmp_path).read_bytes() == b"old"
+    assert download(new, tmp_path) == copy
     assert copy.read_bytes() == b"new"
-    assert copy_here(old, tmp_path).read_bytes() == b"old"
+    assert download(old, tmp_path).read_bytes() == b"old"
 
 
-def test_files_of_one_name_have_copies_of_their_own(tmp_path):
-    one = place_of(b"one", day=1)
-    other = Place("mock:///other/f.parquet", place_of(b"other", day=1).files, "f.parquet")
+def test_files_of_one_name_have_downloads_of_their_own(tmp_path):
+    sources = [remote_file(b"one", day=1), remote_file(b"other", day=1, name="other/f.parquet")]
 
-    copies = [copy_here(place, tmp_path) for place in (one, other)]
+    copies = [download(source, tmp_path) for source in sources]
 
     assert [copy.read_bytes() for copy in copies] == [b"one", b"other"]
     assert [copy.name for copy in copies] == ["f.parquet"] * 2

@@ -1,4 +1,4 @@
-"""Features, splits and studies that are kept on S3, as a server that speaks it has them."""
+"""Features, splits and studies on an S3 server."""
 
 import json
 import signal
@@ -6,27 +6,24 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-import optuna
 import pytest
 
 from cpaan.cli import main
 from cpaan.cli.options import open_data
-from cpaan.cli.study_options import search_parser
-from cpaan.cli.study_setup import new_study, resumed_study
-from cpaan.core.remote_paths import Place, join
+from cpaan.core.remote_paths import RemotePath, join
 from cpaan.data.cache import default_cache_folder, open_features
 from cpaan.data.parquet import write_features
+from cpaan.data.reference import DataReference
 from cpaan.data.splits import find_split, read_split
-from cpaan.study.config import DataReference, StudyConfig
-from cpaan.study.folder import fetch_study
-from cpaan.study.records import CONFIG, OPTUNA, TRIALS, Records, read_json
-from cpaan.study.searcher import open_study
-from cpaan.study.storage import Storage
+from cpaan.study.records import RowRecords
+from cpaan.study.searcher import open_trials
+from cpaan.study.study import CONFIG, OPTUNA, TRIALS, download_study, read_json, read_study
 from helpers.buckets import Bucket
 from helpers.files import room_for
-from helpers.studies import STUDY_SETTINGS
+from helpers.studies import new_study
 from helpers.tables import LABEL_NAMES, assert_same_table, hdf5_pair, random_table
 
 GROUPS = {
@@ -40,8 +37,8 @@ def put_table(bucket: Bucket, num_rows: int = 40) -> str:
     return bucket.put("data/features.parquet", Path("made.parquet"))
 
 
-def copies() -> list[Path]:
-    """Return all files that are copies, or would be."""
+def downloads() -> list[Path]:
+    """Return all files that are downloads, or parts of one."""
     return [path for path in (default_cache_folder() / "copies").rglob("*") if path.is_file()]
 
 
@@ -57,16 +54,26 @@ def opening(location: str, code: str = "") -> Iterator[subprocess.Popen]:
             process.kill()
 
 
-def test_features_by_address_are_those_of_the_file(bucket):
-    assert_same_table(open_features(put_table(bucket)), random_table())
-
-
-def test_a_folder_by_address_stands_for_the_only_parquet_file_in_it(bucket):
-    put_table(bucket)
+def test_features_are_downloaded_once_and_again_when_they_change(bucket):
+    location = put_table(bucket)
     bucket.put("data/notes.txt", b"not features")
+    told = []
 
-    assert_same_table(open_features(join(bucket.location, "data")), random_table())
+    for source in (location, location, join(bucket.location, "data")):
+        before = open_features(source, progress=told.append)
+        assert_same_table(before, random_table())
+
+    assert bucket.num_downloads("data/features.parquet") == 1
     assert bucket.num_downloads("data/notes.txt") == 0
+    (line,) = told
+    assert line.startswith(f"copying {location}, 0.0 MB, to ")
+
+    put_table(bucket, num_rows=60)
+    assert len(open_features(location).labels) == 60
+    assert len(before.labels) == 40
+    assert len(downloads()) == 1
+    entries = [path for path in default_cache_folder().iterdir() if path.name != "copies"]
+    assert len(entries) == 1
 
 
 def test_an_hdf5_pair_by_address_is_that_of_the_files(bucket, tmp_path):
@@ -83,39 +90,15 @@ def test_an_hdf5_pair_by_address_is_that_of_the_files(bucket, tmp_path):
     assert bucket.num_downloads("ResNet10/train.hdf5") == 1
 
 
-def test_an_address_of_this_machine_needs_no_copy(tmp_path):
+def test_an_address_of_this_machine_needs_no_download(tmp_path):
     write_features(tmp_path / "features.parquet", random_table())
 
     assert_same_table(open_features(f"file://{tmp_path}/features.parquet"), random_table())
-    assert not copies()
-
-
-def test_features_are_copied_once_and_that_is_told(bucket):
-    location = put_table(bucket)
-    told = []
-
-    open_features(location, progress=told.append)
-    open_features(location, progress=told.append)
-
-    assert bucket.num_downloads("data/features.parquet") == 1
-    (line,) = told
-    assert line.startswith(f"copying {location}, 0.0 MB, to ")
-
-
-def test_changed_features_are_copied_anew_in_the_place_of_the_old(bucket):
-    before = open_features(put_table(bucket))
-
-    after = open_features(put_table(bucket, num_rows=60))
-
-    assert len(after.labels) == 60
-    assert len(before.labels) == 40
-    assert len(copies()) == 1
-    entries = [path for path in default_cache_folder().iterdir() if path.name != "copies"]
-    assert len(entries) == 1
+    assert not downloads()
 
 
 @pytest.mark.slow
-def test_processes_that_open_features_at_once_copy_them_once(bucket):
+def test_processes_that_open_features_at_once_download_them_once(bucket):
     location = put_table(bucket, num_rows=30_000)
 
     with opening(location) as one, opening(location) as other:
@@ -123,59 +106,59 @@ def test_processes_that_open_features_at_once_copy_them_once(bucket):
 
     assert said == [random_table(30_000).fingerprint] * 2
     assert bucket.num_downloads("data/features.parquet") == 1
-    assert len(copies()) == 1
+    assert len(downloads()) == 1
 
 
 @pytest.mark.slow
-def test_half_a_copy_of_a_process_that_was_killed_is_none(bucket):
+def test_half_a_download_of_a_killed_process_is_not_used(bucket):
     location = put_table(bucket)
     dies = """
 import os, signal
-from cpaan.core.remote_paths import Place
-whole = Place.chunks
+from cpaan.core.remote_paths import RemotePath
+whole = RemotePath.chunks
 def half(self):
     for chunk in whole(self):
         yield chunk[: len(chunk) // 2] + bytes(1 << 20)  # beyond what Python keeps back
         os.kill(os.getpid(), signal.SIGKILL)
-Place.chunks = half
+RemotePath.chunks = half
 """
     with opening(location, dies) as killed:
         killed.communicate(timeout=120)
     assert killed.returncode == -signal.SIGKILL
-    (left,) = (path for path in copies() if path.suffix != ".lock")
+    (left,) = (path for path in downloads() if path.suffix != ".lock")
     assert left.name.startswith(".features.parquet-")
 
     assert_same_table(open_features(location), random_table())
-    assert [path.name for path in copies()] == ["features.parquet"]
+    assert [path.name for path in downloads()] == ["features.parquet"]
 
 
-def test_features_that_change_while_they_are_copied_are_refused(bucket, monkeypatch):
+def test_features_that_change_during_the_download_are_refused(bucket, monkeypatch):
     location = put_table(bucket)
-    whole = Place.chunks
+    whole = RemotePath.chunks
 
-    def changed_meanwhile(place):
+    def changed_meanwhile(path):
         put_table(bucket, num_rows=60)
-        yield from whole(place)
+        yield from whole(path)
 
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(Place, "chunks", changed_meanwhile)
+        meanwhile.setattr(RemotePath, "chunks", changed_meanwhile)
         with pytest.raises(ValueError, match=r"features\.parquet.* changed while it was copied"):
             open_features(location)
 
-    assert not copies()
+    assert not downloads()
     assert len(open_features(location).labels) == 60
 
 
-def test_where_there_is_no_room_for_a_copy_there_is_none(bucket):
+def test_on_a_full_disk_there_is_no_half_download(bucket):
     location = put_table(bucket, num_rows=5_000)
 
     with room_for(5_000), pytest.raises(OSError, match="File too large"):
         open_features(location)
 
-    assert not copies()
+    assert not downloads()
 
 
-def test_what_a_damaged_object_is_called_is_its_address(bucket):
+def test_a_damaged_object_is_named_by_its_address(bucket):
     location = bucket.put("data/features.parquet", b"PAR1 and no more")
 
     with pytest.raises(ValueError, match=r"truncated or damaged") as refused:
@@ -184,7 +167,7 @@ def test_what_a_damaged_object_is_called_is_its_address(bucket):
     assert str(refused.value).startswith(f"{location}: {default_cache_folder()}")
 
 
-def test_what_is_not_there_is_named(bucket):
+def test_a_missing_file_is_named(bucket):
     missing = join(bucket.location, "missing.parquet")
     elsewhere = bucket.location.replace(bucket.name, "no-such-bucket")
 
@@ -192,8 +175,8 @@ def test_what_is_not_there_is_named(bucket):
         with pytest.raises(FileNotFoundError) as refused:
             open_features(location)
         assert str(refused.value) == f"no such file: {location}"
-    with pytest.raises(FileNotFoundError, match=r"no such file: s3://.*/split\.json"):
-        read_split(join(bucket.location, "split.json"))
+    with pytest.raises(FileNotFoundError, match=r"no such file: s3://.*/missing\.parquet"):
+        read_split(missing)
 
 
 def test_an_empty_folder_holds_no_features(bucket):
@@ -209,36 +192,19 @@ def test_no_access_is_told_in_a_line(bucket):
     location = bucket.location.replace(bucket.name, "forbidden/features.parquet")
 
     for use in (open_features, find_split, read_split):
-        with pytest.raises(ValueError, match=r"^s3://forbidden.* cannot .*ACCESS_DENIED") as told:
+        with pytest.raises(OSError, match=r"^s3://forbidden.* cannot .*ACCESS_DENIED") as told:
             use(location)
         assert "\n" not in str(told.value)
 
 
-@pytest.mark.parametrize("location", ["ftp://host/f.parquet", "nowhere://f.parquet"])
-def test_a_scheme_that_nobody_knows_is_refused(location):
-    for use in (open_features, find_split, read_split):
-        with pytest.raises(ValueError, match=f"^{location} cannot be used: .*{location}"):
-            use(location)
+@pytest.mark.parametrize("folder", ["", "data/"])
+def test_the_split_beside_features_is_found_by_address(bucket, folder):
+    put_table(bucket)
+    location = bucket.put(f"{folder}features.parquet", Path("made.parquet"))
+    split = bucket.put(f"{folder}split.json", json.dumps(GROUPS).encode())
 
-
-def test_the_split_beside_features_is_found_by_address(bucket):
-    location = put_table(bucket)
-    bucket.put("data/split.json", json.dumps(GROUPS).encode())
-
-    for place in (location, join(bucket.location, "data")):
-        assert find_split(place) == join(bucket.location, "data/split.json")
-    table, split = open_data([location], None)
-    assert_same_table(table, random_table())
-    assert split.test.novel == ("class3",)
-
-
-def test_the_split_of_a_bucket_is_found_at_its_root(bucket):
-    bucket.put("features.parquet", b"")
-    bucket.put("split.json", json.dumps(GROUPS).encode())
-
-    assert find_split(join(bucket.location, "features.parquet")) == join(
-        bucket.location, "split.json"
-    )
+    assert find_split(location) == find_split(join(bucket.location, folder)) == split
+    assert open_data([location], None)[1].test.novel == ("class3",)
 
 
 def test_a_reference_keeps_addresses_and_notices_other_data(bucket):
@@ -253,7 +219,7 @@ def test_a_reference_keeps_addresses_and_notices_other_data(bucket):
     assert reference.features == (location,)
     assert_same_table(reference.open(), table)
     put_table(bucket, num_rows=60)
-    with pytest.raises(ValueError, match=r"features\.parquet.* changed: their fingerprint is"):
+    with pytest.raises(ValueError, match=r"features\.parquet.* changed: the fingerprint is"):
         reference.open()
 
 
@@ -273,86 +239,39 @@ def test_an_evaluation_takes_addresses(bucket, study_features, capsys):
     assert f"copying {location}" in there.err
 
 
-def test_features_of_an_address_are_made_compact(bucket, study_features):
-    location = bucket.put("features.parquet", study_features)
-    bucket.put("split.json", study_features.with_name("split.json"))
-
-    assert main(["represent", "--features", location, "--compact", "--out", "mine"]) == 0
-
-    table, split = open_data(["mine/compact"], None)
-    assert split == read_split(study_features.with_name("split.json"))
-    assert len(table.labels) == len(open_features(study_features).labels)
-
-
-def test_a_name_does_not_say_that_a_file_is_compressed(bucket):
+def test_a_file_is_not_decompressed_because_of_its_name(bucket):
     location = bucket.put("split.json.gz", json.dumps(GROUPS).encode())
 
     assert read_split(location).validation.base == ("class0",)
 
 
-def test_a_check_of_the_storage_leaves_nothing_behind(bucket):
-    storage = Storage(join(bucket.location, "study"))
-    storage.write(CONFIG, b"{}")
+def test_a_check_of_a_storage_leaves_nothing_behind_and_refuses_in_one_line(bucket):
+    bucket.put(f"study/{CONFIG}", b"{}")
 
-    storage.check()
+    (bucket.root / "study").check_writable()
 
     assert bucket.names() == [f"study/{CONFIG}"]
+    for name in ("no-such-bucket", "forbidden"):
+        location = bucket.location.replace(bucket.name, f"{name}/study")
+        with pytest.raises(ValueError, match=f"^storage s3://{name}.* cannot be written: ") as told:
+            RemotePath.at(location).check_writable()
+        assert "\n" not in str(told.value)
 
 
-@pytest.mark.parametrize("name", ["no-such-bucket", "forbidden"])
-def test_a_storage_that_cannot_be_written_is_refused_in_one_line(bucket, name):
-    location = bucket.location.replace(bucket.name, f"{name}/study")
-
-    with pytest.raises(ValueError, match=f"^storage s3://{name}.* cannot be written: ") as told:
-        Storage(location).check()
-
-    assert "\n" not in str(told.value)
-
-
-def test_a_study_goes_on_from_what_is_in_the_storage(bucket, study_features):
-    """Written by one machine, and fetched by another."""
-    features = bucket.put("features.parquet", study_features)
-    bucket.put("split.json", study_features.with_name("split.json"))
-    sets = [part for name, value in STUDY_SETTINGS.items() for part in ("--set", f"{name}={value}")]
-    storage = ["--storage", join(bucket.location, "studies")]
-    options = ["--features", features, "--study", "mine", "--episodes", "8", *sets, *storage]
-    study = new_study(search_parser().parse_args(options), "cCov-GAN", "mine")
+def test_a_study_is_copied_to_its_storage_and_downloaded_from_there(bucket, tmp_path):
+    storage = bucket.root / "study"
+    study = replace(new_study(tmp_path / "here"), shared=storage.location)
     study.write()
-    optuna_study = open_study(study.folder / OPTUNA, study.config)
-    optuna_study.add_trial(optuna.create_trial(values=[50.0]))
+    study.write_json("best.json", {"score": 50.0})
+    RowRecords(study, study.rows[0], open_trials(study, study.rows[0])).update(is_last=True)
 
-    study.records.update(optuna_study, study.config, is_last=True)
+    assert set(storage.names()) == {CONFIG, OPTUNA, TRIALS, "best.json"}
+    download_study(storage.location, tmp_path / "there")
 
-    assert {f"studies/mine/{name}" for name in (CONFIG, OPTUNA, TRIALS)} <= set(bucket.names())
-    Path("results").rename("another machine's")
-    resumed = search_parser().parse_args(["--resume", "mine", *storage])
-    again = resumed_study(resumed, study.folder)
-    assert again.data == study.data
-    assert again.data.features == (features,)
-    assert again.elsewhere == join(bucket.location, "studies/mine")
-    (trial,) = open_study(again.folder / OPTUNA, again.config).get_trials()
-    assert trial.values == [50.0]
-
-
-def test_records_are_mirrored(bucket, tmp_path):
-    config = StudyConfig()
-    study = open_study(tmp_path / OPTUNA, config)
-    records = Records(tmp_path, Storage(join(bucket.location, "study")))
-
-    records.update(study, config)
-    records.write_json("best.json", {"score": 50.0})
-
-    storage = Storage(join(bucket.location, "study"))
-    assert json.loads(storage.read("best.json")) == read_json(tmp_path, "best.json")
-    assert storage.read(TRIALS) == (tmp_path / TRIALS).read_bytes()
-    (tmp_path / "copy.db").write_bytes(storage.read(OPTUNA))
-    assert open_study(tmp_path / "copy.db", config).study_name == study.study_name
-
-
-def test_where_there_is_no_study_none_is_fetched(bucket):
-    location = join(bucket.location, "study")
-
-    with pytest.raises(ValueError, match=f"has no {CONFIG}: it is no study"):
-        fetch_study(location, Path("results/study"))
-
-    assert not Path("results/study").exists()
+    found = read_study(tmp_path / "there")
+    assert found.rows == study.rows
+    assert read_json(tmp_path / "there", "best.json") == {"score": 50.0}
+    assert not open_trials(found, found.rows[0]).get_trials()
+    with pytest.raises(ValueError, match=f"has no {CONFIG}: it is not a study"):
+        download_study(join(bucket.location, "none"), tmp_path / "none")
+    assert not (tmp_path / "none").exists()

@@ -46,7 +46,7 @@ def write_codes(path: Path, code: CompactCode | str | None, column: pa.Array) ->
     )
     if code is not None:
         text = code if isinstance(code, str) else code.to_json()
-        table = table.replace_schema_metadata({"cpaan.data.compact": text})
+        table = table.replace_schema_metadata({"cpaan.compact": text})
     pq.write_table(table, path)
     return path
 
@@ -282,7 +282,7 @@ def test_damaged_metadata_is_refused(tmp_path, damage, message):
     path = write_codes(tmp_path / "f", json.dumps(parts), pa.array([bytes(4)], pa.binary(4)))
 
     with pytest.raises(
-        ValueError, match=f"f: cpaan.data.compact in the metadata is damaged: .*{message}"
+        ValueError, match=f"f: cpaan.compact in the metadata is damaged: .*{message}"
     ):
         open_features(path)
 
@@ -290,7 +290,7 @@ def test_damaged_metadata_is_refused(tmp_path, damage, message):
 @pytest.mark.parametrize(
     ("code", "column", "message"),
     [
-        (None, pa.array([bytes(4)], pa.binary(4)), "column code needs cpaan.data.compact"),
+        (None, pa.array([bytes(4)], pa.binary(4)), "column code needs cpaan.compact"),
         ("{}", pa.array([bytes(4)], pa.binary(4)), "is damaged: KeyError: 'mean'"),
         ("[", pa.array([bytes(4)], pa.binary(4)), "is damaged: JSONDecodeError"),
         (hand_made_code(), pa.array([bytes(5)], pa.binary(5)), r"must have 4 bytes .*binary\[5\]"),

@@ -369,7 +369,7 @@ def test_the_widths_of_an_hdf5_pair_must_agree(tmp_path):
     train, test = hdf5_pair(tmp_path)
     write_hdf5(test, np.ones((2, 5), np.float32), [0, 1])
 
-    with pytest.raises(ValueError, match=r"row 4 has 5 dimensions, .* have 2"):
+    with pytest.raises(ValueError, match=r"row 4 has 5 dimensions of float32, .* have 2"):
         open_features(train, test)
 
 
@@ -377,7 +377,7 @@ def test_the_precisions_of_an_hdf5_pair_must_agree(tmp_path):
     train, test = hdf5_pair(tmp_path)
     write_hdf5(test, np.ones((2, 2), np.float16), [0, 1])
 
-    with pytest.raises(ValueError, match=r"row 4 is float16, .* are float32"):
+    with pytest.raises(ValueError, match=r"row 4 has 2 dimensions of float16, .* 2 of float32"):
         open_features(train, test)
     assert no_cache_entries()
 
@@ -455,8 +455,8 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
 def test_a_large_table_is_never_whole_in_memory(tmp_path, form, monkeypatch):
     """32 MiB of features, in blocks of half a MiB."""
     num_rows, num_dims = 32_768, 512
-    for name in ("feature_parquet.ROWS_PER_BLOCK", "feature_parquet.ROWS_AT_ONCE"):
-        monkeypatch.setattr(f"cpaan.{name}", 512)
+    for name in ("ROWS_PER_BLOCK", "ROWS_AT_ONCE"):
+        monkeypatch.setattr(f"cpaan.data.parquet.{name}", 512)
     monkeypatch.setattr("cpaan.data.hdf5.ROWS_PER_BLOCK", 512)
     block = np.random.default_rng(0).normal(size=(4096, num_dims)).astype(np.float16)
     if form == "parquet":
@@ -487,7 +487,7 @@ def test_a_large_table_is_never_whole_in_memory(tmp_path, form, monkeypatch):
             rows = pa.concat_tables([small.read()] * (num_rows // 4096))
             writer.write_table(rows, row_group_size=num_rows)
             writer.add_key_value_metadata(
-                {"cpaan.data.compact": small.metadata.metadata[b"cpaan.data.compact"]}
+                {"cpaan.compact": small.metadata.metadata[b"cpaan.compact"]}
             )
         paths = [tmp_path / "f.parquet"]
     else:

@@ -10,7 +10,8 @@ from cpaan.gan.covariance import Spectra, covariance_distances, covariances, ky_
 from cpaan.gan.fast import pair_ops
 from cpaan.gan.fast.pair_ops import Shared
 
-kernels = pytest.importorskip("cpaan.gan.fast.kernels", reason="Triton is not installed")
+pairs = pytest.importorskip("cpaan.gan.fast.kernels.pairs", reason="Triton is not installed")
+kernels = pytest.importorskip("cpaan.gan.fast.kernels.covariances")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NUM_NOVEL, NUM_EXAMPLES, WIDTH = 3, 20, 37
 SHAPE = (NUM_NOVEL, NUM_EXAMPLES)
@@ -26,9 +27,10 @@ def both(monkeypatch):
 
     def compute(function):
         results = []
-        for found in (kernels, None):
+        for found in ({pair_ops: pairs, covariance: kernels}, {}):
             for module in (pair_ops, covariance):
-                monkeypatch.setattr(module, "kernels_for", lambda *tensors, found=found: found)
+                chosen = found.get(module)
+                monkeypatch.setattr(module, "kernels_for", lambda *_, chosen=chosen: chosen)
             results.append(function())
         return results
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow.fs
+from pyarrow import fs
 
-from cpaan.core.remote_paths import Place, join
+from cpaan.core.remote_paths import RemotePath
 
 
 @dataclass(frozen=True)
@@ -14,31 +14,27 @@ class Bucket:
 
     location: str
     requests: list[tuple[str, str]]
-    """What the server was asked: method and path, which begins with the bucket's name."""
+    """Requests to the server: method and path, which begins with the bucket's name."""
+
+    @property
+    def root(self) -> RemotePath:
+        return RemotePath.at(self.location)
 
     @property
     def name(self) -> str:
-        return self.place().path
-
-    def place(self, path: str | None = None) -> Place:
-        return Place.at(join(self.location, path) if path else self.location)
+        return self.root.path
 
     def put(self, path: str, content: bytes | Path) -> str:
-        """Put an object in the place of what is there, and return its address."""
-        place = self.place(path)
-        with place.files.open_output_stream(place.path, compression=None) as file:
-            file.write(content.read_bytes() if isinstance(content, Path) else content)
-        return place.location
+        """Write an object and return its address."""
+        target = self.root / path
+        target.write(content.read_bytes() if isinstance(content, Path) else content)
+        return target.location
 
     def names(self) -> list[str]:
         """Return the paths of all objects."""
-        selector = pyarrow.fs.FileSelector(self.name, recursive=True)
-        found = self.place().files.get_file_info(selector)
-        return sorted(
-            each.path.removeprefix(f"{self.name}/")
-            for each in found
-            if each.type == pyarrow.fs.FileType.File
-        )
+        found = self.root.files.get_file_info(fs.FileSelector(self.name, recursive=True))
+        paths = [each.path for each in found if each.type == fs.FileType.File]
+        return sorted(path.removeprefix(f"{self.name}/") for path in paths)
 
     def num_downloads(self, path: str) -> int:
         return self.requests.count(("GET", f"/{self.name}/{path}"))

@@ -4,10 +4,9 @@ import torch
 
 from cpaan.core.randomness import new_rng
 from cpaan.gan.config import TrainConfig
-from cpaan.gan.episodes import MetaEpisodes
+from cpaan.gan.episodes import MetaEpisodes, TrainingData
 from cpaan.gan.gans import GANS
 from cpaan.gan.loop import TrainingRun
-from cpaan.gan.training_data import TrainingData
 from cpaan.protocol.tasks import BaseSet
 
 SMALL = TrainConfig(
@@ -26,7 +25,7 @@ SMALL = TrainConfig(
 
 
 def small_base(seed: int = 0) -> BaseSet:
-    """Eight classes of twelve rows; wide enough for what training does in wide spaces."""
+    """Eight classes of twelve rows, in enough dimensions for the path of wide spaces."""
     means = 3 * torch.randn(8, 1, 24, generator=new_rng(seed), dtype=torch.float64)
     rows = means + torch.randn(8, 12, 24, generator=new_rng(seed, 1), dtype=torch.float64)
     return BaseSet(rows.flatten(0, 1), torch.full((8,), 12))
@@ -48,3 +47,17 @@ def new_run(
 
 def flat(run: TrainingRun) -> torch.Tensor:
     return torch.cat([value.flatten() for value in run.networks.state_dict().values()])
+
+
+def tiny_config(**settings: object) -> TrainConfig:
+    """Settings for `tiny_data`: two ways of two shots, and eight meta-base examples."""
+    small = {"num_ways": 2, "episode_shots": (2,), "batch_size": 12, "perplexity": 2.0}
+    sizes = {"hidden_dim": 6, "noise_dim": 3, "num_components": 4, "ky_fan_order": 2}
+    return TrainConfig(**{**small, **sizes, **settings})
+
+
+def tiny_data(config: TrainConfig, *, is_positive: bool = False) -> TrainingData:
+    """Seven classes of five examples in five dimensions."""
+    features = torch.randn(35, 5, generator=new_rng(0), dtype=torch.float64)
+    base = BaseSet(features.abs() if is_positive else features, torch.full((7,), 5))
+    return TrainingData.prepare(base, config, with_covariances=True, dtype=torch.float64)

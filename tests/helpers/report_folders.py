@@ -1,7 +1,6 @@
 """Small reports whose numbers one can check by hand, as `tune/report.py` leaves them."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,27 +37,19 @@ SEARCH = {**RUN, "command": "python tune/search.py --name hand"}
 CURVES = {0: [20.0, 30.0, 40.0], 1: [21.0], 2: [25.0, 35.0], 3: [22.0, 33.0, 42.0]}
 
 
-def make_scores(levels: Mapping[tuple[str, str], float] = LEVELS) -> pd.DataFrame:
+def make_scores() -> pd.DataFrame:
     """Return scores: level, plus column, shots and draw; top-1 is ten below, seeds differ by 1."""
-    return pd.DataFrame(
-        [
-            {
-                "method": method,
-                "head": head,
-                "column": column,
-                "shots": shots,
-                "draw": draw,
-                "seed": seed,
-                "top1": level + of_column + of_shots + wobble + of_seed - 10,
-                "top5": level + of_column + of_shots + wobble + of_seed,
-            }
-            for (method, head), level in levels.items()
-            for column, of_column in COLUMNS.items()
-            for shots, of_shots in SHOTS.items()
-            for draw, wobble in enumerate(DRAWS)
-            for seed, of_seed in ((3, -0.5), (4, 0.5))
-        ]
-    )
+    rows = [
+        (*row, column, shots, draw, seed, top5 - 10, top5)
+        for row, level in LEVELS.items()
+        for column, of_column in COLUMNS.items()
+        for shots, of_shots in SHOTS.items()
+        for draw, wobble in enumerate(DRAWS)
+        for seed, of_seed in ((3, -0.5), (4, 0.5))
+        for top5 in [level + of_column + of_shots + wobble + of_seed]
+    ]
+    names = ["method", "head", "column", "shots", "draw", "seed", "top1", "top5"]
+    return pd.DataFrame(rows, columns=names)
 
 
 def make_trials() -> pd.DataFrame:
@@ -78,12 +69,7 @@ def make_trials() -> pd.DataFrame:
                 "cycle_weight": 1.0 + trial,
                 "ky_fan_order": 2 + trial,
                 "curve": [
-                    {
-                        "episode": episode,
-                        "novel_top5": value - 1,
-                        "all_top5": value + 1,
-                        "seconds": 90.0,
-                    }
+                    {"episode": episode, "novel_top5": value - 1, "all_top5": value + 1}
                     for episode, value in zip((5, 10, 20), curve, strict=False)
                 ],
                 "training": "{}",
@@ -119,20 +105,16 @@ def _study(method: str) -> dict[str, Any]:
     }
 
 
-def make_about(scores: pd.DataFrame, *, is_table: bool = True) -> dict[str, Any]:
+def _about(scores: pd.DataFrame, *, is_table: bool) -> dict[str, Any]:
     """Return ``report.json``: of many rows, or of one and the controls."""
-    names = list(dict.fromkeys(scores["method"]))
     rows = [
         {
             "name": name,
             "method": name.split(":")[0],
-            "trial": 3,
             "seeds": [3, 4],
-            "training": None,
-            "evaluation": {},
-            "ablation": ABLATION if name.endswith("all base classes") else None,
+            "ablation": ABLATION if ":" in name else None,
         }
-        for name in names
+        for name in dict.fromkeys(scores["method"])
     ]
     searched = [row["name"] for row in rows if row["ablation"] is None]
     of_table = {
@@ -143,7 +125,6 @@ def make_about(scores: pd.DataFrame, *, is_table: bool = True) -> dict[str, Any]
     return {
         "run": RUN,
         "settings": {"num_seeds": 2, "num_fixed_draws": NUM_FIXED, "num_seeded_draws": 3},
-        "phase": "test",
         "rows": rows,
         "failed": {"SN": "SN has no scores: it diverged & ended <early>"},
         "test_reads": 7,
@@ -151,14 +132,12 @@ def make_about(scores: pd.DataFrame, *, is_table: bool = True) -> dict[str, Any]
         "num_fixed": NUM_FIXED,
         "cost": {"seconds": 600.0, "gpu_seconds": 1800.0},
         **(of_table if is_table else of_one),
-        "cells": [],
         "diversity": [
             {"method": name, "shots": k, "draw": draw, "seed": 3, "distance": 9.0, "ratio": ratio}
             for name, ratio in (("copy", 1.1), ("cCov-GAN-PN", 0.8))
             for k in SHOTS
             for draw in range(len(DRAWS))
         ],
-        "priors": [],
         # As if validation had seen the same levels.
         "heads": [
             {"method": method, "head": head, "score": level}
@@ -169,15 +148,9 @@ def make_about(scores: pd.DataFrame, *, is_table: bool = True) -> dict[str, Any]
 
 
 def write_report(folder: Path, *, is_table: bool = True, **changes: Any) -> Path:
-    """Write a report and its searches' trials into a folder, and return it.
-
-    Args:
-        folder: Made where it is missing.
-        is_table: Whether every row has a search of its own.
-        changes: Of ``report.json``; None takes a key away.
-    """
+    """Write a report and its searches' trials; changes of ``report.json`` may be None: removed."""
     scores = make_scores()
-    about = {**make_about(scores, is_table=is_table), **changes}
+    about = {**_about(scores, is_table=is_table), **changes}
     about = {key: value for key, value in about.items() if value is not None}
     report = folder / "report"
     report.mkdir(parents=True)

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 
 import torch
 
+from cpaan.core.randomness import new_rng
 from cpaan.data.splits import ShotRows, Split, draw_shots
+from cpaan.data.synthetic import GaussianClasses
 from cpaan.data.table import FeatureTable
-from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem
+from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem, Queries, read_phase
 
 
 def shots_of(table: FeatureTable, split: Split, num_draws: int = 2, max_shots: int = 5) -> ShotRows:
@@ -35,3 +37,21 @@ def reordered(base: BaseSet, order: Sequence[int]) -> BaseSet:
         base.counts[order],
         [base.names[number] for number in order],
     )
+
+
+def read_problems(
+    data: GaussianClasses,
+    shots: Sequence[int] = (1, 5),
+    phase: str = "validation",
+    num_draws: int = 2,
+) -> tuple[LowShotTask, Queries]:
+    """Two draws of one shot and of five, by default, and the queries."""
+    novel = data.split.phase(phase)
+    rows = draw_shots(data.table, novel, num_draws=num_draws, max_shots=5, seed=0)
+    device = torch.device("cpu")
+    return read_phase(data.table, data.split, phase, rows, shots, device, is_noted=True)
+
+
+def normals(*shape: int, seed: int = 0) -> torch.Tensor:
+    """Draw standard normal numbers."""
+    return torch.randn(shape, generator=new_rng(seed))

@@ -1,25 +1,93 @@
-"""Analogies between clusters: against all products in float64, and by hand."""
+"""Clusters against scikit-learn; analogies against all products in float64; both by hand."""
 
-import json
+import itertools
 
 import numpy as np
 import pytest
 import torch
+from sklearn.cluster import KMeans
 from torch import Tensor
+from torch.nn.functional import normalize
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cpaan.bench.__main__ import main
-from cpaan.bench.analogies import largest_error, ordered_pairs, plain, unit_differences
-from cpaan.bench.measuring import ROW_KEYS
 from cpaan.core.randomness import new_rng
-from cpaan.methods.parts.analogies import Analogies, mine_analogies
-from cpaan.methods.parts.clusters import Clusters
+from cpaan.methods.analogies import Analogies, Clusters, cluster_classes, lloyd, mine_analogies
+from cpaan.protocol.tasks import BaseSet
+from helpers.tasks import normals
 
-CPU = torch.device("cpu")
+
+def base_of(*counts: int, num_dims: int = 5) -> BaseSet:
+    return BaseSet(normals(sum(counts), num_dims), torch.tensor(counts))
 
 
-def normals(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=new_rng(seed))
+def test_lloyd_goes_where_that_of_scikit_learn_goes():
+    base = base_of(40, 25, 33)
+    starts = torch.stack([rows[:6] for rows in base.by_class()])
+    rows = torch.zeros(3, 40, 5)
+    for number, its_rows in enumerate(base.by_class()):
+        rows[number, : len(its_rows)] = its_rows
+    for num_iterations in (1, 3, 20):
+        found = lloyd(rows, base.counts, starts, torch.full((3,), 6), num_iterations)
+
+        for own, start, of_class in zip(found, starts, base.by_class(), strict=True):
+            expected = _scikit_learn(of_class.numpy(), start.numpy(), num_iterations)
+            np.testing.assert_allclose(own, expected, rtol=1e-5, atol=1e-6)
+
+
+def _scikit_learn(rows: np.ndarray, start: np.ndarray, num_iterations: int) -> np.ndarray:
+    model = KMeans(len(start), init=start, n_init=1, max_iter=num_iterations, tol=0.0)
+    return model.fit(rows).cluster_centers_
+
+
+@pytest.mark.parametrize("start", ["rows", "sphere"])
+def test_a_class_with_few_rows_has_a_cluster_for_each(start):
+    base = base_of(3, 50, 2)
+
+    found = cluster_classes(base, 4, new_rng(0), start=start)
+
+    assert found.counts.tolist() == [3, 4, 2]
+    assert found.centroids.shape == (3, 4, 5)
+    assert (found.centroids[0, 3:] == 0).all()
+    assert (found.centroids[2, 2:] == 0).all()
+    if start == "rows":
+        of_rows = sorted(base.by_class()[0].tolist())
+        np.testing.assert_allclose(sorted(found.centroids[0, :3].tolist()), of_rows, atol=1e-6)
+
+
+def test_clusters_that_are_far_from_zero_and_apart_are_found():
+    middles = 4096 + 100 * torch.eye(3).repeat(2, 1, 1) * torch.tensor([1.0, 5.0]).view(2, 1, 1)
+    rows = middles.repeat_interleave(8, dim=1) + 0.01 * normals(2, 24, 3)
+    base = BaseSet(rows.flatten(0, 1), torch.tensor([24, 24]))
+    for seed in range(40):  # a start from one row of each is a matter of luck
+        found = cluster_classes(base, 3, new_rng(seed))
+        distances = torch.cdist(found.centroids, middles)
+        if (distances.amin(dim=1) < 1).all():
+            break
+
+    assert distances.amin(dim=1).max() < 0.1
+
+
+@pytest.mark.parametrize("start", ["rows", "sphere"])
+def test_clusters_do_not_depend_on_blocks_but_on_the_seed(start):
+    base = base_of(30, 20, 25, 4)
+
+    one, other = (
+        cluster_classes(base, 5, new_rng(0), start=start, block_bytes=size) for size in (1, 2**30)
+    )
+
+    torch.testing.assert_close(one, other)
+    other_seed = cluster_classes(base, 5, new_rng(1), start=start)
+    assert not torch.allclose(one.centroids, other_seed.centroids)
+
+
+def test_a_start_that_no_row_is_near_becomes_a_row():
+    """All rows are in one corner: but for the nearest direction, starts would have nothing."""
+    base = BaseSet(100 + normals(60, 3), torch.tensor([60]))
+
+    found = cluster_classes(base, 6, new_rng(0), start="sphere")
+
+    assert (found.centroids > 90).all()
+    assert len(found.centroids[0].unique(dim=0)) == 6
 
 
 def whole(centroids: Tensor) -> Clusters:
@@ -44,43 +112,18 @@ def as_ordered(found: Analogies) -> dict[tuple[int, int, int], tuple[int, int, i
 @pytest.mark.parametrize("block_bytes", [3_000, 2**26])
 def test_analogies_are_those_of_all_products_in_float64(shape, dtype, block_bytes):
     centroids = 50 + normals(*shape)
-    pairs = ordered_pairs(shape[1], CPU)
-    units = unit_differences(centroids.double())
     every = as_ordered(mine_analogies(whole(centroids), dtype=dtype, block_bytes=block_bytes))
 
-    for own in range(shape[0]):
-        cosines, places = plain(units, own, torch.arange(pairs.shape[1]))
-        for row, (a, b) in enumerate(pairs.T.tolist()):
-            place = int(places[row])
-            c, d = pairs[:, place % pairs.shape[1]].tolist()
-            *winner, cosine = every[own, a, b]
-            assert winner == [place // pairs.shape[1], c, d]
-            assert cosine == pytest.approx(float(cosines[row]), abs=1e-6)
-
-
-def test_translated_copies_of_a_grid_are_full_of_analogies():
-    grid = torch.cartesian_prod(torch.arange(3.0), torch.arange(3.0))
-    moves = torch.tensor([[0.0, 0.0], [40.0, -7.0], [0.5, 1000.0]])
-    centroids = moves.unsqueeze(1) + grid
-
-    for (own, a, b), (other, c, d, cosine) in as_ordered(mine_analogies(whole(centroids))).items():
-        assert other != own
-        assert cosine == pytest.approx(1.0)
-        step, its_step = grid[b] - grid[a], centroids[other, d] - centroids[other, c]
-        lengths = step.norm() * its_step.norm()
-        assert float(step @ its_step / lengths) == pytest.approx(1.0)  # a shorter one may serve
-
-
-def test_a_known_translation_is_found_in_the_class_that_has_it():
-    """In many dimensions no two random differences are alike; these were put there."""
-    centroids = normals(5, 6, 200)
-    centroids[3, 4] = centroids[3, 1] + 2 * (centroids[0, 5] - centroids[0, 2])
-
-    every = as_ordered(mine_analogies(whole(centroids)))
-
-    assert every[0, 2, 5] == (3, 1, 4, pytest.approx(1.0))
-    assert every[0, 5, 2] == (3, 4, 1, pytest.approx(1.0))
-    assert every[3, 4, 1] == (0, 5, 2, pytest.approx(1.0))
+    pairs = list(itertools.permutations(range(shape[1]), 2))
+    starts, ends = zip(*pairs, strict=True)
+    wide = centroids.double()
+    units = normalize(wide[:, list(ends)] - wide[:, list(starts)], dim=-1)  # (classes, pairs, D)
+    for own, (row, (a, b)) in itertools.product(range(shape[0]), enumerate(pairs)):
+        cosines = units @ units[own, row]
+        cosines[own] = -1
+        other, place = divmod(int(cosines.argmax()), len(pairs))
+        assert every[own, a, b][:3] == (other, *pairs[place])
+        assert every[own, a, b][3] == pytest.approx(float(cosines[other, place]), abs=1e-6)
 
 
 def test_what_is_no_pair_has_no_analogy():
@@ -141,15 +184,6 @@ def test_blocks_keep_to_their_budget():
     assert largest == sorted(set(largest))  # what there is, is used
 
 
-def test_a_row_at_a_time_where_one_class_is_beyond_the_budget():
-    centroids = normals(3, 30, 4)  # 435 pairs squared are 757 KB
-    with Largest() as noted:
-        found = mine_analogies(whole(centroids), block_bytes=60_000)
-
-    assert noted.num_bytes <= 60_000
-    torch.testing.assert_close(found, mine_analogies(whole(centroids)))
-
-
 def test_some_pairs_are_looked_at_alone():
     centroids = normals(6, 8, 30)
 
@@ -164,46 +198,8 @@ def test_some_pairs_are_looked_at_alone():
 
 
 @pytest.mark.parametrize(("num_classes", "num_clusters"), [(1, 5), (5, 1)])
-def test_without_two_of_each_there_are_no_analogies(num_classes, num_clusters):
+def test_without_two_of_each_or_an_rng_there_are_no_analogies(num_classes, num_clusters):
     with pytest.raises(ValueError, match=f"got {num_classes} and {num_clusters}"):
         mine_analogies(whole(normals(num_classes, num_clusters, 3)))
-
-
-def test_random_pairs_are_decided_by_a_given_stream():
     with pytest.raises(ValueError, match="3 random pairs of 6 need an rng"):
         mine_analogies(whole(normals(3, 4, 5)), most_pairs=3)
-
-
-def test_results_are_compact():
-    found = mine_analogies(whole(normals(3, 5, 4)))
-
-    each = sum(value.element_size() for value in found[2:])
-    assert each == 12
-    assert found.cosines.shape == (3, 10)
-
-
-def test_the_benchmark_finds_an_error_where_there_is_one():
-    centroids = normals(4, 5, 6)
-    found = mine_analogies(whole(centroids))
-    rows = torch.arange(20)
-
-    assert largest_error(found, centroids, 1, rows) < 1e-6
-    found.cosines[1, 7] *= 1.25
-    assert largest_error(found, centroids, 1, rows) == pytest.approx(0.25, rel=1e-5)
-
-
-@pytest.mark.slow
-def test_the_benchmark_prints_and_writes_rows(tmp_path, capsys):
-    path = tmp_path / "rows.json"
-
-    status = main(
-        ["analogies", "--device", "cpu", "--scale", "small", "--only", "=5", "--json", str(path)]
-    )
-
-    assert status == 0
-    (row,) = json.loads(path.read_text())
-    assert tuple(row)[: len(ROW_KEYS)] == ROW_KEYS
-    assert row["name"] == "analogies num_classes=5"
-    assert (row["num_classes"], row["num_clusters"], row["num_pairs"]) == (5, 6, 150)
-    assert row["relative_error"] < 1e-6
-    assert row["name"] in capsys.readouterr().out

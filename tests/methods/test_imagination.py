@@ -1,32 +1,172 @@
-"""Feature Imagination on PN: where it starts, and what heads learn from."""
+"""Feature Imagination: what is made of what, where it starts, and what both rows learn."""
 
 import pytest
 import torch
 
 from cpaan.core.randomness import new_rng
-from cpaan.data.synthetic import GaussianClasses
-from cpaan.methods.imagination import Imagination, ImaginationConfig
+from cpaan.methods.base import MetaLearned
+from cpaan.methods.imagination import (
+    Hallucinator,
+    HallucinatorSettings,
+    Imagination,
+    ImaginationConfig,
+    MatchingImagination,
+    MatchingImaginationConfig,
+)
 from cpaan.protocol.config import OWN, EvaluationConfig
-from cpaan.protocol.tasks import LowShotTask, Queries, read_phase
+from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.representation.embedding import EmbeddingRun, prototype_scores
-from helpers.tasks import shots_of, small_task
+from cpaan.training.learning import EpisodeRngs
+from helpers.tasks import normals, read_problems, small_task
 
 EPISODES = {"num_episodes": 20, "episode_shots": (1, 2, 5), "num_queries": 3}
 SMALL = ImaginationConfig(**EPISODES, hidden_dim=16, num_augmented=10)
+MATCHING = MatchingImaginationConfig(**EPISODES, num_augmented=10)
 HEADS = EvaluationConfig(heads=("centroid", "cosine", "linear"), linear_num_steps=20)
+KINDS = ["pn", "pmn"]
 
 
-@pytest.fixture(scope="module")
-def data(gaussians: GaussianClasses) -> tuple[LowShotTask, Queries]:
-    rows = shots_of(gaussians.table, gaussians.split)
-    return read_phase(
-        gaussians.table, gaussians.split, "validation", rows, (1, 5), torch.device("cpu")
+def method(kind: str = "pn", **settings: object) -> MetaLearned:
+    if kind == "pn":
+        return Imagination(SMALL.with_overrides(settings), HEADS)
+    return MatchingImagination(MATCHING.with_overrides(settings))
+
+
+def hallucinator(rows: torch.Tensor, **settings: object) -> Hallucinator:
+    """Of two classes with the same rows."""
+    base = BaseSet(torch.cat([rows, rows]), torch.tensor([len(rows), len(rows)]))
+    return Hallucinator(base, HallucinatorSettings(**settings), new_rng(0))
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.3, 700.0])
+@pytest.mark.parametrize("kind", ["residual", "relu"])
+def test_at_the_start_a_hallucinated_example_is_its_seed_to_the_last_bit(kind, factor):
+    rows = factor * normals(9, 5)
+    rows = rows.abs() if kind == "relu" else rows
+
+    made = hallucinator(rows, hallucinator=kind)(rows, normals(9, 5, seed=1))
+
+    assert torch.equal(made, rows)
+
+
+def test_a_hallucinator_that_ends_in_a_relu_refuses_negative_features():
+    with pytest.raises(ValueError, match=r"not negative, but one is -2.0 .*residual is for all"):
+        hallucinator(torch.tensor([[1.0, -2.0], [3.0, 0.0]]), hallucinator="relu")
+
+
+@pytest.mark.parametrize("kind", ["residual", "relu"])
+def test_noise_makes_examples_of_one_seed_differ_once_weights_have_moved(kind):
+    network = hallucinator(normals(9, 5).abs(), hallucinator=kind, num_augmented=20)
+    for parameter in network.parameters():
+        parameter.data += 0.1 * normals(*parameter.shape)
+    supports = normals(1, 1, 5).abs()
+
+    filled = network.fill(supports, new_rng(0)).detach()
+
+    assert filled.shape == (1, 20, 5)
+    assert torch.equal(filled[:, :1], supports)
+    assert len(filled[0].unique(dim=0)) == 20
+    silent = hallucinator(normals(9, 5).abs(), hallucinator=kind, noise=0.0, num_augmented=20)
+    silent.load_state_dict(network.state_dict())
+    assert len(silent.fill(supports, new_rng(0)).detach()[0].unique(dim=0)) == 2
+
+
+def seed_counts(seeds: str) -> torch.Tensor:
+    """How often each of 3 supports stands in 4 filled classes of 9, shape (4, 3)."""
+    supports = torch.arange(12.0).view(4, 3, 1)
+    network = hallucinator(torch.rand(5, 1, generator=new_rng(0)), seeds=seeds, num_augmented=9)
+    filled = network.fill(supports, new_rng(0)).detach()
+    assert torch.equal(filled[:, :3], supports)
+    return (filled.view(4, 9, 1) == supports.view(4, 1, 3)).sum(dim=1)
+
+
+def test_even_seeds_leave_every_real_example_the_same_weight():
+    assert torch.equal(seed_counts("in-turn"), torch.full((4, 3), 3))
+
+
+def test_random_seeds_are_of_their_class_and_drawn_with_replacement():
+    counts = seed_counts("random")
+
+    assert (counts.sum(dim=1) == 9).all()
+    assert (counts >= 1).all()  # the real ones
+    assert not torch.equal(counts, torch.full((4, 3), 3))
+    assert len(counts.unique(dim=0)) > 1  # every class draws for itself
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_loss_of_an_episode_reaches_hallucinator_and_classifier(gaussians, kind):
+    base = read_problems(gaussians)[0].base
+    learner = method(kind, episode_shots=(1,)).begin(base, new_rng(0)).learner
+    learner.hallucinator.last.weight.data += 0.1  # at zero, it lets nothing through to the others
+
+    loss, _ = learner.episode_terms(EpisodeRngs(new_rng(0), new_rng(1)))
+    loss.backward()
+
+    without = [name for name, each in learner.named_parameters() if each.grad is None]
+    zero = [name for name, each in learner.named_parameters() if not each.grad.any()]
+    assert not without
+    assert set(zero) <= {"network.hidden.weight", "network.hidden.bias"}  # behind zeros, too
+    assert learner.hallucinator.first.weight.grad[:, 8:].any()  # of the noise
+
+
+def noisy_classes(seed: int) -> torch.Tensor:
+    """Classes that differ in twelve dimensions, beside four of nothing but noise; (30, 30, 16)."""
+    means = 1.5 * normals(30, 1, 16, seed=seed)
+    rows = normals(30, 30, 16, seed=seed + 2)
+    means[..., 12:] = 0
+    rows[..., 12:] *= 3
+    return means + rows
+
+
+def new_class_top1(fitted: MetaLearned, num_episodes: int) -> list[float]:
+    """Of noisy classes by two shots, before and after training, in percent."""
+    base, new = noisy_classes(seed=0), noisy_classes(seed=1)
+    task = LowShotTask(
+        base=BaseSet(base.flatten(0, 1), torch.full((30,), 30)),
+        num_base=30,
+        shots=new[:, :2].unsqueeze(0),
+        problems=(Problem(2, 0),),
     )
+    run = fitted.begin(task.base, new_rng(0))
+    top1 = []
+    for is_trained in (False, True):
+        if is_trained:
+            run.advance(num_episodes)
+        fitted.fit(task, new_rng(0))
+        novel = fitted.predict(new[:, 2:].flatten(0, 1))[OWN][0, :, 30:].unflatten(0, (30, 28))
+        is_right = novel.argmax(dim=-1) == torch.arange(30).unsqueeze(1)
+        top1.append(100 * float(is_right.float().mean()))
+    return top1
 
 
-def test_before_training_imagination_is_a_prototypical_network_with_the_same_seed(data):
-    task, queries = data
+def test_training_helps_on_new_classes():
+    settings = {"num_episodes": 150, "num_ways": 15, "episode_shots": (2,), "learning_rate": 1e-2}
+
+    before, after = new_class_top1(method(**settings, hidden_dim=64, num_augmented=6), 150)
+
+    assert after > before + 20
+
+
+@pytest.mark.parametrize(
+    ("num_augmented", "num_episodes", "least", "most"), [(6, 120, 15.0, 40.0), (2, 10, 0.0, 0.0)]
+)
+def test_a_hallucinator_alone_learns_what_a_classifier_lacks(
+    num_augmented, num_episodes, least, most
+):
+    """Nearest centroids do not learn; but made-up examples take away what noise moved them by."""
+    fixed = {"context_gate": 0.0, "learns_gate": False, "distance": "euclidean", "dropout": 0.0}
+    fixed["weight_decay"] = 1.0
+    settings = {"num_episodes": 120, "num_ways": 10, "episode_shots": (2,), "learning_rate": 2e-2}
+    made = method("pmn", **fixed, **settings, num_augmented=num_augmented)
+
+    before, after = new_class_top1(made, num_episodes)
+
+    assert least <= after - before <= most
+
+
+def test_before_training_imagination_is_a_prototypical_network_with_the_same_seed(gaussians):
+    task, queries = read_problems(gaussians)
     imagination = Imagination(SMALL, HEADS)
     run = imagination.begin(task.base, new_rng(0))
     imagination.fit(task, new_rng(0))
@@ -65,27 +205,17 @@ def test_heads_weigh_every_example_alike():
     assert imagination.diversity.tolist() == [[0.0]]
 
 
-def test_base_rows_are_embedded_anew_by_who_has_learnt_more(data):
-    task, queries = data
-    driven, fresh = Imagination(SMALL, HEADS), Imagination(SMALL, HEADS)
-    for each, num_before in ((driven, 3), (fresh, 6)):
-        run = each.begin(task.base, new_rng(0))
-        run.advance(num_before)
-        each.fit(task, new_rng(0))
-        run.advance(6 - num_before) if num_before < 6 else None
-    driven.fit(task, new_rng(0))
-
-    scores, expected = (each.predict(queries.features) for each in (driven, fresh))
-
-    for name in expected:
-        torch.testing.assert_close(scores[name], expected[name])
-
-
-def test_its_own_classifier_may_be_named_among_the_heads(data):
-    task, queries = data
-    imagination = Imagination(SMALL, HEADS.with_overrides({"heads": ("centroid", OWN)}))
-    imagination.begin(task.base, new_rng(0))
-
+def test_before_training_imagination_is_a_matcher_of_repeated_shots(gaussians):
+    task, queries = read_problems(gaussians)
+    imagination, nothing = method("pmn"), method("pmn", num_augmented=1)  # shots are but repeated
+    run, _ = (each.begin(task.base, new_rng(0)) for each in (imagination, nothing))
     imagination.fit(task, new_rng(0))
+    nothing.fit(task, new_rng(0))
 
-    assert set(imagination.predict(queries.features)) == {OWN, "centroid"}
+    scores = imagination.predict(queries.features)[OWN]
+
+    torch.testing.assert_close(scores, nothing.predict(queries.features)[OWN])
+    for parameter in run.learner.hallucinator.parameters():
+        parameter.data += 0.1
+    imagination.fit(task, new_rng(0))
+    assert not torch.allclose(imagination.predict(queries.features)[OWN], scores, rtol=0.01)

@@ -1,31 +1,24 @@
 """MAML: the inner step by hand, the meta-gradient by two other ways, and what training brings."""
 
 import dataclasses
-import math
 
 import higher
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import cross_entropy
 
 from cpaan.core.randomness import new_rng
-from cpaan.data.splits import draw_shots
-from cpaan.data.synthetic import GaussianClasses
 from cpaan.methods.maml import (
     MAML,
-    PUBLISHED,
     AdaptedNetwork,
     MAMLConfig,
     Support,
 )
 from cpaan.protocol.config import OWN
-from cpaan.protocol.tasks import BaseSet, LowShotTask, Queries, read_phase
-from cpaan.training.few_shot_episodes import read_base
-from cpaan.training.workers import ALONE
-from helpers.runs import assert_goes_on, flat
+from cpaan.protocol.tasks import BaseSet
+from helpers.tasks import read_problems
 
-CPU = torch.device("cpu")
 SMALL = MAMLConfig(
     num_episodes=20,
     num_tasks=2,
@@ -43,12 +36,6 @@ HEADS = pytest.mark.parametrize("head", ["shared", "prototype"])
 
 def method(**settings: object) -> MAML:
     return MAML(SMALL.with_overrides(settings))
-
-
-def phase(data: GaussianClasses, name: str = "validation") -> tuple[LowShotTask, Queries]:
-    """Two draws of one shot and of five."""
-    rows = draw_shots(data.table, data.split.phase(name), num_draws=2, max_shots=5, seed=0)
-    return read_phase(data.table, data.split, name, rows, (1, 5), CPU)
 
 
 def tiny(**settings: object) -> AdaptedNetwork:
@@ -94,57 +81,6 @@ def test_on_an_identity_the_first_step_is_softmax_regression_by_hand():
     torch.testing.assert_close(weights.row_bias, torch.zeros(1, 1, 2))
     # Rows were alike, so nothing came through them to the body.
     torch.testing.assert_close(weights.last, torch.zeros(1, 2, 16))
-
-
-@pytest.mark.parametrize("scales_rows", [False, True])
-def test_later_steps_are_softmax_regression_with_equal_weights_of_classes(scales_rows):
-    """The body stays where it is for a network of no hidden units."""
-    base = BaseSet(torch.randn(12, 3, generator=new_rng(0)), torch.tensor([6, 6]))
-    settings = {
-        **PLAIN,
-        "episode_shots": (1,),
-        "inner_learning_rate": 0.1,
-        "scales_rows": scales_rows,
-    }
-    network = AdaptedNetwork(base, SMALL.with_overrides(settings), new_rng(0)).double()
-    with torch.no_grad():
-        network.hidden.bias.fill_(-1e3)  # units that are never on
-    many, few = (torch.randn(1, 2, k, 3, generator=new_rng(k)).double() for k in (4, 1))
-    support = Support.of(many, few)
-    weights = network.begin(support)._replace(
-        rows=torch.randn(1, 4, 3, generator=new_rng(9)).double()
-    )
-
-    adapted = network.adapt(weights, support, num_steps=1)
-
-    inputs = torch.cat([many.flatten(1, 2), few.flatten(1, 2)], dim=1)[0]
-    labels = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 2, 3])
-    share = torch.tensor([0.25] * 8 + [1.0] * 2).double().unsqueeze(1) / 4
-    residuals = share * ((inputs @ weights.rows[0].T).softmax(dim=1) - one_hot(labels, 4))
-    rate = 0.1 * (4 if scales_rows else 1)
-    torch.testing.assert_close(adapted.rows[0], weights.rows[0] - rate * residuals.T @ inputs)
-    torch.testing.assert_close(adapted.row_bias[0, 0], -rate * residuals.sum(dim=0))
-    # The last layer's bias is what an identity still has of a body.
-    torch.testing.assert_close(
-        adapted.last_bias[0, 0], -0.1 * (residuals @ weights.rows[0]).sum(dim=0)
-    )
-
-
-def test_what_all_rows_have_in_common_makes_no_difference():
-    """So there is nothing in it to be learnt, and rows that begin alike may begin at zero."""
-    network = tiny(inner_learning_rate=0.5)
-    supports, queries, _ = tasks()
-    support = Support.of(supports)
-    weights = network.begin(support)
-    common = weights._replace(rows=weights.rows + torch.tensor([3.0, -1.0, 2.0]).double())
-
-    first, second = (
-        network.logits(network.adapt(each, support, 5), queries).log_softmax(dim=-1)
-        for each in (weights, common)
-    )
-
-    torch.testing.assert_close(second, first)
-    assert first.std() > 0.1
 
 
 class Model(nn.Module):
@@ -227,7 +163,7 @@ def test_each_number_of_the_meta_gradient_is_clipped():
 @pytest.mark.parametrize("scale", [0.1, 10.0])
 def test_without_steps_prototype_rows_rank_like_nearest_centroids(gaussians, scale):
     """Distances to centroids, but for what all classes of a query have in common."""
-    task, queries = phase(gaussians)
+    task, queries = read_problems(gaussians)
     network = method(
         head="prototype", num_test_steps=0, prototype_scale=scale, num_base_shots=25, **PLAIN
     )
@@ -250,7 +186,7 @@ def test_training_learns_what_serves_new_classes(gaussians, head):
     noise = 30 * torch.randn(len(table.features), 1, generator=new_rng(0))
     features = torch.cat([3 * torch.from_numpy(table.features.copy()), noise], dim=1).numpy()
     noisy = dataclasses.replace(gaussians, table=dataclasses.replace(table, features=features))
-    task, queries = phase(noisy)
+    task, queries = read_problems(noisy)
     is_novel = queries.labels >= task.num_base
     settings = {
         "num_episodes": 80,
@@ -276,94 +212,3 @@ def test_training_learns_what_serves_new_classes(gaussians, head):
     after = novel_top1()
 
     assert after > before + 5
-
-
-@HEADS
-@pytest.mark.parametrize("config", [SMALL, PUBLISHED], ids=["ours", "published"])
-def test_scores_have_their_shape_and_are_decided_by_the_seed(gaussians, config, head):
-    small = {
-        "num_episodes": 2,
-        "episode_shots": (1, 5),
-        "num_queries": 3,
-        "hidden_dim": 16,
-        "num_ways": 5,
-    }
-    task, queries = phase(gaussians)
-    state = torch.get_rng_state()
-    all_scores = []
-    for seed in (0, 0, 1):
-        network = MAML(config.with_overrides({**small, "head": head}))
-        network.fit(task, new_rng(seed))
-        all_scores.append(network.predict(queries.features)[OWN])
-
-    first, again, other = all_scores
-    assert first.shape == (4, len(queries.labels), task.num_base + task.num_novel)
-    assert first.isfinite().all()
-    assert not first.requires_grad
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-@HEADS
-def test_adapting_changes_nothing_of_the_run_and_problems_do_not_touch_each_other(gaussians, head):
-    task, queries = phase(gaussians)
-    network = method(head=head, num_base_shots=None)
-    run = network.begin(task.base, new_rng(0))
-    run.advance(1)
-    before = flat(run).clone()
-
-    network.adapt(run, task, new_rng(0))
-    together = network.predict(queries.features)[OWN]
-
-    assert torch.equal(flat(run), before)
-    for number, problem in enumerate(task.problems):
-        alone = dataclasses.replace(task, problems=(problem,))
-        network.adapt(run, alone, new_rng(0))
-        torch.testing.assert_close(network.predict(queries.features)[OWN][0], together[number])
-
-
-@pytest.mark.parametrize(("num_base_shots", "expected"), [(None, [1, 5]), (3, [3, 3])])
-def test_base_classes_have_as_many_examples_as_set_or_as_there_are_shots(
-    gaussians, monkeypatch, num_base_shots, expected
-):
-    task, _ = phase(gaussians)
-    network = method(num_base_shots=num_base_shots)
-    run = network.begin(task.base, new_rng(0))
-    counted = []
-
-    def note(weights, support, num_steps):
-        counted.append(int((support.labels == 0).sum()))
-        assert support.num_classes == task.num_base + task.num_novel
-        assert float(support.shares.sum()) == pytest.approx(support.num_classes)
-        return weights
-
-    monkeypatch.setattr(run.learner, "adapt", note)
-    network.adapt(run, task, new_rng(0))
-
-    assert sorted(set(counted)) == sorted(set(expected))
-
-
-def test_both_phases_train_the_same_network(gaussians):
-    (first, _), (second, _) = (phase(gaussians, name) for name in ("validation", "test"))
-    assert first.base.names != second.base.names
-
-    runs = [method().new_run(task.base, new_rng(0), ALONE) for task in (first, second)]
-    for run in runs:
-        run.advance(3)
-
-    assert torch.equal(flat(runs[0]), flat(runs[1]))
-
-
-@HEADS
-def test_going_on_equals_never_having_stopped_to_the_last_bit(gaussians, head):
-    base = read_base(gaussians.table, gaussians.split, CPU)
-
-    assert_goes_on(lambda: method(head=head).begin(base, new_rng(0)))
-
-
-def test_features_that_are_not_finite_are_refused():
-    base = BaseSet(torch.tensor([[0.0], [math.inf]] * 8), torch.tensor([8, 8]))
-
-    with pytest.raises(ValueError, match="features are not finite"):
-        method().begin(base, new_rng(0))

@@ -1,32 +1,30 @@
-"""Matching Networks: attention over supports by hand and against easyfsl, and what is learnt."""
+"""Matching and Prototype Matching Networks: attention by hand, easyfsl, and what is learnt."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 
 from cpaan.core.randomness import new_rng
+from cpaan.methods.base import MetaLearned
 from cpaan.methods.matching import (
-    PUBLISHED,
     Matching,
     MatchingConfig,
-    class_log_probabilities,
+    PrototypeMatching,
+    PrototypeMatchingConfig,
+    class_logits,
 )
-from cpaan.protocol.config import OWN
-from cpaan.protocol.tasks import LowShotTask, Queries, read_phase
-from helpers.tasks import shots_of, small_task
+from cpaan.protocol.accuracy import score
+from cpaan.protocol.config import OWN, EvaluationConfig
+from cpaan.protocol.heads import HEAD_CLASSES
+from cpaan.protocol.tasks import LowShotTask, Queries
+from helpers.tasks import read_problems, small_task
 
-SMALL = MatchingConfig(num_episodes=4, episode_shots=(1, 2), num_queries=2, num_examples=5)
+EPISODES = {"num_episodes": 4, "episode_shots": (1, 2), "num_queries": 2, "num_examples": 5}
+SMALL = MatchingConfig(**EPISODES)
 PLAIN = {"context_gate": 0.0, "learns_gate": False, "normalisation": "none", "scale": "one"}
 ONE = torch.tensor(1.0)
-
-
-@pytest.fixture(scope="module")
-def data(gaussians) -> tuple[LowShotTask, Queries]:
-    rows = shots_of(gaussians.table, gaussians.split, num_draws=4)
-    return read_phase(
-        gaussians.table, gaussians.split, "validation", rows, (1, 5), torch.device("cpu")
-    )
 
 
 def adapted(task: LowShotTask, **settings: object) -> Matching:
@@ -43,7 +41,7 @@ def test_attention_by_hand():
     supports = torch.tensor([[[5.0, 0.0], [0.0, 0.1]], [[-3.0, 0.0], [-3.0, 0.0]]])
     query = torch.tensor([[2.0, 0.0]])
 
-    logs = class_log_probabilities(query, supports, ONE)
+    logs = class_logits(query, supports, ONE).log_softmax(dim=1)
 
     weights = torch.tensor([math.exp(2) + math.exp(0), 2 * math.exp(-2)])
     torch.testing.assert_close(logs.exp()[0], weights / weights.sum(), atol=1e-4, rtol=1e-4)
@@ -80,31 +78,12 @@ def test_without_context_scores_are_those_of_easyfsl(easyfsl):
     torch.testing.assert_close(scores, theirs(queries), atol=1e-3, rtol=1e-4)
 
 
-def test_without_context_neither_order_nor_repeats_of_supports_matter():
-    rng = new_rng(0)
-    supports, queries = (torch.randn(shape, generator=rng) for shape in ((4, 3, 6), (5, 6)))
-    expected = class_log_probabilities(queries, supports, ONE)
-
-    for other in (supports.flip(1), supports.repeat(1, 4, 1)):
-        torch.testing.assert_close(class_log_probabilities(queries, other, ONE), expected)
-
-
-def test_shots_are_repeated_so_that_classes_are_balanced():
-    """A novel class with one shot, a base class with four rows: both equal to the query."""
-    task = small_task(base=[[[1.0, 0.0]] * 4, [[0.0, 1.0]] * 4], shots=[[[1.0, 0.0]]])
-    method = adapted(task, num_examples=4)
-
-    base, _, novel = method.predict(torch.tensor([[1.0, 0.0]]))[OWN][0, 0].tolist()
-
-    assert base == pytest.approx(novel)
-
-
 def test_far_classes_have_finite_scores_and_gradients():
     """As probabilities they would be zero, and their logarithms infinite."""
     supports = torch.tensor([[[1.0, 0.0]], [[-1.0, 0.0]], [[0.0, 0.0]]], requires_grad=True)
     query = torch.tensor([[500.0, 0.0]], requires_grad=True)
 
-    logs = class_log_probabilities(query, supports, ONE)
+    logs = class_logits(query, supports, ONE).log_softmax(dim=1)
     logs[0, 1].backward()
 
     torch.testing.assert_close(logs[0], torch.tensor([0.0, -1000.0, -500.0]), atol=0.1, rtol=0)
@@ -113,15 +92,53 @@ def test_far_classes_have_finite_scores_and_gradients():
         assert gradient.isfinite().all()
 
 
-def test_a_scale_of_one_stays(data):
-    run = Matching(SMALL.with_overrides({"scale": "one"})).begin(data[0].base, new_rng(0))
-    run.advance(3)
+@pytest.mark.parametrize(("distance", "head"), [("cosine", "cosine"), ("euclidean", "centroid")])
+def test_without_context_scores_are_those_of_a_centroid_head(gaussians, distance, head):
+    """With all train rows of a base class, and up to the learnt scale."""
+    task, queries = read_problems(gaussians, num_draws=4)
+    settings = {"context_gate": 0.0, "learns_gate": False, "distance": distance}
+    method = MAKERS["PMN"](**settings, num_examples=25)
+    run = method.begin(task.base, new_rng(0))
+    method.fit(task, new_rng(0))
+    theirs = HEAD_CLASSES[head](EvaluationConfig(cosine_scale=1.0))
+    theirs.fit(task, None, new_rng(0))
 
-    assert float(run.learner.log_scale) == 0
+    scores = method.predict(queries.features)[OWN]
+
+    expected = run.learner.matcher.log_scale.detach().exp() * theirs.scores(queries.features)
+    torch.testing.assert_close(scores, expected, atol=1e-3, rtol=1e-3)
 
 
-def test_the_published_recipe_has_nothing_of_ours():
-    assert (PUBLISHED.scale, PUBLISHED.context_gate, PUBLISHED.attention_scale) == ("one", 1, 1)
-    assert not PUBLISHED.learns_gate
-    rates = [PUBLISHED.rate_after(episode) for episode in (0, 19_999, 20_000, 40_000)]
-    assert rates == pytest.approx([0.1, 0.1, 0.01, 0.001])
+LEARNING = {
+    "num_episodes": 150,
+    "context_gate": 1.0,
+    "learning_rate": 2e-2,
+    "dropout": 0.0,
+    "weight_decay": 0.0,
+}
+MAKERS: dict[str, Callable[..., MetaLearned]] = {
+    "MN": lambda **settings: Matching(MatchingConfig(**{**EPISODES, **settings})),
+    "PMN": lambda **settings: PrototypeMatching(
+        PrototypeMatchingConfig(**{**EPISODES, **settings})
+    ),
+}
+every_method = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+
+
+def top5(method: MetaLearned, task: LowShotTask, queries: Queries, column: str) -> float:
+    """Mean over problems, in percent."""
+    scored = [each.top5 for each in score(method, task, queries) if each.column == column]
+    return sum(scored) / len(scored)
+
+
+@every_method
+def test_training_helps_with_classes_that_it_has_not_met(make, gaussians):
+    """Families of classes share directions of spread; all classes lie around one middle."""
+    task, queries = read_problems(gaussians, num_draws=4)
+    untrained, trained = (make(**LEARNING) for _ in range(2))
+    untrained.begin(task.base, new_rng(0))  # what others drive is taken as it is
+    for method in (untrained, trained):
+        method.fit(task, new_rng(0))
+
+    for column in ("novel", "all"):
+        assert top5(trained, task, queries, column) > top5(untrained, task, queries, column) + 2

@@ -7,15 +7,11 @@ import pytest
 import torch
 
 from cpaan.core.randomness import new_rng
-from cpaan.data.splits import draw_shots
-from cpaan.data.synthetic import GaussianClasses
-from cpaan.methods.siamese import PUBLISHED, Siamese, SiameseConfig
+from cpaan.methods.siamese import Siamese, SiameseConfig
 from cpaan.protocol.config import OWN
-from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem, Queries, read_phase
+from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem
 from cpaan.training.few_shot_episodes import read_base
 from cpaan.training.learning import LearningRun
-from cpaan.training.workers import ALONE
-from helpers.runs import assert_goes_on, flat
 from helpers.tasks import small_task
 
 CPU = torch.device("cpu")
@@ -25,12 +21,6 @@ IDENTITY = SMALL.with_overrides({"normalisation": "none", "output": "linear", "n
 
 def method(**settings: object) -> Siamese:
     return Siamese(SMALL.with_overrides(settings))
-
-
-def phase(data: GaussianClasses, name: str = "validation") -> tuple[LowShotTask, Queries]:
-    """Two draws of one shot and of five."""
-    rows = draw_shots(data.table, data.split.phase(name), num_draws=2, max_shots=5, seed=0)
-    return read_phase(data.table, data.split, name, rows, (1, 5), CPU)
 
 
 def scores_of(network: Siamese, run: LearningRun, task: LowShotTask, queries) -> torch.Tensor:
@@ -174,74 +164,6 @@ def test_classes_with_one_mean_are_told_apart_also_new_ones():
     assert after > 90
 
 
-def test_training_learns_what_serves_new_classes(gaussians):
-    """Beside the dimensions that tell classes apart, one of much noise."""
-    table = gaussians.table
-    noise = 30 * torch.randn(len(table.features), 1, generator=new_rng(0))
-    features = torch.cat([3 * torch.from_numpy(table.features.copy()), noise], dim=1).numpy()
-    noisy = dataclasses.replace(gaussians, table=dataclasses.replace(table, features=features))
-    task, queries = phase(noisy)
-    network = method(num_episodes=200, num_pairs=256, output="linear", learning_rate=1e-2)
-    run = network.begin(task.base, new_rng(0))
-
-    before = novel_top1(scores_of(network, run, task, queries.features), task, queries.labels)
-    run.advance(200)
-    after = novel_top1(scores_of(network, run, task, queries.features), task, queries.labels)
-
-    assert after > before + 5
-
-
-@pytest.mark.parametrize("comparison", ["mean", "max", "centroid"])
-@pytest.mark.parametrize(
-    "config", [SMALL, dataclasses.replace(PUBLISHED, hidden_dim=16)], ids=["ours", "published"]
-)
-def test_scores_have_their_shape_and_are_decided_by_the_seed(gaussians, config, comparison):
-    config = config.with_overrides({"comparison": comparison, "num_episodes": 3})
-    task, queries = phase(gaussians)
-    state = torch.get_rng_state()
-    all_scores = []
-    for seed in (0, 0, 1):
-        network = Siamese(config)
-        network.fit(task, new_rng(seed))
-        all_scores.append(network.predict(queries.features)[OWN])
-
-    first, again, other = all_scores
-    assert first.shape == (4, len(queries.labels), task.num_base + task.num_novel)
-    assert first.isfinite().all()
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_problems_have_the_same_scores_together_and_alone(gaussians):
-    task, queries = phase(gaussians)
-    for comparison in ("mean", "max", "centroid"):
-        network = method(comparison=comparison)
-        run = network.begin(task.base, new_rng(0))
-        together = scores_of(network, run, task, queries.features)
-        for number, problem in enumerate(task.problems):
-            alone = dataclasses.replace(task, problems=(problem,))
-            scores = scores_of(network, run, alone, queries.features)
-            torch.testing.assert_close(scores[0], together[number])
-
-
-def test_both_phases_train_the_same_network(gaussians):
-    (first, _), (second, _) = (phase(gaussians, name) for name in ("validation", "test"))
-    assert first.base.names != second.base.names
-
-    runs = [method().new_run(task.base, new_rng(0), ALONE) for task in (first, second)]
-    for run in runs:
-        run.advance(3)
-
-    assert torch.equal(flat(runs[0]), flat(runs[1]))
-
-
-def test_going_on_equals_never_having_stopped_to_the_last_bit(gaussians):
-    base = read_base(gaussians.table, gaussians.split, CPU)
-
-    assert_goes_on(lambda: method().begin(base, new_rng(0)))
-
-
 def test_what_is_left_out_is_left_out_of_both_of_a_pair(gaussians):
     network = method(output="linear").begin(
         read_base(gaussians.table, gaussians.split, CPU), new_rng(0)
@@ -254,7 +176,7 @@ def test_what_is_left_out_is_left_out_of_both_of_a_pair(gaussians):
     assert 0.3 < float((first == 0).float().mean()) < 0.7
 
 
-def test_too_few_examples_or_infinite_ones_are_refused():
+def test_too_few_examples_are_refused():
     def begin(rows: list[list[float]], counts: list[int]) -> None:
         method().begin(BaseSet(torch.tensor(rows), torch.tensor(counts)), new_rng(0))
 
@@ -262,5 +184,3 @@ def test_too_few_examples_or_infinite_ones_are_refused():
         begin([[0.0], [1.0], [2.0]], [2, 1])
     with pytest.raises(ValueError, match="the smallest of 1, has 2 train rows, but 2 classes"):
         begin([[0.0], [1.0]], [2])
-    with pytest.raises(ValueError, match="features are not finite"):
-        begin([[0.0], [1.0], [2.0], [math.inf]], [2, 2])

@@ -5,8 +5,7 @@ import torch
 
 from cpaan.core.randomness import new_rng
 from cpaan.gan.config import TrainConfig
-from cpaan.gan.meta_testing import synthesise_normalised
-from cpaan.gan.training_data import TrainingData
+from cpaan.gan.episodes import TrainingData
 from cpaan.protocol.augmentation import (
     copy,
     half_mean_shift,
@@ -17,54 +16,21 @@ from cpaan.protocol.augmentation import (
 )
 from cpaan.protocol.config import EvaluationConfig, NeighbourSettings
 from cpaan.protocol.neighbours import soft_similarity
-from cpaan.protocol.tasks import BaseSet, LowShotTask, read_phase
-from helpers.tasks import shots_of, small_task
+from cpaan.protocol.tasks import BaseSet, LowShotTask
+from helpers.tasks import read_problems, small_task
 
-SHOTS = (1, 5)
 NEIGHBOURS = NeighbourSettings(perplexity=4)
 
 
 @pytest.fixture
 def task(gaussians) -> LowShotTask:
-    shot_rows = shots_of(gaussians.table, gaussians.split)
-    task, _ = read_phase(
-        gaussians.table, gaussians.split, "validation", shot_rows, SHOTS, torch.device("cpu")
-    )
-    return task
-
-
-def one_class(task: LowShotTask) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    return task.base.by_class()[2], task.base.prototypes[2], task.novel_prototypes[0, 0]
+    return read_problems(gaussians)[0]
 
 
 def synthetic(task: LowShotTask, translate, num_synthetic: int = 50) -> torch.Tensor:
     return synthesise(
         task, translate, neighbours=NEIGHBOURS, num_synthetic=num_synthetic, rng=new_rng(0)
     )
-
-
-def test_the_mean_shift_leaves_its_source_covariance_unchanged(task):
-    examples, base, novel = one_class(task)
-
-    shifted = mean_shift(examples, base, novel)
-
-    torch.testing.assert_close(torch.cov(shifted.T), torch.cov(examples.T), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(shifted.mean(dim=0), novel, atol=1e-5, rtol=1e-5)
-
-
-def test_the_half_mean_shift_ends_half_way(task):
-    examples, base, novel = one_class(task)
-
-    shifted = half_mean_shift(examples, base, novel)
-
-    torch.testing.assert_close(shifted.mean(dim=0), (base + novel) / 2, atol=1e-5, rtol=1e-5)
-
-
-def test_copies_are_base_examples(task):
-    copies = synthetic(task, copy).flatten(0, 2)
-
-    nearest, _ = torch.cdist(copies, task.base.features).min(dim=1)
-    assert nearest.max() < 1e-2
 
 
 def test_source_classes_are_drawn_by_their_similarity(task):
@@ -81,15 +47,6 @@ def test_source_classes_are_drawn_by_their_similarity(task):
     assert (shares - scores[0, 0]).abs().max() < 5 * 0.5 / num_synthetic**0.5
 
 
-def test_examples_of_a_class_are_all_drawn(task):
-    classes = torch.zeros(1000, dtype=torch.long)
-    uniforms = torch.linspace(0, 1, 1000, dtype=torch.float64)  # the very end included
-
-    picked = task.base.pick(classes, uniforms)
-
-    assert len(picked.unique(dim=0)) == task.base.counts[0]
-
-
 def test_a_draw_has_the_same_random_numbers_in_any_company(task):
     """Sources depend on the shots as well, so the same problem is looked at in two tasks."""
     together = synthetic(task, copy)
@@ -98,47 +55,17 @@ def test_a_draw_has_the_same_random_numbers_in_any_company(task):
     assert last.problems[0].draw == 1
     assert torch.equal(synthetic(last, copy)[0], together[-1])
     assert not torch.equal(together[0], together[1])
-
-
-def test_numbers_of_shots_share_the_random_numbers_of_their_draw(task):
-    """With prototypes that are all the same, nothing but the random numbers is left."""
-    same_shots = task.shots[:1, :, :1].expand_as(task.shots)
-    alike = replace(task, shots=same_shots)
-
+    # With prototypes that are all the same, nothing but the random numbers is left.
+    alike = replace(task, shots=task.shots[:1, :, :1].expand_as(task.shots))
     first, other_draw, more_shots, _ = synthetic(alike, copy)
-
     assert torch.equal(first, more_shots)
     assert not torch.equal(first, other_draw)
-
-
-def test_equal_generators_give_equal_examples(task):
-    assert torch.equal(synthetic(task, mean_shift), synthetic(task, mean_shift))
-
-
-def test_hard_neighbours_are_drawn_from_the_nearest_classes_alone():
-    task = small_task(base=[[[0.0]], [[10.0]], [[20.0]], [[30.0]]], shots=[[[12.0]], [[29.0]]])
-    hard = NeighbourSettings(neighbours="hard", num_neighbours=2)
-
-    (synthetic,) = synthesise(task, copy, neighbours=hard, num_synthetic=200, rng=new_rng(0))
-
-    assert [set(rows.flatten().tolist()) for rows in synthetic] == [{10.0, 20.0}, {20.0, 30.0}]
-
-
-def test_without_neighbours_all_base_classes_are_drawn():
-    task = small_task(base=[[[0.0]], [[10.0]], [[20.0]], [[30.0]]], shots=[[[12.0]]])
-    none = NeighbourSettings(neighbours="none")
-
-    (synthetic,) = synthesise(task, copy, neighbours=none, num_synthetic=200, rng=new_rng(0))
-
-    assert set(synthetic.flatten().tolist()) == {0.0, 10.0, 20.0, 30.0}
 
 
 def normalised_synthetic(task: LowShotTask, translate, normalisation: str) -> torch.Tensor:
     config = TrainConfig(normalisation=normalisation)
     data = TrainingData.prepare(task.base, config, with_covariances=False)
-    return synthesise_normalised(
-        task, data, translate, neighbours=NEIGHBOURS, num_synthetic=50, rng=new_rng(0)
-    )
+    return data.synthesise(task, translate, neighbours=NEIGHBOURS, num_synthetic=50, rng=new_rng(0))
 
 
 @pytest.mark.parametrize("normalisation", ["spread", "none"])
@@ -158,16 +85,6 @@ def test_a_translation_of_normalised_features_is_on_the_scale_of_the_task(
     )
 
 
-def test_a_translation_trained_on_unit_norm_gives_examples_of_the_mean_norm(task):
-    copies = normalised_synthetic(task, copy, "unit-norm")
-
-    norms = copies.norm(dim=-1)
-    torch.testing.assert_close(norms, torch.full_like(norms, task.base.mean_norm))
-    directions = torch.nn.functional.normalize(task.base.features, dim=1)
-    cosines = copies.flatten(0, 2) @ directions.T / task.base.mean_norm
-    assert cosines.max(dim=1).values.min() > 1 - 1e-5
-
-
 def test_a_translation_sees_normalised_features(task):
     seen = []
 
@@ -185,21 +102,6 @@ def test_a_translation_sees_normalised_features(task):
         assert nearest.max() < 1e-2
 
 
-def test_the_number_of_synthetic_examples_is_the_configured_one():
-    assert num_synthetic_of(torch.tensor([3, 6]), 1, EvaluationConfig(num_synthetic=7)) == 7
-
-
-def test_novel_classes_are_filled_up_to_the_average_number_of_a_base_class():
-    counts = torch.tensor([3, 7])
-
-    assert num_synthetic_of(counts, 2, EvaluationConfig(fill_to_capacity=True)) == 5 - 2
-
-
-def test_classes_with_as_many_shots_as_base_classes_have_examples_cannot_be_filled_up():
-    with pytest.raises(ValueError, match=r"base classes have 3 examples .* with 3 shots"):
-        num_synthetic_of(torch.tensor([2, 4]), 3, EvaluationConfig(fill_to_capacity=True))
-
-
 def test_diversity_is_the_mean_distance_of_two_different_examples():
     on_a_line = torch.tensor([[0.0], [3.0], [4.0]])
     collapsed = torch.full((3, 1), 5.0)
@@ -208,9 +110,6 @@ def test_diversity_is_the_mean_distance_of_two_different_examples():
 
     assert distances.shape == (1, 2)
     assert distances.flatten().tolist() == pytest.approx([(3 + 4 + 1) / 3, 0])
-
-
-def test_one_example_has_no_diversity():
     assert mean_pairwise_distance(torch.zeros(2, 1, 3)).isnan().all()
 
 
@@ -221,3 +120,41 @@ def test_a_narrow_class_far_from_zero_keeps_its_diversity():
     expected = torch.nn.functional.pdist(examples.double()).mean()
 
     assert mean_pairwise_distance(examples).item() == pytest.approx(expected.item(), rel=1e-3)
+
+
+def test_translations_move_the_mean_all_of_the_way_half_of_it_or_not_at_all(task):
+    examples, base, novel = (
+        task.base.by_class()[2],
+        task.base.prototypes[2],
+        task.novel_prototypes[0, 0],
+    )
+    means = {mean_shift: novel, half_mean_shift: (base + novel) / 2, copy: base}
+    for translation, mean in means.items():
+        moved = translation(examples, base, novel)
+        torch.testing.assert_close(moved.mean(dim=0), mean, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(torch.cov(moved.T), torch.cov(examples.T), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"neighbours": "hard", "num_neighbours": 2}, [{10.0, 20.0}, {20.0, 30.0}]),
+        ({"neighbours": "none"}, [{0.0, 10.0, 20.0, 30.0}] * 2),
+    ],
+)
+def test_examples_are_those_of_the_neighbours_alone(settings, expected):
+    task = small_task(base=[[[0.0]], [[10.0]], [[20.0]], [[30.0]]], shots=[[[12.0]], [[29.0]]])
+    neighbours = NeighbourSettings(**settings)
+
+    (made,) = synthesise(task, copy, neighbours=neighbours, num_synthetic=200, rng=new_rng(0))
+
+    assert [set(rows.flatten().tolist()) for rows in made] == expected
+
+
+def test_the_number_of_synthetic_examples_is_given_or_fills_classes_to_the_average():
+    filling = EvaluationConfig(fill_to_capacity=True)
+
+    assert num_synthetic_of(torch.tensor([3, 6]), 1, EvaluationConfig(num_synthetic=7)) == 7
+    assert num_synthetic_of(torch.tensor([3, 7]), 2, filling) == 5 - 2
+    with pytest.raises(ValueError, match=r"base classes have 3 examples .* with 3 shots"):
+        num_synthetic_of(torch.tensor([2, 4]), 3, filling)

@@ -18,24 +18,21 @@ from cpaan.protocol.config import (
 from cpaan.protocol.heads import (
     HEAD_CLASSES,
     CosineCentroid,
-    LinearClassifier,
+    LinearHead,
     NearestCentroid,
     SoftNearestNeighbours,
     _NovelPool,
     real_shares,
 )
 from cpaan.protocol.tasks import BaseSet, LowShotTask, Queries, read_phase
-from helpers.tasks import shots_of, small_task
+from helpers.tasks import read_problems, small_task
 
 CONFIG = EvaluationConfig()
 
 
 @pytest.fixture
 def data(gaussians) -> tuple[LowShotTask, Queries]:
-    shot_rows = shots_of(gaussians.table, gaussians.split)
-    return read_phase(
-        gaussians.table, gaussians.split, "validation", shot_rows, (1, 5), torch.device("cpu")
-    )
+    return read_problems(gaussians)
 
 
 def plain_training_set(task: LowShotTask, problem: int) -> tuple[np.ndarray, np.ndarray]:
@@ -45,27 +42,19 @@ def plain_training_set(task: LowShotTask, problem: int) -> tuple[np.ndarray, np.
     return torch.cat(list(classes)).double().numpy(), labels
 
 
-def test_nearest_centroid_predicts_what_scikit_learn_does(data):
+@pytest.mark.parametrize(
+    ("name", "theirs"),
+    [("centroid", SklearnCentroid()), ("knn", KNeighborsClassifier(n_neighbors=1))],
+)
+def test_centroids_and_a_cold_soft_neighbourhood_predict_what_scikit_learn_does(data, name, theirs):
     task, queries = data
-    head = NearestCentroid(CONFIG)
+    head = HEAD_CLASSES[name](CONFIG.with_overrides({"knn_temperature": 1e-4}))
     head.fit(task, None, new_rng(0))
 
     predictions = head.scores(queries.features).argmax(dim=-1)
 
     for problem, ours in enumerate(predictions):
-        theirs = SklearnCentroid().fit(*plain_training_set(task, problem))
-        np.testing.assert_array_equal(ours, theirs.predict(queries.features.double().numpy()))
-
-
-def test_a_cold_soft_neighbourhood_is_the_nearest_neighbour(data):
-    task, queries = data
-    head = SoftNearestNeighbours(CONFIG.with_overrides({"knn_temperature": 1e-4}))
-    head.fit(task, None, new_rng(0))
-
-    predictions = head.scores(queries.features).argmax(dim=-1)
-
-    for problem, ours in enumerate(predictions):
-        theirs = KNeighborsClassifier(n_neighbors=1).fit(*plain_training_set(task, problem))
+        theirs.fit(*plain_training_set(task, problem))
         np.testing.assert_array_equal(ours, theirs.predict(queries.features.double().numpy()))
 
 
@@ -80,7 +69,7 @@ def test_the_linear_head_predicts_what_scikit_learn_does(gaussians):
     )
     settings = {"linear_unit_norm": False, "linear_weight_decay": weight_decay}
     settings |= {"linear_num_steps": 2000, "linear_batch_size": 24 * 25}  # all rows in each step
-    head = LinearClassifier(CONFIG.with_overrides(settings))
+    head = LinearHead(CONFIG.with_overrides(settings))
     head.fit(task, None, new_rng(0))
 
     (predictions,) = head.scores(queries.features).argmax(dim=-1)
@@ -101,22 +90,11 @@ def test_the_linear_head_predicts_what_scikit_learn_does(gaussians):
 def test_all_problems_at_once_are_trained_as_the_benchmark_trains_one(data):
     """Against a plain loop with `torch.nn.Linear` over the batches of one problem."""
     task, queries = data
-    config = CONFIG.with_overrides(
-        {
-            **LINEAR_AS_IN_BENCHMARK,
-            "linear_num_steps": 60,
-            "linear_batch_size": 24 * 2,
-            "mixing_weight": 0.5,
-        }
-    )
-    synthetic = synthesise(
-        task,
-        mean_shift,
-        neighbours=NeighbourSettings(perplexity=4),
-        num_synthetic=7,
-        rng=new_rng(1),
-    )
-    head = LinearClassifier(config)
+    few = {"linear_num_steps": 60, "linear_batch_size": 24 * 2, "mixing_weight": 0.5}
+    config = CONFIG.with_overrides({**LINEAR_AS_IN_BENCHMARK, **few})
+    neighbours = NeighbourSettings(perplexity=4)
+    synthetic = synthesise(task, mean_shift, neighbours=neighbours, num_synthetic=7, rng=new_rng(1))
+    head = LinearHead(config)
     head.fit(task, synthetic, new_rng(0))
 
     for number, problem in enumerate(task.problems):
@@ -254,7 +232,7 @@ def test_the_linear_head_does_not_depend_on_the_scale_of_the_features(data):
         1024 * task.shots,
         task.problems,
     )
-    heads = [LinearClassifier(CONFIG) for _ in range(2)]
+    heads = [LinearHead(CONFIG) for _ in range(2)]
     heads[0].fit(task, None, new_rng(0))
     heads[1].fit(scaled, None, new_rng(0))
 
@@ -295,13 +273,3 @@ def test_a_problem_is_solved_alike_alone_and_among_others(data, name):
         atol=1e-4,
         rtol=1e-4,
     )
-
-
-@pytest.mark.parametrize("name", HEADS)
-def test_base_classes_of_the_other_phase_are_no_answer(data, name):
-    task, queries = data
-    head = HEAD_CLASSES[name](CONFIG.with_overrides({"linear_num_steps": 1}))
-    head.fit(task, None, new_rng(0))
-
-    assert len(task.base.counts) == 24
-    assert head.scores(queries.features).shape == (4, len(queries.labels), 12 + 12)

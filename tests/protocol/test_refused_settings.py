@@ -7,14 +7,13 @@ import pytest
 
 from cpaan.core.settings import Settings
 from cpaan.gan.config import TrainConfig
+from cpaan.methods.context import MatcherSettings
 from cpaan.methods.denoising_weights import DenoisingWeightsConfig
 from cpaan.methods.distribution_calibration import DistributionCalibrationConfig
+from cpaan.methods.fake_novel import FakeNovelSettings
 from cpaan.methods.hallucination import HallucinationConfig
-from cpaan.methods.imagination import ImaginationConfig
+from cpaan.methods.imagination import ImaginationConfig, MatchingImaginationConfig
 from cpaan.methods.maml import MAMLConfig
-from cpaan.methods.matching_imagination import MatchingImaginationConfig
-from cpaan.methods.parts.contextual import MatcherSettings
-from cpaan.methods.parts.fake_novel_episodes import FakeNovelSettings
 from cpaan.methods.siamese import SiameseConfig
 from cpaan.methods.weight_generator import WeightGeneratorConfig
 from cpaan.protocol.config import EvaluationConfig
@@ -43,12 +42,11 @@ COUNTS = (
 )
 POSITIVE = "perplexity generator_learning_rate discriminator_learning_rate anneal_factor"
 NOT_NEGATIVE = (
-    "noise_spread noise_penalty adversarial_weight cycle_weight covariance_weight "
-    "prototype_weight adam_beta1"
+    "noise_spread adversarial_weight cycle_weight covariance_weight prototype_weight adam_beta1"
 )
 CHOICES = (
-    "neighbours sampling real_examples normalisation precision residual output discriminator "
-    "noise cycle_noise generator_loss covariance_classes"
+    "neighbours sampling real_examples normalisation precision residual output noise "
+    "generator_loss covariance_classes"
 )
 HALLUCINATORS = by_name({"num_augmented": 0}, {"noise": -1.0}, {"hallucinator": "gan"}) + by_name(
     {"seeds": "all"}
@@ -104,7 +102,7 @@ REFUSED: dict[type[Settings], list[Case]] = {
             {"workers_per_trial": 2, "ray_train": False},
             "ray_train is needed by workers that train together, got 2",
         ),
-        ({"wide": "yes"}, "wide must be true or false, got 'yes'"),
+        ({"ray_train": "yes"}, "ray_train must be true or false, got 'yes'"),
     ],
     BackboneConfig: [
         ({"loss": "mse"}, "loss must be one of ce, sgm, l2, cosine"),

@@ -3,11 +3,11 @@
 from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
 from cpaan.report.claims.mechanisms import NEIGHBOURS
 from cpaan.study.ablations import IDEAS, ablations_of_best, ablations_of_table
-from cpaan.study.report_rows import Row
+from cpaan.study.report_rows import MeasuredRow
 from helpers.studies import best_row
 
 
-def family(rows: list[Row], name: str) -> dict[str, Row]:
+def family(rows: list[MeasuredRow], name: str) -> dict[str, MeasuredRow]:
     return {row.ablation.label: row for row in rows if row.ablation.family == name}
 
 
@@ -15,13 +15,13 @@ def test_neighbours_are_of_every_kind_and_of_every_number_there_is_room_for():
     found = family(ablations_of_best(best_row("cCov-GAN"), 1), NEIGHBOURS)
     few = family(ablations_of_best(best_row("cCov-GAN", num_base=13), 1), NEIGHBOURS)
 
-    assert [row.settled.training.neighbours for row in found.values()] == (
+    assert [row.resolved.training.neighbours for row in found.values()] == (
         ["none", "soft"] + ["hard"] * 4
     )
     assert [label for label in found if "NBS-H" in label] == [
         f"NBS-H, k = {k}" for k in (1, 5, 20, 50)
     ]
-    assert found["NBS-H, k = 20"].settled.training.num_neighbours == 20
+    assert found["NBS-H, k = 20"].resolved.training.num_neighbours == 20
     # Of 26 base classes, 20 are meta-novel.
     assert [label for label in few if "NBS-H" in label] == ["NBS-H, k = 1", "NBS-H, k = 5"]
 
@@ -34,17 +34,17 @@ def test_what_the_best_has_already_is_not_trained_again():
     assert {label for label, row in soft.items() if row.same_as} == {"NBS-S"}
     assert {label for label, row in of_hard.items() if row.same_as} == {"NBS-H, k = 5"}
     # The search has said nothing about a perplexity.
-    assert of_hard["NBS-S"].settled.training.perplexity == TrainConfig().perplexity
+    assert of_hard["NBS-S"].resolved.training.perplexity == TrainConfig().perplexity
 
 
 def test_an_idea_is_taken_away_at_a_time_and_nothing_else_changes():
     row = best_row("CP-AAN+")
     found = family(ablations_of_best(row, 1), IDEAS)
 
-    whole = {**row.settled.evaluation.to_dict(), **row.settled.training.to_dict()}
+    whole = {**row.resolved.evaluation.to_dict(), **row.resolved.training.to_dict()}
     changed = {}
     for label, each in found.items():
-        part = {**each.settled.evaluation.to_dict(), **each.settled.training.to_dict()}
+        part = {**each.resolved.evaluation.to_dict(), **each.resolved.training.to_dict()}
         changed[label] = {name for name in whole if part[name] != whole[name]}
     assert changed == {
         "without the prototype term": {"prototype_weight"},

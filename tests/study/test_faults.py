@@ -14,10 +14,10 @@ import pandas as pd
 import pytest
 import ray
 import torch
+from cpaan.study.folder import Study, read_study
 from ray.cluster_utils import Cluster
 from ray.util import placement_group_table
 
-from cpaan.study.folder import Study, read_study
 from cpaan.study.job import run_job
 from cpaan.study.searcher import open_study, settled_of
 from helpers.studies import STUDY_SETTINGS
@@ -113,10 +113,10 @@ def raylets_of(cluster: Cluster) -> set[int]:
 
 def undisturbed(study: Study) -> list[tuple[float, float]]:
     """Train the only trial in this process, without Ray; return the scores of its curve."""
-    trial = open_study(study.folder / "optuna.db", study.config).trials[0]
+    trial = open_study(study.folder / "optuna.db").trials[0]
     job = study.job(trial.number, settled_of(trial, study.config), study.config.seed)
-    marks = study.config.marks(study.training.num_episodes)
-    plain = type(job)(**{**vars(job), "marks": marks, "path": "plain.pt"})
+    eval_steps = study.config.eval_steps(study.training.num_episodes)
+    plain = type(job)(**{**vars(job), "eval_steps": eval_steps, "path": "plain.pt"})
     *_, last = run_job(plain, torch.device("cpu"))
     return [(entry.novel_top5, entry.all_top5) for entry in last.curve]
 

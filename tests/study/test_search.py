@@ -1,6 +1,5 @@
-"""A whole study on Ray: search, go on, report; and workers that train together."""
+"""A whole study on Ray: search, resume, report; and workers that train together."""
 
-import fcntl
 import json
 import re
 from collections.abc import Callable
@@ -16,18 +15,20 @@ import ray
 import torch
 from ray.util.state import list_actors
 
+from cpaan.cli.progress import StudyProgress
 from cpaan.cli.report import main as report
 from cpaan.cli.search import main as search
-from cpaan.cli.watching import StudyWatch
 from cpaan.core.files import load_state
+from cpaan.evaluation.parts import PartKey
 from cpaan.gan.spiral import SPIRAL_CONFIG
 from cpaan.protocol.config import HEADS
 from cpaan.study import report as report_module
+from cpaan.study import worker_pool
 from cpaan.study.config import StudyConfig
-from cpaan.study.fleet import JobFailedError, WorkLostError, collect
-from cpaan.study.job import Evaluation, Job, run_job
+from cpaan.study.job import Evaluation, TrialJob, run_job
 from cpaan.study.machines import check_machines
 from cpaan.study.trial import Trial, train_with_workers
+from cpaan.study.worker_pool import WorkerPool
 from helpers.runs import threads
 from helpers.studies import STUDY_SETTINGS, new_job, scores
 
@@ -47,11 +48,11 @@ def with_ray_train(features: Path, *more: str) -> list[str]:
     return ["--features", str(features), "--episodes", "20", *sets, *more]
 
 
-def stopped_at(words: str) -> Callable[[StudyWatch, str], None]:
+def stopped_at(words: str) -> Callable[[StudyProgress, str], None]:
     """As by Ctrl-C, when some words are said."""
-    say = StudyWatch.say
+    say = StudyProgress.say
 
-    def say_and_stop(self: StudyWatch, message: str) -> None:
+    def say_and_stop(self: StudyProgress, message: str) -> None:
         say(self, message)
         if words in message:
             raise KeyboardInterrupt
@@ -59,14 +60,14 @@ def stopped_at(words: str) -> Callable[[StudyWatch, str], None]:
     return say_and_stop
 
 
-def train(job: Job, num_workers: int) -> tuple[list[tuple[int, float, float]], dict]:
+def train(job: TrialJob, num_workers: int) -> tuple[list[tuple[int, float, float]], dict]:
     check_machines(job.storage, print)
     train_with_workers(Trial(0, job, StudyConfig(workers_per_trial=num_workers)), [])
     state = load_state(Path(job.storage) / job.path)
     return scores(tuple(Evaluation(**entry) for entry in state["curve"])), state["run"]["networks"]
 
 
-def train_here(job: Job, num_workers: int) -> tuple[list[tuple[int, float, float]], dict]:
+def train_here(job: TrialJob, num_workers: int) -> tuple[list[tuple[int, float, float]], dict]:
     """Return the same as `train`, of workers that are threads of this process."""
     with ThreadPoolExecutor(num_workers) as pool:
         reports = list(pool.map(lambda each: [*run_job(job, CPU, each)], threads(num_workers)))
@@ -91,9 +92,7 @@ def curves(folder: Path) -> list[dict[int, float]]:
     return [{entry["episode"]: entry["all_top5"] for entry in row} for row in table["curve"]]
 
 
-def test_a_study_is_searched_gone_on_with_and_reported(
-    two_cpus, study_features, capsys, monkeypatch
-):
+def test_a_study_is_searched_resumed_and_reported(two_cpus, study_features, capsys, monkeypatch):
     """Once with everything: Ray Train, and a report with all its pictures."""
     folder = Path("results/mine")
     assert search(arguments(study_features, "--study", "without", "--trials", "1")) == 0
@@ -108,9 +107,8 @@ def test_a_study_is_searched_gone_on_with_and_reported(
     assert "Next: python tune/report.py results/mine" in said.out
     best = json.loads((folder / "best.json").read_text())
     assert best["run"]["commit"]
-    assert (
-        best["features"] == json.loads((folder / "config.json").read_text())["data"]["fingerprint"]
-    )
+    (row,) = json.loads((folder / "config.json").read_text())["rows"]
+    assert best["features"] == row["data"]["fingerprint"]
     first = pd.read_parquet(folder / "trials.parquet")
     assert first["trial"].tolist() == [0, 1]
     # Another Ray may run on this machine at the same time.
@@ -166,76 +164,47 @@ def test_a_study_is_searched_gone_on_with_and_reported(
     assert "trial 0" in said
 
 
-def test_two_objectives_and_a_storage_elsewhere(two_cpus, study_features, tmp_path, capsys):
-    elsewhere = tmp_path / "elsewhere"
-
-    more = ("--pareto", "--storage", str(elsewhere))
-
-    status = search(arguments(study_features, "--study", "two", "--trials", "2", *more))
-
-    assert status == 0
-    table = pd.read_parquet("results/two/trials.parquet")
-    assert set(table["state"]) == {"complete"}, "nothing is stopped early"
-    for name in ("config.json", "trials.parquet", "best.json", "optuna.db"):
-        assert (elsewhere / "two" / name).exists()
-    copy = optuna.load_study(study_name="cpaan", storage=f"sqlite:///{elsewhere}/two/optuna.db")
-    assert [len(trial.values) for trial in copy.trials] == [2, 2]
-
-    # On a machine that has nothing of it.
-    Path("results").rename("lost")
-    assert search(["--resume", "two", "--storage", str(elsewhere), "--trials", "3"]) == 0
-    assert len(pd.read_parquet("results/two/trials.parquet")) == 3
-
-
-def test_rows_are_searched_one_by_one_gone_on_with_and_reported_together(
+def test_rows_are_searched_side_by_side_resumed_elsewhere_and_reported_together(
     two_cpus, study_features, tmp_path, capsys, monkeypatch
 ):
-    elsewhere = ("--storage", str(tmp_path / "elsewhere"))
-    rows = ("--method", "none,c-GAN-PN", "--trials", "2", "--study", "rows")
+    shared = tmp_path / "shared"
+    storage = ("--storage", str(shared))
+    rows = ("--method", "none,AWG,c-GAN-PN", "--trials", "2", "--study", "rows")
 
-    assert search(arguments(study_features, *rows, *elsewhere, "--timeout", "1")) == 1
+    assert search(arguments(study_features, *rows, *storage, "--timeout", "1")) == 1
 
-    assert "rows are left: python tune/search.py --resume results/rows" in capsys.readouterr().out
-
-    assert report(["rows"]) == 2, "nothing is read of the test phase before all rows have ended"
-    assert "of results/rows have no winner so far" in capsys.readouterr().err
+    assert "trials are left: python tune/search.py --resume results/rows" in capsys.readouterr().out
+    assert report(["rows"]) == 2, "the test phase is not read before all searches have ended"
+    assert "has no result yet" in capsys.readouterr().err
     assert not Path("results/test-reads.jsonl").exists()
-    assert search(["--resume", "rows", *elsewhere, "--episodes", "30"]) == 2
-    assert "only --trials and rows may be more; got --episodes" in capsys.readouterr().err
 
-    # On a machine that has nothing of it, with a row more, while another command works on one.
+    # On a machine that has nothing of the study.
     Path("results").rename("lost")
-    first = Path("results/rows/none")
-    first.mkdir(parents=True)
-    with (first / ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        assert search(["--resume", "rows", *elsewhere, "--trials", "2", "--method", "AWG"]) == 1
-    assert "Other commands work on none" in capsys.readouterr().out
-    assert search(["--resume", "rows", *elsewhere, "--trials", "2"]) == 0
+    assert search(["--resume", "rows", *storage, "--trials", "2"]) == 0
 
     assert "Next: python tune/report.py results/rows" in capsys.readouterr().out
-    trials = {
-        row: pd.read_parquet(f"results/rows/{row}/trials.parquet") for row in ("AWG", "c-GAN-PN")
-    }
-    assert {len(table) for table in trials.values()} == {2}
-    assert len(pd.read_parquet("results/rows/none/trials.parquet")) == 1, "nothing to search"
+    for row, count in {"AWG": 2, "c-GAN-PN": 2, "none": 1}.items():  # of none, nothing is searched
+        assert len(pd.read_parquet(f"results/rows/{row}/trials.parquet")) == count
+        copy = optuna.load_study(
+            study_name="cpaan", storage=f"sqlite:///{shared}/rows/{row}/optuna.db"
+        )
+        assert len(copy.trials) == count
+        assert (shared / "rows" / row / "best.json").exists()
+    assert not list(shared.rglob("*.zip")), "best.json has the scores of the finalists"
 
     with monkeypatch.context() as patched:
-        patched.setattr(StudyWatch, "say", stopped_at("(3 of 9)"))
+        patched.setattr(StudyProgress, "say", stopped_at("(3 of 9)"))
         assert report(["rows", "--draws", "4", "--table-only"]) == 130
-    assert len(list((tmp_path / "elsewhere").rglob("report-parts/*.zip"))) == 3
-    assert report(["rows", "--draws", "4", "--table-only"]) == 0
+    assert len(list(shared.rglob("parts/*.zip"))) >= 2
+    assert report(["rows", "--draws", "4", "--table-only", "--seeds", "3"]) == 0
 
-    assert "3 of 9 were measured before" in capsys.readouterr().err
-    assert not list((tmp_path / "elsewhere").rglob("*.zip")), "the report has it all now"
+    assert "of 9 parts were measured before" in capsys.readouterr().err
+    assert not list(shared.rglob("*.zip")), "the report has everything"
     content = json.loads(Path("results/rows/report/report.json").read_text())
-    assert [row["name"] for row in content["rows"]] == ["none", "AWG", "c-GAN-PN"], (
-        "as in the paper"
-    )
+    names = ["none", "AWG", "c-GAN-PN"]  # the order of the paper
+    assert [row["name"] for row in content["rows"]] == names
     assert {row["name"]: row["seeds"] for row in content["rows"]}["AWG"] == [1, 2, 3]
     assert content["test_reads"] == 2, "one of them was stopped"
-    (earlier,) = content["earlier"]
-    assert sum(map(len, earlier["pieces"].values())) == 3
     best = {name: entry["trial"] for name, entry in content["best"].items()}
     assert {row["name"]: row["trial"] for row in content["rows"]} == best
     scores = pd.read_parquet("results/rows/report/scores.parquet")
@@ -249,23 +218,23 @@ def test_rows_are_searched_one_by_one_gone_on_with_and_reported_together(
     assert "| CP-AAN | PN | c-GAN | c-GAN-PN | centroid |" in page
 
 
-def test_work_that_is_lost_leaves_the_rest_to_be_done(two_cpus):
-    errors = {1: ValueError("a bad setting"), 2: RuntimeError("the card fell off")}
+def test_a_part_that_is_lost_leaves_the_others_to_be_done(two_cpus, monkeypatch):
+    errors = {"bad": ValueError("a bad setting"), "lost": RuntimeError("the card fell off")}
 
-    def answer(number: int) -> int:
-        if number in errors:
-            raise errors[number]
-        return 10 * number
+    def answer(name: str) -> str:
+        if name in errors:
+            raise errors[name]
+        return name
 
-    work = {number: partial(ray.remote(answer).remote, number) for number in range(4)}
+    monkeypatch.setattr(worker_pool, "_start", ray.remote(answer).remote)
+    keys = [PartKey(name, 0) for name in ("bad", "lost", "good")]
+    pool = WorkerPool({key: key.row for key in keys}, num_at_once=1)
 
-    found = dict(collect(work, num_at_once=1))
+    found = dict(pool(dict.fromkeys(keys)))
 
-    assert (found[0], found[3]) == (0, 30)
-    assert isinstance(found[1], JobFailedError)
-    assert str(found[1]) == "a bad setting"
-    assert isinstance(found[2], WorkLostError)
-    assert str(found[2]) == "2: the card fell off"
+    assert set(found) == {keys[0], keys[2]}
+    assert str(found[keys[0]]) == "a bad setting"
+    assert str(pool.lost) == "lost, seed 0 was lost: the card fell off"
 
 
 def test_a_row_with_a_classifier_of_its_own_is_reported_beside_the_controls(
@@ -298,7 +267,7 @@ def test_a_row_with_a_classifier_of_its_own_is_reported_beside_the_controls(
 
 
 def test_a_trial_that_fails_is_listed_with_its_parameters(two_cpus, study_features, capsys):
-    wrong = ("--set", "generator_learning_rate=1e30")
+    wrong = ("--set", "adversarial_weight=1e38")
 
     status = search(arguments(study_features, "--study", "bad", "--trials", "1", *wrong))
 

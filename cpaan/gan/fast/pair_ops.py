@@ -1,12 +1,13 @@
-"""Differentiable steps over all pairs of a novel class and an example: where training spends time.
+"""Differentiable operations on all pairs of a novel class and an example.
 
-An episode has thousands of pairs but only hundreds of examples, prototypes and shots. So a step
-takes what pairs share as small tables beside what each pair has of its own, and adds them on the
-way; gradients are summed back into the tables. Nothing is repeated in memory.
+Training spends most of its time here. An episode has thousands of pairs but only hundreds of
+examples, prototypes and shots. So an operation takes what pairs share as small tables, beside what
+each pair has of its own, and adds them on the fly; gradients are summed back into the tables.
+Nothing is repeated in memory.
 
-Each function is a formula in PyTorch, which is its definition. On a GPU, the same and its gradient
-are computed by the kernels in fewer passes, and rows may be of a narrower type than weights and
-tables (bfloat16 beside float32): products are then of narrow numbers, summed in float32.
+Each function is a formula in PyTorch, which is its definition. On a GPU, kernels compute the
+formula and its gradient in fewer passes, and rows may be of a narrower type than weights and tables
+(bfloat16 beside float32): products are then of narrow numbers, summed in float32.
 
 Shapes: R = rows, one for each pair, all of a novel class together; N = novel classes,
 M = R / N examples of each, T = rows of a table, W = numbers of a row, D = feature dimension.
@@ -20,10 +21,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import leaky_relu, linear, one_hot, pad, relu
 
-from cpaan.gan.fast.dispatch import kernels_for
+from cpaan.gan.fast.kernels import kernels_for
 
-SLOPE = 0.1
-"""Of the leaky ReLU."""
+SLOPE = 0.1  # of the leaky ReLU
 
 Activation = Literal["none", "leaky", "relu"]
 
@@ -33,7 +33,7 @@ class Shared(NamedTuple):
 
     bias: Tensor | None = None  # (W,)
     by_example: Tensor | None = None  # (M, W)
-    by_novel: Tensor | None = None  # (N, W), or (T, W) where places say which
+    by_novel: Tensor | None = None  # (N, W), or (T, W) where places name the rows
     places: Tensor | None = None  # (R,)
 
     def spread(self, shape: tuple[int, int]) -> list[Tensor]:
@@ -55,22 +55,22 @@ def layer(
     added: Tensor | None = None,
     activation: Activation = "leaky",
 ) -> Tensor:
-    """Return activation(Σ inputs @ weightᵀ + what rows share + added), shape (R, W).
+    """Return activation(Σ inputs @ weightᵀ + shared + added), shape (R, W).
 
     Args:
         products: Inputs, shape (R, any), and their weights, shape (W, any). If there are none,
             every row is a sum of shared ones.
         shared: Biases, and products that were computed once for many rows.
         shape: N and M.
-        dtype: Of the result; that of the inputs.
+        dtype: Of the inputs and the result.
         added: Shape (R, W).
-        activation: The last step.
+        activation: Applied to the sum.
     """
     flat = [tensor for pair in products for tensor in pair]
-    if kernels := _kernels_for(*flat, added, *shared[:3]):
+    if kernels := kernels_for("pairs", *flat, added, *shared[:3]):
         result: Tensor = _Layer.apply(kernels, shape, dtype, activation, *shared, added, *flat)
         return result
-    if products and shared.bias is not None:  # one step of its own in PyTorch
+    if products and shared.bias is not None:  # PyTorch adds a bias in the product
         (inputs, weight), *products = products
         total, shared = linear(inputs, weight, shared.bias), shared._replace(bias=None)
         summands = [total.unflatten(0, shape)]
@@ -95,12 +95,12 @@ def log_likelihood(
 
     Args:
         hidden: Shape (R, W).
-        keys: Of the classes, shape (classes, W).
+        keys: Shape (classes, W).
         biases: Shape (classes,); minus infinity for a class that cannot be the answer.
-        targets: A class for each row, shape (R,).
+        targets: Class of each row, shape (R,).
         weights: Shape (R,).
     """
-    if kernels := _kernels_for(hidden, keys):
+    if kernels := kernels_for("pairs", hidden, keys):
         result: Tensor = _LogLikelihood.apply(kernels, hidden, keys, biases, targets, weights)
         return result
     answers = linear(hidden, keys, biases).log_softmax(dim=1)
@@ -119,12 +119,12 @@ def squared_distance(
 
     Args:
         rows: Shape (R, D).
-        originals: Summands of each row's original.
+        originals: Summands of the originals that rows share.
         weights: Not negative, shape (R,).
         shape: N and M.
-        added: A summand of each original that no other row shares, shape (R, D).
+        added: Summands of the originals that rows do not share, shape (R, D).
     """
-    if kernels := _kernels_for(rows):
+    if kernels := kernels_for("pairs", rows):
         result: Tensor = _SquaredDistance.apply(kernels, shape, rows, *originals, added, weights)
         return result
     gaps = rows.unflatten(0, shape)
@@ -138,17 +138,12 @@ def squared_distance(
 def moments(
     examples: Tensor, weights: Tensor, *, with_covariances: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Return the mean of each class, and the covariance about it.
+    """Return the mean of each class, (N, D), and the covariance about it, (N, D, D) or empty.
 
-    Args:
-        examples: Shape (N, M, D).
-        weights: Shape (N, M), summing to one for every class; constants.
-        with_covariances: Whether they are wanted; if not, they are empty.
-
-    Returns:
-        Shapes (N, D) and (N, D, D), in the type of the weights.
+    Examples have shape (N, M, D). Their weights, shape (N, M), are constants and sum to one for
+    every class. The results have the type of the weights.
     """
-    if kernels := _kernels_for(examples):
+    if kernels := kernels_for("pairs", examples):
         result: tuple[Tensor, Tensor] = _Moments.apply(kernels, examples, weights, with_covariances)
         return result
     means = (weights.unsqueeze(1) @ examples).squeeze(1)
@@ -156,10 +151,6 @@ def moments(
         return means, weights.new_empty(0)
     deviations = examples - means.unsqueeze(1)
     return means, deviations.mT @ (weights.unsqueeze(-1) * deviations)
-
-
-def _kernels_for(*tensors: Tensor | None) -> ModuleType | None:
-    return kernels_for(*(each for each in tensors if each is not None))
 
 
 class _Layer(torch.autograd.Function):
@@ -215,7 +206,7 @@ class _Layer(torch.autograd.Function):
         if by_class:
             of_novel = sums
         elif has_novel:
-            # Adding to places has no fixed order on a GPU, and a product is as quick.
+            # An indexed sum has no fixed order on a GPU, and a product is as quick.
             picked = one_hot(places, ctx.num_places).to(gradient.dtype)
             of_novel = _product(picked.T, gradient)
         of_products: list[Tensor | None] = []
@@ -224,7 +215,7 @@ class _Layer(torch.autograd.Function):
             if has_products[2 * number]:
                 of_input = (gradient @ weights[number])[:, :width]
             if has_products[2 * number + 1]:
-                # Fused optimisers want a gradient laid out as its weight is, not a part of another.
+                # Fused optimisers need a gradient with the memory layout of its weight.
                 of_weight = _product(gradient.T, inputs[number])[:, :width].contiguous()
             of_products += [of_input, of_weight]
         return (
@@ -342,7 +333,7 @@ class _Moments(torch.autograd.Function):
         deviations, weights = ctx.saved_tensors
         dtype, rows = deviations.dtype, None
         if ctx.with_covariances:
-            # Deviations sum to zero, so that the mean's own share in the covariance vanishes.
+            # Deviations sum to zero, so the gradient through the mean vanishes.
             narrow = of_covariances.to(dtype)
             rows = torch.baddbmm(deviations @ narrow, deviations, narrow.mT).flatten(0, 1)
         gradient = ctx.kernels.add_rows(
@@ -356,7 +347,7 @@ class _Moments(torch.autograd.Function):
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
-    """Return left @ right in float32, of matrices or batches of them in any narrower type."""
+    """Return left @ right in float32, for matrices or batches of them in a narrower type."""
     if left.dtype == torch.float32:
         return left @ right
     multiply = torch.mm if left.dim() == 2 else torch.bmm
@@ -364,6 +355,6 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _aligned(matrix: Tensor) -> Tensor:
-    """Return a matrix with zeros behind its rows: a GPU is slow where rows begin at odd places."""
+    """Pad rows with zeros to a multiple of eight, because a GPU is slow with unaligned rows."""
     missing = -matrix.shape[1] % 8
     return pad(matrix, (0, missing)) if missing else matrix

@@ -7,13 +7,14 @@ from itertools import pairwise
 
 import pandas as pd
 
-from cpaan.methods.registry import IN_PN, ROWS
+from cpaan.methods.registry import ROWS
+from cpaan.methods.table_row import IN_PN
 from cpaan.protocol.statistics import mean_interval
 from cpaan.report.claims.mechanisms import BEST, EARLIER, GANS, judge_diversity, judge_neighbours
 from cpaan.report.claims.verdict import Claim, Verdict, all_of, is_positive, listed
 from cpaan.report.gains import PairedDifference, PairedScores, Scored, signed
 from cpaan.report.published import SHOTS, TABLE_1
-from cpaan.report.table_one import TITLES
+from cpaan.report.tables import TITLES
 
 _NOVEL = "novel"
 _GAINS = {

@@ -19,7 +19,7 @@ from cpaan.report.claims.verdict import (
     listed,
 )
 from cpaan.report.gains import PairedScores, Scored
-from cpaan.report.table_one import TITLES
+from cpaan.report.tables import TITLES
 
 NEIGHBOURS, SOFT, HARD, NOBODY = "neighbours", "NBS-S", "NBS-H", "all base classes"
 """The family of ablations on neighbourhood batch sampling, and how labels of its rows begin."""

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from cpaan.methods.registry import IN_PN, ROWS
+from cpaan.methods.registry import ROWS
+from cpaan.methods.table_row import COSINE_FEATURES, IN_PN
 from cpaan.report.claims.verdict import MARGIN
 from cpaan.report.gains import PairedDifference, PairedScores
-from cpaan.report.table_one import TITLES
+from cpaan.report.tables import TITLES
 
 WITHOUT_ADVERSARY = "without the adversary"
 """The label of an ablation."""
@@ -114,7 +115,7 @@ def _kind(method: str) -> str:
     text = _CONTROLS.get(method.removesuffix(IN_PN), _GROUPS.get(row.group, row.group))
     if row.is_embedded:
         text += f", in the embedding of {row.representation}"
-    if row.wants_cosine:
+    if row.features == COSINE_FEATURES:
         text += ", on features of a backbone that was trained with a cosine classifier"
     return text
 

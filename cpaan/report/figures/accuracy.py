@@ -20,7 +20,7 @@ from cpaan.report.figures.picture import (
     new_figure,
     write_beside,
 )
-from cpaan.report.table_one import TITLES
+from cpaan.report.tables import TITLES
 
 _ACCURACY, _SHOTS = "top-5 accuracy, %", "shots a class"
 

@@ -22,7 +22,7 @@ from cpaan.report.figures.picture import (
     write_beside,
 )
 from cpaan.report.gains import GainSplit, PairedDifference, PairedScores
-from cpaan.report.table_one import TITLES
+from cpaan.report.tables import TITLES
 
 _SHOTS = (1, 5)
 

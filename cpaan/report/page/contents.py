@@ -1,9 +1,10 @@
-"""What a study's folder and its report hold, read once."""
+"""Read a study's folder and its report once, for everything that the page shows."""
 
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,15 @@ _SCORES = ("method", "head", "column", "shots", "draw", "seed", "top1", "top5")
 
 @dataclass(frozen=True)
 class Ablation:
-    """What a row is a variant of."""
+    """A row that is a variant of another; its family is "neighbours" or "ideas"."""
 
     of: str
     family: str
-    """ "neighbours" or "ideas"."""
     label: str
 
 
 @dataclass(frozen=True)
-class ReportRow:
+class ScoredRow:
     """A row that was trained and scored."""
 
     name: str
@@ -41,30 +41,28 @@ class ReportRow:
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """Everything that the page is made of."""
+    """The files of a study that the page is made of."""
 
-    name: str
-    """Of the study's folder."""
-    folder: str
-    """Its path, as it was given."""
+    folder: Path
+    """Of the study, as it was given."""
     about: Mapping[str, Any]
-    """The report's own words on itself: ``run``, ``settings``, ``nodes`` and so on."""
-    rows: tuple[ReportRow, ...]
-    """In the order of the table; variants are among them."""
+    """``report.json``."""
+    rows: tuple[ScoredRow, ...]
+    """In the order of the table, with variants."""
     scores: pd.DataFrame
     """Columns method (a row's name), head, column, shots, draw, seed, top1, top5."""
     num_fixed: int
     """The first so many draws are the fixed ones, the others are seeded."""
     is_table: bool
-    """Whether there is a search for every row, not for one."""
+    """Whether every row had a search, not one of them alone."""
     studies: Mapping[str, Mapping[str, Any]]
     """Settings and data of every search, by name."""
     best: Mapping[str, Mapping[str, Any]]
-    """What every search chose, by the same names."""
+    """The winner of every search, by the same names."""
     trials: Mapping[str, pd.DataFrame]
     """The trials of every search that left a table of them, by the same names."""
-    begun: Mapping[str, Mapping[str, Any]]
-    """The command that began each search, its commit and time, by the same names."""
+    started: Mapping[str, Mapping[str, Any]]
+    """The command that started each search, its commit and time, by the same names."""
     heads: pd.DataFrame | None
     """Columns method, head, score: on the validation phase, best first."""
     diversity: pd.DataFrame | None
@@ -74,55 +72,64 @@ class Contents:
     spiral: Mapping[str, Any] | None
 
     @property
-    def table_rows(self) -> tuple[ReportRow, ...]:
-        """The rows without their variants."""
+    def table_rows(self) -> tuple[ScoredRow, ...]:
+        """Return the rows without their variants."""
         return tuple(row for row in self.rows if row.ablation is None)
 
     @property
     def methods(self) -> dict[str, str]:
-        """Whose row each row of the table is, in the table's order."""
+        """Return the key in `ROWS` of each row of the table, in its order."""
         return {row.name: row.method for row in self.table_rows}
 
-    @property
+    @cached_property
     def seeded(self) -> pd.DataFrame:
-        """The scores of the seeded draws; of all draws, if none is seeded."""
-        seeded = self.scores[self.scores["draw"] >= self.num_fixed]
-        return self.scores if seeded.empty else seeded
+        """Return the scores of the seeded draws; of all draws, if none is seeded."""
+        return _seeded(self.scores, self.num_fixed)
+
+    @cached_property
+    def scored(self) -> set[tuple[str, str]]:
+        """Return the rows' names and heads that have scores of these draws."""
+        return set(self.seeded[["method", "head"]].itertuples(index=False, name=None))
+
+    @property
+    def seeds(self) -> list[int]:
+        """Return the seeds of all trainings, ascending."""
+        return sorted({seed for row in self.rows for seed in row.seeds})
 
     @property
     def shots(self) -> tuple[int, ...]:
-        """The numbers of shots there are."""
+        """Return the numbers of shots, ascending."""
         return tuple(sorted(int(k) for k in self.scores["shots"].unique()))
 
 
 def read_contents(folder: Path) -> Contents:
-    """Read the report of a study, of one row or many, and what its searches left.
-
-    Args:
-        folder: The study's; the report is in its ``report/``.
+    """Read the report of a study, of one row or many, and the trials of its searches.
 
     Raises:
-        ValueError: If the report is absent, damaged, or about rows that are not known.
+        ValueError: If the report is absent, damaged, or has rows of unknown methods.
     """
     report = folder / REPORT
-    about = _read_report(report / "report.json")
+    path = report / "report.json"
+    if not path.exists():
+        raise ValueError(f"{report} has no report.json: there is no report to draw")
+    about = _read_json(path)
+    if absent := [name for name in _NEEDED if name not in about]:
+        raise ValueError(f"{path} is not a report: it lacks {', '.join(absent)}")
     is_table = "studies" in about
     studies, best = about["studies"] if is_table else {}, about["best"]
     if not is_table:
         name = str(best["method"])
         studies, best = ({name: about["study"]} if "study" in about else {}), {name: best}
-    places = {name: folder / name if is_table else folder for name in best}
-    trials = {name: _read_table(place / _TRIALS) for name, place in places.items()}
+    trials = {name: _read_table(folder / (name if is_table else "") / _TRIALS) for name in best}
     scores = _read_table(report / "scores.parquet")
     if scores is None:
         raise ValueError(f"{report} has no scores.parquet: the report has not been finished")
     if absent := [name for name in _SCORES if name not in scores.columns]:
         raise ValueError(f"{report / 'scores.parquet'} lacks {', '.join(absent)}")
-    spiral = report / "spiral.json"
     num_fixed = int(about.get("num_fixed", about["settings"].get("num_fixed_draws", 0)))
+    diversity, spiral = about.get("diversity"), report / "spiral.json"
     return Contents(
-        name=folder.resolve().name,
-        folder=str(folder),
+        folder=folder,
         about=about,
         rows=_rows_of(about["rows"], set(scores["method"])),
         scores=scores,
@@ -131,22 +138,13 @@ def read_contents(folder: Path) -> Contents:
         studies=studies,
         best=best,
         trials={name: table for name, table in trials.items() if table is not None},
-        begun=_begun(folder, best),
-        heads=_frame_of(about.get("heads")),
-        diversity=_seeded(_frame_of(about.get("diversity")), num_fixed),
+        started=_started(folder, best),
+        heads=pd.DataFrame(about["heads"]) if about.get("heads") else None,
+        diversity=_seeded(pd.DataFrame(diversity), num_fixed) if diversity else None,
         spectra=_read_table(report / "spectra.parquet"),
         projections=_read_table(report / "projections.parquet"),
         spiral=_read_json(spiral) if spiral.exists() else None,
     )
-
-
-def _read_report(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        raise ValueError(f"{path.parent} has no {path.name}: there is no report to draw")
-    about = _read_json(path)
-    if absent := [name for name in _NEEDED if name not in about]:
-        raise ValueError(f"{path} is no report: it lacks {', '.join(absent)}")
-    return about
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -155,7 +153,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path} is no JSON object")
+        raise ValueError(f"{path} is not a JSON object")
     return content
 
 
@@ -168,10 +166,15 @@ def _read_table(path: Path) -> pd.DataFrame | None:
         raise ValueError(f"{path} cannot be read: {error}") from error
 
 
-def _begun(folder: Path, best: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the command that began each search: what went on with it does not remake it alone.
+def _seeded(frame: pd.DataFrame, num_fixed: int) -> pd.DataFrame:
+    seeded = frame[frame["draw"] >= num_fixed]
+    return frame if seeded.empty else seeded
 
-    A command that added a row to a table later has named it.
+
+def _started(folder: Path, best: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the command that started each search: one that resumed it cannot repeat it alone.
+
+    A row that was added to a table later has the command that names it.
     """
     config = folder / "config.json"
     runs = _read_json(config)["runs"] if config.exists() else []
@@ -184,31 +187,13 @@ def _begun(folder: Path, best: Mapping[str, Any]) -> dict[str, Mapping[str, Any]
     }
 
 
-def _seeded(diversity: pd.DataFrame | None, num_fixed: int) -> pd.DataFrame | None:
-    if diversity is None:
-        return None
-    seeded = diversity[diversity["draw"] >= num_fixed]
-    return diversity if seeded.empty else seeded
-
-
-def _frame_of(records: list[dict[str, Any]] | None) -> pd.DataFrame | None:
-    return pd.DataFrame(records) if records else None
-
-
-def _rows_of(described: list[dict[str, Any]], scored: set[str]) -> tuple[ReportRow, ...]:
+def _rows_of(described: list[dict[str, Any]], scored: set[str]) -> tuple[ScoredRow, ...]:
     rows = []
     for each in described:
         if each["method"] not in ROWS:
-            raise ValueError(f"the report has a row of the method {each['method']!r}: no such one")
+            raise ValueError(f"the report has a row for an unknown method: {each['method']!r}")
         if each["name"] not in scored:
             raise ValueError(f"the report has no scores of its row {each['name']!r}")
-        ablation = each.get("ablation")
-        rows.append(
-            ReportRow(
-                name=each["name"],
-                method=each["method"],
-                seeds=tuple(each["seeds"]),
-                ablation=None if ablation is None else Ablation(**ablation),
-            )
-        )
+        ablation = Ablation(**each["ablation"]) if each.get("ablation") else None
+        rows.append(ScoredRow(each["name"], each["method"], tuple(each["seeds"]), ablation))
     return tuple(rows)

@@ -2,7 +2,7 @@
 
 (() => {
   const root = document.documentElement;
-  const { table, pairs } = JSON.parse(document.getElementById("data").textContent);
+  const { draws: kinds, views, pairs } = JSON.parse(document.getElementById("data").textContent);
   const said = document.getElementById("said");
   root.classList.add("script");
 
@@ -74,8 +74,8 @@
     for (const heading of accuracies.tHead.querySelectorAll("[aria-sort][hidden]")) {
       heading.setAttribute("aria-sort", "none");
     }
-    const draws = chosen(switches, "draws") ?? table.draws[0];
-    const view = table.views[`${chosen(switches, "rule")} ${metric} ${draws}`];
+    const draws = chosen(switches, "draws") ?? kinds[0];
+    const view = views[`${chosen(switches, "rule")} ${metric} ${draws}`];
     for (const row of rowsOf(accuracies)) {
       const found = view[row.dataset.row];
       row.querySelector(".head").textContent = found ? found.head : "–";

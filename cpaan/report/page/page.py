@@ -1,113 +1,132 @@
-"""The page of a report: read, summarised, drawn and written."""
+"""Make the page of a report: one HTML file that loads nothing else, and its words as Markdown."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from cpaan.methods.registry import IN_PN
-from cpaan.report.claims import Claim, Standing, judge_claims, reasons_behind, standing
+from cpaan.methods.table_row import IN_PN
+from cpaan.report.claims import RULE, Claim, Standing, judge_claims, reasons_behind, standing
 from cpaan.report.figures.picture import Picture
-from cpaan.report.page.comparisons import compare_rows
+from cpaan.report.gains import GainSplit
 from cpaan.report.page.contents import REPORT, Contents, read_contents
-from cpaan.report.page.facts import make_facts, make_headline, subject_of
-from cpaan.report.page.gain_splits import make_splits
-from cpaan.report.page.origin import make_chosen, make_commands, make_provenance
-from cpaan.report.page.pictures import draw_searches, draw_sections
-from cpaan.report.page.render import Page, render, render_findings
-from cpaan.report.page.table_data import TableData, make_table_data
+from cpaan.report.page.facts import (
+    Headline,
+    make_commands,
+    make_facts,
+    make_headline,
+    make_provenance,
+    plus_minus,
+    signed,
+    subject_of,
+)
+from cpaan.report.page.pictures import Search, draw_searches, draw_sections, make_splits
+from cpaan.report.page.views import MEANINGS, METRICS, OURS, RULES, TableViews, make_views
 from cpaan.report.published import printed_elsewhere
-
-_BEST_OF_OURS = ("cCov-GAN", "CP-AAN+")
+from cpaan.report.tables import TITLES, side_of
 
 INDEX, FINDINGS, FIGURES = (f"{REPORT}/{name}" for name in ("index.html", "findings.md", "figures"))
+SYMBOLS = {"confirmed": "✓", "not confirmed": "✗", "unclear": "?"}
+_BEST_OF_OURS = ("cCov-GAN", "CP-AAN+")
+_SECTIONS = {
+    "table-1": ("Table 1", "Table 1"),
+    "standing": ("Where ours stand", "Standing"),
+    "claims": ("The paper’s claims", "Claims"),
+    "accuracy": ("Accuracy against K", "Accuracy"),
+    "differences": ("Paired differences", "Differences"),
+    "gains": ("Where the gain comes from", "Gains"),
+    "ablations": ("Ablations", "Ablations"),
+    "synthetic": ("Synthetic examples", "Synthetic examples"),
+    "searches": ("The searches", "Searches"),
+    "chosen": ("What the searches chose", "Settings"),
+    "provenance": ("Provenance", "Provenance"),
+}
+"""Titles by id, and short ones for the navigation."""
+
+
+@dataclass(frozen=True, eq=False)
+class Page:
+    """A report summarised and drawn; empty sections are left out."""
+
+    contents: Contents
+    table: TableViews
+    subject: str
+    """The row that is compared with the others first."""
+    headline: Headline
+    standing: Sequence[Standing]
+    """Of the best of our rows, in every column of LSL and GLSL."""
+    reasons: Sequence[str]
+    """Why other rows are ahead of ours, as far as the report's own rows tell."""
+    claims: Sequence[Claim]
+    splits: Sequence[GainSplit]
+    pictures: Mapping[str, Sequence[Picture]]
+    """By section: accuracy, differences, gains, ablations, synthetic, searches."""
+    searches: Sequence[Search]
+
+    @property
+    def sections(self) -> dict[str, str]:
+        """Return the titles of the sections that have anything to show, by their ids."""
+        shown: dict[str, Any] = {
+            **self.pictures,
+            "standing": self.standing,
+            "claims": self.claims,
+            "differences": len(self.table.rows) > 1,
+            "gains": self.splits,
+            "searches": self.searches,
+            "chosen": self.contents.best,
+        }
+        always = ("table-1", "provenance")
+        return {name: _SECTIONS[name][0] for name in _SECTIONS if name in always or shown.get(name)}
 
 
 def write_page(folder: Path, write: Callable[[str, bytes], None]) -> None:
     """Write the page of a study's report, its words as Markdown, and its pictures as files.
 
-    It is made of the report's files alone: nothing is trained, and the test phase is not read.
-
-    Args:
-        folder: The study's.
-        write: Called with the name of each file below that folder, and its content.
+    ``write`` is called with the name of each file below the study's folder, and its content. Only
+    the report's files are read: nothing is trained, and the test phase is not read again.
 
     Raises:
         ValueError: If the report is absent or damaged.
     """
     page = compose(read_contents(folder))
-    for picture in pictures_of(page):
+    searches = [search.pictures for search in page.searches if search.has_files]
+    for picture in chain(*page.pictures.values(), *searches):
         write(f"{FIGURES}/{picture.name}.svg", picture.svg_file().encode())
         write(f"{FIGURES}/{picture.name}.png", picture.png())
     write(FINDINGS, render_findings(page).encode())
     write(INDEX, render(page).encode())
 
 
-def pictures_of(page: Page) -> Iterator[Picture]:
-    """Return every picture of a page that has files of its own."""
-    for pictures in page.pictures.values():
-        yield from pictures
-    for search in page.searches:
-        if search.has_files:
-            yield from search.pictures
-
-
 def compose(contents: Contents) -> Page:
-    """Summarise and draw all that a report's files hold."""
-    table = make_table_data(contents)
-    comparisons = compare_rows(contents, table)
-    subject = subject_of(contents)
+    """Summarise and draw the files of a report."""
+    table, subject = make_views(contents), subject_of(contents)
     splits = make_splits(contents, table, subject)
-    searches = draw_searches(contents, subject)
-    places, variants = _standing(contents, table), _variants(contents)
+    seeded, methods, head_of = contents.seeded, contents.methods, table.head_of
+    variants = [{"name": row.name, **vars(row.ablation)} for row in contents.rows if row.ablation]
+    diversity = pd.DataFrame() if contents.diversity is None else contents.diversity
+    places = _standing(contents, head_of)
     return Page(
-        study=contents.name,
-        title=_title(contents),
-        headline=make_headline(contents, table, comparisons, subject, splits),
-        facts=make_facts(contents),
+        contents=contents,
         table=table,
-        comparisons=comparisons,
         subject=subject,
-        failed=tuple(contents.about.get("failed", {}).values()),
-        elsewhere=printed_elsewhere(contents.methods.values()),
+        headline=make_headline(contents, table, subject, splits),
         standing=places,
-        reasons=reasons_behind(
-            contents.seeded, places, contents.methods, table.default.head_of, variants
-        ),
-        claims=_claims(contents, table, variants),
+        reasons=reasons_behind(seeded, places, methods, head_of, variants),
+        claims=judge_claims(seeded, diversity, methods, head_of, variants),
         splits=splits,
         pictures=draw_sections(contents, table, subject, splits),
-        searches=searches,
-        search_text=_search_text(contents),
-        chosen=make_chosen(contents),
-        provenance=make_provenance(contents),
-        commands=make_commands(contents),
+        searches=draw_searches(contents, subject),
     )
 
 
-def _title(contents: Contents) -> str:
-    if contents.is_table:
-        return (
-            "Low-shot learning by covariance-preserving augmentation: every row on the test phase"
-        )
-    return f"Low-shot learning by augmentation: {next(iter(contents.best))} on the test phase"
-
-
-def _search_text(contents: Contents) -> str:
-    if contents.is_table:
-        text = (
-            "Every row had a search of its own with the same budget, on the validation phase; one "
-            "that has nothing to search has a single trial"
-        )
-    else:
-        text = "The search, on the validation phase"
-    return f"{text}. What is drawn is Optuna’s record of it."
-
-
-def _standing(contents: Contents, table: TableData) -> list[Standing]:
-    """Return where ours stand, by the rule that the table shows first."""
-    head_of = table.default.head_of
+def _standing(contents: Contents, head_of: Mapping[str, str]) -> list[Standing]:
+    """Return the places of the best of ours, by the rule that the table shows first."""
     methods = {name: method for name, method in contents.methods.items() if name in head_of}
     wanted = {f"{name}{suffix}" for name in _BEST_OF_OURS for suffix in ("", IN_PN)}
     ours = [name for name, method in methods.items() if method in wanted]
@@ -118,13 +137,64 @@ def _standing(contents: Contents, table: TableData) -> list[Standing]:
     return standing(contents.seeded, head_of, methods, ours)
 
 
-def _variants(contents: Contents) -> list[dict[str, Any]]:
-    return [{"name": row.name, **vars(row.ablation)} for row in contents.rows if row.ablation]
+def render(page: Page) -> str:
+    """Return the page as one HTML file, with style, script, data and pictures inside."""
+    table, contents, folder = page.table, page.contents, files("cpaan.report.page")
+    return _fill(
+        "index.html.jinja",
+        page,
+        facts=make_facts(contents),
+        provenance=make_provenance(contents),
+        elsewhere=printed_elsewhere(contents.methods.values()),
+        rules={rule: RULES[rule] for rule in table.rules},
+        pair_rules={rule: RULES[rule] for rule in table.differences},
+        column_choices={"both": "LSL and GLSL", **table.columns},
+        printed_columns=[name for name in TITLES if name in table.columns],
+        meanings=MEANINGS,
+        metrics=METRICS,
+        draw_choices={kind: f"{count} {kind}" for kind, count in table.draws.items()},
+        short_titles={name: short for name, (_, short) in _SECTIONS.items()},
+        ours=OURS,
+        style=folder.joinpath("page.css").read_text(encoding="utf-8"),
+        script=folder.joinpath("page.js").read_text(encoding="utf-8"),
+        data=table.for_page(),
+    )
 
 
-def _claims(
-    contents: Contents, table: TableData, variants: Sequence[Mapping[str, Any]]
-) -> list[Claim]:
-    diversity = pd.DataFrame() if contents.diversity is None else contents.diversity
-    head_of = table.default.head_of
-    return judge_claims(contents.seeded, diversity, contents.methods, head_of, variants)
+def render_findings(page: Page) -> str:
+    """Return the page's words and small tables as Markdown, to read without a browser."""
+    return _fill("findings.md.jinja", page)
+
+
+def _fill(template: str, page: Page, **values: Any) -> str:
+    environment = Environment(
+        loader=PackageLoader("cpaan.report.page", "."),
+        autoescape="html" in template,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "signed": signed,
+        "plus_minus": plus_minus,
+        "side": lambda value, interval: ("", "above", "below")[side_of(value, interval)],
+        "minus": lambda text: re.sub(r"(?<![\w.])-(?=\d)", "−", text),  # as people print it
+        "short": lambda value: f"{value:.3g}" if isinstance(value, float) else str(value),
+        "slim": _slim,
+        "cell": lambda text: text.replace("|", r"\|"),  # of a Markdown table
+    }
+    shared = {
+        "table": page.table,
+        "contents": page.contents,
+        "commands": make_commands(page.contents),
+        "symbols": SYMBOLS,
+        "rule_of_verdicts": RULE,
+    }
+    return environment.get_template(template).render(page=page, **shared, **values)
+
+
+def _slim(svg: str) -> str:
+    """Return SVG without spaces between elements and without unused ids: a third less."""
+    used = set(re.findall(r'(?:url\(|href=")#([^)"]+)', svg))
+    dense = re.sub(r">\s+<", "><", svg)
+    return re.sub(r' id="([^"]+)"', lambda each: each[0] if each[1] in used else "", dense)

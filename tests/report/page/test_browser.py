@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cpaan.report.page.contents import read_contents
 from cpaan.report.page.page import write_page
-from cpaan.report.page.table_data import TableData, make_table_data
+from cpaan.report.page.views import make_views
 from helpers.browsers import Browser, start_browser, what_is_missing
 from helpers.report_folders import write_report
 
@@ -15,6 +16,7 @@ pytestmark = pytest.mark.browser
 
 SCREENSHOTS = Path(__file__).parents[3] / "build" / "screenshots"
 LIGHT, DARK = "rgb(252, 251, 248)", "rgb(20, 22, 26)"
+FIRST = "LSL, 1 shots"
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +30,6 @@ def folder(tmp_path_factory) -> Path:
 
     write_page(folder, write)
     return folder
-
-
-@pytest.fixture(scope="module")
-def table(folder) -> TableData:
-    return make_table_data(read_contents(folder))
 
 
 @pytest.fixture(scope="module")
@@ -70,27 +67,33 @@ def column_of(browser: Browser, table: str, heading: str) -> list[str]:
     )
 
 
-def heading_of(browser: Browser, table: str, name: str):
+def heading_of(browser: Browser, table: str, name: str) -> Any:
     """Return the button of a heading."""
     path = f"//table[@id='{table}']//th//button[@aria-label='{name}' or starts-with(., '{name}')]"
     return browser.driver.find_element("xpath", path)
 
 
-def sorted_by(browser: Browser, table: str) -> dict[str, str]:
-    """Return which headings say that they sort, and how."""
+def sorted_by(browser: Browser) -> dict[str, str]:
+    """Return which headings of Table 1 say that they sort, and how."""
     return browser.run(
         """
-        const found = document.querySelectorAll(`#${arguments[0]} th[aria-sort]`);
+        const found = document.querySelectorAll("#accuracies th[aria-sort]");
         const nameOf = (cell) => cell.querySelector("button").ariaLabel ?? cell.innerText.trim();
         return Object.fromEntries([...found].filter((cell) => cell.ariaSort !== "none").map(
             (cell) => [nameOf(cell), cell.ariaSort]));
-        """,
-        table,
+        """
     )
 
 
+def texts(browser: Browser, selector: str) -> list[str]:
+    """Return the texts of the elements that are shown."""
+    script = """return [...document.querySelectorAll(arguments[0])].filter(
+        (each) => each.offsetWidth > 0).map((each) => each.textContent)"""
+    return browser.run(script, selector)
+
+
 def choose(browser: Browser, name: str, value: str) -> None:
-    """Press a radio button as people do: on what is seen of it."""
+    """Press a radio button as people do: on its visible label."""
     path = f"//input[@name='{name}' and @value='{value}']/.."
     browser.driver.find_element("xpath", path).click()
 
@@ -99,13 +102,9 @@ def background(browser: Browser) -> str:
     return browser.run("return getComputedStyle(document.body).backgroundColor")
 
 
-def test_the_page_opens_from_disk_without_errors_and_asks_for_nothing(browser, folder):
+def test_the_page_opens_from_disk_without_errors_and_requests_are_refused(browser, folder):
     assert browser.messages() == []
     assert browser.requests() == [(folder / "report" / "index.html").as_uri()]
-
-
-def test_a_request_would_be_seen_and_is_refused(browser):
-    browser.requests()
 
     browser.run("new Image().src = 'https://example.org/x.png'")
     browser.run("return fetch('https://example.org/').catch(() => 0)")
@@ -113,7 +112,7 @@ def test_a_request_would_be_seen_and_is_refused(browser):
     assert any("Content Security Policy" in message for message in browser.messages())
 
 
-def test_every_figure_has_a_size_and_words(browser):
+def test_every_figure_has_a_size_words_and_files(browser, folder):
     browser.run("for (const each of document.querySelectorAll('details')) each.open = true")
 
     figures = browser.run(
@@ -125,6 +124,7 @@ def test_every_figure_has_a_size_and_words(browser):
         })
         """
     )
+    links = browser.run("return [...document.querySelectorAll('.files a')].map((a) => a.href)")
 
     assert len(figures) >= 8
     for name, width, height, words, caption in figures:
@@ -132,57 +132,39 @@ def test_every_figure_has_a_size_and_words(browser):
         assert height > 50, name
         assert words, name
         assert caption, name
-
-
-def test_files_of_figures_are_where_the_page_says(browser, folder):
-    links = browser.run("return [...document.querySelectorAll('.files a')].map((a) => a.href)")
-
-    assert links
-    for link in links:
-        assert Path(link.removeprefix("file://")).stat().st_size > 0
-    assert len(list((folder / "report" / "figures").iterdir())) == len(links)
+    assert all(Path(link.removeprefix("file://")).stat().st_size > 0 for link in links)
+    assert len(list((folder / "report" / "figures").iterdir())) == len(links) > 0
 
 
 def test_a_heading_sorts_down_then_up_then_as_the_paper_has_it(browser):
-    button = heading_of(browser, "accuracies", "LSL, 1 shots")
+    button = heading_of(browser, "accuracies", FIRST)
     before = column_of(browser, "accuracies", "Row")
+    down = ["41.0", "40.0", "35.0", "32.0", "31.0"]
 
     button.click()
-    assert column_of(browser, "accuracies", "LSL, 1 shots") == [
-        "41.0", "40.0", "35.0", "32.0", "31.0"
-    ]  # fmt: skip
+    assert column_of(browser, "accuracies", FIRST) == down
     assert column_of(browser, "accuracies", "Row")[0] == "cCov-GAN-PN"
-    assert sorted_by(browser, "accuracies") == {"LSL, 1 shots": "descending"}
+    assert sorted_by(browser) == {FIRST: "descending"}
     button.click()
-    assert column_of(browser, "accuracies", "LSL, 1 shots")[:2] == ["31.0", "32.0"]
-    assert sorted_by(browser, "accuracies") == {"LSL, 1 shots": "ascending"}
+    assert column_of(browser, "accuracies", FIRST) == down[::-1]
+    assert sorted_by(browser) == {FIRST: "ascending"}
     button.click()
     assert column_of(browser, "accuracies", "Row") == before
-    assert sorted_by(browser, "accuracies") == {}
+    assert sorted_by(browser) == {}
 
 
-def test_headings_are_reached_and_pressed_by_keyboard(browser):
-    button = heading_of(browser, "accuracies", "Head")
-
-    button.send_keys("\ue007")  # Enter
-
+def test_headings_sort_words_by_keyboard_and_signed_and_missing_numbers(browser):
+    heading_of(browser, "accuracies", "Head").send_keys("\ue007")  # Enter
     heads = column_of(browser, "accuracies", "Head")
     assert heads == sorted(heads)
-    assert sorted_by(browser, "accuracies") == {"Head": "ascending"}
+    assert sorted_by(browser) == {"Head": "ascending"}
     assert "Head, ascending" in browser.run("return document.getElementById('said').textContent")
-
-
-def test_rows_without_a_number_come_last_either_way(browser):
-    button = heading_of(browser, "accuracies", "LSL printed, 1 shots")
-
     for numbers in (["48.4", "39.4", "39.2"], ["39.2", "39.4", "48.4"]):
-        button.click()
-        assert column_of(browser, "accuracies", "LSL printed, 1 shots") == [*numbers, "–", "–"]
-
-
-def test_differences_sort_by_their_signed_numbers(browser):
-    heading_of(browser, "pairs", "LSL, 1 shots").click()
-    assert column_of(browser, "pairs", "LSL, 1 shots") == ["+10.0", "+9.0", "+6.0", "+1.0"]
+        heading_of(browser, "accuracies", "LSL printed, 1 shots").click()
+        printed = column_of(browser, "accuracies", "LSL printed, 1 shots")
+        assert printed == [*numbers, "–", "–"], "rows without a number come last"
+    heading_of(browser, "pairs", FIRST).click()
+    assert column_of(browser, "pairs", FIRST) == ["+10.0", "+9.0", "+6.0", "+1.0"]
 
 
 @pytest.mark.parametrize(
@@ -194,99 +176,61 @@ def test_differences_sort_by_their_signed_numbers(browser):
         ("own", "top1", "fixed"),
     ],
 )
-def test_switches_show_the_numbers_of_the_data(browser, table, rule, metric, draws):
-    choose(browser, "rule", rule)
-    choose(browser, "metric", metric)
-    choose(browser, "draws", draws)
-    choose(browser, "column", "base")
+def test_switches_show_the_numbers_of_the_data(browser, folder, rule, metric, draws):
+    table = make_views(read_contents(folder))
+    head_of, cells = table.rules[rule], table.views[rule, metric, draws]
+    for name, value in (("rule", rule), ("metric", metric), ("draws", draws), ("column", "base")):
+        choose(browser, name, value)
 
-    view = table.views[rule, metric, draws]
     names = column_of(browser, "accuracies", "Row")
-    assert column_of(browser, "accuracies", "Head") == [
-        view.head_of.get(name, "–") for name in names
-    ]
-    expected = [view.cells.get((name, "base", 5)) for name in names]
-    assert column_of(browser, "accuracies", "Base, 5 shots") == [
-        "–" if cell is None else f"{cell.mean:.1f}" for cell in expected
-    ]
+    assert column_of(browser, "accuracies", "Head") == [head_of.get(name, "–") for name in names]
+    expected = [cells.get((name, "base", 5)) for name in names]
+    shown = ["–" if cell is None else f"{cell.value:.1f}" for cell in expected]
+    assert column_of(browser, "accuracies", "Base, 5 shots") == shown
     intervals = browser.run(
-        """
-        return [...document.querySelectorAll("#accuracies td[data-column=base] small")].map(
-            (small) => small.textContent)
-        """
+        """return [...document.querySelectorAll("#accuracies td[data-column=base] small")].map(
+            (small) => small.textContent)"""
     )
     assert intervals[1::2] == ["" if cell is None else f"±{cell.interval:.1f}" for cell in expected]
-    marks = browser.run(
-        """
-        return [...document.querySelectorAll("#accuracies td.first:not([hidden])")].map(
-            (cell) => cell.parentElement.cells[0].textContent)
-        """
+    marked = browser.run(
+        """return [...document.querySelectorAll("#accuracies td.first:not([hidden])")].map(
+            (cell) => cell.parentElement.cells[0].textContent)"""
     )
-    best = [
-        name for name in names if (cell := view.cells.get((name, "base", 1))) and cell.rank == 1
-    ]
-    assert marks == best * 2  # for one shot and for five
-
-
-def shown_columns(browser: Browser) -> list[str]:
-    return browser.run(
-        """
-        return [...document.querySelectorAll("#accuracies thead tr:first-child th")].filter(
-            (cell) => cell.offsetWidth > 0).map((cell) => cell.textContent)
-        """
-    )
+    ranks = {name: cells[name, "base", 1].rank for name in names if name in head_of}
+    assert marked == [name for name in ranks if ranks[name] == 1] * 2  # for one shot and for five
 
 
 def test_columns_and_printed_numbers_can_be_chosen(browser):
-    assert shown_columns(browser) == ["LSL", "GLSL", "LSL, printed", "GLSL, printed"]
-    choose(browser, "column", "all")
-    assert shown_columns(browser) == ["GLSL", "GLSL, printed"]
-    browser.driver.find_element("name", "printed").click()
-    assert shown_columns(browser) == ["GLSL"]
-    choose(browser, "column", "all_prior")
-    assert shown_columns(browser) == ["With prior"]
+    titles = "#accuracies thead tr:first-child th"
 
-
-def test_printed_numbers_are_of_top_5_only(browser):
+    assert texts(browser, titles) == ["LSL", "GLSL", "LSL, printed", "GLSL, printed"]
     choose(browser, "metric", "top1")
-
-    assert shown_columns(browser) == ["LSL", "GLSL"]
+    assert texts(browser, titles) == ["LSL", "GLSL"], "the papers print top-5 only"
+    choose(browser, "metric", "top5")
+    choose(browser, "column", "all")
+    assert texts(browser, titles) == ["GLSL", "GLSL, printed"]
+    browser.driver.find_element("name", "printed").click()
+    assert texts(browser, titles) == ["GLSL"]
+    choose(browser, "column", "all_prior")
+    assert texts(browser, titles) == ["With prior"]
 
 
 def test_another_row_can_be_compared_with_all_others(browser):
-    select = browser.driver.find_element("name", "subject")
-    select.send_keys("MAML")
+    browser.driver.find_element("name", "subject").send_keys("MAML")
 
     assert column_of(browser, "pairs", "Minus") == ["none", "copy", "PN", "cCov-GAN-PN"]
-    assert column_of(browser, "pairs", "LSL, 1 shots") == ["+3.0", "+4.0", "−5.0", "−6.0"]
+    assert column_of(browser, "pairs", FIRST) == ["+3.0", "+4.0", "−5.0", "−6.0"]
     choose(browser, "pairs", "validation")
-    assert column_of(browser, "pairs", "LSL, 1 shots") == ["+3.0", "−1.0", "−5.0", "−10.0"]
+    assert column_of(browser, "pairs", FIRST) == ["+3.0", "−1.0", "−5.0", "−10.0"]
 
 
 def test_the_page_is_dark_where_the_system_is_and_the_button_turns_it(browser):
-    assert background(browser) == LIGHT
-    button = browser.driver.find_element("id", "theme")
-    button.click()
-    assert background(browser) == DARK
-    button.click()
-    assert background(browser) == LIGHT
-
-    browser.prefer("dark")
-    browser.driver.refresh()
-    assert background(browser) == DARK
-    browser.driver.find_element("id", "theme").click()
-    assert background(browser) == LIGHT
-
-
-def save_screenshot(browser: Browser, name: str) -> None:
-    """Save the whole page as a picture that one can look at after the tests."""
-    width, height = browser.run(
-        "return [document.documentElement.clientWidth, document.documentElement.scrollHeight]"
-    )
-    browser.resize(width, height)
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    browser.driver.save_screenshot(str(SCREENSHOTS / name))
-    browser.resize(width, 800)
+    for scheme, grounds in (("light", (LIGHT, DARK, LIGHT)), ("dark", (DARK, LIGHT, DARK))):
+        browser.prefer(scheme)
+        browser.driver.refresh()
+        for ground in grounds:
+            assert background(browser) == ground
+            browser.driver.find_element("id", "theme").click()
 
 
 @pytest.mark.parametrize(
@@ -296,12 +240,17 @@ def test_the_body_does_not_scroll_sideways(browser, width, scheme):
     browser.prefer(scheme)
     browser.resize(width, 800)
     browser.driver.refresh()
-    save_screenshot(browser, f"page-{width}-{scheme}.png")
+    sizes = (
+        "const e = document.documentElement; return [e.scrollWidth, e.clientWidth, e.scrollHeight]"
+    )
+    _, shown, height = browser.run(sizes)
+    browser.resize(shown, height)
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    browser.driver.save_screenshot(str(SCREENSHOTS / f"page-{width}-{scheme}.png"))
+    browser.resize(shown, 800)
     browser.run("for (const each of document.querySelectorAll('details')) each.open = true")
 
-    content, screen = browser.run(
-        "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
-    )
+    content, screen, _ = browser.run(sizes)
     assert content <= screen <= width
 
 
@@ -313,9 +262,9 @@ def test_names_of_rows_stay_in_view_while_numbers_scroll(browser):
         """
         const scroll = document.querySelector("#table-1 .scroll");
         scroll.scrollLeft = 10000;
-        const edges = (cell) => cell.getBoundingClientRect().left;
         const { cells } = document.querySelector("#accuracies tbody tr");
-        return [scroll.scrollLeft, edges(cells[0]), edges(cells[cells.length - 1])];
+        const edge = (cell) => cell.getBoundingClientRect().left;
+        return [scroll.scrollLeft, edge(cells[0]), edge(cells[cells.length - 1])];
         """
     )
     assert left > 100
@@ -323,9 +272,12 @@ def test_names_of_rows_stay_in_view_while_numbers_scroll(browser):
     assert 0 < last < 360
 
 
-def contrasts(browser: Browser) -> dict[str, float]:
-    """Return the contrast of every colour of text with the ground, as WCAG defines it."""
-    return browser.run(
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_text_has_enough_contrast(browser, scheme):
+    """The contrast of every colour of text with every ground, as WCAG defines it."""
+    browser.prefer(scheme)
+
+    contrasts = browser.run(
         """
         const luminance = (name) => {
             const probe = document.body.appendChild(document.createElement("i"));
@@ -348,11 +300,4 @@ def contrasts(browser: Browser) -> dict[str, float]:
         """
     )
 
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_all_text_has_enough_contrast(browser, scheme):
-    browser.prefer(scheme)
-
-    too_weak = {name: ratio for name, ratio in contrasts(browser).items() if ratio < 4.5}
-
-    assert too_weak == {}
+    assert {name: ratio for name, ratio in contrasts.items() if ratio < 4.5} == {}

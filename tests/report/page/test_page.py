@@ -1,29 +1,215 @@
-"""From a study's folder to the files of its page."""
+"""The page as HTML: complete without a script, and loading nothing from outside."""
 
-from pathlib import Path
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
 
 import pytest
+from matplotlib.figure import Figure
 
-from cpaan.report.page.page import write_page
+from cpaan.report.claims import Claim
+from cpaan.report.figures.picture import Picture
+from cpaan.report.page import page as page_module
+from cpaan.report.page.contents import read_contents
+from cpaan.report.page.page import compose, render, render_findings, write_page
+from cpaan.report.page.pictures import Search
 from helpers.report_folders import write_report
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
-    written: dict[str, bytes] = {}
-    write_page(folder, written.__setitem__)
-    return written
+class Elements(HTMLParser):
+    """All elements of a page: name, attributes, and the text directly or deeper inside."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.all: list[tuple[str, dict, list[str]]] = []
+        self._open: list[tuple[str, dict, list[str]]] = []
+        self.feed(text)
+        assert not self._open, "an element was not closed"
+
+    def handle_starttag(self, tag, attrs):
+        self.all.append((tag, dict(attrs), []))
+        if tag not in ("meta", "link", "input", "br"):
+            self._open.append(self.all[-1])
+
+    def handle_startendtag(self, tag, attrs):
+        self.all.append((tag, dict(attrs), []))
+
+    def handle_endtag(self, tag):
+        assert self._open.pop()[0] == tag, f"{tag} closes another element"
+
+    def handle_data(self, data):
+        for _, _, texts in self._open:
+            texts.append(data)
+
+    def named(self, tag: str, **attributes: str) -> list[tuple[dict, str]]:
+        """Return attributes and text of the elements with these."""
+        return [
+            (found, "".join(texts))
+            for name, found, texts in self.all
+            if name == tag and attributes.items() <= found.items()
+        ]
+
+
+def picture(name: str) -> Picture:
+    figure = Figure()
+    figure.subplots().plot([1, 2])
+    return Picture(name, f"Title of {name}", "A line.", "It goes up.", figure)
+
+
+CLAIMS = [
+    Claim("one", "It <holds>.", "+9.0", "+8.0 ± 1.0", "confirmed"),
+    Claim("two", "It does not.", "+2.6", "-1.0 ± 0.2", "not confirmed"),
+    Claim("three", "Nearest (|log ratio|).", "", "-0.3 ± 0.9", "unclear", is_paper=False),
+]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """Return the page of a small report, with three pictures in place of all."""
+    drawn = {"accuracy": [picture("a")], "synthetic": [picture("b")]}
+    searches = [Search("PN", "4 trials", [picture("c")])]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page_module, "draw_sections", lambda *arguments: drawn)
+        patch.setattr(page_module, "draw_searches", lambda *arguments: searches)
+        patch.setattr(page_module, "judge_claims", lambda *arguments: CLAIMS)
+        return compose(read_contents(write_report(tmp_path_factory.mktemp("report"))))
+
+
+@pytest.fixture(scope="module")
+def text(page):
+    return render(page)
+
+
+@pytest.fixture(scope="module")
+def elements(text):
+    return Elements(text)
+
+
+def table_of(text: str, name: str) -> list[list[str]]:
+    """Return the texts of a table's body, by row and cell."""
+    table = re.search(rf'<table id="{name}".*?</table>', text, re.S)
+    rows = re.findall(r"<tr data-row.*?</tr>", table[0], re.S)
+    return [
+        [re.sub(r"<.*?>", "", cell) for cell in re.findall(r"<t[hd].*?</t[hd]>", row, re.S)]
+        for row in rows
+    ]
+
+
+def test_nothing_is_loaded_from_outside_of_the_file(elements):
+    places = [
+        found[name] for _, found, _ in elements.all for name in ("src", "href") if name in found
+    ]
+
+    assert "figures/a.svg" in places  # to be followed, not loaded
+    assert all(place.startswith(("#", "data:", "figures/")) for place in places)
+    ((policy, _),) = elements.named("meta", **{"http-equiv": "Content-Security-Policy"})
+    assert policy["content"].startswith("default-src 'none';")
+
+
+def test_without_a_script_the_tables_show_the_paper_s_rule_and_the_subject(page, text):
+    rows = table_of(text, "accuracies")
+
+    assert [row[0] for row in rows] == ["none", "copy", "MAML", "PN", "cCov-GAN-PN"]
+    assert [row[4] for row in rows] == ["linear", "linear", "own", "centroid", "centroid"]
+    # LSL and GLSL, with one shot and five.
+    assert rows[3][5:9] == ["40.0±5.0", "50.0±5.0", "45.0±5.0", "55.0±5.0"]
+    assert rows[3][-4:] == ["39.4", "66.6", "49.3", "69.6"]  # printed
+    assert rows[0][-4:] == ["–"] * 4
+    for mark, numbers in (("first", ["41.0", "51.0"]), ("second", ["40.0", "50.0"])):
+        marked = rf'<td class="number[ \w]* {mark}" data-column="novel"><b>(.*?)</b>'
+        assert re.findall(marked, text) == numbers
+    pairs = table_of(text, "pairs")
+    assert page.subject == "cCov-GAN-PN"
+    assert pairs[0] == ["none", *["+9.0±0.0"] * 4]
+    assert pairs[3][1] == "+1.0±0.0"
+
+
+def test_words_of_the_report_are_text_and_the_script_has_the_same_numbers(page, text, elements):
+    assert "it diverged &amp; ended &lt;early&gt;" in text
+    assert "It &lt;holds&gt;." in text
+    ((_, data),) = elements.named("script", type="application/json")
+    assert json.loads(data) == json.loads(json.dumps(page.table.for_page()))
+
+
+def test_a_claim_has_its_verdict_in_words_and_as_a_symbol(elements):
+    badges = [text for found, text in elements.named("span") if "badge" in found.get("class", "")]
+
+    # The third is not the paper's, and not counted among its claims.
+    assert badges[:2] == ["✓ 1 confirmed", "✗ 1 not confirmed"]
+    assert badges[2:] == ["✓ confirmed", "✗ not confirmed", "? unclear"]
+
+
+def test_every_picture_has_a_text_and_files_and_every_control_a_label(elements):
+    pictures = elements.named("svg")
+    assert len(pictures) == len(elements.named("figure")) == 3
+    assert all(found["role"] == "img" and found["aria-label"] for found, _ in pictures)
+    links = [found["href"] for found, _ in elements.named("a") if "figures" in found["href"]]
+    assert sorted(links) == [f"figures/{name}.{kind}" for name in "abc" for kind in ("png", "svg")]
+    assert len(elements.named("fieldset")) == len(elements.named("legend")) == 5
+    names = [text for _, text in elements.named("label")]
+    assert len(names) == len(elements.named("input")) + len(elements.named("select"))
+    assert all(names)
+
+
+def test_ids_are_unique_and_references_resolve(elements):
+    ids = [found["id"] for _, found, _ in elements.all if "id" in found]
+    assert len(set(ids)) == len(ids)
+
+    values = [value or "" for _, found, _ in elements.all for value in found.values()]
+    used = {name for value in values for name in re.findall(r"url\(#(.+?)\)", value)}
+    used |= {found["href"][1:] for found, _ in elements.named("use")}
+    assert used
+    assert used <= set(ids)
+
+
+def test_empty_sections_are_left_out(page, elements):
+    ids = [found["id"] for found, _ in elements.named("section")]
+    assert ids == list(page.sections)
+    assert "gains" in ids
+    assert "ablations" not in ids
+    poor = replace(page, claims=[], splits=[], pictures={}, searches=[], standing=[])
+    left = [found["id"] for found, _ in Elements(render(poor)).named("section")]
+    assert left == ["table-1", "differences", "chosen", "provenance"]
+
+
+def test_places_behind_the_second_are_told(page, text):
+    assert "first or second in 4 of the 4 columns" in text
+
+    place = replace(page.standing[0], rank=3)
+    behind = render(replace(page, standing=[place, *page.standing[1:]]))
+    assert "first or second in 3 of the 4 columns" in behind
+    assert "3 of 5" in behind
+
+
+def test_findings_are_tables_whose_lines_have_the_same_width(page):
+    text = render_findings(page)
+
+    claim = (
+        "| ? unclear | **three** (not the paper’s): Nearest (\\|log ratio\\|). | – | −0.3 ± 0.9 |"
+    )
+    assert claim in text
+    widths: list[set[int]] = [set()]
+    for line in text.splitlines():
+        if line.startswith("|"):
+            widths[-1].add(len(re.findall(r"(?<!\\)\|", line)))
+        elif widths[-1]:
+            widths.append(set())
+    assert [len(each) for each in widths if each] == [1] * 3, "places, claims and gains"
+    assert "&" not in text, "nothing is escaped as if it were HTML"
 
 
 @pytest.mark.slow
 def test_a_page_and_its_pictures_are_written_below_the_report(tmp_path):
     """Of a study of one row. The browser opens that of a table."""
     folder = write_report(tmp_path / "hand", is_table=False)
+    written, again = dict[str, bytes](), dict[str, bytes]()
 
-    written = files_of(folder)
+    write_page(folder, written.__setitem__)
+    write_page(folder, again.__setitem__)
 
-    assert files_of(folder) == written, "to the last byte"
-    findings = written.pop("report/findings.md").decode()
-    assert findings.startswith("# hand: what was found\n")
+    assert again == written, "to the last byte"
+    assert written.pop("report/findings.md").startswith(b"# hand: what was found\n")
     page = written.pop("report/index.html").decode()
     assert page.startswith("<!DOCTYPE html>")
     assert page.rstrip().endswith("</html>")
@@ -31,11 +217,3 @@ def test_a_page_and_its_pictures_are_written_below_the_report(tmp_path):
     for name, content in written.items():
         assert f'href="{name.removeprefix("report/")}"' in page
         assert content.startswith(b"\x89PNG" if name.endswith("png") else b"<?xml")
-
-
-def test_a_folder_without_a_report_has_no_page(tmp_path):
-    written: dict[str, bytes] = {}
-
-    with pytest.raises(ValueError, match="there is no report to draw"):
-        write_page(tmp_path, written.__setitem__)
-    assert written == {}

@@ -1,4 +1,4 @@
-"""Which pictures a report gives, and what they are drawn of."""
+"""Which gains are taken apart, which pictures are drawn, and of which numbers."""
 
 from dataclasses import replace
 
@@ -8,33 +8,20 @@ from matplotlib.figure import Figure
 
 from cpaan.report.figures.picture import Picture
 from cpaan.report.page import pictures
-from cpaan.report.page.contents import Ablation, read_contents
-from cpaan.report.page.pictures import draw_searches, draw_sections
-from cpaan.report.page.table_data import make_table_data
-from helpers.report_folders import write_report
+from cpaan.report.page.contents import Ablation
+from cpaan.report.page.pictures import draw_searches, draw_sections, make_splits
+from cpaan.report.page.views import make_views
 
 DRAWN = (
-    "accuracy_against_diversity",
-    "accuracy_against_shots",
-    "cost_of_trials",
-    "differences",
-    "gain_by_idea",
-    "gain_by_neighbours",
-    "gain_steps",
-    "projections",
-    "search_pictures",
+    *("accuracy_against_diversity", "accuracy_against_shots", "cost_of_trials", "differences"),
+    *("gain_by_idea", "gain_by_neighbours", "gain_steps", "projections", "search_pictures"),
     "spectra",
 )
 
 
 @pytest.fixture
-def contents(tmp_path):
-    return read_contents(write_report(tmp_path))
-
-
-@pytest.fixture
 def calls(monkeypatch):
-    """Return what every function that draws was given; nothing is drawn."""
+    """Return the arguments of every function that draws; nothing is drawn."""
     found: dict[str, tuple] = {}
 
     def instead(name: str):
@@ -51,11 +38,25 @@ def calls(monkeypatch):
 
 
 def sections_of(contents):
-    drawn = draw_sections(contents, make_table_data(contents), "cCov-GAN-PN", [])
+    drawn = draw_sections(contents, make_views(contents), "cCov-GAN-PN", [])
     return {name: [picture.name for picture in each] for name, each in drawn.items()}
 
 
-def test_what_the_files_have_is_drawn_and_no_more(contents, calls):
+def without(contents, name):
+    rows = tuple(row for row in contents.rows if row.name != name)
+    return replace(contents, rows=rows, scores=contents.scores[contents.scores["method"] != name])
+
+
+def with_none_in_pn(contents):
+    """Add the same scores as PN has, one lower."""
+    others = contents.scores[contents.scores["method"] == "PN"].assign(method="none-PN")
+    others["top5"] -= 1
+    pn = next(row for row in contents.rows if row.name == "PN")
+    rows = (*contents.rows, replace(pn, name="none-PN", method="none-PN"))
+    return replace(contents, rows=rows, scores=pd.concat([contents.scores, others]))
+
+
+def test_only_pictures_of_existing_files_are_drawn(contents, calls):
     assert sections_of(contents) == {
         "accuracy": ["accuracy-against-shots"],
         "differences": ["differences"],
@@ -64,21 +65,14 @@ def test_what_the_files_have_is_drawn_and_no_more(contents, calls):
         "synthetic": [],
         "searches": ["cost-of-trials"],
     }
-
-
-def test_optional_files_add_their_pictures(contents, calls):
-    frame = pd.DataFrame([{"method": "P-FH"}, {"method": "FI-PN"}, {"method": "FI-PN, real"}])
-    real = pd.DataFrame([{"method": "P-FH, real"}])
-    with_real = pd.concat([frame, real])
-
+    frame = pd.DataFrame({"method": ["P-FH", "FI-PN", "FI-PN, real"]})
+    with_real = pd.concat([frame, pd.DataFrame({"method": ["P-FH, real"]})])
     sections = sections_of(replace(contents, spectra=with_real, projections=frame))
-
     assert sections["synthetic"] == ["projections", "spectra"]
     (drawn,) = calls["spectra"]
     assert drawn["method"].tolist() == ["real", "P-FH"], "FI has a space of its own"
     sections = sections_of(replace(contents, diversity=None, trials={}))
-    assert sections["ablations"] == ["gain-by-neighbours"]
-    assert sections["searches"] == []
+    assert (sections["ablations"], sections["searches"]) == (["gain-by-neighbours"], [])
 
 
 def test_pictures_are_of_the_seeded_draws_and_of_the_table_s_rows(contents, calls):
@@ -87,74 +81,82 @@ def test_pictures_are_of_the_seeded_draws_and_of_the_table_s_rows(contents, call
     scores, head_of, rows = calls["accuracy_against_shots"]
     assert set(scores["draw"]) == {2, 3, 4}
     assert set(scores["method"]) == set(contents.methods)
-    assert head_of["cCov-GAN-PN"] == "centroid"
-    assert rows[0] == "cCov-GAN-PN"
-    _, subject, _, others, shots = calls["differences"]
-    assert subject == "cCov-GAN-PN"
-    assert others == ["none", "copy", "MAML", "PN"]
-    assert shots == [1, 5]
+    assert (head_of["cCov-GAN-PN"], rows[0]) == ("centroid", "cCov-GAN-PN")
+    assert calls["differences"][1] == "cCov-GAN-PN"
+    assert calls["differences"][3:] == (["none", "copy", "MAML", "PN"], [1, 5])
+    # Only generators have a diversity.
+    assert calls["accuracy_against_diversity"][2] == {"copy": "linear", "cCov-GAN-PN": "centroid"}
+    assert calls["accuracy_against_diversity"][3] == 1
 
 
-def test_neighbours_are_held_against_the_same_features_without_augmentation(contents, calls):
+def test_variants_are_compared_with_the_row_that_they_vary_or_no_augmentation(contents, calls):
     sections_of(contents)
-
-    _, labels, head, reference = calls["gain_by_neighbours"]
-    assert labels == {"all base classes": "cCov-GAN-PN: all base classes"}
     # The table has it by centroids, but the variant was scored with the head of its search.
-    assert (head, reference) == ("linear", "PN")
-
-
-def test_neighbours_are_held_against_the_same_embedding_where_it_is_a_row(contents, calls):
-    is_pn = contents.scores["method"] == "PN"
-    scores = pd.concat([contents.scores, contents.scores[is_pn].assign(method="none-PN")])
-
-    sections_of(replace(contents, scores=scores))
-
-    assert calls["gain_by_neighbours"][3] == "none-PN"
-
-
-def test_ideas_are_held_against_the_row_that_they_are_taken_from(contents, calls):
+    _, labels, *compared = calls.pop("gain_by_neighbours")
+    assert labels == {"all base classes": "cCov-GAN-PN: all base classes"}
+    assert compared == ["linear", "PN"]
+    sections_of(with_none_in_pn(contents))
+    assert calls.pop("gain_by_neighbours")[3] == "none-PN", "in the same embedding"
     ablation = Ablation("cCov-GAN-PN", "ideas", "without it")
-    rows = (*contents.table_rows, replace(contents.rows[-1], ablation=ablation))
-
-    sections_of(replace(contents, rows=rows))
-
-    _, labels, head, reference = calls["gain_by_idea"]
+    row = next(row for row in contents.rows if row.ablation)
+    sections_of(replace(contents, rows=(*contents.table_rows, replace(row, ablation=ablation))))
+    _, labels, *compared = calls["gain_by_idea"]
     assert labels == {"without it": "cCov-GAN-PN: all base classes"}
-    assert (head, reference) == ("linear", "cCov-GAN-PN")
+    assert compared == ["linear", "cCov-GAN-PN"]
     assert "gain_by_neighbours" not in calls
 
 
-def test_only_generators_have_a_diversity(contents, calls):
-    sections_of(contents)
-
-    _, _, head_of, shots = calls["accuracy_against_diversity"]
-    assert head_of == {"copy": "linear", "cCov-GAN-PN": "centroid"}
-    assert shots == 1
-
-
-def test_rungs_are_where_trials_were_evaluated_before_their_end(contents, calls):
-    draw_searches(contents, "PN")
-
-    _, name, rungs = calls["search_pictures"]
-    assert (name, rungs) == ("cCov-GAN-PN", [5, 10])
-
-
-def test_a_search_that_stopped_none_early_has_no_rungs(contents, calls):
-    study = contents.studies["cCov-GAN-PN"]
-    config = {**study["config"], "early_stopping": False}
-    studies = {**contents.studies, "cCov-GAN-PN": {**study, "config": config}}
-
-    draw_searches(replace(contents, studies=studies), "PN")
-
-    assert calls["search_pictures"][2] == []
-
-
-def test_searches_say_how_their_trials_ended_and_one_has_files(contents, calls):
+def test_searches_have_rungs_a_summary_and_one_has_files(contents, calls):
     searches = draw_searches(contents, "cCov-GAN-PN")
 
-    assert [(search.name, search.has_files) for search in searches] == [
-        ("PN", False),
-        ("cCov-GAN-PN", True),
-    ]
+    # Trials were evaluated at the rungs, and at their end.
+    assert calls["search_pictures"][1:] == ("cCov-GAN-PN", [5, 10])
+    assert [(s.name, s.has_files) for s in searches] == [("PN", False), ("cCov-GAN-PN", True)]
     assert searches[0].summary == "2 complete, 2 stopped early; best 42.0 on validation"
+    contents.studies["cCov-GAN-PN"]["config"]["early_stopping"] = False
+    draw_searches(contents, "PN")
+    assert calls["search_pictures"][2] == [], "nothing was stopped early"
+
+
+def split_of(contents):
+    (split,) = make_splits(contents, make_views(contents), "cCov-GAN-PN")
+    return split
+
+
+def test_a_gain_starts_at_raw_features_and_the_paper_s_head(contents):
+    split = split_of(contents)
+
+    # Centroids of raw features, then of the embedding, then linear there, then augmented.
+    assert split.start == pytest.approx(30)
+    steps = {step.label: (step.start, step.end, step.difference) for step in split.steps}
+    assert steps == {
+        "representation": (("none", "centroid"), ("PN", "centroid"), pytest.approx(10)),
+        "head": (("PN", "centroid"), ("PN", "linear"), pytest.approx(-7)),
+        "augmentation": (("PN", "linear"), ("cCov-GAN-PN", "linear"), pytest.approx(12)),
+    }
+    assert split.total.difference == pytest.approx(15)
+    # With a row for the embedding of our rows, that is where the augmentation starts.
+    last = split_of(with_none_in_pn(contents)).steps[-1]
+    assert (last.start, last.difference) == (("none-PN", "linear"), pytest.approx(13))
+
+
+def test_controls_stand_beside_rows_of_the_same_features(contents):
+    assert split_of(contents).beside == ()
+    rows = tuple(
+        replace(row, method="cCov-GAN") if row.name == "cCov-GAN-PN" else row
+        for row in contents.table_rows
+    )
+    (step,) = split_of(replace(contents, rows=rows)).beside
+    assert (step.end, step.difference) == (("copy", "linear"), pytest.approx(31 - 32))
+
+
+def test_steps_that_lack_a_score_are_left_out(contents):
+    split = split_of(without(contents, "none"))
+    assert [step.label for step in split.steps] == ["head", "augmentation"]
+    assert split.start == pytest.approx(40)
+    only = contents.scores[contents.scores["head"] == "linear"]
+    split = split_of(replace(contents, scores=only, heads=None))
+    assert [step.label for step in split.steps] == ["representation", "augmentation"]
+    assert split.start == pytest.approx(32)
+    poor = without(contents, "PN")
+    assert make_splits(poor, make_views(poor), "cCov-GAN-PN") == []

@@ -1,34 +1,23 @@
-"""What a GPU does in one pass and PyTorch in several: Triton kernels, and how they are called.
+"""Triton kernels that do in one pass what PyTorch does in several, and when to use them.
 
-`cpaan.gan.fast.pair_ops` and `cpaan.gan.covariance` call them for tensors on a GPU. For all others
-they have the same in plain PyTorch, which is the definition. Sums go over blocks of rows in a fixed
+`cpaan.gan.fast.pair_ops` and `cpaan.gan.covariance` call them for tensors on a GPU. Their plain
+PyTorch code, for all other tensors, is the definition. Sums go over blocks of rows in a fixed
 order: equal inputs have equal results, bit for bit.
 """
 
-from cpaan.gan.fast.kernels.covariances import (
-    eigh,
-    fits,
-    orthonormal,
-    scaled_gram,
-    times_difference,
-    to_halves,
-)
-from cpaan.gan.fast.kernels.pairs import (
-    add_rows,
-    deactivate,
-    log_likelihood_gradient,
-    log_likelihoods,
-)
+from importlib import import_module
+from types import ModuleType
+from typing import Literal
 
-__all__ = [
-    "add_rows",
-    "deactivate",
-    "eigh",
-    "fits",
-    "log_likelihood_gradient",
-    "log_likelihoods",
-    "orthonormal",
-    "scaled_gram",
-    "times_difference",
-    "to_halves",
-]
+import torch
+from torch import Tensor
+
+
+def kernels_for(
+    kind: Literal["pairs", "covariances"], *tensors: Tensor | None
+) -> ModuleType | None:
+    """Return the module of kernels if it can take these tensors: on a GPU, and not in float64."""
+    given = [each for each in tensors if each is not None]
+    if not all(each.is_cuda and each.dtype != torch.float64 for each in given):
+        return None
+    return import_module(f"{__name__}.{kind}")  # only PyTorch for GPUs comes with Triton

@@ -1,11 +1,11 @@
-"""Kernels of `cpaan.gan.covariance`: differences of covariances, and what acts on them most.
+"""Kernels of `cpaan.gan.covariance`: products with differences of covariances, eigenvectors.
 
 Shapes: N = novel classes, L = base classes that each is compared with, D = feature dimension,
 W = columns of a block.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
-# Triton's functions are no Python: their arguments are pointers and numbers on a GPU.
+# Arguments of Triton functions are pointers and numbers on a GPU, which have no Python types.
 
 import torch
 import triton
@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 _MOST_SWEEPS = 8
-_NUMBERS_PER_WARP = 4096  # that it has registers for
+_NUMBERS_PER_WARP = 4096  # that fit into its registers
 
 
 @triton.jit
@@ -31,7 +31,7 @@ def _orthonormal_kernel(
     is_there = (row[:, None] < num_dims) & (column[None, :] < width)
     place = first + row[:, None] * width + column[None, :]
     value = tl.load(block + place, mask=is_there, other=0.0).to(tl.float32)
-    # By the largest entry first: squares of large or small entries leave the range of numbers.
+    # Divided by the largest entry, because squares may leave the range of numbers.
     largest = tl.max(tl.abs(value), axis=0)
     value = value / tl.where(largest > 0, largest, 1.0)[None, :]
     before = tl.sum(value * value, axis=0)
@@ -49,13 +49,9 @@ def _orthonormal_kernel(
 
 
 def orthonormal(block: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return orthonormal columns that span those given; what depends on others becomes zero.
+    """Return orthonormal columns with the span of a block, shape (..., D, W); see `fits`.
 
-    Gram and Schmidt's way, each column taken off all that follow.
-
-    Args:
-        block: Shape (..., D, W); see `fits`.
-        dtype: Of the result.
+    The modified Gram-Schmidt process. Columns that depend on others become zero.
     """
     num_dims, width = block.shape[-2:]
     result = torch.empty(block.shape, dtype=dtype, device=block.device)
@@ -74,7 +70,7 @@ def orthonormal(block: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def fits(num_dims: int, width: int) -> bool:
-    """Return whether a multiprocessor's registers hold a block of so many columns."""
+    """Return whether a block of this size fits into a multiprocessor's registers."""
     return width <= 64 and _padded_size(num_dims, width) <= 16 * _NUMBERS_PER_WARP
 
 
@@ -92,8 +88,8 @@ def _eigh_kernel(matrices, values, vectors, width, most_sweeps, tolerance, WIDTH
     matrix = tl.load(matrices + first + place, mask=is_there, other=0.0)
     is_diagonal = number[:, None] == number[None, :]
     vector = tl.where(is_diagonal, 1.0, 0.0)
-    # Jacobi's rotations of all pairs (i, i + half) at once; then all but the first move on by one
-    # seat, as in a tournament, until each has met each.
+    # Jacobi rotations of all pairs (i, i + half) at once. Then all but the first move by one seat,
+    # as in a round-robin tournament, until every pair has met.
     seat = tl.where(number < half, number - 1, number + 1)
     seat = tl.where(number == 0, 0, tl.where(number == 1, half, seat))
     seat = tl.where(number == WIDTH - 1, half - 1, seat)
@@ -125,7 +121,7 @@ def _eigh_kernel(matrices, values, vectors, width, most_sweeps, tolerance, WIDTH
             vector = rotated + sine[:, None] * tl.gather(vector, other, 0)
         rest = tl.sum(tl.sum(tl.where(is_diagonal, 0.0, matrix * matrix), axis=1), axis=0)
         sweep += 1
-    # Each goes to the place that the number of larger ones says; of equal ones, the first first.
+    # The rank of an eigenvalue is the number of larger ones; ties keep their order.
     size = tl.where(is_diagonal, tl.abs(matrix), 0.0)
     across, down = tl.sum(size, axis=0)[None, :], tl.sum(size, axis=1)[:, None]
     is_before = (across > down) | ((across == down) & (number[None, :] < number[:, None]))
@@ -139,14 +135,14 @@ def _eigh_kernel(matrices, values, vectors, width, most_sweeps, tolerance, WIDTH
 def eigh(matrices: Tensor, tolerance: float = 1e-12) -> tuple[Tensor, Tensor]:
     """Return eigenvalues, the largest in size first, and eigenvectors of small matrices.
 
-    A GPU's own solver makes the processor wait for its verdict, which a recorded step cannot.
+    PyTorch's solver makes the CPU wait for its status, which a CUDA graph cannot.
 
     Args:
         matrices: Symmetric, shape (..., W, W), W up to 64.
-        tolerance: What may be left beside the diagonal, as a share of all squares.
+        tolerance: Share of the squared entries that may stay off the diagonal.
 
     Returns:
-        Shapes (..., V) and (..., W, V), where V is the next power of two: zeros fill up.
+        Shapes (..., V) and (..., W, V), where V is the next power of two, padded with zeros.
     """
     *batch, width, _ = matrices.shape
     padded = max(4, triton.next_power_of_2(width))
@@ -218,14 +214,14 @@ def _times_difference_kernel(
     INNER: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    # Two pairs of a novel class at once: its own covariance is then read half as often.
+    # Two pairs of a novel class at once, so that its covariance is read half as often.
     novel, number = tl.program_id(1), 2 * tl.program_id(2)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inner, column = tl.arange(0, INNER), tl.arange(0, WIDTH)
     is_row, is_column = row[:, None] < num_dims, column[None, :] < width
     size = num_dims * num_dims
     one = novel * num_pairs + number
-    # The last pair of an odd number is computed twice, to the same end.
+    # The last pair of an odd number is computed twice, with the same result.
     two = novel * num_pairs + tl.minimum(number + 1, num_pairs - 1)
     one_class, two_class = tl.load(classes + one), tl.load(classes + two)
     one_base, two_base = base + one_class.to(tl.int64) * size, base + two_class.to(tl.int64) * size
@@ -269,18 +265,15 @@ def times_difference(
 ) -> Tensor:
     """Return (base covariance - other covariance) @ block for pairs that share covariances.
 
-    Products are of half-precision numbers: eleven bits each, as in TF32, at half the bytes.
+    Products are of float16 numbers: eleven bits each, as in TF32, at half the bytes.
 
     Args:
-        base: Covariances as `to_halves` has them, shape (C, D, D).
+        base: Covariances as returned by `to_halves`, shape (C, D, D).
         base_scales: Shape (C,).
-        classes: The first covariance of each pair, shape (N, L).
-        other: The second one, likewise, shape (N, D, D).
+        classes: Position of each pair's first covariance in ``base``, shape (N, L).
+        other: Second covariances, as returned by `to_halves`, shape (N, D, D).
         other_scales: Shape (N,).
-        block: Orthonormal columns, float16, shape (N, L, D, W).
-
-    Returns:
-        Float32, in the shape of the block.
+        block: Orthonormal columns, float16, shape (N, L, D, W); the result is float32.
     """
     num_novel, num_pairs, num_dims, width = block.shape
     result = torch.empty(block.shape, dtype=torch.float32, device=block.device)
@@ -307,8 +300,8 @@ def times_difference(
 
 
 def to_halves(covariances: Tensor) -> tuple[Tensor, Tensor]:
-    """Return covariances in float16, each over its largest entry, and those, shape (batch,)."""
-    # No covariance of two is larger than both variances.
+    """Return covariances in float16, divided by their largest entries, and those, (batch,)."""
+    # The largest entry of a covariance is on its diagonal.
     largest = covariances.diagonal(dim1=-2, dim2=-1).amax(dim=-1)
     largest = largest.clamp(min=torch.finfo(covariances.dtype).tiny)
     return (covariances / largest.view(-1, 1, 1)).half(), largest

@@ -4,7 +4,7 @@ Shapes: R = rows, W = numbers of a row.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
-# Triton's functions are no Python: their arguments are pointers and numbers on a GPU.
+# Arguments of Triton functions are pointers and numbers on a GPU, which have no Python types.
 
 import torch
 import triton
@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 _ACTIVATIONS = {"none": 0, "leaky": 1, "relu": 2}
-_ROWS = 8  # that a program holds at once
+_ROWS = 8  # of a program
 
 
 @triton.jit
@@ -67,7 +67,7 @@ def _add_rows_kernel(
     if ACTIVATION == 1:
         value = tl.where(value > 0, value, NEGATIVE * value)
     if ACTIVATION == 2:
-        value = tl.where(value < 0, 0.0, value)  # and not the maximum, which would hide NaN
+        value = tl.where(value < 0, 0.0, value)  # a maximum would hide NaN
     tl.store(result + own, value.to(result.dtype.element_ty), mask=is_there)
 
 
@@ -83,7 +83,7 @@ def add_rows(
     activation: str = "none",
     slope: float = 0.0,
 ) -> Tensor:
-    """Return activation(scale · (row + sign · (what it shares + added))), shape (R, W).
+    """Return activation(scale · (row + sign · (shared + added))), shape (R, W).
 
     Args:
         rows: Shape (R, W); None: zeros.
@@ -183,18 +183,10 @@ def deactivate(
     slope: float,
     with_sums: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the gradient before an activation, and its sums over groups of rows.
+    """Return the gradient before an activation, (R, W), and its float32 sums, (groups, W).
 
-    Args:
-        gradient: With respect to the outputs, shape (R, W).
-        outputs: Of the activation, of the same shape.
-        activation: "none", "leaky" or "relu".
-        num_groups: Into how many groups of the same size the rows fall, one after the other.
-        slope: Of the leaky ReLU.
-        with_sums: Whether the sums are wanted.
-
-    Returns:
-        Shapes (R, W) and, in float32, (groups, W).
+    The gradient with respect to the outputs and the outputs have shape (R, W). A group is
+    R / num_groups consecutive rows.
     """
     num_rows, width = gradient.shape
     gradient = gradient.contiguous()
@@ -218,7 +210,7 @@ def deactivate(
         HAS_SUMS=with_sums,
         ROWS=8 if with_sums else 16,
         WIDTH=triton.next_power_of_2(width),
-        # Two warps hold a row: a thread has the same columns of all rows, and adds them by itself.
+        # Two warps hold a row: a thread has the same columns of all rows and sums them alone.
         num_warps=2 if with_sums else 8,
     )
     return result, _sum_parts(sums) if with_sums else None
@@ -274,7 +266,7 @@ def _log_likelihood_kernel(
     target = tl.load(targets + row, mask=is_row, other=0).to(tl.int32)
     own = tl.sum(tl.where(column[None, :] == target[:, None], value, 0.0), axis=1)
     weight = tl.load(weights + row, mask=is_row, other=0.0)
-    # Beyond the last row, the first class is read, and may be one that cannot be the answer.
+    # Rows beyond the last read the first class, whose bias may be minus infinity.
     own = tl.where(is_row, own, total)
     tl.store(values + tl.program_id(0), tl.sum(weight * (own - total), axis=0))
     tl.store(totals + row, total, mask=is_row)
@@ -312,7 +304,7 @@ def _log_likelihood_gradient_kernel(
 def log_likelihoods(
     logits: Tensor, biases: Tensor, targets: Tensor, weights: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """See `pair_ops.log_likelihood`; return summands of it, and each row's log of all classes."""
+    """Return summands of `pair_ops.log_likelihood`, and each row's log-sum-exp of its logits."""
     num_rows, width = logits.shape
     num_programs = triton.cdiv(num_rows, _ROWS)
     values = torch.empty(num_programs, dtype=logits.dtype, device=logits.device)
@@ -341,7 +333,7 @@ def log_likelihood_gradient(
     factor: Tensor,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Return ``factor`` times the gradient of the sum of shares with respect to logits."""
+    """Return ``factor`` times the gradient of the log-likelihood with respect to logits."""
     num_rows, width = logits.shape
     result = torch.empty((num_rows, width), dtype=dtype, device=logits.device)
     _log_likelihood_gradient_kernel[(triton.cdiv(num_rows, _ROWS),)](

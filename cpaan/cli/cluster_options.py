@@ -1,0 +1,92 @@
+"""Options and exit statuses of the commands that can run on a cluster."""
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from cpaan.cli.guard import INCOMPLETE, INTERRUPTED
+from cpaan.cli.options import new_progress
+from cpaan.core.remote_paths import is_address
+from cpaan.study.cluster_job import ClusterCommand as ClusterCommand
+from cpaan.study.cluster_job import ClusterJob
+
+
+def add_cluster(group: argparse._ActionsContainer) -> None:
+    """Add ``--cluster`` and ``--stop``."""
+    group.add_argument(
+        "--cluster",
+        metavar="Y",
+        help="run on the cluster of this file, which `ray up` has started: submit the command as a "
+        "job, follow it and download its results; after Ctrl-C or a lost connection, the same "
+        "command follows the job again or downloads what it has finished",
+    )
+    group.add_argument(
+        "--stop", action="store_true", help="with --cluster: stop the job; its results are kept"
+    )
+
+
+def is_for_cluster(options: argparse.Namespace) -> bool:
+    """Return whether the command is to run on a cluster; refuse ``--stop`` without one."""
+    if options.stop and not options.cluster:
+        raise ValueError("--stop needs --cluster; Ctrl-C stops a command that runs here")
+    return bool(options.cluster)
+
+
+def check_study_name(name: str) -> None:
+    """Refuse a name that is not a plain folder name."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", name):
+        raise ValueError(f"a study's name has letters, digits, '.', '_', '+' and '-', got {name!r}")
+
+
+def check_reachable(features: Sequence[str]) -> None:
+    """Refuse relative paths: they name files of this machine, which a cluster cannot read."""
+    for path in features:
+        if not is_address(path) and not Path(path).is_absolute():
+            raise ValueError(
+                f"{path} is a file of this machine: give an address such as s3://bucket/{path}, "
+                "or the absolute path of a folder that all machines of the cluster share"
+            )
+
+
+def run_on_cluster(options: argparse.Namespace, command: ClusterCommand) -> int:
+    """Start the command's job or find it, follow it, download its results.
+
+    Returns:
+        The exit status of the command on the cluster; 1 if it ended without one.
+    """
+    say, study = new_progress(), command.study_name
+    check_study_name(study)
+    job = ClusterJob(Path(options.cluster), command)
+    if options.stop:
+        job.stop()
+        say(f"stopped; everything is kept: --resume {study}")
+        return 0
+    is_new = job.start()
+    say(f"{'sent to' if is_new else 'is already on'} {options.cluster} as {job.name}")
+    say(f"dashboard: ray dashboard {options.cluster}")
+    try:
+        details = job.follow(_write, say)
+    except ValueError as error:
+        raise ValueError(f"{error}; its records are in the storage: --resume {study}") from error
+    except KeyboardInterrupt:
+        say(
+            f"not following any more; the job goes on. The same command with study {study} "
+            "follows it again, and --stop stops it"
+        )
+        return INTERRUPTED
+    status = details.driver_exit_code
+    if status is None:  # stopped, lost with its machine, or not started
+        say(f"the job ended without an exit status: {' '.join((details.message or '').split())}")
+    try:
+        say(f"downloaded {job.download()}/")
+    except ValueError:
+        if status in (0, INCOMPLETE):  # after other statuses there may be nothing to download
+            raise
+    return INCOMPLETE if status is None else status
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()

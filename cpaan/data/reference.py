@@ -1,0 +1,76 @@
+"""A data set by name, for processes that open it themselves."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from cpaan.core.remote_paths import absolute
+from cpaan.data.builtin import builtin_features
+from cpaan.data.cache import open_features
+from cpaan.data.splits import Phase, Split
+from cpaan.data.table import FeatureTable, align_rows
+
+
+@dataclass(frozen=True)
+class DataReference:
+    """The locations of features, their split, and the fingerprint that they must have."""
+
+    features: tuple[str, ...]
+    """Absolute paths or addresses for `cpaan.open_features`; empty: the built-in features."""
+    split: Split
+    fingerprint: str
+    """Of the features, in the order in which they are opened."""
+    in_order_of: tuple[str, ...] = ()
+    """Other features of the same examples, whose row order is used; empty: the file's own."""
+
+    @classmethod
+    def of(
+        cls,
+        table: FeatureTable,
+        split: Split,
+        features: list[str] | None,
+        in_order_of: list[str] | None = None,
+    ) -> Self:
+        """Return the reference of an opened table."""
+        locations, others = (
+            tuple(absolute(location) for location in each or []) for each in (features, in_order_of)
+        )
+        return cls(locations, split, table.fingerprint, others)
+
+    def open(self) -> FeatureTable:
+        """Open the table.
+
+        Raises:
+            ValueError: If the files have changed since the reference was made.
+        """
+        if self.features:
+            table = self._open(self.features)
+            if self.in_order_of:
+                table = align_rows(table, self._open(self.in_order_of))
+        else:
+            table, _ = builtin_features()
+        if table.fingerprint != self.fingerprint:
+            raise ValueError(
+                f"{' '.join(self.features) or 'the built-in data'} changed: the fingerprint is "
+                f"{table.fingerprint} and not {self.fingerprint}"
+            )
+        return table
+
+    def _open(self, locations: tuple[str, ...]) -> FeatureTable:
+        return open_features(*locations, label_names=self.split.label_names)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the reference as JSON-compatible data."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Return the reference that `to_dict` was called on."""
+        names = content["split"]["label_names"]
+        phases = {
+            name: Phase(*(tuple(content["split"][name][kind]) for kind in ("base", "novel")))
+            for name in ("validation", "test")
+        }
+        split = Split(**phases, label_names=None if names is None else tuple(names))
+        others = content.get("in_order_of", ())
+        return cls(tuple(content["features"]), split, content["fingerprint"], tuple(others))

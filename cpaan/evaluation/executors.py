@@ -1,0 +1,172 @@
+"""Executors of parts: in this process, or in a pool of processes. The one on Ray is in `study`."""
+
+import multiprocessing
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cpaan.data.splits import VALIDATION_PHASE
+from cpaan.data.table import FeatureTable
+from cpaan.evaluation.parts import Outcome, Part, PartJob, PartKey, new_part
+from cpaan.evaluation.scoring import draw_phase, run_method
+from cpaan.methods.base import LowShotMethod, Progress
+from cpaan.methods.registry import make_method
+from cpaan.protocol.tasks import LowShotTask, Queries, read_phase
+
+
+@dataclass(eq=False)
+class LocalExecutor:
+    """Runs parts in this process, one after the other; data that they share is read once."""
+
+    checkpoints: Path | None = None
+    """Folder of training checkpoints, which are resumed; None: trainings are not stored."""
+    progress: Progress = lambda message: None
+    tables: dict[str, FeatureTable] = field(default_factory=dict)
+    """Tables that are open already, by fingerprint."""
+    _phases: dict[tuple[str, str], tuple[LowShotTask, Queries]] = field(default_factory=dict)
+
+    def __call__(self, jobs: Mapping[PartKey, PartJob]) -> Iterator[tuple[PartKey, Outcome]]:
+        """Yield every part with its outcome."""
+        for key, job in jobs.items():
+            yield key, _outcome_of(self.run, job)
+
+    def run(self, job: PartJob) -> Part:
+        """Train and score one part."""
+        method = make_method(
+            job.method,
+            job.evaluation,
+            job.training,
+            embedding=job.embedding,
+            folder=self.checkpoints,
+            seed=job.seed,
+            progress=self.progress,
+        )
+        return score_part(job, method, self._read, self.progress)
+
+    def _read(self, job: PartJob, phase: str) -> tuple[LowShotTask, Queries]:
+        key = job.data.fingerprint, phase
+        if key not in self._phases:
+            if job.data.fingerprint not in self.tables:
+                self.tables[job.data.fingerprint] = job.data.open()
+            self._phases[key] = read_phase_of(job, phase, self.tables[job.data.fingerprint])
+        return self._phases[key]
+
+
+def read_phase_of(job: PartJob, phase: str, table: FeatureTable) -> tuple[LowShotTask, Queries]:
+    """Read a phase for a part: with the draws of the job, or with seeded ones on validation.
+
+    The caller has recorded the read of the test phase.
+    """
+    shot_rows = job.shot_rows
+    if phase != job.phase:
+        shot_rows = draw_phase(table, job.data.split, phase, job.evaluation)
+    shots, device = sorted(job.evaluation.shots), torch.device(job.device)
+    return read_phase(table, job.data.split, phase, shot_rows, shots, device, is_noted=True)
+
+
+def score_part(
+    job: PartJob,
+    method: LowShotMethod,
+    read: Callable[[PartJob, str], tuple[LowShotTask, Queries]],
+    progress: Progress = lambda message: None,
+) -> Part:
+    """Fit a method and score it: on the validation phase first, if the job asks for that."""
+    name, seed, config = job.row, job.seed, job.evaluation
+    validation = None
+    if job.scores_validation:
+        progress(f"{name}: choosing priors on the validation phase")
+        task, queries = read(job, VALIDATION_PHASE)
+        validation, _ = run_method(name, method, seed, task, queries, config, progress)
+    task, queries = read(job, job.phase)
+    config = config.with_overrides({"num_draws": len(job.shot_rows)})
+    scores, diversity = run_method(name, method, seed, task, queries, config, progress)
+    if validation is None:
+        validation = scores[:0]
+    return new_part(scores, diversity, validation, origin=method.origin)
+
+
+@dataclass(frozen=True)
+class ProcessExecutor:
+    """Runs parts in a pool of processes, which share the CPU cores and the GPU, if one is used."""
+
+    num_processes: int
+    local: LocalExecutor
+    """Runs the parts where one process is enough."""
+
+    def __call__(self, jobs: Mapping[PartKey, PartJob]) -> Iterator[tuple[PartKey, Outcome]]:
+        """Yield every part with its outcome when it ends.
+
+        Raises:
+            ValueError: If a process died.
+        """
+        if self.num_processes == 1 or len(jobs) < 2:
+            yield from self.local(jobs)
+            return
+        # A process that has used a GPU cannot be forked.
+        context = multiprocessing.get_context("spawn")
+        messages = context.Queue()
+        listener = threading.Thread(target=self._listen, args=(messages,), daemon=True)
+        listener.start()
+        executor = ProcessPoolExecutor(
+            min(self.num_processes, len(jobs)),
+            mp_context=context,
+            initializer=_initialise,
+            initargs=(
+                self.local.checkpoints,
+                messages,
+                max(1, torch.get_num_threads() // self.num_processes),
+            ),
+        )
+        try:
+            running: dict[Future[Part], PartKey] = {
+                executor.submit(_run, job): key for key, job in jobs.items()
+            }
+            while running:
+                ended, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    yield running.pop(future), _outcome_of(future.result)
+        except BrokenProcessPool as error:
+            raise ValueError(
+                "a process died, perhaps of a lack of memory; finished parts are kept: run the "
+                "same command again to resume"
+            ) from error
+        except BaseException:  # after an error or Ctrl-C nobody waits for the other processes
+            for process in list(executor._processes.values()):
+                process.terminate()
+            raise
+        finally:
+            executor.shutdown(cancel_futures=True)
+            messages.put(None)
+            # The timeout is for a process that died while it wrote a message.
+            listener.join(timeout=2)
+
+    def _listen(self, messages: Any) -> None:
+        while (message := messages.get()) is not None:
+            self.local.progress(message)
+
+
+def _outcome_of(run: Callable[..., Part], *arguments: Any) -> Outcome:
+    try:
+        return run(*arguments)
+    except ValueError as error:  # such as a training that diverged: other parts continue
+        return error
+
+
+_local: LocalExecutor | None = None  # of a process of the pool
+
+
+def _initialise(checkpoints: Path | None, messages: Any, num_threads: int) -> None:
+    global _local
+    torch.set_num_threads(num_threads)
+    _local = LocalExecutor(checkpoints, messages.put)
+
+
+def _run(job: PartJob) -> Part:
+    assert _local is not None, "the pool has initialised this process"
+    return _local.run(job)

@@ -1,0 +1,198 @@
+"""Parts of an evaluation: what is measured at a time, its result, and the cache of results."""
+
+import hashlib
+import io
+import json
+import re
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import pandas as pd
+import torch
+
+from cpaan.core.provenance import commit, describe_run
+from cpaan.core.remote_paths import RemotePath
+from cpaan.core.settings import Settings
+from cpaan.data.reference import DataReference
+from cpaan.data.splits import TEST_PHASE, VALIDATION_PHASE, ShotRows
+from cpaan.methods.base import Progress
+from cpaan.protocol.config import EvaluationConfig
+from cpaan.representation.config import EmbeddingConfig
+
+
+class PartKey(NamedTuple):
+    """Identifies a part within one evaluation."""
+
+    row: str
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class PartJob:
+    """One row of a table with one training seed: everything that decides its scores."""
+
+    row: str
+    """Name of the row in the table."""
+    method: str
+    training: Settings
+    embedding: EmbeddingConfig | None
+    """Settings of the embedding that the method works in, if it works in one."""
+    evaluation: EvaluationConfig
+    seed: int
+    data: DataReference
+    phase: str
+    shot_rows: ShotRows
+    """Draws of the phase, shape (draws, novel classes, shots)."""
+    scores_validation: bool = False
+    """Whether the validation phase is scored too, to choose priors and heads there."""
+    is_illustrated: bool = False
+    """Whether spectra and projections of synthetic examples are computed too."""
+    device: str = "cpu"
+
+    @property
+    def key(self) -> PartKey:
+        """Return the name of the row and the seed."""
+        return PartKey(self.row, self.seed)
+
+    def describe(self) -> dict[str, Any]:
+        """Return everything that decides the result, the commit included, for JSON."""
+        split = self.data.split
+        return {
+            "row": self.row,
+            "method": self.method,
+            "training": self.training.to_dict(),
+            "embedding": None if self.embedding is None else self.embedding.to_dict(),
+            # Other seeds of the same evaluation do not matter.
+            "evaluation": {**self.evaluation.to_dict(), "seed": None, "num_seeds": None},
+            "seed": self.seed,
+            "features": self.data.fingerprint,
+            "classes": [asdict(split.phase(name)) for name in (VALIDATION_PHASE, TEST_PHASE)],
+            "phase": self.phase,
+            "shots": hashlib.sha256(self.shot_rows.tobytes()).hexdigest()[:16],
+            "scores_validation": self.scores_validation,
+            "is_illustrated": self.is_illustrated,
+            "device": torch.device(self.device).type,
+            "commit": commit(),
+            "fields": Part._fields,  # parts of a version with other fields are not read
+        }
+
+
+class Part(NamedTuple):
+    """The result of a part."""
+
+    scores: pd.DataFrame
+    """One line for each head, column, number of shots, draw and prior."""
+    diversity: pd.DataFrame
+    validation: pd.DataFrame
+    """Scores on the validation phase; empty unless the job asks for them."""
+    spectra: pd.DataFrame
+    projections: pd.DataFrame
+    origin: dict[str, Any] | None
+    """The checkpoint that the training was resumed from, if it was."""
+    run: dict[str, str]
+    """Command, commit and time, from `describe_run`."""
+
+
+Outcome = Part | ValueError
+"""The result of a part, or the reason why it has none."""
+Execute = Callable[[Mapping[PartKey, PartJob]], Iterator[tuple[PartKey, Outcome]]]
+"""Runs parts, and yields each with its outcome when it ends."""
+
+
+class PartCache:
+    """Results in a folder, one ZIP file for each.
+
+    The file name contains a digest of everything that decides the result. A part of other settings,
+    other data or another commit is therefore never found.
+    """
+
+    def __init__(self, folder: RemotePath) -> None:
+        self._folder = folder
+
+    def read(self, job: PartJob) -> Part | None:
+        """Return the cached result; None if there is none or the file is damaged."""
+        content = self._path(job).read_if_exists()
+        if content is None:
+            return None
+        try:
+            with zipfile.ZipFile(io.BytesIO(content)) as archive:
+                values = {name: archive.read(name) for name in Part._fields}
+            found: dict[str, Any] = {
+                name: json.loads(value) if name in ("origin", "run") else _read_frame(value)
+                for name, value in values.items()
+            }
+        except (ValueError, KeyError, OSError, zipfile.BadZipFile):
+            return None
+        return Part(**found)
+
+    def write(self, job: PartJob, part: Part) -> None:
+        """Store a result."""
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            for name, value in part._asdict().items():
+                is_frame = isinstance(value, pd.DataFrame)
+                archive.writestr(
+                    name, value.to_parquet(index=False) if is_frame else json.dumps(value)
+                )
+        self._path(job).write(buffer.getvalue())
+
+    def delete(self, job: PartJob) -> None:
+        """Remove a result, if it is there."""
+        self._path(job).delete()
+
+    def _path(self, job: PartJob) -> RemotePath:
+        text = json.dumps(job.describe(), sort_keys=True)
+        row = re.sub("[^A-Za-z0-9+]+", "-", job.row)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        return self._folder / f"{row}-seed{job.seed}-{digest}.zip"
+
+
+def run_parts(
+    jobs: Mapping[PartKey, PartJob],
+    execute: Execute,
+    cache_of: Callable[[PartJob], PartCache | None],
+    progress: Progress,
+) -> dict[PartKey, Outcome]:
+    """Run all parts that are not cached, and cache their results.
+
+    Args:
+        jobs: The parts by their keys.
+        execute: How they are run: in this process, in several, or on Ray.
+        cache_of: Returns the cache of a part; None: the part is not cached.
+        progress: Called with a line for each part.
+
+    Returns:
+        The outcome of each part, in the order of ``jobs``. Parts are missing if ``execute`` stopped
+        before them.
+    """
+    found: dict[PartKey, Outcome] = {}
+    for key, job in jobs.items():
+        cache = cache_of(job)
+        part = None if cache is None else cache.read(job)
+        if part is not None:
+            found[key] = part
+    if found:
+        progress(f"{len(found)} of {len(jobs)} parts were measured before")
+    missing = {key: job for key, job in jobs.items() if key not in found}
+    for key, outcome in execute(missing):
+        found[key] = outcome
+        reason = f"no scores: {outcome}" if isinstance(outcome, ValueError) else "done"
+        progress(f"{key.row}, seed {key.seed}: {reason} ({len(found)} of {len(jobs)})")
+        cache = cache_of(jobs[key])
+        if cache is not None and isinstance(outcome, Part):
+            cache.write(jobs[key], outcome)
+    return {key: found[key] for key in jobs if key in found}
+
+
+def new_part(
+    scores: pd.DataFrame, diversity: pd.DataFrame, validation: pd.DataFrame, **others: Any
+) -> Part:
+    """Return a result of this process, without illustrations unless they are given."""
+    empty = {"spectra": pd.DataFrame(), "projections": pd.DataFrame(), "origin": None}
+    return Part(scores, diversity, validation, **{**empty, **others}, run=describe_run())
+
+
+def _read_frame(content: bytes) -> pd.DataFrame:
+    return pd.read_parquet(io.BytesIO(content))

@@ -1,0 +1,314 @@
+"""Analogies between clusters of base classes: a is to b as c is to d.
+
+Base classes are clustered by k-means, many classes at a time. An analogy joins two clusters a and b
+of one class with the two clusters c and d of any other class whose difference has the most similar
+direction: the largest cosine of b - a and d - c. All pairs are compared, and the answer is that of
+float64, at a fraction of the cost of multiplying all differences:
+
+* The cosine of (a, b) and (d, c) is minus that of (a, b) and (c, d). Unordered pairs suffice, a
+  quarter of the work; an ordered pair's best is that of the largest size, turned where the sign
+  says so.
+* Differences of a class of M clusters lie in the M dimensions that its own clusters span.
+  Products of clusters with bases of these spaces, in float64, cost (C M)² D; cosines are then
+  products over min(M, D) numbers and no longer over D.
+* These are only to find the classes where the best may be: float16 on a GPU, float32 on a CPU. How
+  far off they can be is known, so that the few classes within twice of that are looked at again,
+  in float64, by four products of clusters for each cosine.
+
+Time grows as (C M)² D + (C M² / 2)² min(M, D). Memory: a block of cosines, of bounded size;
+C M² / 2 unit differences of min(M, D) numbers; C M D numbers in float64, three times. For
+ImageNet's 389 classes of 100 clusters in 512 dimensions these are 1, 0.4 and 0.5 GB; their 3.7e12
+cosines at once would be 7,400.
+
+Shapes: C = base classes, M = clusters of a class, D = feature dimension, P = unordered pairs of
+clusters, K = dimensions of a class's own space, R = rows of the largest class.
+"""
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize, pad
+
+from cpaan.protocol.tasks import BaseSet
+
+_BLOCK_BYTES = {"cpu": 2**22, "cuda": 2**30}  # on a CPU, what a cache holds
+_DTYPES = {"cpu": torch.float32, "cuda": torch.half}
+_ALIGNED = 8  # a GPU multiplies matrices of odd sizes slowly
+_LEAST_LENGTH = 1e-5  # of a difference, in units of the largest distance to the class's middle
+
+
+class Clusters(NamedTuple):
+    """Centroids of all base classes."""
+
+    centroids: Tensor  # (C, M, D), float32; zeros beyond a class's count
+    counts: Tensor  # (C,) clusters of each class: M, or its rows where those are fewer
+
+
+def cluster_classes(
+    base: BaseSet,
+    num_clusters: int,
+    rng: torch.Generator,
+    *,
+    num_iterations: int = 20,
+    start: Literal["rows", "sphere"] = "rows",
+    block_bytes: int | None = None,
+) -> Clusters:
+    """Cluster the rows of every base class by k-means, many classes at a time.
+
+    Clusters start at random rows of the class; or at random points at distance one from zero, and
+    after the first iteration those that no row is nearest to become random rows. A class with fewer
+    rows than clusters has a cluster for each. Blocks of classes take ``block_bytes`` of memory.
+    """
+    device = base.features.device
+    block_bytes = block_bytes or _BLOCK_BYTES[device.type]
+    num_classes, num_rows = len(base.counts), int(base.counts.max())
+    num_dims, num_clusters = base.features.shape[1], min(num_clusters, num_rows)
+    counts = base.counts.clamp(max=num_clusters)
+    # All that is random comes before the blocks, which then change nothing.
+    keys = torch.rand((num_classes, num_rows), generator=rng)
+    keys = keys.to(device).masked_fill(beyond(base.counts, num_rows), math.inf)
+    chosen = keys.topk(num_clusters, largest=False).indices
+    directions = None
+    if start == "sphere":
+        shape = (num_classes, num_clusters, num_dims)
+        directions = normalize(torch.randn(shape, generator=rng), dim=-1)
+
+    per_class = 4 * num_rows * (2 * num_dims + 3 * num_clusters)
+    centroids = []
+    for classes in torch.arange(num_classes, device=device).split(max(1, block_bytes // per_class)):
+        places = torch.arange(num_rows, device=device).expand(len(classes), -1)
+        places = places.minimum(base.counts[classes, None] - 1)
+        rows = base.features[base.first_row[classes, None] + places].float()
+        middle = base.prototypes[classes].float().unsqueeze(1)
+        rows = rows - middle  # distances of points that are far from zero keep their digits
+        starts = rows.gather(1, chosen[classes].unsqueeze(-1).expand(-1, -1, num_dims))
+        num_rows_of, counts_of = base.counts[classes], counts[classes]
+        if directions is None:
+            found = lloyd(rows, num_rows_of, starts, counts_of, num_iterations)
+        else:
+            drawn = directions[classes.cpu()].to(device) - middle
+            means, sizes = _step(rows, num_rows_of, drawn, counts_of)
+            starts = torch.where(sizes > 0, means, starts)
+            found = lloyd(rows, num_rows_of, starts, counts_of, num_iterations - 1)
+        is_none = beyond(counts[classes], num_clusters).unsqueeze(-1)
+        centroids.append((found + middle).masked_fill(is_none, 0.0))
+    return Clusters(torch.cat(centroids), counts)
+
+
+def lloyd(
+    rows: Tensor, num_rows: Tensor, centroids: Tensor, counts: Tensor, num_iterations: int
+) -> Tensor:
+    """Move centroids (C, M, D) to the means of the rows (C, R, D) that are nearest to them.
+
+    A centroid that has no row stays where it is. Of R and M, a class has its ``num_rows`` rows and
+    its ``counts`` clusters, shape (C,).
+    """
+    for _ in range(num_iterations):
+        means, sizes = _step(rows, num_rows, centroids, counts)
+        centroids = torch.where(sizes > 0, means, centroids)
+    return centroids
+
+
+def _step(
+    rows: Tensor, num_rows: Tensor, centroids: Tensor, counts: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return means of the rows that are nearest to each centroid, and how many, (C, M, 1)."""
+    squares = centroids.square().sum(dim=-1)
+    squares = squares.masked_fill(beyond(counts, centroids.shape[1]), math.inf)
+    nearest = torch.baddbmm(squares.unsqueeze(1), rows, centroids.mT, alpha=-2).argmin(dim=-1)
+    is_row = ~beyond(num_rows, rows.shape[1])
+    members = rows.new_zeros((*rows.shape[:2], centroids.shape[1]))
+    members.scatter_(2, nearest.unsqueeze(-1), is_row.unsqueeze(-1).to(rows.dtype))
+    sizes = members.sum(dim=1).unsqueeze(-1)
+    # A product, and not sums in whatever order: the same every time on a GPU, too.
+    return (members.mT @ rows) / sizes.clamp(min=1), sizes
+
+
+def beyond(counts: Tensor, size: int) -> Tensor:
+    """Return which of so many places are beyond a class's count, shape (C, size)."""
+    return torch.arange(size, device=counts.device) >= counts.unsqueeze(1)
+
+
+class Analogies(NamedTuple):
+    """For every class and pair of its clusters, the most similar pair of another class.
+
+    Pairs are unordered, a before b; what holds for (b, a) is the same the other way round: (d, c).
+    """
+
+    first: Tensor  # (P,) a, int16
+    second: Tensor  # (P,) b, int16
+    classes: Tensor  # (C, P) whose clusters c and d are, int32
+    third: Tensor  # (C, P) c, int16
+    fourth: Tensor  # (C, P) d, int16
+    cosines: Tensor  # (C, P) of b - a and d - c, float32; zero where a and b are the same
+
+
+@torch.no_grad()
+def mine_analogies(
+    clusters: Clusters,
+    *,
+    most_pairs: int | None = None,
+    rng: torch.Generator | None = None,
+    block_bytes: int | None = None,
+    dtype: torch.dtype | None = None,
+) -> Analogies:
+    """Find the best analogy of every pair of clusters, as float64 would; see above.
+
+    Of several that are equally good, the class that comes first has the analogy.
+
+    Args:
+        clusters: Of all base classes.
+        most_pairs: Look at so many random pairs of each class only; None: at all.
+        rng: Decides the random pairs; on the CPU.
+        block_bytes: Of memory for cosines at a time.
+        dtype: Of the first look at all cosines.
+    """
+    centroids, counts = clusters
+    device = centroids.device
+    num_classes, num_clusters, _ = centroids.shape
+    if num_classes < 2 or num_clusters < 2:
+        raise ValueError(
+            f"analogies need two classes and two clusters, got {num_classes} and {num_clusters}"
+        )
+    pairs = torch.combinations(torch.arange(num_clusters)).T  # (2, P)
+    if most_pairs is not None and most_pairs < pairs.shape[1]:
+        if rng is None:
+            raise ValueError(f"{most_pairs} random pairs of {pairs.shape[1]} need an rng")
+        # The same places for all classes: which cluster of a class has which place is random.
+        chosen = torch.randperm(pairs.shape[1], generator=rng)[:most_pairs]
+        pairs = pairs[:, chosen.sort().values]
+    num_pairs = pairs.shape[1]
+    search = _Search(
+        centroids,
+        counts,
+        # A cluster and itself fill up: their difference is zero, and so is every cosine.
+        pad(pairs, (0, -num_pairs % _ALIGNED)).to(device),
+        dtype or _DTYPES[device.type],
+        block_bytes or _BLOCK_BYTES[device.type],
+    )
+    found = [search.best_of(number) for number in range(num_classes)]
+    classes, places, cosines = (
+        torch.stack(each)[:, :num_pairs] for each in zip(*found, strict=True)
+    )
+    first, second = pairs.to(device)
+    is_turned = cosines < 0
+    return Analogies(
+        first.short(),
+        second.short(),
+        classes.int(),
+        torch.where(is_turned, second[places], first[places]).short(),
+        torch.where(is_turned, first[places], second[places]).short(),
+        cosines.abs().float(),
+    )
+
+
+class _Search:
+    """All that is computed once, and the search for one class's analogies."""
+
+    def __init__(
+        self,
+        centroids: Tensor,
+        counts: Tensor,
+        pairs: Tensor,
+        dtype: torch.dtype,
+        block_bytes: int,
+    ) -> None:
+        num_classes, num_clusters, _ = centroids.shape
+        self._first, self._second = pairs
+        self._block_bytes = block_bytes
+        # From each class's middle, which changes no difference.
+        is_none = beyond(counts, num_clusters).unsqueeze(-1)
+        wide = centroids.double().masked_fill(is_none, 0.0)
+        wide = wide - wide.sum(dim=1, keepdim=True) / counts.view(-1, 1, 1)
+        self._centroids = wide.masked_fill(is_none, 0.0)
+        basis = torch.linalg.qr(self._centroids.mT).Q
+        self._basis = pad(basis, (0, -basis.shape[-1] % _ALIGNED))  # (C, D, K)
+
+        shape = (num_classes, pairs.shape[1])
+        self._inverse = centroids.new_zeros(shape, dtype=torch.float64)  # of lengths; or zero
+        self._units = centroids.new_zeros((*shape, self._basis.shape[-1]), dtype=dtype)
+        for number, (own, its_basis) in enumerate(zip(self._centroids, self._basis, strict=True)):
+            difference = self._differences(own @ its_basis)
+            length = torch.linalg.vector_norm(difference, dim=-1)
+            radius = torch.linalg.vector_norm(own, dim=-1).amax()
+            is_pair = (self._second < counts[number]) & (length > _LEAST_LENGTH * radius)
+            inverse = torch.where(is_pair, 1 / length, 0.0)
+            self._inverse[number] = inverse
+            self._units[number] = difference * inverse.unsqueeze(-1)
+
+        # A product of two vectors no longer than one, rounded to a relative u each, is off by 2u at
+        # most (Cauchy and Schwarz), and by one more where it is rounded itself. The others are for
+        # numbers too small for float16, and for libraries that round sums of parts. Sums of K
+        # products in float32 add K of its rounding errors, doubled for a GPU, which cuts.
+        unit = torch.finfo(dtype).eps / 2
+        error = 8 * unit + 2 * self._basis.shape[-1] * torch.finfo(torch.float32).eps
+        self._tolerance = 2 * error
+
+    def best_of(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return class, pair and signed cosine of each of a class's pairs' best, shape (P,)."""
+        maxima = self._maxima(number)  # (C, P)
+        maxima[number] = -math.inf
+        is_candidate = maxima >= maxima.amax(dim=0) - self._tolerance
+        is_candidate &= self._inverse[number] > 0
+        classes, rows = is_candidate.nonzero(as_tuple=True)  # in the order of classes
+        places, cosines = self._exact(number, classes, rows)
+
+        best = torch.zeros_like(self._inverse[number])
+        best.scatter_reduce_(0, rows, cosines.abs(), "amax")
+        candidates = torch.arange(len(rows), device=rows.device)
+        candidates = candidates.masked_fill(cosines.abs() < best[rows], len(rows))
+        winner = torch.full_like(best, len(rows), dtype=torch.long)
+        winner.scatter_reduce_(0, rows, candidates, "amin")
+        # What has no candidate takes from the end: no class, no pair, and a cosine of zero.
+        classes, places, cosines = (pad(each, (0, 1)) for each in (classes, places, cosines))
+        return classes[winner], places[winner], cosines[winner]
+
+    def _maxima(self, number: int) -> Tensor:
+        """Return about the largest cosine, by size, with each class's pairs, shape (C, P)."""
+        num_classes, num_pairs, num_dims = self._units.shape
+        inverse = self._inverse[number].unsqueeze(-1)
+        projected = self._centroids[number] @ self._basis  # (C, M, K)
+        maxima = torch.empty_like(self._inverse, dtype=torch.float32)
+        itemsize = self._units.element_size()
+        per_row = itemsize * num_pairs + (24 + itemsize) * num_dims
+        num_rows = min(num_pairs, max(1, self._block_bytes // per_row))
+        num_others = max(1, self._block_bytes // (per_row * num_rows))
+        for start in range(0, num_pairs, num_rows):
+            rows = slice(start, start + num_rows)
+            for first_class in range(0, num_classes, num_others):
+                others = slice(first_class, first_class + num_others)
+                left = self._differences(projected[others], rows) * inverse[rows]
+                cosines = left.to(self._units.dtype) @ self._units[others].mT  # (others, rows, P)
+                maxima[others, rows] = _largest(cosines)
+        return maxima
+
+    def _exact(self, number: int, classes: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the best pair of some classes for some pairs of this one, and signed cosines."""
+        products = self._centroids[number] @ self._centroids.mT  # (C, M, M)
+        parts = []
+        per_candidate = 24 * self._inverse.shape[1]
+        count = max(1, self._block_bytes // per_candidate)
+        for its_classes, its_rows in zip(classes.split(count), rows.split(count), strict=True):
+            across = products[its_classes, self._first[its_rows]]
+            across -= products[its_classes, self._second[its_rows]]
+            cosines = across[:, self._first]
+            cosines -= across[:, self._second]
+            cosines *= self._inverse[its_classes]
+            place = cosines.abs().argmax(dim=1)
+            value = cosines.gather(1, place.unsqueeze(1)).squeeze(1)
+            parts.append((place, value * self._inverse[number, its_rows]))
+        places, values = zip(*parts, strict=True) if parts else ((rows,), (rows.double(),))
+        return torch.cat(places), torch.cat(values)
+
+    def _differences(self, points: Tensor, pairs: slice = slice(None)) -> Tensor:
+        """Return differences of pairs of points, shape (..., pairs, dims)."""
+        return points[..., self._first[pairs], :] - points[..., self._second[pairs], :]
+
+
+def _largest(values: Tensor) -> Tensor:
+    """Return the largest size along the last dimension; what is given may be overwritten."""
+    if values.is_cuda:  # where this reads once and writes nothing between
+        return torch.linalg.vector_norm(values, ord=math.inf, dim=-1)
+    return values.abs_().amax(dim=-1)

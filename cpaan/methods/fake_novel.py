@@ -1,0 +1,163 @@
+"""Cosine classifiers whose weights for novel classes are generated, learnt by fake-novel episodes.
+
+An episode takes some base classes for novel: of these only a few shots are shown, while the others
+keep their weights. Queries of both are classified among both. What differs between the methods that
+learn this way, how weights are made from shots, is a `WeightLearner`.
+
+Shapes: D = feature dimension, C = all base classes, B = base classes at hand, N = novel classes,
+K = shots, P = problems, Q = queries.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize
+
+from cpaan.methods.base import MetaLearned
+from cpaan.protocol.config import OWN
+from cpaan.protocol.tasks import BaseSet, LowShotTask
+from cpaan.training.few_shot_episodes import FewShotEpisodes
+from cpaan.training.layers import drop
+from cpaan.training.learning import (
+    EpisodeRngs,
+    EpisodeSettings,
+    Learner,
+    LearningRun,
+    LearningSettings,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FakeNovelSettings(EpisodeSettings, LearningSettings):
+    """What an episode consists of, and what the cosine classifier sees."""
+
+    num_ways: int = 400
+    """Classes of an episode, fake-novel and base; all base classes where there are fewer."""
+    novel_share: float = 250 / 389
+    """Share of an episode's classes that are taken for novel; at least one is, and one is not."""
+    num_queries: int = 6
+    """Queries of a class, fake-novel or base."""
+    centred: bool = True
+    """Whether features are seen from the mean of the base prototypes: after a ReLU they lie in one
+    corner of the space, where all angles are small."""
+    cosine_scale: float = 10.0
+    """What cosines are multiplied by at the start; it is learnt."""
+    dropout: float = 0.0
+    """Share of numbers of an example that is left out in training."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._refuse_unless_positive("cosine_scale")
+        if not 0 < self.novel_share < 1:
+            raise ValueError(f"novel_share must be above 0 and below 1, got {self.novel_share}")
+        self._refuse_unless_below_one("dropout")
+
+
+C = TypeVar("C", bound=FakeNovelSettings)
+
+
+class FakeNovelEpisode(NamedTuple):
+    """Directions of base examples, some of classes that are taken for novel."""
+
+    base: Tensor  # (B,) positions of the classes that stay base
+    novel: Tensor  # (N,) positions of the classes that are taken for novel
+    supports: Tensor  # (N, K, D)
+    queries: Tensor  # (Q, D) of both
+    labels: Tensor  # (Q,) base classes first, then novel ones
+
+
+def cosine_scores(queries: Tensor, weights: Tensor, scale: Tensor | float = 1.0) -> Tensor:
+    """Return scaled cosines, shape (..., Q, classes); neither weights nor queries may be zero."""
+    return scale * normalize(queries, dim=-1) @ normalize(weights, dim=-1).mT
+
+
+class WeightLearner(Learner):
+    """A cosine classifier of base classes that are known well, and of novel ones."""
+
+    _config: FakeNovelSettings
+    centre: Tensor
+
+    def __init__(self, base: BaseSet, config: FakeNovelSettings) -> None:
+        super().__init__()
+        self._config = config
+        self._episodes = FewShotEpisodes(base, config)
+        base.check_finite()
+        centre = base.prototypes.mean(dim=0).float()
+        self.register_buffer("centre", centre if config.centred else torch.zeros_like(centre))
+        self.log_scale = nn.Parameter(torch.tensor(math.log(config.cosine_scale)))
+        num_classes = min(config.num_ways, len(base.counts))
+        wanted = round(config.novel_share * num_classes)
+        self._num_novel = min(max(1, wanted), num_classes - 1)
+
+    def directions(self, features: Tensor) -> Tensor:
+        """Return features of any shape (..., D) as the classifier sees them, of length one."""
+        return normalize(features.float() - self.centre, dim=-1)
+
+    def class_directions(self, base: BaseSet) -> Tensor:
+        """Return the directions of base classes' mean directions, shape (C, D), on the CPU."""
+        means = [self.directions(rows).mean(dim=0) for rows in base.by_class()]
+        return normalize(torch.stack(means), dim=-1).cpu()
+
+    @abstractmethod
+    def weights(self, base: Tensor, supports: Tensor, rng: torch.Generator | None = None) -> Tensor:
+        """Return the weights of base classes, then of novel ones, shape (B + N, D).
+
+        Args:
+            base: Positions of base classes in the order of names, shape (B,).
+            supports: Directions of the novel classes' shots, shape (N, K, D).
+            rng: For the noise of training; None: without.
+        """
+
+    def scores(self, queries: Tensor, weights: Tensor) -> Tensor:
+        """Return logits, shape (..., Q, classes), of directions (Q, D) by weights."""
+        return cosine_scores(queries, weights, self.log_scale.exp())
+
+    def draw(self, rngs: EpisodeRngs) -> FakeNovelEpisode:
+        """Draw an episode with one of the configured numbers of shots."""
+        episode = self._episodes.draw_next(rngs)
+        novel, base = episode.classes.tensor_split([self._num_novel])
+        # The classes that were drawn first are novel, but their outputs stand behind the others.
+        labels = (episode.labels - self._num_novel) % len(episode.classes)
+        share = self._config.dropout
+        return FakeNovelEpisode(
+            base,
+            novel,
+            drop(self.directions(episode.supports[: self._num_novel]), share, rngs.device),
+            drop(self.directions(episode.queries), share, rngs.device),
+            labels,
+        )
+
+    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
+        """Return the cross-entropy of an episode's queries among all of its classes."""
+        episode = self.draw(rngs)
+        weights = self.weights(episode.base, episode.supports, rngs.device)
+        return [cross_entropy(self.scores(episode.queries, weights), episode.labels)]
+
+
+class GeneratedWeights(MetaLearned[C]):
+    """A cosine classifier with generated weights; its learner is a `WeightLearner`."""
+
+    @torch.no_grad()
+    def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
+        """Generate the weights of every problem, with the help of all base classes."""
+        assert isinstance(run.learner, WeightLearner)
+        self._learner = run.learner
+        in_order = torch.arange(len(task.base.counts), device=task.device)
+        columns = task.columns_from(task.base.order)
+        shots = self._learner.directions(task.shots)
+        # One by one: attention or messages of one problem take some hundred megabytes at most.
+        weights = [
+            self._learner.weights(in_order, shots[problem.draw, :, : problem.num_shots])
+            for problem in task.problems
+        ]
+        self._weights = torch.stack(weights)[:, columns]
+
+    @torch.no_grad()
+    def predict(self, queries: Tensor) -> Mapping[str, Tensor]:
+        """Return logits."""
+        return {OWN: self._learner.scores(self._learner.directions(queries), self._weights)}

@@ -1,1 +1,0 @@
-"""What several baselines share, or what is too much for the file of one."""

@@ -1,0 +1,175 @@
+"""Table 1 as data: a view for every rule for heads, metric and kind of draws; and comparisons.
+
+The page only chooses among them: ranks are decided here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isnan
+from typing import Any
+
+import pandas as pd
+
+from cpaan.methods.registry import ROWS
+from cpaan.methods.table_row import TableRow
+from cpaan.protocol.config import HEADS, OWN
+from cpaan.protocol.statistics import summarise
+from cpaan.report.page.contents import Contents
+from cpaan.report.table_one import (
+    Cells,
+    differences_to,
+    heads_by_paper,
+    heads_by_validation,
+    printed_cells,
+    ranked_cells,
+    with_heads,
+)
+from cpaan.report.tables import TITLES, Cell, side_of
+
+COLUMNS = {**TITLES, "base": "Base", "novel_joint": "Joint", "all_prior": "With prior"}
+MEANINGS = {
+    "novel": "novel classes among themselves",
+    "all": "novel and base classes among all",
+    "base": "base classes among themselves",
+    "novel_joint": "novel classes among all",
+    "all_prior": "among all, with a prior on novel classes that validation chose",
+}
+METRICS = {"top5": "Top-5", "top1": "Top-1"}
+PAPER, VALIDATION = "paper", "validation"
+_HEADS = {head: head for head in (*HEADS, OWN)}
+RULES = {PAPER: "the paper’s rule", VALIDATION: "chosen on validation", **_HEADS}
+SEEDED, FIXED = "seeded", "fixed"
+"""Kinds of draws: many, for narrow intervals; and the few that a benchmark has in its files."""
+OURS = ("CP-AAN", "CP-AAN+")
+"""Groups of the rows that the page is about."""
+
+
+@dataclass(frozen=True)
+class TableViews:
+    """All views of the table, and all comparisons of its rows."""
+
+    rows: Mapping[str, TableRow]
+    """The place of each row in the paper's layout, by name, in the order of the table."""
+    shots: tuple[int, ...]
+    columns: Mapping[str, str]
+    """Titles of the columns that were scored."""
+    rules: Mapping[str, Mapping[str, str]]
+    """By rule: the head of each row; rows without scores of that head are left out."""
+    default_rule: str
+    draws: Mapping[str, int]
+    """How many draws there are of each kind; the kind that is shown first comes first."""
+    views: Mapping[tuple[str, str, str], Cells]
+    """By rule, metric and kind of draws."""
+    differences: Mapping[str, Mapping[tuple[str, str, str, int], Cell]]
+    """By rule: top-5 of a row minus another over the seeded draws, by row, other, column, shots."""
+    printed: Cells
+
+    @property
+    def head_of(self) -> Mapping[str, str]:
+        """Return the head of each row in the view that is shown first."""
+        return self.rules[self.default_rule]
+
+    @property
+    def cells(self) -> Cells:
+        """Return the view that is shown first: top-5."""
+        return self.views[self.default_rule, "top5", next(iter(self.draws))]
+
+    def for_page(self) -> dict[str, Any]:
+        """Return views and comparisons as plain lists, rounded as the page shows them."""
+
+        def row(key: tuple[str, str, str], name: str) -> dict[str, Any] | None:
+            head, cells = self.rules[key[0]].get(name), self.views[key]
+            shown = {
+                column: [_plain(cells.get((name, column, k))) for k in self.shots]
+                for column in self.columns
+            }
+            return None if head is None else {"head": head, "cells": shown}
+
+        def pair(rule: str, subject: str, other: str) -> list[list[float | None] | None]:
+            keys = [(subject, other, column, k) for column in TITLES for k in self.shots]
+            return [_plain(self.differences[rule].get(key)) for key in keys]
+
+        views = {" ".join(key): [row(key, name) for name in self.rows] for key in self.views}
+        pairs = {
+            rule: [[pair(rule, subject, other) for other in self.rows] for subject in self.rows]
+            for rule in self.differences
+        }
+        return {"draws": list(self.draws), "views": views, "pairs": pairs}
+
+
+def _plain(cell: Cell | None) -> list[float | None] | None:
+    """Return a cell rounded, with its rank, or else the side of zero that its interval is on."""
+    if cell is None:
+        return None
+    interval = None if isnan(cell.interval) else round(cell.interval, 1)
+    return [round(cell.value, 1), interval, cell.rank or side_of(cell.value, cell.interval)]
+
+
+def make_views(contents: Contents) -> TableViews:
+    """Summarise and compare the rows of a report; their variants are left out.
+
+    Raises:
+        ValueError: If no row has any score.
+    """
+    methods = contents.methods
+    scores = contents.scores[contents.scores["method"].isin(list(methods))]
+    if scores.empty:
+        raise ValueError("the report has no scores of any row of the table")
+    is_fixed = scores["draw"] < contents.num_fixed
+    kinds = {SEEDED: scores[~is_fixed], FIXED: scores[is_fixed]}
+    kinds = {kind: of_kind for kind, of_kind in kinds.items() if len(of_kind)}
+    rules = _rules_of(contents, scores)
+    # The first rule that leaves out no row, or else the one that leaves out the fewest.
+    complete = (r for r in (PAPER, VALIDATION) if len(rules.get(r, {})) == len(methods))
+    default_rule = next(complete, max(rules, key=lambda rule: len(rules[rule])))
+    known = set(scores["column"])
+    return TableViews(
+        rows={name: ROWS[method] for name, method in methods.items()},
+        shots=contents.shots,
+        columns={column: title for column, title in COLUMNS.items() if column in known},
+        rules=rules,
+        default_rule=default_rule,
+        draws={kind: int(of_kind["draw"].nunique()) for kind, of_kind in kinds.items()},
+        views={
+            (rule, metric, kind): ranked_cells(summary, head_of, metric)
+            for kind, of_kind in kinds.items()
+            for summary in [summarise(of_kind)]
+            for rule, head_of in rules.items()
+            for metric in METRICS
+        },
+        differences={
+            rule: _compare(contents.seeded, rules[rule])
+            for rule in dict.fromkeys([PAPER, VALIDATION, default_rule])
+            if rule in rules
+        },
+        printed=printed_cells(methods, contents.shots),
+    )
+
+
+def _rules_of(contents: Contents, scores: pd.DataFrame) -> dict[str, dict[str, str]]:
+    """Return the heads of rows by every rule, as far as they were scored."""
+    known = set(scores[["method", "head"]].itertuples(index=False, name=None))
+    rules = {PAPER: heads_by_paper(contents.methods)}
+    if contents.heads is not None:
+        rules[VALIDATION] = heads_by_validation(contents.heads)
+    rules |= {head: dict.fromkeys(contents.methods, head) for head in _HEADS}
+    scored = {
+        rule: {name: head for name, head in head_of.items() if (name, head) in known}
+        for rule, head_of in rules.items()
+    }
+    return {rule: head_of for rule, head_of in scored.items() if head_of}
+
+
+def _compare(
+    scores: pd.DataFrame, head_of: Mapping[str, str]
+) -> dict[tuple[str, str, str, int], Cell]:
+    """Compare every row with every other, paired by draw."""
+    chosen = with_heads(scores, head_of)
+    names = [name for name in head_of if name in set(chosen["method"])]
+    found: dict[tuple[str, str, str, int], Cell] = {}
+    for number, subject in enumerate(names[:-1]):
+        rest = chosen[chosen["method"].isin(names[number:])]
+        for (other, column, k), cell in differences_to(rest, subject).items():
+            found[other, subject, column, k] = cell
+            found[subject, other, column, k] = cell._replace(value=-cell.value)
+    return found

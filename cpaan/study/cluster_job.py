@@ -1,0 +1,198 @@
+"""Run a command of ``tune/`` as a Ray job on a cluster that ``ray up`` has started.
+
+The commands call ``cpaan.cli.cluster_options.run_on_cluster`` with a `ClusterCommand`. The jobs API
+listens on the head's loopback address only, so ``ray dashboard`` forwards a port to it.
+"""
+
+import asyncio
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT, Popen, run
+from typing import NamedTuple
+
+import aiohttp
+import requests
+from ray.exceptions import AuthenticationError
+from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
+
+from cpaan.core.provenance import TEST_READS, commit, take_over_test_reads
+from cpaan.study.study import CONFIG
+
+_ROOT = Path(__file__).parents[2]  # relative paths in cluster files start there
+_RAY = (sys.executable, "-m", "ray.scripts.scripts")
+_CONNECTION_LOST = (aiohttp.ClientError, requests.RequestException, RuntimeError, TimeoutError)
+_WORK = "~/cpaan-studies"  # on the head; Ray deletes the folder in which it starts a job
+
+
+class ClusterCommand(NamedTuple):
+    """A command of ``tune/`` to run on a cluster."""
+
+    script: str
+    study_name: str
+    arguments: Sequence[str]
+    files: Mapping[str, Sequence[str]]  # to upload, by option; repeated with the paths on the head
+    begins: bool = False  # whether it creates a study, which happens once, whatever the arguments
+    repeats: bool = False  # whether to run again if the same command is given after its success
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Metadata by which a repeated command finds its job."""
+        arguments = "" if self.begins else " ".join(self.arguments)
+        return {"script": self.script, "study": self.study_name, "arguments": arguments}
+
+    def stage(self, folder: Path) -> str:
+        """Copy the code and the files to a folder, and return the shell command to run there."""
+        for name in ("cpaan", "tune"):
+            shutil.copytree(_ROOT / name, folder / name)
+        words = [f'python "$SENT"/tune/{self.script}', shlex.join(self.arguments)]
+        for option, paths in self.files.items():
+            words.append(option)
+            for number, path in enumerate(paths):
+                name = f"{option.strip('-')}-{number}-{Path(path).name}"
+                shutil.copy(path, folder / name)
+                words.append(f'"$SENT"/{shlex.quote(name)}')
+        # The last value of an option counts: without a cluster, the command runs on the head.
+        return f"export SENT=$PWD && mkdir -p {_WORK} && cd {_WORK} && {' '.join(words)} --cluster="
+
+
+class ClusterJob:
+    """The job of a command on the cluster of a configuration file; `start` sets its name."""
+
+    def __init__(self, config: Path, command: ClusterCommand) -> None:
+        self._config, self._command, self._num_written = str(config.absolute()), command, 0
+        self._home = TEST_READS.parent / command.study_name  # here, and in _WORK on the head
+        text = re.sub(r"(^|\s)#.*", "", config.read_text())  # without comments
+        if unset := sorted(set(re.findall(r"\bSET-[A-Z-]+", text))):
+            raise ValueError(f"{config} still has {', '.join(unset)}: see cluster/README.md")
+        self._port = (re.findall(r"--dashboard-port[= ](\d+)", text) or ["8265"])[0]
+        token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", Path.home() / ".ray" / "auth_token"))
+        if not token.is_file() or token.stat().st_mode & 0o077:
+            raise ValueError(f"{token} must be a token of mode 600: ray get-auth-token --generate")
+        self._auth = {"Authorization": f"Bearer {token.read_text().strip()}"}
+
+    @contextmanager
+    def connect(self) -> Iterator[JobSubmissionClient]:
+        """Forward a port to the jobs API for as long as the client is used."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = str(free.getsockname()[1])
+        command = [*_RAY, "dashboard", self._config, "--port", port, "--remote-port", self._port]
+        client, deadline = None, time.monotonic() + 60
+        with tempfile.NamedTemporaryFile() as log:
+            tunnel = Popen(
+                command, cwd=_ROOT, stdin=DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )  # in a session of its own, so that Ctrl-C does not reach ssh
+            try:
+                while client is None and tunnel.poll() is None and time.monotonic() < deadline:
+                    time.sleep(0.2)
+                    with suppress(OSError, AuthenticationError):  # it does not answer yet
+                        client = JobSubmissionClient(f"http://127.0.0.1:{port}", headers=self._auth)
+                said = "" if client else Path(log.name).read_text()
+                if re.search("ead node .*not found", said):
+                    raise ValueError(f"{self._config} has no running head: ray up {self._config}")
+                if client is None:
+                    raise TimeoutError(f"the head of {self._config} does not answer: {said[-300:]}")
+                yield client
+            finally:
+                with suppress(ProcessLookupError):  # it has ended by itself
+                    os.killpg(tunnel.pid, signal.SIGTERM)
+                tunnel.wait()
+
+    def find(self, client: JobSubmissionClient) -> JobDetails | None:
+        """Return the command's job if it is running, or the study's last job if it was the same."""
+        labels, found = self._command.labels, None
+        for job in sorted(client.list_jobs(), key=lambda job: job.start_time or 0):
+            metadata = job.metadata or {}
+            if metadata.get("study") != self._command.study_name:
+                continue
+            if metadata["script"] == self._command.script and not job.status.is_terminal():
+                return job
+            is_done = labels.items() <= metadata.items() and job.status == JobStatus.SUCCEEDED
+            found = job if is_done and not self._command.repeats else None
+        return found
+
+    def start(self) -> bool:
+        """Submit the command unless `find` finds it; return whether it was submitted."""
+        with self.connect() as client, tempfile.TemporaryDirectory() as folder:
+            if job := self.find(client):
+                self.name = str(job.submission_id)
+                return False
+            if self._command.begins and (self._home / CONFIG).exists():
+                raise ValueError(f"{self._home} exists: --resume {self._home.name} resumes it")
+            variables = {"CPAAN_COMMIT": commit(), "PYTHONUNBUFFERED": "1"}
+            self.name = client.submit_job(
+                entrypoint=self._command.stage(Path(folder)),
+                metadata=self._command.labels,
+                runtime_env={"working_dir": folder, "env_vars": variables},
+            )
+        return True
+
+    def stop(self) -> None:
+        """Stop the job and wait for its end."""
+        with self.connect() as client:
+            job = self.find(client)
+            if job is None or job.status.is_terminal():
+                raise ValueError(f"no job is running there for {self._command.study_name}")
+            self.name = str(job.submission_id)
+            client.stop_job(self.name)
+            while not client.get_job_status(self.name).is_terminal():
+                time.sleep(0.5)
+
+    def follow(self, write: Callable[[str], None], say: Callable[[str], None]) -> JobDetails:
+        """Write the job's output until it ends, over as many connections as that takes."""
+        is_lost = False
+        while True:
+            try:
+                with self.connect() as client:
+                    say("connected again" if is_lost else "connected")
+                    is_lost = False
+                    client.get_job_info(self.name)
+                    asyncio.run(self._tail(client, write))
+                    details = client.get_job_info(self.name)
+                    if details.status.is_terminal():
+                        return details
+            except _CONNECTION_LOST as error:
+                if "status code 404" in str(error):
+                    raise ValueError(f"the cluster has no job {self.name} any more") from error
+                if not is_lost:
+                    say(f"connection lost ({error!r}); the job goes on, reconnecting")
+                is_lost = True
+            time.sleep(5)
+
+    async def _tail(self, client: JobSubmissionClient, write: Callable[[str], None]) -> None:
+        """Write the output without what earlier connections have written."""
+        position = 0
+        async for text in client.tail_job_logs(self.name):
+            write(text[max(0, self._num_written - position) :])
+            position += len(text)
+            self._num_written = max(self._num_written, position)
+
+    def download(self) -> Path:
+        """Copy the study's folder and the log of test-phase reads from the head."""
+        with tempfile.TemporaryDirectory() as folder:
+            new, reads = Path(folder) / "study", Path(folder) / TEST_READS.name
+            self._copy(f"{self._home}/", f"{new}/")
+            configs = [path for path in (new / CONFIG, self._home / CONFIG) if path.exists()]
+            if len({str(json.loads(path.read_text())["runs"][0]) for path in configs}) > 1:
+                raise ValueError(f"{self._home} is not the study on the cluster: move it away")
+            shutil.copytree(new, self._home, dirs_exist_ok=True)
+            with suppress(ValueError):  # nobody has read the test phase there
+                self._copy(str(TEST_READS), str(reads))
+                take_over_test_reads(reads)
+        return self._home
+
+    def _copy(self, source: str, target: str) -> None:
+        paths = [self._config, f"{_WORK}/{source}", target]
+        done = run([*_RAY, "rsync-down", *paths], cwd=_ROOT, stdout=PIPE, stderr=STDOUT, text=True)
+        if done.returncode:
+            raise ValueError(f"{_WORK}/{source} was not copied: {done.stdout[-300:]}")

@@ -1,0 +1,178 @@
+"""From a request to a study: settings resolved once, and checked before any work starts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cpaan.core.remote_paths import absolute, join
+from cpaan.core.settings import Settings, assignments_for, parse_settings
+from cpaan.data.builtin import builtin_features
+from cpaan.data.cache import open_features
+from cpaan.data.reference import DataReference
+from cpaan.data.splits import VALIDATION_PHASE, Split, find_split, read_split
+from cpaan.data.table import TRAIN, FeatureTable, align_rows
+from cpaan.methods.registry import ROWS, check_method, num_episodes_of, with_episodes
+from cpaan.methods.table_row import COSINE_FEATURES
+from cpaan.protocol.tasks import check_phase
+from cpaan.study.config import PRESETS, StudyConfig
+from cpaan.study.study import Study, StudyRow, read_study
+from cpaan.training.workers import Workers
+
+
+@dataclass(frozen=True)
+class StudyRequest:
+    """What a command asks for; None: not given."""
+
+    methods: tuple[str, ...] | None = None
+    preset: str | None = None
+    features: list[str] | None = None
+    cosine_features: list[str] | None = None
+    split: str | None = None
+    settings: tuple[str, ...] = ()
+    """Assignments NAME=VALUE or METHOD.NAME=VALUE."""
+    episodes: int | None = None
+    short: int | None = None
+    """Trials have one N-th of the episodes of the finalists."""
+    overrides: tuple[tuple[str, Any], ...] = ()
+    """Settings of `StudyConfig` by name."""
+
+
+def new_study(request: StudyRequest, folder: Path, storage: str | None) -> Study:
+    """Return the study that a request describes.
+
+    Args:
+        request: What is asked for.
+        folder: Of the new study.
+        storage: Location of a storage that all machines reach; None: the folder.
+
+    Raises:
+        ValueError: If a setting is unknown or wrong, or does not suit the data.
+    """
+    methods = request.methods or (StudyConfig().method,)
+    rows = tuple(_resolve_row(request, method, methods) for method in methods)
+    shared = None if storage is None else join(absolute(storage), folder.name)
+    return Study(rows, folder, shared, has_row_folders=len(rows) > 1)
+
+
+def _resolve_row(request: StudyRequest, method: str, methods: Sequence[str]) -> StudyRow:
+    """Resolve the settings of a row: preset, options, assignments, length of training."""
+    preset = PRESETS[request.preset or "quick"]
+    training, evaluation = preset.recommended(method)
+    config = preset.study_of(method)
+    if len(methods) > 1:  # rows of a table are searched with the head that the table has for them
+        config = config.with_overrides({"head": ROWS[method].head})
+    config = config.with_overrides(dict(request.overrides))
+    shared = {*config.to_dict(), *evaluation.to_dict()}
+    known = {name: shared | set(ROWS[name].config.to_dict()) for name in methods}
+    own = assignments_for(method, request.settings, known)
+    of_config, of_training, of_evaluation = parse_settings(own, config, training, evaluation)
+    config, evaluation = config.with_overrides(of_config), evaluation.with_overrides(of_evaluation)
+    training = training.with_overrides(of_training)
+    if request.episodes is not None and "num_episodes" not in of_training:
+        training = with_episodes(training, request.episodes)
+    if request.short is not None:
+        training, config = _shortened(training, config, request.short)
+    table, data = _open(request, method)
+    check_phase(table, data.split, VALIDATION_PHASE)
+    embedding = preset.embedding(method)
+    row = StudyRow(config, training, evaluation, data, table.num_dims, embedding)
+    row.space.check_fixed([*of_training, *of_evaluation])
+    if not row.space.searched:  # further trials would repeat the same settings
+        num_trials = {"num_trials": len(row.space.points)}
+        row = replace(row, config=config.with_overrides(num_trials))
+    _check_row(row, table)
+    return row
+
+
+def _check_row(row: StudyRow, table: FeatureTable) -> None:
+    """Refuse points that lie outside the space, and settings that do not suit the data."""
+    base_classes = row.data.split.base_classes(VALIDATION_PHASE)
+    num_rows = {name: len(table.rows_of(name, TRAIN)) for name in base_classes}
+    for whose in row.space.points:
+        row.space.point(whose)
+        tried = row.space.around(whose)
+        check_method(
+            row.method, tried.training, tried.evaluation, num_rows, table.num_dims, row.embedding
+        )
+    Workers(count=row.config.workers_per_trial).check_shares(row.num_episodes)
+
+
+def _shortened(training: Settings, config: StudyConfig, short: int) -> tuple[Settings, StudyConfig]:
+    """Return settings of trials that are so many times shorter than those of the finalists."""
+    num_episodes = num_episodes_of(training)
+    if num_episodes and num_episodes % short:
+        raise ValueError(
+            f"{num_episodes} episodes of {config.method} cannot be shortened to one in {short}: "
+            "they are not a multiple of it"
+        )
+    config = config.with_overrides({"final_length": short if num_episodes else 1})
+    return with_episodes(training, num_episodes // short), config
+
+
+def _open_data(request: StudyRequest) -> tuple[FeatureTable, Split]:
+    """Open the features and the split of a request; without any, the built-in ones."""
+    if request.features is None:
+        if request.split is not None:
+            raise ValueError("--split needs --features")
+        return builtin_features()
+    split = read_split(request.split or find_split(request.features[0]))
+    return open_features(*request.features, label_names=split.label_names), split
+
+
+def _open(request: StudyRequest, method: str) -> tuple[FeatureTable, DataReference]:
+    """Return the features of a method, and their reference for other processes.
+
+    Raises:
+        ValueError: If cosine-trained features are not of the same rows: a draw is a choice of
+            rows, and all methods get the same examples.
+    """
+    table, split = _open_data(request)
+    features, in_order_of = request.features, None
+    if ROWS[method].features == COSINE_FEATURES:
+        features = request.cosine_features
+        if features is None:
+            raise ValueError(f"{method} needs --cosine-features beside --features")
+        cosine = open_features(*features, label_names=split.label_names)
+        try:
+            table = align_rows(cosine, table)
+        except ValueError as error:
+            raise ValueError(f"--cosine-features are of other rows: {error}") from error
+        if table is not cosine:
+            in_order_of = request.features
+            if in_order_of is None:
+                raise ValueError(
+                    "--cosine-features have another row order than the built-in features"
+                )
+    return table, DataReference.of(table, split, features, in_order_of)
+
+
+def resumed_study(folder: Path, request: StudyRequest) -> Study:
+    """Return the study in a folder, with more trials if the request asks for them.
+
+    Raises:
+        ValueError: If there is no study, its data has changed, or the request changes a setting.
+    """
+    fixed = {
+        "--method": request.methods,
+        "--preset": request.preset,
+        "--set": request.settings,
+        "--episodes": request.episodes,
+        "--short": request.short,
+    }
+    overrides = dict(request.overrides)
+    given = [name for name, value in fixed.items() if value]
+    if given:
+        raise ValueError(f"a resumed study keeps its settings, got {', '.join(given)}")
+    study = read_study(folder)
+    rows = []
+    for row in study.rows:
+        changes = overrides if row.space.searched else {**overrides, "num_trials": None}
+        changes = {name: value for name, value in changes.items() if value is not None}
+        resumed = replace(row, config=row.config.with_overrides(changes))
+        if request.features is not None:  # the files may have moved
+            resumed = replace(resumed, data=_open(request, row.method)[1])
+        resumed.check_resumes(row)
+        resumed.data.open()
+        rows.append(resumed)
+    return replace(study, rows=tuple(rows))

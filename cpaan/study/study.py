@@ -1,0 +1,295 @@
+"""A study: a list of rows that are searched and reported together, and their folder.
+
+Files of a study with one row lie in the folder itself; with several rows, each row has a folder of
+its own in it. ``config.json`` describes all rows.
+"""
+
+import fcntl
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Self
+
+from cpaan.core.provenance import describe_run
+from cpaan.core.remote_paths import RemotePath
+from cpaan.core.settings import Settings
+from cpaan.data.reference import DataReference
+from cpaan.methods.registry import ROWS, num_episodes_of
+from cpaan.protocol.config import EvaluationConfig
+from cpaan.representation.config import EmbeddingConfig
+from cpaan.study.config import StudyConfig
+from cpaan.study.job import TrialJob
+from cpaan.study.space import Resolved, Space
+
+CONFIG, TRIALS, BEST, OPTUNA = "config.json", "trials.parquet", "best.json", "optuna.db"
+TENSORBOARD, LOG = "tensorboard", "study.log"
+
+_MAY_CHANGE = ("num_trials",)
+
+
+@dataclass(frozen=True)
+class StudyRow:
+    """One row of a study: everything that decides its search."""
+
+    config: StudyConfig
+    training: Settings
+    """Recommended settings of the method at the size of the study."""
+    evaluation: EvaluationConfig
+    """Of the validation phase; all trials use the same draws."""
+    data: DataReference
+    num_dims: int
+    embedding: EmbeddingConfig | None = None
+    """Settings of the embedding that the method works in, if it works in one."""
+
+    @property
+    def method(self) -> str:
+        """Name of the row in the registry."""
+        return self.config.method
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes of a trial that is not stopped early."""
+        return num_episodes_of(self.training)
+
+    @property
+    def space(self) -> Space:
+        """The search space."""
+        split = self.data.split
+        num_base = len(split.validation.base) + len(split.test.base)
+        return Space(self.method, self.training, self.evaluation, self.num_dims, num_base)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the row as JSON-compatible data."""
+        return {
+            "config": self.config.to_dict(),
+            "training": self.training.to_dict(),
+            "evaluation": self.evaluation.to_dict(),
+            "data": self.data.to_dict(),
+            "embedding": None if self.embedding is None else self.embedding.to_dict(),
+            "dimensions": self.num_dims,
+        }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Return the row that `describe` was called on."""
+        config, embedding = StudyConfig(**content["config"]), content["embedding"]
+        return cls(
+            config=config,
+            training=ROWS[config.method].config.from_dict(content["training"]),
+            evaluation=EvaluationConfig(**content["evaluation"]),
+            data=DataReference.from_dict(content["data"]),
+            num_dims=content["dimensions"],
+            embedding=None if embedding is None else EmbeddingConfig(**embedding),
+        )
+
+    def check_resumes(self, earlier: "StudyRow") -> None:
+        """Refuse to resume a search with other settings or other data.
+
+        Raises:
+            ValueError: With the first difference.
+        """
+        mine, theirs = self.data, earlier.data
+        if (mine.fingerprint, mine.split) != (theirs.fingerprint, theirs.split):
+            raise ValueError(
+                f"the study is of other data: its fingerprint is {theirs.fingerprint} and that of "
+                f"these features {mine.fingerprint}, or the split differs"
+            )
+        for part in ("config", "training", "evaluation"):
+            new, old = getattr(self, part), getattr(earlier, part)
+            for name in (field.name for field in fields(new)):
+                if getattr(new, name) != getattr(old, name) and name not in _MAY_CHANGE:
+                    raise ValueError(
+                        f"the study was started with {name} = {getattr(old, name)} and cannot be "
+                        f"resumed with {getattr(new, name)}"
+                    )
+
+
+@dataclass(frozen=True)
+class Study:
+    """A list of rows, and where their files are."""
+
+    rows: tuple[StudyRow, ...]
+    folder: Path
+    """On this machine."""
+    shared: str | None = None
+    """Location of a storage that all machines reach; None: the folder is one."""
+    has_row_folders: bool = False
+    """Whether each row has a folder of its own, as in a study that was started with several."""
+
+    @property
+    def storage(self) -> str:
+        """Location of the trials' checkpoints."""
+        return self.shared or str(self.folder.absolute())
+
+    @property
+    def config(self) -> StudyConfig:
+        """The settings that all rows share: resources, seeds and numbers of trials."""
+        return self.rows[0].config
+
+    def path_of(self, row: StudyRow, name: str = "") -> str:
+        """Return the path of a row's file in the folder of the study."""
+        return f"{row.method}/{name}" if self.has_row_folders else name
+
+    def job(self, row: StudyRow, number: int, resolved: Resolved, seed: int) -> TrialJob:
+        """Return the training of a trial's settings with a seed, without evaluation steps."""
+        # The score has no column with a prior, and the search for one takes time.
+        overrides = {"heads": (row.config.head,), "prior": 0.5}
+        return TrialJob(
+            method=row.method,
+            training=resolved.training,
+            evaluation=resolved.evaluation.with_overrides(overrides),
+            seed=seed,
+            eval_steps=(),
+            data=row.data,
+            storage=self.storage,
+            path=self.checkpoint_of(row, number, seed),
+            embedding=row.embedding,
+        )
+
+    def checkpoint_of(self, row: StudyRow, number: int, seed: int) -> str:
+        """Return the path of a trial's checkpoint in the storage."""
+        return self.path_of(row, f"trials/{number:04d}-seed{seed}.pt")
+
+    def write_file(self, name: str, content: str | bytes) -> None:
+        """Write a file of the folder, whole, and its copy in the storage."""
+        data = content.encode() if isinstance(content, str) else content
+        for place in self._places():
+            (place / name).write(data)
+
+    def delete_file(self, name: str) -> None:
+        """Delete a file of the folder and its copy, if they are there."""
+        for place in self._places():
+            (place / name).delete()
+
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write a JSON file."""
+        self.write_file(name, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+    def read_best(self, row: StudyRow) -> dict[str, Any]:
+        """Return the result of a row's search."""
+        return read_json(self.folder, self.path_of(row, BEST))
+
+    def has_best(self, row: StudyRow) -> bool:
+        """Return whether the search of a row has a result."""
+        return (self.folder / self.path_of(row, BEST)).exists()
+
+    @property
+    def copy(self) -> RemotePath | None:
+        """The storage, where it is another place than the folder: files are copied to it."""
+        if self.shared is None:
+            return None
+        found = RemotePath.at(self.shared)
+        is_same = found.local is not None and found.local.resolve() == self.folder.resolve()
+        return None if is_same else found
+
+    def _places(self) -> list[RemotePath]:
+        return [RemotePath.at(self.folder), *([] if self.copy is None else [self.copy])]
+
+    def write(self) -> None:
+        """Write ``config.json``, with every command that has worked on the study so far."""
+        is_new = not (self.folder / CONFIG).exists()
+        runs = [] if is_new else read_json(self.folder, CONFIG)["runs"]
+        self.write_json(
+            CONFIG,
+            {
+                "runs": [*runs, describe_run()],
+                "storage": self.shared,
+                "rows": [row.describe() for row in self.rows],
+            },
+        )
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold an exclusive lock on the study.
+
+        Raises:
+            ValueError: If another process of this machine holds it.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the process dies
+            except BlockingIOError:
+                raise ValueError(f"another process works on {self.folder}") from None
+            yield
+
+    def with_config(self, **overrides: Any) -> Self:
+        """Return the study with settings changed in all rows."""
+        rows = [replace(row, config=row.config.with_overrides(overrides)) for row in self.rows]
+        return replace(self, rows=tuple(rows))
+
+
+def read_study(folder: Path) -> Study:
+    """Return the study in a folder.
+
+    Raises:
+        ValueError: If there is none, or an older version started it.
+    """
+    return _parse(read_json(folder, CONFIG), folder)
+
+
+def _parse(content: Mapping[str, Any], folder: Path) -> Study:
+    if "rows" not in content:
+        raise ValueError(
+            f"{folder} was started by an older version: its report can be drawn again (python "
+            "tune/report.py --redraw), but it cannot be resumed or reported"
+        )
+    try:
+        rows = tuple(StudyRow.from_dict(row) for row in content["rows"])
+        return Study(rows, folder, content["storage"], has_row_folders=len(rows) > 1)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{folder / CONFIG} cannot be read: {error}") from error
+
+
+def download_study(location: str, folder: Path) -> None:
+    """Copy from a storage what is needed to resume or report a study on this machine.
+
+    Raises:
+        ValueError: If the storage has no study.
+    """
+    storage, here = RemotePath.at(location), RemotePath.at(folder)
+    content = (storage / CONFIG).read_if_exists()
+    if content is None:
+        raise ValueError(f"{location} has no {CONFIG}: it is not a study")
+    study = _parse(json.loads(content), folder)
+    for row in study.rows:
+        for name in (study.path_of(row, BEST), study.path_of(row, OPTUNA)):
+            if (found := (storage / name).read_if_exists()) is not None:
+                (here / name).write(found)
+    (here / CONFIG).write(content)  # last: with it, the folder is a study
+
+
+def find_study(name: str | None, results: Path) -> Path:
+    """Return the folder of a study by its name or path; without one, the newest.
+
+    Raises:
+        ValueError: If no study is named and there is none.
+    """
+    if name is None:
+        configs = sorted(results.glob(f"*/{CONFIG}"), key=lambda path: path.stat().st_mtime)
+        if not configs:
+            raise ValueError(f"there is no study in {results}/: python tune/search.py starts one")
+        return configs[-1].parent
+    folder = Path(name)
+    is_name = not folder.is_absolute() and not (folder / CONFIG).exists()
+    is_name = is_name and folder.parts[:1] != results.parts[:1]
+    return results / folder if is_name else folder
+
+
+def read_json(folder: Path, name: str) -> dict[str, Any]:
+    """Return a JSON file of a study.
+
+    Raises:
+        ValueError: If the file is missing or damaged.
+    """
+    try:
+        content: dict[str, Any] = json.loads((folder / name).read_text())
+        return content
+    except FileNotFoundError:
+        raise ValueError(
+            f"{folder} has no {name}: it is not a study, or its search has not finished"
+        ) from None
+    except ValueError as error:
+        raise ValueError(f"{folder / name} cannot be read: {error}") from error

@@ -1,0 +1,288 @@
+"""``tune/search.py`` and ``tune/report.py``, as far as they go without Ray."""
+
+import json
+import re
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cpaan import open_features, write_features
+from cpaan.cli.report import main as report
+from cpaan.cli.search import main as search
+from cpaan.methods.registry import ROWS, rows_of_table
+from cpaan.study import cluster
+from cpaan.study.config import StudyConfig
+from cpaan.study.resolve import StudyRequest, new_study
+from cpaan.study.study import read_study
+from helpers.studies import STUDY_SETTINGS
+from helpers.tables import in_other_order
+
+pytestmark = pytest.mark.usefixtures("builtin_cache")
+
+
+def refused(capsys, main, *arguments: str) -> str:
+    """Return the one line with which a command refuses its input."""
+    try:
+        status = main(list(arguments))
+    except SystemExit as exit:  # of the parser
+        status = exit.code
+    said = capsys.readouterr()
+    assert status == 2
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    return line
+
+
+def dry_run(capsys, *arguments: str) -> dict[str, dict]:
+    """Return what a dry run shows of each row."""
+    assert search([*arguments, "--dry-run"]) == 0
+    text, decoder, shown = capsys.readouterr().out, json.JSONDecoder(), {}
+    while text.strip():
+        content, end = decoder.raw_decode(text)
+        shown[content["config"]["method"]] = content
+        text = text[end:].lstrip()
+    assert not Path("results").exists() or "--resume" in arguments
+    return shown
+
+
+@pytest.mark.parametrize(("name", "command"), [("search", search), ("report", report)])
+def test_the_commands_teach(name, command, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        command(["--help"])
+
+    shown = capsys.readouterr().out
+    assert "examples:" in shown
+    assert f"python tune/{name}.py" in shown
+
+
+def test_a_dry_run_shows_everything_and_does_nothing(capsys):
+    (shown,) = dry_run(capsys, "--trials", "9", "--episodes", "80").values()
+
+    assert shown["config"]["num_trials"] == 9
+    assert shown["evaluated after episodes"] == [20, 40, 80]
+    first = shown["trial 0"]
+    printed = {"cycle_weight": 5.0, "covariance_weight": 0.5, "ky_fan_order": 10}
+    assert printed.items() <= first.items()
+    assert shown["all settings of these"]["trial 1"]["generator_loss"] == "minimax"
+
+
+def test_the_paper_preset_is_of_the_papers_scale(capsys):
+    shown = dry_run(capsys, "--preset", "paper", "--method", "cCov-GAN")["cCov-GAN"]
+
+    training = shown["training"]
+    assert training["num_episodes"] == 100_000
+    assert (training["batch_size"], training["num_ways"]) == (1000, 20)
+    assert training["episode_shots"] == [10]
+
+
+def test_short_trials_are_a_part_of_what_finalists_are_trained_for(capsys):
+    shown = dry_run(capsys, "--method", "copy,PN", "--preset", "paper", "--short", "4")
+    whole = ROWS["PN"].config.num_episodes
+
+    assert shown["PN"]["training"]["num_episodes"] == whole // 4
+    assert shown["PN"]["config"]["final_length"] == 4
+    assert shown["copy"]["config"]["final_length"] == 1, "there is nothing to shorten"
+
+
+def test_options_reach_the_study(capsys):
+    (shown,) = dry_run(
+        capsys,
+        *("--method", "c-GAN", "--workers-per-trial", "2", "--gpus-per-worker", "0.25"),
+        *("--weights", "2,1", "--no-early-stopping", "--head", "centroid"),
+        *("--seed", "7", "--set", "num_finalists=2"),
+    ).values()
+
+    expected = StudyConfig(
+        method="c-GAN",
+        workers_per_trial=2,
+        gpus_per_worker=0.25,
+        novel_weight=2.0,
+        all_weight=1.0,
+        early_stopping=False,
+        head="centroid",
+        seed=7,
+        num_finalists=2,
+    )
+    assert shown["config"] == expected.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--method", "d-GAN"], "unknown method 'd-GAN', did you mean c-GAN"),
+        (["--episodes", "5", "--workers-per-trial", "2"], "5 episodes cannot be shared by 2"),
+        (["--no-ray-train", "--workers-per-trial", "2"], "ray_train is needed by workers"),
+        (["--set", "nonsense=1"], "unknown setting 'nonsense'"),
+        (["--set", "cycle_weight=1000"], "cycle_weight is searched"),
+        (["--short", "3"], "100 episodes of CP-AAN+ cannot be shortened to one in 3"),
+        (["--set", "num_ways=75", "--set", "batch_size=1000"], "num_ways is 75, but of 76 base"),
+        (["--study", "../x"], "a study's name has letters"),
+        (["--timeout", "soon"], "'soon' is"),
+        (["--weights", "1"], "'1' is not two numbers"),
+        (["--features", "nowhere.parquet"], "no such file: nowhere.parquet"),
+        (["--resume"], "there is no study in results/"),
+        (["--resume", "nothing"], "results/nothing has no config.json"),
+        (["--storage", "nosuchscheme://x"], "nosuchscheme://x/"),
+        (["--address", "ray://host:10001"], "ray://host:10001"),
+        (["--gpus-per-worker", "1.5"], "gpus_per_worker must be a whole number or a fraction"),
+        (["--method", "none,MN", "--head", "knn"], "--head is for one method"),
+        (["--method", "none,MN", "--set", "MN.dropout=0.1"], "dropout is searched"),
+        (["--method", "none,MN", "--set", "LR.dropout=0.1"], "LR is not one of none, MN"),
+        (["--method", "none,MN", "--set", "num_queries=1000"], "has 150 train rows"),
+    ],
+)
+def test_bad_input_is_one_line(capsys, arguments, message):
+    assert message in refused(capsys, search, *arguments)
+    assert not Path("results").exists()
+
+
+def test_a_study_of_another_machine_is_not_started_over(capsys):
+    Path("shared/mine").mkdir(parents=True)
+    Path("shared/mine/config.json").write_text("{}")
+
+    line = refused(capsys, search, "--study", "mine", "--storage", "shared")
+
+    assert "shared/mine has a study: python tune/search.py --resume mine resumes it" in line
+    assert Path("shared/mine/config.json").read_text() == "{}"
+
+
+def test_a_storage_that_cannot_be_written_is_one_line(capsys):
+    Path("file").write_text("")
+
+    line = refused(capsys, search, "--storage", "file")
+
+    assert re.search(r"file/CP-AAN\+-.* cannot be written: .*Not a directory", line)
+
+
+def test_an_address_without_a_ray_is_one_line(capsys, monkeypatch):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+        assert f"no Ray answers at {address}" in refused(capsys, search, "--address", address)
+    monkeypatch.setattr(cluster, "_SECONDS_TO_BE_RAY", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        assert f"{address} is" in refused(capsys, search, "--address", address)
+
+
+def test_rows_have_their_heads_their_settings_and_the_same_budget(capsys):
+    methods = ["none", "MN", "AWG", "c-GAN-PN"]
+    sets = ["--set", "AWG.num_queries=3", "--set", "num_draws=2", "--study", "rows"]
+
+    shown = dry_run(capsys, "--method", ",".join(methods), "--episodes", "8", *sets)
+
+    assert list(shown) == methods
+    for method, content in shown.items():
+        assert content["folder"] == f"results/rows/{method}"
+        assert content["config"]["head"] == ROWS[method].head
+        assert content["evaluation"]["num_draws"] == 2
+    steps = {method: content["evaluated after episodes"] for method, content in shown.items()}
+    assert steps == {"none": [0], **{method: [2, 4, 8] for method in methods[1:]}}
+    # Where nothing is searched, one trial is enough; the others have the same number.
+    trials = {method: content["config"]["num_trials"] for method, content in shown.items()}
+    assert trials == {"none": 1, **dict.fromkeys(methods[1:], 12)}
+    queries = {method: shown[method]["training"].get("num_queries") for method in ("MN", "AWG")}
+    assert queries == {"MN": ROWS["MN"].config.num_queries, "AWG": 3}
+    assert shown["c-GAN-PN"]["embedding"] is not None
+    assert shown["MN"]["embedding"] is None
+    assert shown["MN"]["all settings of these"]["trial 1"]["optimiser"] == "sgd"
+
+
+def test_the_whole_table_can_be_searched_on_the_built_in_features(capsys):
+    shown = dry_run(capsys, "--method", "table-1", "--trials", "3")
+
+    assert list(shown) == [name for name in rows_of_table() if name != "AWG-cosine"]
+    trials = {method: content["config"]["num_trials"] for method, content in shown.items()}
+    assert trials == {**dict.fromkeys(shown, 3), "none": 1, "none-PN": 1}
+
+
+def test_a_row_on_cosine_trained_features_is_searched_on_these(capsys, study_features):
+    table, data = open_features(study_features), ["--features", str(study_features)]
+    changed = replace(table, features=2 * table.features)
+    write_features(Path("cosine.parquet"), changed)
+    write_features(Path("other.parquet"), in_other_order(changed))
+    data += ["--method", "AWG,AWG-cosine", "--set", "episode_shots=1,2", "--cosine-features"]
+
+    shown = dry_run(capsys, *data, "cosine.parquet")
+
+    features = {method: content["data"]["features"] for method, content in shown.items()}
+    assert features["AWG"] == [str(study_features)]
+    assert features["AWG-cosine"] == [str(Path("cosine.parquet").absolute())]
+    fingerprints = {content["data"]["fingerprint"] for content in shown.values()}
+    assert len(fingerprints) == 2
+    # Other processes bring the rows into the order of the others: the same features.
+    again = dry_run(capsys, *data, "other.parquet")
+    assert again["AWG-cosine"]["data"]["in_order_of"] == [str(study_features)]
+    assert {content["data"]["fingerprint"] for content in again.values()} == fingerprints
+
+    write_features(Path("fewer.parquet"), in_other_order(open_features(study_features)))
+    line = refused(capsys, search, "--method", "AWG-cosine", "--cosine-features", "fewer.parquet")
+    assert "--cosine-features are of other rows" in line
+    assert "AWG-cosine" in refused(capsys, search, "--method", "AWG-cosine")
+
+
+@pytest.fixture
+def started(study_features) -> Path:
+    """A study with its configuration and no trials."""
+    request = StudyRequest(
+        methods=("cCov-GAN",),
+        features=[str(study_features)],
+        settings=tuple(f"{name}={value}" for name, value in STUDY_SETTINGS.items()),
+        episodes=8,
+    )
+    new_study(request, Path("results/mine"), None).write()
+    return Path("results/mine")
+
+
+def test_a_name_that_is_taken_is_refused(capsys, started, study_features):
+    line = refused(capsys, search, "--study", "mine", "--features", str(study_features))
+
+    assert "results/mine exists: python tune/search.py --resume mine resumes it" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--episodes", "9"], "a resumed study keeps its settings, got --episodes"),
+        (["--preset", "paper"], "a resumed study keeps its settings, got --preset"),
+        (["--set", "num_ways=4"], "a resumed study keeps its settings, got --set"),
+        (["--method", "AWG"], "a resumed study keeps its settings, got --method"),
+        (["--seed", "1"], "started with seed = 0 and cannot be resumed with 1"),
+        (["--workers-per-trial", "2"], "started with workers_per_trial = 1"),
+        (["--storage", "other"], "has its storage in"),
+        (["--study", "another"], "--study cannot be given"),
+    ],
+)
+def test_a_study_resumes_with_its_own_settings_only(capsys, started, arguments, message):
+    assert message in refused(capsys, search, "--resume", "mine", *arguments)
+
+
+def test_a_study_resumes_on_its_own_data_wherever_they_are(
+    capsys, started, study_features, gaussians
+):
+    for name in ("features.parquet", "split.json"):
+        Path(name).write_bytes((study_features.parent / name).read_bytes())
+    moved = dry_run(capsys, "--resume", "mine", "--features", "features.parquet")
+    assert moved["cCov-GAN"]["data"]["features"] == [str(Path("features.parquet").absolute())]
+
+    write_features(Path("features.parquet"), gaussians.table)
+    line = refused(capsys, search, "--resume", "mine", "--features", "features.parquet")
+    assert "the study is of other data" in line
+
+
+def test_more_trials_may_be_wanted_and_the_folder_may_have_moved(capsys, started):
+    Path("results").rename("elsewhere")
+
+    shown = dry_run(capsys, "--resume", "elsewhere/mine", "--trials", "50")["cCov-GAN"]
+
+    assert shown["config"]["num_trials"] == 50
+    assert shown["folder"] == "elsewhere/mine"
+    assert read_study(Path("elsewhere/mine")).storage == str(Path("elsewhere/mine").absolute())
+
+
+def test_a_report_needs_a_result(capsys, started):
+    line = refused(capsys, report)
+    assert "the search of cCov-GAN has no result yet: python tune/search.py --resume" in line
+    assert "results/other has no config.json" in refused(capsys, report, "other")

@@ -1,0 +1,326 @@
+"""Parts of an evaluation: the same however they are run, kept, and taken up again."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from cpaan import EvaluationConfig, FeatureTable, Phase, Split, evaluate, write_features
+from cpaan.cli import main
+from cpaan.core.provenance import TEST_READS
+from cpaan.core.settings import Settings
+from cpaan.evaluation import executors
+from cpaan.evaluation.runner import Results
+from cpaan.methods.registry import ROWS
+from cpaan.representation.config import EmbeddingConfig
+from helpers.runs import SMALL_AWG
+from helpers.tables import in_other_order
+
+QUICK = EvaluationConfig(
+    shots=(1, 2), num_draws=2, perplexity=4, num_synthetic=5, linear_num_steps=3
+)
+NAMES = ["none", "copy", "AWG"]
+TINY = {
+    "AWG": SMALL_AWG,
+    "AWG-cosine": SMALL_AWG,
+    "c-GAN-PN": {
+        "num_episodes": 2,
+        "num_ways": 3,
+        "episode_shots": (1, 2),
+        "batch_size": 20,
+        "hidden_dim": 8,
+        "perplexity": 4.0,
+    },
+}
+EMBEDDING = EmbeddingConfig(num_episodes=3, episode_shots=(1, 2), num_queries=2, hidden_dim=8)
+
+
+def settings_of(names: list[str]) -> dict[str, Settings]:
+    settings = {name: ROWS[name].config.with_overrides(TINY.get(name, {})) for name in names}
+    return {**settings, "PN": EMBEDDING}
+
+
+def run(gaussians, said: list[str], *, names: list[str] = NAMES, **changes) -> Results:
+    """Run parts in this process, cached in the folder "parts"."""
+    arguments = {
+        "table": gaussians.table,
+        "split": gaussians.split,
+        "config": QUICK,
+        "methods": names,
+        "settings": settings_of(names),
+        "cache": Path("parts"),
+        "progress": said.append,
+        **changes,
+    }
+    return evaluate(**arguments)
+
+
+def done(said: list[str]) -> list[str]:
+    """Return the parts that were run, in turn; forget what was said."""
+    found = [line.partition(":")[0] for line in said if ": done (" in line]
+    said.clear()
+    return found
+
+
+def assert_same(results: Results, expected: Results) -> None:
+    for name in ("scores", "diversity", "priors", "heads"):
+        found, wanted = getattr(results, name), getattr(expected, name)
+        pd.testing.assert_frame_equal(found, wanted, check_exact=True, obj=name)
+
+
+def write_files(gaussians, folder: Path) -> tuple[list[str], str, list[str]]:
+    """Return names of files with features, split and features in another order."""
+    write_features(folder / "features.parquet", gaussians.table)
+    write_features(folder / "cosine.parquet", in_other_order(gaussians.table))
+    phases = {
+        name: {"base": gaussians.split.phase(name).base, "novel": gaussians.split.phase(name).novel}
+        for name in ("validation", "test")
+    }
+    (folder / "split.json").write_text(json.dumps(phases))
+    return (
+        [str(folder / "features.parquet")],
+        str(folder / "split.json"),
+        [str(folder / "cosine.parquet")],
+    )
+
+
+@pytest.mark.slow
+def test_two_processes_give_what_one_gives_to_the_last_bit_and_read_the_test_phase_once(
+    gaussians, tmp_path
+):
+    names = ["none", "copy", "AWG", "AWG-cosine", "c-GAN-PN"]
+    features, _, cosine = write_files(gaussians, tmp_path)
+    said: list[str] = []
+    arguments = {
+        "names": names,
+        "config": QUICK.with_overrides({"num_seeds": 2}),
+        "phase": "test",
+        "cosine_table": in_other_order(gaussians.table),
+        "locations": {"features": features, "cosine_features": cosine},
+    }
+
+    together = run(gaussians, said, num_processes=2, cache=None, **arguments)
+
+    reads = [json.loads(line)["features"] for line in TEST_READS.read_text().splitlines()]
+    assert len(reads) == len(set(reads)) == 2  # of the features, and of the cosine-trained ones
+    assert together.about["test_reads"] == 1
+    assert "AWG, seed 1: draws 1 to 2 of 2" in said  # from another process
+    assert set(done(said)) == {f"{name}, seed {seed}" for name in names for seed in (0, 1)}
+    assert_same(together, run(gaussians, said, **arguments))
+
+
+def test_cached_parts_are_those_of_a_plain_evaluation(gaussians):
+    first, cached, plain = run(gaussians, []), run(gaussians, []), run(gaussians, [], cache=None)
+
+    assert_same(first, plain)
+    assert_same(cached, plain)
+
+
+def test_on_the_test_phase_choices_of_the_validation_phase_are_kept_with_a_part(gaussians):
+    first, again = (run(gaussians, [], phase="test") for _ in range(2))
+
+    assert_same(again, first)
+    assert (first.about["test_reads"], again.about["test_reads"]) == (1, 2)
+
+
+def test_only_what_is_missing_is_run(gaussians):
+    said: list[str] = []
+    first = run(gaussians, said)
+    assert done(said) == ["none, seed 0", "copy, seed 0", "AWG, seed 0"]
+
+    part_of("copy").unlink()
+    again = run(gaussians, said)
+
+    assert "2 of 3 parts were measured before" in said
+    assert "copy, seed 0: done (3 of 3)" in said
+    assert done(said) == ["copy, seed 0"]
+    assert_same(again, first)
+
+
+def test_more_seeds_and_methods_are_run_beside_what_is_there(gaussians):
+    said: list[str] = []
+    run(gaussians, said, names=["none"])
+    done(said)
+
+    run(gaussians, said, names=["copy", "none"], config=QUICK.with_overrides({"num_seeds": 2}))
+
+    assert done(said) == ["copy, seed 0", "copy, seed 1", "none, seed 1"]
+
+
+def part_of(name: str) -> Path:
+    (path,) = Path("parts").glob(f"{name}-seed0-*.zip")
+    return path
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", None], ids=["empty", "no archive", "truncated"])
+def test_a_damaged_part_is_measured_again(gaussians, content):
+    said: list[str] = []
+    first = run(gaussians, said)
+    done(said)
+
+    path = part_of("copy")
+    path.write_bytes(path.read_bytes()[:-40] if content is None else content)
+
+    assert_same(run(gaussians, said), first)
+    assert done(said) == ["copy, seed 0"]
+
+
+def test_a_part_of_another_commit_is_measured_again(gaussians, monkeypatch):
+    said: list[str] = []
+    run(gaussians, said, names=["none"])
+    done(said)
+
+    monkeypatch.setenv("CPAAN_COMMIT", "another")
+    run(gaussians, said, names=["none"])
+
+    assert done(said) == ["none, seed 0"]
+
+
+def other_row(gaussians) -> FeatureTable:
+    table = gaussians.table
+    features = np.array(table.features)
+    features[0, 0] += 1e-3
+    return FeatureTable.from_arrays(
+        features,
+        [table.class_names[label] for label in table.labels],
+        np.where(table.is_train, "train", "test").tolist(),
+    )
+
+
+def fewer_base_classes(split: Split) -> Split:
+    validation = split.validation
+    return Split(Phase(validation.base[:-2], validation.novel), split.test)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: {"table": other_row(data)},
+        lambda data: {"split": fewer_base_classes(data.split)},
+        lambda data: {"config": QUICK.with_overrides({"draw_seed": 1})},
+        lambda data: {"config": QUICK.with_overrides({"linear_num_steps": 4})},
+        lambda data: {"config": QUICK.with_overrides({"heads": ("knn", "linear")})},
+        lambda data: {"phase": "test"},
+    ],
+    ids=["features", "split", "draws", "settings", "heads", "phase"],
+)
+def test_a_part_of_something_else_is_not_taken(gaussians, change):
+    said: list[str] = []
+    run(gaussians, said, names=["none"])
+    done(said)
+
+    found = run(gaussians, said, names=["none"], **change(gaussians))
+
+    assert done(said) == ["none, seed 0"]
+    assert_same(found, run(gaussians, [], names=["none"], cache=None, **change(gaussians)))
+
+
+def test_settings_of_a_method_are_those_of_its_own_part_alone(gaussians):
+    said: list[str] = []
+    run(gaussians, said)
+    done(said)
+
+    settings = settings_of(NAMES)
+    settings["AWG"] = settings["AWG"].with_overrides({"dropout": 0.1})
+    run(gaussians, said, settings=settings)
+
+    assert done(said) == ["AWG, seed 0"]
+
+
+def test_the_embedding_decides_the_parts_of_methods_that_work_in_it(gaussians):
+    said: list[str] = []
+    names = ["none", "c-GAN-PN"]
+    run(gaussians, said, names=names)
+    done(said)
+
+    other = {**settings_of(names), "PN": EMBEDDING.with_overrides({"dropout": 0.1})}
+    results = run(gaussians, said, names=names, settings=other)
+
+    assert done(said) == ["c-GAN-PN, seed 0"]
+    assert results.about["embedding"]["dropout"] == 0.1
+
+
+def test_cosine_trained_features_decide_the_part_of_their_row_alone(gaussians):
+    said: list[str] = []
+    run(gaussians, said)
+    done(said)
+    names = [*NAMES, "AWG-cosine"]
+
+    run(gaussians, said, names=names, cosine_table=in_other_order(gaussians.table))
+    assert done(said) == ["AWG-cosine, seed 0"]
+
+    changed = in_other_order(other_row(gaussians))
+    run(gaussians, said, names=names, cosine_table=changed)
+    assert done(said) == ["AWG-cosine, seed 0"]
+
+
+def diverging(name: str) -> dict[str, Settings]:
+    settings = settings_of(NAMES)
+    return {**settings, name: settings[name].with_overrides({"learning_rate": 1e30})}
+
+
+def test_a_row_that_fails_leaves_the_others_and_is_named(gaussians):
+    said: list[str] = []
+    expected = run(gaussians, [], names=["none", "copy"])
+
+    results = run(gaussians, said, names=["none", "AWG", "copy"], settings=diverging("AWG"))
+
+    assert results.about["methods"] == ["none", "copy"]
+    assert list(results.about["failed"]) == ["AWG"]
+    assert "with seed 0, " in results.about["failed"]["AWG"]
+    assert "diverged" in results.about["failed"]["AWG"]
+    assert_same(results, expected)
+    assert not list(Path("parts").glob("AWG-*"))  # the next run tries it again
+
+
+def test_where_every_row_fails_there_are_no_results(gaussians):
+    with pytest.raises(ValueError, match=r"^AWG: with seed 0, .*diverged"):
+        run(gaussians, [], names=["AWG"], settings=diverging("AWG"))
+
+
+def test_the_command_names_a_row_that_failed_and_says_so_by_its_status(gaussians, capsys):
+    features, split, _ = write_files(gaussians, Path())
+    options = ["evaluate", "--features", *features, "--split", split, "--shots", "1,2"]
+    options += ["--draws", "2", "--heads", "centroid", "--jobs", "2", "--out", "out", "--methods"]
+    assert main([*options, "none"]) == 0
+
+    # One of two is there already, the other one needs no process of its own.
+    sets = ["--set", "AWG.learning_rate=1e30", "--set", "AWG.episode_shots=1,2", "--episodes", "3"]
+    status = main([*options, "none,AWG", *sets])
+
+    output, progress = capsys.readouterr()
+    assert status == 1
+    assert "1 of 2 parts were measured before" in progress
+    assert "AWG has no scores: with seed 0, " in output.splitlines()[-1]
+    content = json.loads(Path("out/results.json").read_text())
+    assert list(content["failed"]) == ["AWG"]
+    assert {row["method"] for row in content["rows"]} == {"none"}
+
+
+def test_a_phase_is_read_once_for_all_methods(gaussians, monkeypatch):
+    phases: list[str] = []
+    read_phase = executors.read_phase
+
+    def note(table, split, phase, *arguments, **options):
+        phases.append(phase)
+        return read_phase(table, split, phase, *arguments, **options)
+
+    monkeypatch.setattr(executors, "read_phase", note)
+
+    run(gaussians, [], names=["none", "copy"], phase="test")
+
+    assert phases == ["validation", "test"]
+    assert len(TEST_READS.read_text().splitlines()) == 1
+
+
+def test_features_are_known_by_their_content(gaussians):
+    said: list[str] = []
+    run(gaussians, said, names=["none"])
+    done(said)
+
+    run(gaussians, said, names=["none"], table=replace(gaussians.table, backbone="renamed"))
+
+    assert done(said) == []

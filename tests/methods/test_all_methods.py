@@ -1,0 +1,178 @@
+"""What all methods have in common: what decides them, and what they refuse."""
+
+from dataclasses import fields, replace
+
+import pytest
+import torch
+
+from cpaan.core.randomness import new_rng
+from cpaan.core.settings import Settings
+from cpaan.methods.base import LowShotMethod
+from cpaan.methods.registry import METHODS, ROWS, check_method, make_method
+from cpaan.protocol.config import EvaluationConfig
+from cpaan.protocol.tasks import BaseSet, LowShotTask
+from cpaan.representation.config import EmbeddingConfig
+from helpers.runs import assert_goes_on, flat
+from helpers.tasks import read_problems, reordered
+
+EVALUATION = EvaluationConfig(
+    shots=(1, 5), num_draws=1, perplexity=4, num_synthetic=6, linear_num_steps=5
+)
+TINY = {
+    "num_episodes": 4,
+    "num_ways": 4,
+    "episode_shots": (1, 2),
+    "num_queries": 2,
+    "hidden_dim": 8,
+    "num_pairs": 8,
+    "num_tasks": 2,
+    "batch_size": 20,
+    "num_clusters": 3,
+    "num_classifier_steps": 5,
+    "num_augmented": 3,
+    "num_examples": 5,
+    "num_exemplars": 5,
+    "num_samples": 6,
+    "noise_dim": 2,
+    "ky_fan_order": 2,
+    "max_per_class": 5,
+}
+LEARNERS = ["SN", "MAML", "Proto-MAML", "PN", "MN", "PMN", "AWG", "FH", "FI-PN", "FI-PMN", "wDAE"]
+
+
+def tiny(config: Settings) -> Settings:
+    """Return settings with all sizes that they have made tiny."""
+    known = {field.name for field in fields(config)}
+    return config.with_overrides({name: TINY[name] for name in TINY if name in known})
+
+
+def new_method(name: str, **evaluation: object) -> LowShotMethod:
+    config = EVALUATION.with_overrides(evaluation)
+    return make_method(name, config, tiny(ROWS[name].config), embedding=tiny(EmbeddingConfig()))
+
+
+def scores_of(method: LowShotMethod, task: LowShotTask, queries, seed: int = 0) -> dict:
+    method.fit(task, new_rng(seed))
+    return method.predict(queries.features[:20])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_row_learns_novel_classes_with_the_heads_it_names(name, gaussians):
+    task, queries = read_problems(gaussians, num_draws=1)
+    embedding, config = tiny(EmbeddingConfig()), tiny(ROWS[name].config)
+    num_rows = dict(zip(task.base.names, task.base.counts.tolist(), strict=True))
+    check_method(name, config, EVALUATION, num_rows, 8, embedding)
+
+    scores = scores_of(new_method(name), task, queries)
+
+    assert list(scores) == ROWS[name].heads_among(EVALUATION.heads)
+    for head, values in scores.items():
+        assert values.shape == (2, 20, 24), head
+        assert values.isfinite().all(), head
+        assert values.std() > 0, head
+        assert not values.requires_grad, head
+
+
+@pytest.mark.parametrize("name", [*LEARNERS, "DC", "copy", "cCov-GAN", "P-FH"])
+def test_the_seed_decides_all_and_no_global_state_is_touched(name, gaussians):
+    task, queries = read_problems(gaussians, num_draws=1)
+    state = torch.get_rng_state()
+
+    first, again, other = (scores_of(new_method(name), task, queries, seed) for seed in (0, 0, 1))
+
+    assert torch.equal(torch.get_rng_state(), state)
+    for head in first:
+        assert torch.equal(first[head], again[head]), head
+        assert not torch.equal(first[head], other[head]), head
+
+
+@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.published])
+def test_the_published_recipe_runs(name, gaussians):
+    """On features that are not negative, which some of them need; few of them do, trained so."""
+    task, queries = read_problems(gaussians, num_draws=1)
+    positive = BaseSet(task.base.features.abs(), task.base.counts, task.base.names)
+    task = replace(task, base=positive, shots=task.shots.abs())
+    published = tiny(ROWS[name].published)
+    if "learning_rate" in published.to_dict():
+        published = published.with_overrides({"learning_rate": 1e-3})
+    method = make_method(name, EVALUATION, published, embedding=tiny(EmbeddingConfig()))
+
+    for head, scores in scores_of(method, task, queries).items():
+        assert scores.isfinite().all(), head
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_both_phases_train_the_same_network(name, gaussians):
+    tasks = [read_problems(gaussians, phase=phase)[0] for phase in ("validation", "test")]
+    runs = [new_method(name).begin(task.base, new_rng(0)) for task in tasks]
+    for run in runs:
+        run.advance(3)
+
+    assert tasks[0].base.names != tasks[1].base.names
+    assert torch.equal(flat(runs[0]), flat(runs[1]))
+
+
+@pytest.mark.parametrize("name", ["PN", "MN", "PMN", "AWG", "FH", "FI-PN", "FI-PMN", "wDAE"])
+def test_the_order_of_base_classes_decides_nothing(name, gaussians):
+    task, queries = read_problems(gaussians, shots=(1,))
+    order = [*reversed(range(task.num_base)), *range(task.num_base, len(task.base.counts))]
+    columns = [*order[: task.num_base], *range(task.num_base, task.num_base + task.num_novel)]
+
+    scores = scores_of(new_method(name, heads=("cosine",)), task, queries)
+    other = replace(task, base=reordered(task.base, order))
+    others = scores_of(new_method(name, heads=("cosine",)), other, queries)
+
+    for head, values in scores.items():
+        torch.testing.assert_close(others[head], values[..., columns], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["SN", "MAML", "PN", "AWG", "FH", "FI-PN", "DC", "wDAE", "copy"])
+def test_a_problem_has_the_same_scores_alone(name, gaussians):
+    task, queries = read_problems(gaussians, shots=(1, 2, 5))
+    mixed = replace(task, problems=tuple(task.problems[number] for number in (5, 0, 3, 1)))
+    method = new_method(name, heads=("centroid", "cosine"))
+    together = scores_of(method, mixed, queries)
+
+    for place, problem in enumerate(mixed.problems):
+        alone = scores_of(method, replace(task, problems=(problem,)), queries)
+        for head, values in alone.items():
+            torch.testing.assert_close(values[0], together[head][place], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_going_on_equals_never_having_stopped_to_the_last_bit(name, gaussians):
+    base = read_problems(gaussians)[0].base
+
+    assert_goes_on(lambda: new_method(name).begin(base, new_rng(0)))
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_fit_in_between_uses_what_is_trained_so_far_and_changes_nothing(name, gaussians):
+    """A study scores a method now and then while it is trained."""
+    task, queries = read_problems(gaussians, shots=(1,), num_draws=1)
+    method, straight = new_method(name), new_method(name)
+    run, unbroken = (each.begin(task.base, new_rng(0)) for each in (method, straight))
+    before = scores_of(method, task, queries)
+    assert run.episode == 0
+    for part in (1, 3):
+        run.advance(part)
+        method.fit(task, new_rng(0))
+    unbroken.advance(1)
+    unbroken.advance(3)
+
+    expected = scores_of(straight, task, queries)
+
+    for head, values in scores_of(method, task, queries).items():
+        assert torch.equal(values, expected[head]), head
+        assert not torch.equal(values, before[head]), head
+    assert torch.equal(flat(run), flat(unbroken))
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_features_that_are_not_finite_are_refused(name, gaussians):
+    base = read_problems(gaussians)[0].base
+    features = base.features.clone()
+    features[3, 1] = torch.inf
+
+    with pytest.raises(ValueError, match="not finite"):
+        new_method(name).begin(BaseSet(features, base.counts, base.names), new_rng(0))

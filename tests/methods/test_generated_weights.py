@@ -1,0 +1,264 @@
+"""Cosine classifiers with generated weights: episodes, AWG and wDAE by hand, and what is learnt."""
+
+import math
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from cpaan.core.randomness import new_rng
+from cpaan.methods.denoising_weights import (
+    DenoisingNetwork,
+    DenoisingWeights,
+    DenoisingWeightsConfig,
+    Messages,
+    neighbours_of,
+)
+from cpaan.methods.fake_novel import (
+    FakeNovelSettings,
+    WeightLearner,
+)
+from cpaan.methods.weight_generator import (
+    AttentiveWeights,
+    WeightGenerator,
+    WeightGeneratorConfig,
+)
+from cpaan.protocol.config import OWN, EvaluationConfig
+from cpaan.protocol.heads import CosineCentroid
+from cpaan.protocol.tasks import BaseSet
+from cpaan.training.learning import EpisodeRngs
+from cpaan.training.workers import ALONE
+from helpers.tasks import read_problems
+
+AWG = WeightGeneratorConfig(num_episodes=20, episode_shots=(1, 2), num_queries=3)
+WDAE = DenoisingWeightsConfig(
+    num_episodes=20, episode_shots=(1, 2), num_queries=3, hidden_dim=16, num_neighbours=3
+)
+LEARNING = {"num_episodes": 150, "episode_shots": (1, 2), "num_queries": 3}
+
+
+def rngs(seed: int = 0) -> EpisodeRngs:
+    return EpisodeRngs(new_rng(seed, 0), new_rng(seed, 1))
+
+
+class Nothing(WeightLearner):
+    """A learner whose episodes alone are of interest."""
+
+    def episode_terms(self, rngs):
+        raise AssertionError("nothing is trained here")
+
+    def weights(self, base, supports, rng=None):
+        raise AssertionError("nothing is classified here")
+
+
+def numbered_classes(num_classes: int) -> BaseSet:
+    """Every row points to its class's own dimension; its length is its own number."""
+    rows = [
+        float(length) * torch.eye(num_classes)[label]
+        for label in range(num_classes)
+        for length in range(1, 11)
+    ]
+    return BaseSet(torch.stack(rows), torch.full((num_classes,), 10))
+
+
+@pytest.mark.parametrize(
+    ("novel_share", "num_novel"), [(0.5, 3), (250 / 389, 4), (0.01, 1), (0.99, 5)]
+)
+def test_an_episode_splits_the_classes_and_labels_base_ones_first(novel_share, num_novel):
+    config = FakeNovelSettings(
+        novel_share=novel_share, episode_shots=(2,), num_queries=3, centred=False, num_episodes=1
+    )
+    learner = Nothing(numbered_classes(6), config)
+    met = set()
+    for seed in range(20):
+        episode = learner.draw(rngs(seed))
+
+        assert sorted([*episode.base.tolist(), *episode.novel.tolist()]) == list(range(6))
+        assert episode.supports.shape == (num_novel, 2, 6)
+        assert episode.queries.shape == (6 * 3, 6)
+        outputs = torch.cat([episode.base, episode.novel])
+        assert torch.equal(episode.queries.argmax(dim=1), outputs[episode.labels])
+        assert torch.equal(episode.supports.argmax(dim=2), episode.novel.unsqueeze(1).expand(-1, 2))
+        assert episode.labels.bincount().tolist() == [3] * 6
+        met |= set(episode.novel.tolist())
+    assert met == set(range(6))
+
+
+def hidden_signal(num_classes: int, seed: int) -> torch.Tensor:
+    """Classes that differ in six dimensions, beside a seventh of much noise; (classes, 20, 7)."""
+    means = 2 * torch.randn(num_classes, 1, 7, generator=new_rng(seed))
+    means[..., 6] = 0
+    noise = torch.randn(num_classes, 20, 7, generator=new_rng(seed, 1))
+    noise[..., 6] *= 10
+    return means + noise
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        WeightGenerator(
+            WeightGeneratorConfig(**LEARNING, learning_rate=1e-2, attention_start=0.0, dropout=0.0)
+        ),
+        DenoisingWeights(
+            DenoisingWeightsConfig(
+                **LEARNING,
+                learning_rate=5e-3,
+                hidden_dim=32,
+                num_neighbours=3,
+                message_dropout=0.3,
+            )
+        ),
+    ],
+    ids=["AWG", "wDAE"],
+)
+def test_training_helps_classes_that_it_has_never_seen(method):
+    base, new = hidden_signal(32, seed=1), hidden_signal(16, seed=2)
+    run = method.begin(BaseSet(base.flatten(0, 1), torch.full((32,), 20)), new_rng(0))
+    learner = run.learner
+
+    def accuracy() -> float:
+        directions = learner.directions(new)
+        right = []
+        for shot in range(10):
+            weights = learner.weights(torch.arange(32), directions[:, shot : shot + 1])[32:]
+            answers = learner.scores(directions[:, 10:], weights).argmax(dim=-1)
+            right.append((answers == torch.arange(16).unsqueeze(1)).float().mean())
+        return 100 * float(torch.stack(right).mean())
+
+    before = accuracy()
+    first = run.advance(10)
+    run.advance(130)
+    last = run.advance(10)
+
+    assert all(last[name] < 0.9 * first[name] for name in first)
+    assert accuracy() > before + 15
+
+
+def axes(num_classes: int = 3, **settings: object) -> AttentiveWeights:
+    """Base class i lies on axis i; queries are just the supports."""
+    rows = torch.eye(num_classes).repeat_interleave(5, dim=0)
+    base = BaseSet(rows, torch.full((num_classes,), 5))
+    learner = AttentiveWeights(base, AWG.with_overrides({"centred": False, **settings}), new_rng(0))
+    learner.query.weight.data = torch.eye(num_classes)
+    return learner
+
+
+def test_a_generated_weight_by_hand():
+    """exp(log 3 · 1) to exp(0): three quarters of the first base class, a quarter of the other."""
+    learner = axes(2, attention_scale=math.log(3), attention_start=2.0)
+
+    weights = learner.weights(torch.arange(2), torch.tensor([[[1.0, 0.0]]]))
+
+    expected = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1 + 2 * 0.75, 2 * 0.25]])
+    torch.testing.assert_close(weights, expected)
+
+
+def test_attention_sums_to_one_and_goes_to_the_class_whose_key_is_met():
+    learner = axes()
+    learner.keys.data = torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, 3.0], [1.0, 0.0, 0.0]])
+    supports = torch.eye(3).unsqueeze(1)
+
+    attention = learner.attention(torch.arange(3), supports)
+
+    torch.testing.assert_close(attention.sum(dim=-1), torch.ones(3, 1))
+    assert attention.argmax(dim=-1).flatten().tolist() == [2, 0, 1]
+
+
+def test_attention_is_over_the_base_classes_at_hand():
+    """A class that is taken for novel must not find its own weight."""
+    learner = axes()
+    supports = torch.tensor([[[0.0, 1.0, 0.0]]])
+
+    learner.weights(torch.tensor([0, 2]), supports)[-1].sum().backward()
+
+    assert torch.equal(learner.base_weights.grad[1], torch.zeros(3))
+    assert torch.equal(learner.keys.grad[1], torch.zeros(3))
+    assert learner.base_weights.grad[0].abs().sum() > 0
+
+
+def test_without_attention_and_training_both_are_the_nearest_cosine_centroid(gaussians):
+    task, queries = read_problems(gaussians, shots=(1,))
+    method = WeightGenerator(AWG.with_overrides({"attention_start": 0.0}))
+    run = method.new_run(task.base, new_rng(0), ALONE)
+    method.adapt(run, task, new_rng(0))
+    scores = method.predict(queries.features)[OWN]
+
+    head = CosineCentroid(EvaluationConfig(cosine_scale=10.0))
+    head.fit(task, None, new_rng(0))
+    expected = head.scores(queries.features)
+
+    torch.testing.assert_close(scores[..., 12:], expected[..., 12:], rtol=1e-4, atol=1e-4)
+    # Base classes have the mean of directions, not the direction of the mean.
+    directions = normalize(task.base.features - task.base.prototypes.mean(dim=0), dim=-1)
+    means = normalize(directions.view(24, 25, 8).mean(dim=1), dim=-1)
+    by_hand = 10 * normalize(queries.features - task.base.prototypes.mean(dim=0), dim=-1) @ means.T
+    torch.testing.assert_close(scores[0, :, :12], by_hand[:, :12], rtol=1e-4, atol=1e-4)
+    other = DenoisingWeights(WDAE)
+    other.adapt(other.new_run(task.base, new_rng(0), ALONE), task, new_rng(0))
+    torch.testing.assert_close(other.predict(queries.features)[OWN], scores, rtol=1e-4, atol=1e-4)
+
+
+def random_base(num_classes: int = 12, num_dims: int = 6) -> BaseSet:
+    means = 3 * torch.randn(num_classes, 1, num_dims, generator=new_rng(0))
+    noise = torch.randn(num_classes, 10, num_dims, generator=new_rng(1))
+    return BaseSet((means + noise).flatten(0, 1), torch.full((num_classes,), 10))
+
+
+def new_network(**settings: object) -> DenoisingNetwork:
+    return DenoisingNetwork(random_base(), WDAE.with_overrides(settings), new_rng(2))
+
+
+def with_corrections(network: DenoisingNetwork) -> DenoisingNetwork:
+    """Draw the last layer, which starts at zero."""
+    torch.nn.init.normal_(network.correction.weight, generator=new_rng(3))
+    return network
+
+
+def test_a_class_hears_of_the_nearest_others_by_their_cosine():
+    degrees = torch.tensor([0.0, 10.0, 30.0, 90.0]).deg2rad()
+    weights = torch.stack([degrees.cos(), degrees.sin()], dim=1)
+
+    nearest, shares = neighbours_of(weights, num_neighbours=2, temperature=5.0)
+
+    assert nearest.tolist() == [[1, 2], [0, 2], [1, 0], [2, 1]]
+    near, far = (math.exp(5 * math.cos(math.radians(angle))) for angle in (10, 30))
+    expected = torch.tensor([near / (near + far), far / (near + far)])
+    torch.testing.assert_close(shares[0], expected)
+    torch.testing.assert_close(shares.sum(dim=1), torch.ones(4))
+
+
+def test_a_message_is_of_the_pair_and_is_weighed():
+    """Layer normalisation of two numbers leaves their order alone: plus or minus one."""
+    messages = Messages(2, 2, 0.0, new_rng(0))
+    messages.pair.weight.data, messages.pair.bias.data = torch.eye(2), torch.zeros(2)
+    states = torch.tensor([[10.0, 0.0], [0.0, 30.0], [0.0, 5.0]])
+    nearest, shares = torch.tensor([[1, 2]] * 3), torch.tensor([[0.75, 0.25]] * 3)
+
+    heard = messages(states, nearest, shares)
+
+    # The first and second are (10, 30) together, the first and third (10, 5). Leaky: -0.01.
+    expected = [0.75 * -0.01 + 0.25 * 1, 0.75 * 1 + 0.25 * -0.01]
+    torch.testing.assert_close(heard[0], torch.tensor(expected), rtol=1e-4, atol=1e-5)
+
+
+def test_at_the_start_weights_stay_as_they_are_so_that_the_truth_costs_nothing():
+    network = new_network(noise=0.0)
+    base, novel = torch.arange(8), torch.arange(8, 12)
+
+    weights = network.weights(base, network.base_weights[novel].unsqueeze(1), new_rng(0))
+
+    torch.testing.assert_close(weights, network.base_weights)
+
+
+def test_reconstruction_is_the_mean_squared_distance_to_the_base_weights():
+    network = new_network(noise=0.0, reconstruction_weight=3.0, message_dropout=0.0)
+    rngs = EpisodeRngs(new_rng(1), new_rng(2))
+    loss, query_loss, reconstruction = network.episode_terms(rngs)
+
+    episode = network.draw(EpisodeRngs(new_rng(1), new_rng(2)))
+    estimates = normalize(episode.supports.mean(dim=1), dim=-1)
+    squares = (estimates - network.base_weights[episode.novel]).square().sum()
+
+    # At the start, base classes are as they should be.
+    torch.testing.assert_close(reconstruction, squares / 12)
+    torch.testing.assert_close(loss, query_loss + 3 * reconstruction)

@@ -1,0 +1,139 @@
+"""Methods in an embedding: the same as on a table that was embedded before, and trained once."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from cpaan.core.randomness import new_rng, spawn
+from cpaan.methods.base import Checkpointing
+from cpaan.methods.controls import Control
+from cpaan.methods.prototypical import Embedded
+from cpaan.methods.registry import ROWS, make_method
+from cpaan.protocol.augmentation import mean_shift
+from cpaan.protocol.config import EvaluationConfig
+from cpaan.representation.config import EmbeddingConfig
+from cpaan.representation.embedding import EmbeddingRun, embed_table
+from cpaan.training.few_shot_episodes import read_base
+from helpers.tasks import read_problems
+
+CPU = torch.device("cpu")
+EVALUATION = EvaluationConfig(
+    shots=(1, 5), num_draws=2, perplexity=4, num_synthetic=6, linear_num_steps=5
+)
+CONFIG = EmbeddingConfig(num_episodes=6, episode_shots=(1, 2), num_queries=2, hidden_dim=10)
+SMALL_GAN = {
+    "num_episodes": 2,
+    "num_ways": 3,
+    "episode_shots": (1, 2),
+    "batch_size": 20,
+    "hidden_dim": 8,
+    "ky_fan_order": 2,
+    "noise_dim": 2,
+    "perplexity": 4.0,
+}
+
+
+def embedding_of(gaussians, seed: int = 0) -> EmbeddingRun:
+    """Train the embedding that methods with a seed have, without any of them."""
+    for_embedding, _ = spawn(new_rng(seed), 2)
+    word = int(torch.randint(2**62, (), generator=for_embedding))
+    run = EmbeddingRun(read_base(gaussians.table, gaussians.split, CPU), CONFIG, word)
+    run.advance(6)
+    return run
+
+
+def embed(gaussians, rows: torch.Tensor) -> torch.Tensor:
+    run = embedding_of(gaussians)
+    with torch.no_grad():
+        return run.network(rows)
+
+
+def new_method(name: str, folder: Path | None = None, progress=lambda message: None):
+    config = ROWS[name].config
+    overrides = SMALL_GAN if name.startswith("c") else {}
+    if name == "PN":
+        overrides = CONFIG.to_dict()
+    return make_method(
+        name,
+        EVALUATION,
+        config.with_overrides(overrides),
+        embedding=CONFIG,
+        folder=folder,
+        progress=progress,
+    )
+
+
+@pytest.mark.parametrize("translation", [None, mean_shift])
+def test_a_method_in_an_embedding_is_the_method_on_an_embedded_table(gaussians, translation):
+    task, queries = read_problems(gaussians)
+    method = Embedded(Control(translation, EVALUATION), CONFIG, Checkpointing())
+    method.fit(task, new_rng(0))
+
+    by_hand = Control(translation, EVALUATION)
+    embedded = embed_table(embedding_of(gaussians), gaussians.table)
+    by_hand_task, by_hand_queries = read_problems(replace(gaussians, table=embedded))
+    _, for_method = spawn(new_rng(0), 2)
+    by_hand.fit(by_hand_task, for_method)
+
+    expected = by_hand.predict(by_hand_queries.features)
+    for head, scores in method.predict(queries.features).items():
+        torch.testing.assert_close(scores, expected[head], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(method.represent(queries.features), by_hand_queries.features)
+
+
+@pytest.mark.parametrize("name", ["PN", "P-FH", "c-GAN-PN", "cCov-GAN-PN"])
+def test_all_methods_with_one_seed_have_the_same_embedding(gaussians, name):
+    task, queries = read_problems(gaussians)
+    method = new_method(name)
+    method.begin(task.base, new_rng(0))
+    if name == "PN":  # whose own training it is
+        method = new_method(name)
+        method.fit(task, new_rng(0))
+
+    expected = embed(gaussians, queries.features)
+    torch.testing.assert_close(method.represent(queries.features), expected)
+    other = Embedded(Control(None, EVALUATION), CONFIG, Checkpointing())
+    other.fit(task, new_rng(1))
+    assert not torch.allclose(other.represent(queries.features), expected)
+
+
+def test_an_embedding_is_trained_once_for_all_methods_that_share_its_file(gaussians, tmp_path):
+    task, _ = read_problems(gaussians)
+    said: list[str] = []
+
+    for name in ("PN", "c-GAN-PN", "cDeLi-GAN-PN"):
+        new_method(name, tmp_path, said.append).fit(task, new_rng(0))
+
+    of_embedding = [line for line in said if line.startswith("the embedding")]
+    assert sum("episode 6 of 6" in line for line in of_embedding) == 1
+    assert of_embedding[1:] == ["the embedding: going on from episode 6"] * 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "PN-seed0.pt",
+        "c-GAN-PN-seed0.pt",
+        "cDeLi-GAN-PN-seed0.pt",
+    ]
+
+
+def test_the_file_of_another_embedding_is_refused(gaussians, tmp_path):
+    task, _ = read_problems(gaussians)
+    new_method("PN", tmp_path).fit(task, new_rng(0))
+    other = CONFIG.with_overrides({"dropout": 0.25})
+
+    with pytest.raises(ValueError, match=r"PN-seed0\.pt: it was trained with dropout = 0\.5 and"):
+        make_method("c-GAN-PN", EVALUATION, embedding=other, folder=tmp_path).fit(task, new_rng(0))
+
+
+def test_neither_embedding_nor_method_is_trained_again_for_the_other_phase(gaussians):
+    said: list[str] = []
+    method = new_method("c-GAN-PN", progress=said.append)
+
+    for phase in ("validation", "test"):
+        task, _ = read_problems(gaussians, phase=phase)
+        method.fit(task, new_rng(0))
+
+    assert [line.partition(",")[0] for line in said] == [
+        "the embedding: episode 6 of 6",
+        "c-GAN: episode 2 of 2",
+    ]

@@ -1,0 +1,104 @@
+"""Table 1 as data for the page's switches, and every row against every other."""
+
+from dataclasses import replace
+from math import isnan
+
+import pytest
+
+from cpaan.protocol.statistics import paired_differences
+from cpaan.report.page.views import FIXED, PAPER, SEEDED, VALIDATION, make_views
+
+
+def test_views_have_means_and_ranks_by_rule_and_metric(contents):
+    table = make_views(contents)
+
+    def cell(rule: str, name: str, column: str, shots: int, metric: str = "top5"):
+        return table.views[rule, metric, SEEDED][name, column, shots]
+
+    # Level 40 of PN by centroids, 5 for GLSL, 10 for five shots; draws and seeds have mean zero.
+    assert cell(PAPER, "PN", "all", 5).value == pytest.approx(55)
+    assert cell(PAPER, "PN", "all", 5, "top1").value == pytest.approx(45)
+    assert cell(PAPER, "none", "novel", 1).value == pytest.approx(32)  # linear on raw features
+    ranks = {
+        rule: {name: cell(rule, name, "novel", 1).rank for name in table.rules[rule]}
+        for rule in (PAPER, "linear", "own")
+    }
+    assert ranks[PAPER] == {"none": 4, "copy": 5, "MAML": 3, "PN": 2, "cCov-GAN-PN": 1}
+    assert ranks["linear"] == {"none": 3, "copy": 4, "PN": 2, "cCov-GAN-PN": 1}
+    assert ranks["own"] == {"MAML": 1}
+
+
+def test_only_rules_that_give_anyone_a_head_are_offered(contents):
+    table = make_views(contents)
+
+    assert list(table.rules) == [PAPER, VALIDATION, "centroid", "linear", "own"]
+    assert table.default_rule == PAPER
+    assert table.rules[PAPER]["cCov-GAN-PN"] == "centroid"
+    assert table.rules[VALIDATION]["cCov-GAN-PN"] == "linear"
+    # Without linear scores, the paper's rule would leave out all rows but two.
+    only = contents.scores[contents.scores["head"] == "centroid"]
+    table = make_views(replace(contents, scores=only, heads=None))
+    assert set(table.rules[PAPER]) == {"PN", "cCov-GAN-PN"}
+    assert table.default_rule == "centroid"
+
+
+def test_means_and_intervals_are_over_the_same_draws(contents):
+    contents.scores.loc[contents.scores["draw"] < contents.num_fixed, "top5"] += 3.0
+
+    table = make_views(contents)
+
+    assert table.draws == {SEEDED: 3, FIXED: 2}
+    seeded, fixed = (table.views[PAPER, "top5", kind]["PN", "novel", 1] for kind in table.draws)
+    # Draws -2, 0 and 2 have the deviation 2; t of two degrees of freedom is 4.303.
+    assert seeded[:2] == pytest.approx((40, 4.303 * 2 / 3**0.5), rel=1e-3)
+    # Draws -1 and 1 have the deviation root 2; t of one degree of freedom is 12.706.
+    assert fixed[:2] == pytest.approx((43, 12.706), rel=1e-3)
+    assert table.cells["PN", "novel", 1] == seeded
+    for num_fixed, kind in ((5, FIXED), (0, SEEDED)):  # nothing to choose
+        assert make_views(replace(contents, num_fixed=num_fixed)).draws == {kind: 5}
+    single = replace(contents, scores=contents.scores[contents.scores["draw"] <= 2])
+    assert isnan(make_views(single).cells["PN", "novel", 1].interval)
+
+
+def test_printed_numbers_are_those_of_the_paper(contents):
+    printed = make_views(contents).printed
+
+    assert {name for name, _, _ in printed} == {"MAML", "PN", "cCov-GAN-PN"}
+    assert printed["PN", "novel", 1].value == 39.4
+    assert printed["cCov-GAN-PN", "all", 5].value == 73.5
+
+
+def test_differences_are_paired_over_the_seeded_draws_by_each_rule(contents):
+    # Alike but for draw 3, where PN has 3 more: differences have a spread.
+    is_one = (contents.scores["method"] == "PN") & (contents.scores["draw"] == 3)
+    contents.scores.loc[is_one, "top5"] += 3
+
+    found = make_views(contents).differences
+
+    # 41 minus 40, and minus 3 in one of three draws.
+    pair = found[PAPER]["cCov-GAN-PN", "PN", "novel", 1]
+    assert pair.value == pytest.approx(0)
+    seeded = contents.seeded[contents.seeded["head"] == "centroid"]
+    rows = paired_differences(seeded, "PN").set_index(["method", "column", "shots"])
+    assert pair.interval == pytest.approx(rows.loc[("cCov-GAN-PN", "novel", 1), "top5_interval"])
+    assert found[VALIDATION]["cCov-GAN-PN", "copy", "all", 5].value == pytest.approx(45 - 36)
+    there, back = found[PAPER]["PN", "MAML", "novel", 5], found[PAPER]["MAML", "PN", "novel", 5]
+    assert there.value == -back.value == pytest.approx(6)
+    assert there.interval == back.interval
+    assert ("PN", "PN", "novel", 5) not in found[PAPER]
+    single = contents.scores[contents.scores["method"] == "PN"]
+    assert make_views(replace(contents, scores=single)).differences[PAPER] == {}
+
+
+def test_the_page_gets_rounded_lists_in_the_order_of_rows_and_shots(contents):
+    data = make_views(contents).for_page()
+
+    assert data["draws"] == [SEEDED, FIXED]
+    pn = data["views"]["paper top5 seeded"][3]
+    assert pn["head"] == "centroid"
+    assert pn["cells"]["all"] == [[45.0, 5.0, 2], [55.0, 5.0, 2]]
+    assert data["views"]["linear top5 seeded"][2] is None  # MAML has its own classifier only
+    assert set(data["pairs"]) == {PAPER, VALIDATION}
+    # LSL and GLSL, one and five shots each: MAML has 35 of its own classifier, none 32.
+    assert data["pairs"][PAPER][2][0] == [[3.0, 0.0, 1]] * 4
+    assert data["pairs"][PAPER][2][2] == [None] * 4

@@ -1,0 +1,123 @@
+"""One table in every form that it is written in."""
+
+import pandas as pd
+import pytest
+
+from cpaan.report.tables import (
+    NAN,
+    Cell,
+    Table,
+    accuracy_table,
+    difference_table,
+    diversity_table,
+    grid_of,
+    side_of,
+)
+
+TABLE = Table(
+    ["group", "row"],
+    [("LSL", 1), ("LSL", 20), ("GLSL", 1)],
+    [
+        (["A", "x_1"], [Cell(100.0, 0.25, 1), Cell(NAN), Cell(1.0, NAN, 3)]),
+        (["A", "y"], [Cell(9.0, 1.0, 2), Cell(50.0, 2.0), Cell(2.0, 1.5, 1)]),
+        (["B & C", "z"], [Cell(8.0, rank=3), Cell(-0.04), Cell(3.0)]),
+    ],
+)
+
+
+def test_a_terminal_has_aligned_columns_and_marks():
+    assert TABLE.text().splitlines() == [
+        "group  row        LSL 1     LSL 20    GLSL 1",
+        "A      x_1  [100.0±0.2]         –       1.0",
+        "A      y      (9.0±1.0)  50.0±2.0  [2.0±1.5]",
+        "B & C  z           8.0       -0.0       3.0",
+    ]
+
+
+def test_markdown_has_bold_and_underlined_numbers():
+    assert TABLE.markdown().splitlines() == [
+        "| group | row | LSL K=1 | LSL K=20 | GLSL K=1 |",
+        "|---|---|---|---|---|",
+        "| A | x_1 | **100.0±0.2** | – | 1.0 |",
+        "| A | y | <u>9.0±1.0</u> | 50.0±2.0 | **2.0±1.5** |",
+        "| B & C | z | 8.0 | -0.0 | 3.0 |",
+    ]
+
+
+def test_latex_has_spans_escaped_names_and_a_rule_between_groups():
+    lines = TABLE.latex("Top-5", is_grouped=True).splitlines()
+
+    assert lines == [
+        r"% Top-5; needs \usepackage{booktabs}",
+        r"\begin{tabular}{llrrr}",
+        r"\toprule",
+        r"& & \multicolumn{2}{c}{LSL} & \multicolumn{1}{c}{GLSL} \\",
+        r"Group & Row & $K{=}1$ & $K{=}20$ & $K{=}1$ \\",
+        r"\midrule",
+        r"A & x\_1 & \textbf{100.0\,{\scriptsize$\pm$0.2}} & – & 1.0 \\",
+        r"A & y & \underline{9.0\,{\scriptsize$\pm$1.0}} & 50.0\,{\scriptsize$\pm$2.0} & "
+        r"\textbf{2.0\,{\scriptsize$\pm$1.5}} \\",
+        r"\midrule",
+        r"B \& C & z & 8.0 & -0.0 & 3.0 \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    assert TABLE.latex("Top-5").count(r"\midrule") == 1
+
+
+def test_a_grid_has_a_row_for_each_method_and_head_that_has_the_value():
+    cells = pd.DataFrame(
+        [
+            ("a", "h", "novel", 5, 1.0, NAN),
+            ("a", "h", "novel", 1, 2.0, 0.5),
+            ("b", "h", "novel", 1, NAN, NAN),
+            ("b", "h", "novel", 5, NAN, NAN),
+        ],
+        columns=["method", "head", "column", "shots", "value", "half"],
+    )
+
+    grid = grid_of(cells, "value", "half", ["novel"], sign="+")
+
+    assert grid.markdown().splitlines()[2:] == ["| a | h | +2.0±0.5 | +1.0 |"]
+
+
+def test_scores_are_printed_by_row_and_compared_with_a_named_one():
+    columns = ("novel", "all", "novel_joint", "base", "all_prior")
+    scores = pd.DataFrame(
+        [
+            (method, "h", column, 1, draw, 0, value, value + draw)
+            for method, value in (("a", 10.0), ("b", 12.0))
+            for column in columns
+            for draw in (0, 1)
+        ],
+        columns=["method", "head", "column", "shots", "draw", "seed", "top1", "top5"],
+    )
+
+    # Draws of 10 and 11: the t-quantile of one degree of freedom, 12.7, times 1 / 2.
+    main, rest = (part.splitlines() for part in accuracy_table(scores).split("\n\n"))
+    assert main[1:3] == ["method  head     LSL 1   GLSL 1", "a       h     10.5±6.4 10.5±6.4"]
+    assert rest[2].split() == ["b", "h", "12.5", "12.5", "12.5"]
+    text = difference_table(scores, "a")
+    assert text.startswith("Top-5 minus a, same head, paired by draw")
+    assert text.endswith("b       h     +2.0±0.0 +2.0±0.0")
+
+
+def test_diversity_is_a_distance_and_a_ratio_for_each_number_of_shots():
+    rows = [("b", 1, 10.0, 0.5), ("b", 5, 12.0, 0.75), ("a", 1, 1.0, 1.0), ("a", 5, 1.0, 1.25)]
+    frame = pd.DataFrame(rows, columns=["method", "shots", "distance", "ratio"])
+
+    _, header, *lines = diversity_table(frame).splitlines()
+
+    assert header.split() == ["method", "distance", "K=1", "K=5"]
+    assert [line.split() for line in lines] == [
+        ["b", "11", "0.50", "0.75"],
+        ["a", "1", "1.00", "1.25"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "interval", "side"),
+    [(1.0, 0.9, 1), (-1.0, 0.9, -1), (1.0, 1.0, 0), (0.2, 0.9, 0), (5.0, NAN, 0)],
+)
+def test_a_side_is_where_the_whole_interval_is(value, interval, side):
+    assert side_of(value, interval) == side

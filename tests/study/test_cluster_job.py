@@ -1,0 +1,183 @@
+"""Commands for a cluster, up to the connection; test_cluster_up.py runs them on one."""
+
+import json
+import os
+import subprocess
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from ray.job_submission import JobStatus
+
+from cpaan.cli.report import main as report
+from cpaan.cli.search import main as search
+from cpaan.core.provenance import TEST_READS, count_test_reads, take_over_test_reads
+from cpaan.study.cluster_job import ClusterCommand, ClusterJob
+
+ROOT = Path(__file__).parents[2]
+SEARCH = ClusterCommand("search.py", "mine", ["--study", "mine"], {}, begins=True)
+NAMED_LATER = SEARCH._replace(arguments=["--study", "mine", "--study", "mine"])
+RESUME = ClusterCommand("search.py", "mine", ["--resume", "mine"], {}, repeats=True)
+REPORT = ClusterCommand("report.py", "mine", ["mine"], {})
+
+
+@pytest.fixture
+def token(tmp_path, monkeypatch) -> Path:
+    path = tmp_path / "token"
+    path.write_text("secret\n")
+    path.chmod(0o600)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(path))
+    return path
+
+
+@pytest.fixture
+def job(token, tmp_path) -> ClusterJob:
+    (tmp_path / "c.yaml").write_text("a: b # whatever begins with SET-\n")
+    return ClusterJob(tmp_path / "c.yaml", SEARCH)
+
+
+def test_a_cluster_file_must_be_complete_and_the_token_private(job, token, tmp_path):
+    (tmp_path / "new.yaml").write_text("a: SET-USER\nb: s3://SET-BUCKET/x # SET-NOT\n")
+    with pytest.raises(ValueError, match=r"still has SET-BUCKET, SET-USER: see cluster/README.md"):
+        ClusterJob(tmp_path / "new.yaml", SEARCH)
+    for change in (lambda: token.chmod(0o644), token.unlink):
+        change()
+        with pytest.raises(ValueError, match="must be a token of mode 600: ray get-auth-token"):
+            ClusterJob(tmp_path / "c.yaml", SEARCH)
+
+
+def test_a_cluster_that_is_not_up_is_an_error_of_one_line(token, tmp_path, capsys):
+    text = (ROOT / "cluster" / "local.yaml").read_text().replace("SET-USER", "me")
+    for number, name in enumerate(("ADDRESS-OF-THE-HEAD", "ADDRESS-OF-A-WORKER")):
+        text = text.replace(f"SET-{name}", f"127.0.0.7{number}")
+    text = text.replace("SET-FOLDER-THAT-ALL-MACHINES-SHARE", "/x")
+    file = tmp_path / "c.yaml"
+    file.write_text(text.replace("cpaan-local", f"cpaan-absent-{os.getpid()}"))
+
+    status = search(["--cluster", str(file), "--study", "mine"])
+
+    for left in Path("/tmp/ray").glob(f"cluster-cpaan-absent-{os.getpid()}.*"):
+        left.unlink()
+    assert status == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"python tune/search.py: error: {file} has no running head: ray up {file}"
+
+
+def test_the_job_runs_the_same_arguments_with_the_uploaded_files(tmp_path, monkeypatch):
+    """In a real shell, with a python that prints its arguments."""
+    split, python, sent = (tmp_path / name for name in ("my split.json", "python", "sent it"))
+    split.write_text("{}")
+    python.write_text('#!/bin/sh\nprintf "%s\\n" "$PWD" "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    arguments = ["--set", "a=b c", "--split", str(split)]
+
+    entrypoint = SEARCH._replace(arguments=arguments, files={"--split": [str(split)]}).stage(sent)
+    output = subprocess.check_output(entrypoint, shell=True, cwd=sent, text=True)
+
+    uploaded = f"{sent}/split-0-my split.json"
+    folder, script, *given = output.splitlines()
+    assert (folder, script) == (f"{tmp_path}/cpaan-studies", f"{sent}/tune/search.py")
+    assert given == [*arguments, "--split", uploaded, "--cluster="]
+    assert Path(uploaded).read_text() == "{}"
+    assert {path.name for path in sent.iterdir()} == {"cpaan", "tune", Path(uploaded).name}
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "said"),
+    [
+        (search, ["--features", "x.parquet"], "x.parquet is a file of this machine: give an add"),
+        (search, ["--study", "a/b"], "a study's name has letters"),
+        (search, ["--resume", ".."], "a study's name has letters"),
+        (report, ["a b"], "a study's name has letters"),
+        (search, ["--split", "absent.json"], "absent.json: No such file"),
+        (search, ["--dry-run"], "--dry-run shows what this machine would do"),
+        (search, ["--study", "mine"], "results/mine exists: --resume mine resumes it"),
+        (search, ["--study", "other", "--stop"], "no job is running there for other"),
+        (search, ["--stop", "--cluster="], "--stop needs --cluster"),
+        (report, ["--stop", "--cluster="], "--stop needs --cluster"),
+    ],
+)
+def test_bad_input_is_refused_before_submission(job, capsys, command, arguments, said, monkeypatch):
+    client = SimpleNamespace(list_jobs=list, submit_job=None)  # which cannot submit
+    monkeypatch.setattr(ClusterJob, "connect", lambda job: nullcontext(client))
+    Path("results/mine").mkdir(parents=True)
+    Path("results/mine/config.json").touch()
+
+    assert command(["--cluster", "c.yaml", *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "earlier", "found"),
+    [
+        (SEARCH, [], None),
+        (SEARCH, [(SEARCH, "RUNNING")], 0),
+        (SEARCH, [(SEARCH, "SUCCEEDED")], 0),  # while nobody followed it
+        (NAMED_LATER, [(SEARCH, "SUCCEEDED")], 0),
+        (SEARCH, [(SEARCH, "FAILED")], None),
+        (RESUME, [(SEARCH, "RUNNING")], 0),
+        (RESUME, [(RESUME, "SUCCEEDED")], None),
+        (REPORT, [(SEARCH, "SUCCEEDED")], None),
+        (REPORT, [(SEARCH, "SUCCEEDED"), (REPORT, "SUCCEEDED")], 1),
+        (REPORT, [(REPORT, "SUCCEEDED"), (RESUME, "SUCCEEDED")], None),  # the study has changed
+        (REPORT, [(REPORT._replace(study_name="other"), "RUNNING")], None),
+    ],
+)
+def test_a_repeated_command_finds_its_job(job, tmp_path, command, earlier, found):
+    jobs = [
+        SimpleNamespace(metadata=each.labels, status=JobStatus[status], start_time=number)
+        for number, (each, status) in enumerate(earlier)
+    ]
+    client = SimpleNamespace(list_jobs=lambda: jobs[::-1])
+
+    assert ClusterJob(tmp_path / "c.yaml", command).find(client) == (
+        None if found is None else jobs[found]
+    )
+
+
+def test_output_is_written_once_and_a_lost_connection_is_reported(job, monkeypatch):
+    """The first connection breaks within a line; the second one repeats the output."""
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    written, said, connections = [], [], iter((["one ", "two"], ["one two thr", "ee"]))
+
+    async def tail(name):
+        pieces = next(connections)
+        for piece in pieces:
+            yield piece
+        if pieces[-1] == "two":
+            raise RuntimeError("the websocket was closed")
+
+    details = SimpleNamespace(status=JobStatus.SUCCEEDED, driver_exit_code=0)
+    client = SimpleNamespace(tail_job_logs=tail, get_job_info=lambda name: details)
+    monkeypatch.setattr(job, "connect", lambda: nullcontext(client))
+    job.name = "job"
+
+    assert job.follow(written.append, said.append) is details
+    assert "".join(written) == "one two three"
+    assert said[0] == "connected"
+    assert said[1].startswith("connection lost (")
+    assert said[2:] == ["connected again"]
+
+
+def test_reads_of_the_test_phase_are_taken_over_once(tmp_path):
+    lines = [json.dumps({"time": str(n), "features": "f"}) for n in range(3)]
+    TEST_READS.parent.mkdir()
+    TEST_READS.write_text(f"{lines[0]}\n{lines[1]}\n")
+    (tmp_path / "other.jsonl").write_text(f"{lines[1]}\n{lines[2]}\n")
+
+    for _ in range(2):
+        take_over_test_reads(tmp_path / "other.jsonl")
+
+    assert TEST_READS.read_text().splitlines() == lines
+    assert count_test_reads("f") == 3
+
+
+@pytest.mark.usefixtures("builtin_cache")
+def test_a_clusters_own_storage_is_the_default(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("CPAAN_STORAGE", str(tmp_path / "shared"))
+
+    assert search(["--study", "mine", "--dry-run"]) == 0
+    assert json.loads(capsys.readouterr().out)["storage"] == str(tmp_path / "shared" / "mine")

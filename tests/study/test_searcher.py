@@ -1,0 +1,301 @@
+"""Proposals of a search, the results of its trials, and early stopping, restarted at any point."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from optuna.trial import TrialState
+from ray.tune.schedulers import TrialScheduler
+
+from cpaan.study.records import best_trials
+from cpaan.study.searcher import OptunaSearcher, ResumableASHA, RowScheduler, RowSearch
+from cpaan.study.space import AS_PRINTED, RECOMMENDED
+from cpaan.study.trial import ALL_TOP5, CURVE, EPISODE, NOVEL_TOP5
+from helpers.studies import STEPS, HandRunSearch, new_study, result_of
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+@pytest.fixture
+def search(tmp_path) -> HandRunSearch:
+    return HandRunSearch(tmp_path)
+
+
+def test_the_first_two_trials_are_the_papers(search):
+    for number, whose in enumerate([RECOMMENDED, AS_PRINTED]):
+        job = search.suggest(whose).job
+        assert job.training == search.row.space.around(whose).training
+        assert search.trial(number).number == number
+
+
+def test_a_trial_ends_as_complete_pruned_or_failed_with_its_values_by_episode(search):
+    for name in "abc":
+        search.suggest(name)
+    search.report("a", 40)
+    search.report("a", 40, 45)
+    search.end("a", 40, 45, 50)
+    search.end("b", 40, 45)
+    search.end("c", 40, problem="cCov-GAN diverged")
+
+    trials = [search.trial(number) for number in range(3)]
+    states = [TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL]
+    assert [trial.state for trial in trials] == states
+    assert trials[0].value == 50
+    assert [trial.intermediate_values for trial in trials] == [
+        {50: 40, 100: 45, 200: 50},
+        {50: 40, 100: 45},
+        {50: 40},
+    ]
+    assert trials[2].user_attrs["problem"] == "cCov-GAN diverged"
+
+
+@pytest.mark.parametrize("result", [None, result_of([40])])
+def test_a_trial_that_died_is_proposed_again_under_its_number(search, tmp_path, result):
+    before = search.suggest("a")
+    search.report("a", 40)
+    search.searcher.on_trial_complete("a", result, error=True)
+    assert search.trial(0).state == TrialState.RUNNING
+
+    again = HandRunSearch(tmp_path)
+    after = again.suggest("b")
+
+    assert (after.number, after.job) == (before.number, before.job)
+    again.end("b", 40, 45, 50)
+    trial = again.trial(0)
+    assert trial.state == TrialState.COMPLETE
+    assert trial.user_attrs["problem"] is None
+    assert trial.intermediate_values == {50: 40, 100: 45, 200: 50}
+
+
+def test_trials_that_ran_when_the_search_died_come_first_and_once(search, tmp_path):
+    for name in "abc":
+        search.suggest(name)
+    search.end("b", 40, 45, 50)
+
+    again = HandRunSearch(tmp_path)
+
+    assert [again.suggest(name).number for name in "def"] == [0, 2, 3]
+    assert again.parameters()[:3] == search.parameters()[:3]
+
+
+def test_reports_that_come_twice_late_or_out_of_order_are_recorded_once_each(search):
+    search.suggest("a")
+    for scores in ([40, 45], [40, 45], [40], [40, 45, 50]):
+        search.report("a", *scores)
+
+    trial = search.trial(0)
+    assert trial.intermediate_values == {50: 40, 100: 45, 200: 50}
+    assert [entry["episode"] for entry in trial.user_attrs["curve"]] == [50, 100, 200]
+
+
+def test_the_settings_of_a_trial_are_recorded(search):
+    job = search.suggest("a").job
+
+    attributes = json.loads(json.dumps(search.trial(0).user_attrs))
+    assert type(job.training)(**attributes["training"]) == job.training
+
+
+def score_of(number: int) -> float:
+    """Return a score that no other trial has."""
+    return 30 + (7 * number) % 13
+
+
+@pytest.mark.parametrize("every", [1, 6])
+def test_proposals_after_a_restart_are_those_without(tmp_path, every):
+    """Beyond the random ones at the start, where they depend on the known results."""
+    unbroken, broken = HandRunSearch(tmp_path / "unbroken"), HandRunSearch(tmp_path / "broken")
+
+    for number in range(7):
+        unbroken.run(str(number), 0, 0, score_of(number))
+        if number % every == every - 1:
+            broken = HandRunSearch(tmp_path / "broken")
+        broken.run(str(number), 0, 0, score_of(number))
+
+    assert broken.parameters() == unbroken.parameters()
+    assert len({json.dumps(parameters) for parameters in broken.parameters()}) == 7
+
+
+def test_proposals_beside_an_unfinished_trial_are_the_same_after_a_restart(tmp_path):
+    unbroken, broken = HandRunSearch(tmp_path / "unbroken"), HandRunSearch(tmp_path / "broken")
+    for search in (unbroken, broken):
+        for number in range(5):
+            search.run(str(number), 0, 0, score_of(number))
+        search.suggest("5")
+        search.report("5", 20)
+
+    broken = HandRunSearch(tmp_path / "broken")
+    assert broken.suggest("5 again").number == 5
+    for search in (unbroken, broken):
+        search.suggest("6")
+
+    assert broken.parameters() == unbroken.parameters()
+
+
+def test_a_trial_whose_proposal_is_incomplete_is_proposed_again(tmp_path):
+    unbroken, broken = HandRunSearch(tmp_path / "unbroken"), HandRunSearch(tmp_path / "broken")
+    for search in (unbroken, broken):
+        search.run("0", 0, 0, score_of(0))
+        search.run("1", 0, 0, score_of(1))
+    unbroken.suggest("2")
+    broken.search.trials.ask()
+
+    broken = HandRunSearch(tmp_path / "broken")
+    assert broken.suggest("2").number == 2
+
+    assert broken.parameters() == unbroken.parameters()
+
+
+def test_another_seed_proposes_other_parameters(tmp_path):
+    searches = [HandRunSearch(tmp_path / str(seed), seed=seed) for seed in range(2)]
+
+    for search in searches:
+        for name in "abc":
+            search.suggest(name)
+
+    first, second = (search.parameters() for search in searches)
+    assert first[:2] == second[:2]
+    assert first[2] != second[2]
+
+
+def test_the_best_trials_are_the_finished_ones_by_their_scores(search):
+    assert best_trials(search.search.trials, 3) == []
+    search.run("a", 0, 0, 50)
+    search.run("b", 0, 99)
+    search.run("c", 0, 0, 60)
+    search.run("d", 0, 0, 50)
+    search.suggest("e")
+
+    assert [trial.number for trial in best_trials(search.search.trials, 3)] == [2, 0, 3]
+
+
+def test_rows_start_in_their_order_each_with_its_trials_and_its_rungs(tmp_path):
+    study = new_study(tmp_path, methods=("cCov-GAN", "c-GAN"), num_trials=2)
+    searches = [RowSearch(study, row) for row in study.rows]
+    searcher, scheduler = OptunaSearcher(searches), RowScheduler(searches)
+
+    trials = [SimpleNamespace(trial_id=name, config=searcher.suggest(name)) for name in "abcd"]
+
+    described = [trial.config["trial"] for trial in trials]
+    assert [each.job.method for each in described] == ["cCov-GAN"] * 2 + ["c-GAN"] * 2
+    assert [each.number for each in described] == [0, 1, 0, 1]
+    assert described[2].job.path == "c-GAN/trials/0000-seed0.pt"
+    assert searcher.suggest("e") is None
+    for trial in trials:
+        scheduler.on_trial_add(None, trial)
+    # The first of a row continues. The second is behind it, whatever the other row has.
+    decisions = [
+        scheduler.on_trial_result(None, trial, result_of([score]))
+        for trial, score in zip(trials, [50, 49, 10, 9], strict=True)
+    ]
+    assert decisions == ["CONTINUE", "STOP", "CONTINUE", "STOP"]
+    searcher.on_trial_complete("c", result_of([10, 20, 30]))
+    assert [each.num_ended for each in searches] == [0, 1]
+
+
+class Ladder:
+    """A search whose trials climb the rungs, and may be restarted at any point."""
+
+    def __init__(self, folder) -> None:
+        self._folder = folder
+        self._reached: dict[int, list[float]] = {}
+        self.decisions: list[tuple[int, int, str]] = []
+        self.restart()
+
+    def restart(self) -> None:
+        self._search = HandRunSearch(self._folder)
+        self._scheduler = ResumableASHA(self._search.search)
+        self._running: dict[int, SimpleNamespace] = {}
+        for _ in list(self._reached):
+            trial = self._start()
+            if scores := self._reached[trial.config["trial"].number]:
+                assert self._report(trial, scores) == TrialScheduler.CONTINUE
+
+    def _start(self) -> SimpleNamespace:
+        name = f"run {len(self.decisions)}, trial {len(self._running)}"
+        config = {"trial": self._search.suggest(name)}
+        trial = SimpleNamespace(trial_id=name, config=config)
+        self._running[config["trial"].number] = trial
+        self._scheduler.on_trial_add(None, trial)
+        return trial
+
+    def _report(self, trial: SimpleNamespace, scores: list[float]) -> str:
+        self._search.report(trial.trial_id, *scores)
+        return self._scheduler.on_trial_result(None, trial, result_of(scores))
+
+    def climb(self, number: int, score: float) -> None:
+        """Let a trial reach its next evaluation step."""
+        if number not in self._reached:
+            self._reached[number] = []
+            assert self._start().config["trial"].number == number
+        trial, scores = self._running[number], self._reached[number]
+        scores.append(score)
+        decision = self._report(trial, scores)
+        self.decisions.append((number, len(scores), decision))
+        if decision == TrialScheduler.STOP or len(scores) == len(STEPS):
+            self._search.end(trial.trial_id, *scores)
+            self._scheduler.on_trial_complete(None, trial, result_of(scores))
+            del self._reached[number]
+
+
+# Trial and score: two run at a time. Behind the median of those before them are 2, 3 and 5 at the
+# first rung, 1 and 4 at the second.
+CLIMB = [(0, 50), (1, 52), (0, 55), (1, 54), (2, 49), (3, 48), (0, 60), (4, 53), (5, 49), (4, 54.2)]
+CLIMB += [(6, 60), (7, 61), (6, 62), (7, 63), (7, 64), (6, 1)]
+STOPPED = [(1, 2), (2, 1), (3, 1), (5, 1), (4, 2)]
+
+
+@pytest.mark.parametrize("moment", [None, 1, 4, 8, 13])
+def test_half_of_the_trials_at_a_rung_continue_whether_restarted_or_not(tmp_path, moment):
+    ladder = Ladder(tmp_path)
+
+    for step, (number, score) in enumerate(CLIMB):
+        if step == moment:
+            ladder.restart()
+        ladder.climb(number, score)
+
+    decisions = [(trial, rung) for trial, rung, decision in ladder.decisions if decision == "STOP"]
+    assert decisions == STOPPED
+
+
+def test_the_last_evaluation_step_stops_no_trial(search):
+    scheduler = ResumableASHA(search.search)
+
+    for number in range(4):
+        config = {"trial": SimpleNamespace(number=number)}
+        trial = SimpleNamespace(trial_id=str(number), config=config)
+        scheduler.on_trial_add(None, trial)
+        for step in STEPS:
+            # Ahead of all others at the rungs, and behind all of them at the end.
+            score = -number if step == STEPS[-1] else number
+            entry = {EPISODE: step, NOVEL_TOP5: score, ALL_TOP5: score}
+            decision = scheduler.on_trial_result(None, trial, {CURVE: [entry]})
+            assert decision == TrialScheduler.CONTINUE
+
+
+def test_a_record_that_cannot_be_written_ends_the_search_and_not_the_trial(search):
+    search.suggest("a")
+
+    def full() -> None:
+        raise OSError("No space left on device")
+
+    search.search.records.changed = full
+    search.end("a", 40, 45, 50)
+
+    assert str(search.searcher.failure) == "No space left on device"
+    assert search.trial(0).state is TrialState.COMPLETE
+
+
+def test_a_new_trial_does_not_resume_from_the_checkpoint_of_a_lost_one(tmp_path):
+    """A remote storage may hold a checkpoint of a trial whose proposal was lost."""
+    alone = new_study(tmp_path / "study")
+    shared = replace(alone, shared=str(tmp_path / "shared"))
+    for study, is_kept in ((alone, True), (shared, False)):
+        path = study.checkpoint_of(study.rows[0], 0, 0)
+        file = (tmp_path / ("shared" if study is shared else "study")) / path
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"of another trial")
+
+        OptunaSearcher([RowSearch(study, study.rows[0])]).suggest("a")
+
+        assert file.exists() == is_kept
