@@ -54,15 +54,7 @@ def signed(value: float, digits: int = 2) -> str:
 
 
 class PairedScores:
-    """One metric of scores, indexed for paired comparisons.
-
-    Args:
-        scores: Columns method (name of a row), head, column, shots, draw, seed, and the metric.
-        metric: The column to compare.
-
-    Raises:
-        ValueError: If there are two scores for the same cell, draw and seed.
-    """
+    """One metric of scores by method (name of a row), head, column, shots, draw and seed."""
 
     def __init__(self, scores: pd.DataFrame, metric: str = "top5") -> None:
         index = [*ROW, "column", "shots", "draw", "seed"]
@@ -205,9 +197,6 @@ def split_gain(
         controls: Rows that augment without training, in the space of the augmented row.
         column: Of the benchmark.
         shots: Their number.
-
-    Raises:
-        ValueError: If rows have no scores with their head, or different draws.
     """
     base = plain if embedded is None else embedded
     way = [("", (plain, paper_head))]

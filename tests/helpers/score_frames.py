@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from cpaan.report.claims import Claim, judge_claims
-from cpaan.report.tables import heads_by_paper
+from cpaan.report.table_one import heads_by_paper
 
 Cell = tuple[str, int]
 Draws = float | Sequence[float]

@@ -84,10 +84,6 @@ def standing(
         head_of: The head of each row.
         methods: The method of each row that is ranked; rows of ablations should not be.
         subjects: Names of our rows. The best of them counts in each column.
-
-    Raises:
-        ValueError: If a row has no scores with its head, a subject is not one of the rows, or rows
-            have different draws.
     """
     if not subjects or not methods.keys() >= set(subjects):
         raise ValueError(
@@ -129,12 +125,7 @@ def reasons_behind(
 ) -> list[str]:
     """Say why our rows are not first or second, as far as a report's own rows tell.
 
-    Args:
-        scores: Scores by method (name of a row), head, column, shots, draw and seed.
-        places: Of the best of our rows, in every column.
-        methods: The method of each row.
-        head_of: The head of each row.
-        ablations: Of each row of an ablation: name, of (the row that it varies), family, label.
+    See `standing` and `cpaan.report.claims.judge_claims` for the arguments.
     """
     behind = [place for place in places if not place.is_first_or_second]
     if not behind:

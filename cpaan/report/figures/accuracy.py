@@ -28,11 +28,7 @@ _ACCURACY, _SHOTS = "top-5 accuracy, %", "shots a class"
 def _summarise(
     scores: pd.DataFrame, head_of: Mapping[str, str], rows: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """Summarise every row that has a head, with that head.
-
-    Raises:
-        ValueError: If one of ``rows`` has no scores with its head.
-    """
+    """Summarise every row that has a head, with that head; ``rows`` must have scores."""
     found = scores[scores["head"] == scores["method"].map(dict(head_of))]
     missing = [row for row in rows if row not in set(found["method"])]
     if missing:
@@ -51,13 +47,7 @@ def accuracy_against_shots(
 ) -> Picture:
     """Draw top-5 accuracy against the number of shots: a panel each for LSL and GLSL.
 
-    Args:
-        scores: Scores by method (name of a row), head, column, shots, draw and seed.
-        head_of: The head of each row that is drawn.
-        rows: Rows to look at, strongest colour first; the others are pale.
-
-    Raises:
-        ValueError: If one of ``rows`` has no scores with its head.
+    Rows that have a head but are not among ``rows`` are pale.
     """
     summary = _summarise(scores, head_of, rows)
     names = list(summary["method"].unique())
@@ -110,11 +100,7 @@ def _draw_line(axes: Axes, line: pd.DataFrame, look: Look, **style: Any) -> None
 
 @drawing()
 def draw_accuracy(scores: pd.DataFrame) -> str:
-    """Draw top-5 accuracy against the number of shots: a panel a head, a line a method.
-
-    Returns:
-        The picture as an SVG file.
-    """
+    """Return an SVG file of accuracy against shots: a panel a head, a line a method."""
     summary = summarise(scores)
     heads, methods = list(summary["head"].unique()), list(summary["method"].unique())
     figure = new_figure(height=5.2, width=2.6 * len(heads) + 0.8)
@@ -143,15 +129,8 @@ def accuracy_against_diversity(
 ) -> Picture:
     """Draw accuracy against the diversity of synthetic examples (the paper's Figure 5b).
 
-    Args:
-        scores: Scores by method (name of a row), head, column, shots, draw and seed.
-        diversity: Columns method, shots, draw, seed and ratio: mean distance of two synthetic
-            examples of a class over that of two real ones.
-        head_of: The head of each row that is drawn.
-        shots: Of a class.
-
-    Raises:
-        ValueError: If no row has both scores and a diversity at this number of shots.
+    The ``ratio`` of a row is the mean distance of two synthetic examples of a class over that of
+    two real ones.
     """
     ratios = diversity[diversity["shots"] == shots].groupby(["method", "draw"])["ratio"].mean()
     found = ratios.groupby("method").agg(["mean", mean_interval])

@@ -89,15 +89,10 @@ def differences(
 ) -> Picture:
     """Draw the subject minus each of the rows, paired by draw, with 95 % intervals.
 
-    Args:
-        scores: Scores by method (name of a row), head, column, shots, draw and seed.
-        subject: A row.
-        head_of: The head of the subject and of each of the rows.
-        rows: From top to bottom; the subject itself is skipped.
-        shots: Numbers of shots to draw, as far as there are scores of them.
+    The subject itself is skipped, as are numbers of shots without scores.
 
     Raises:
-        ValueError: If the subject or a row has no scores with its head, or there are no rows.
+        ValueError: If a row has no scores with its head, or there are no rows.
     """
     others = [row for row in rows if row != subject]
     if not others:
@@ -184,9 +179,6 @@ def gain_by_neighbours(
         labels: Kind of neighbour selection to row, from top to bottom.
         head: Of all of them.
         reference: The row without augmentation.
-
-    Raises:
-        ValueError: If a row has no scores with the head.
     """
     return _draw_variants(
         scores,
@@ -205,10 +197,7 @@ def gain_by_neighbours(
 def gain_by_idea(
     scores: pd.DataFrame, labels: Mapping[str, str], head: str, reference: str
 ) -> Picture:
-    """Draw what is lost when one idea at a time is taken away from the reference.
-
-    See `gain_by_neighbours` for the arguments.
-    """
+    """Draw what is lost when one idea at a time is taken away from the reference."""
     return _draw_variants(
         scores,
         labels,

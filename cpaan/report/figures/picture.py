@@ -117,9 +117,7 @@ def write_beside(
 def label_ends(axes: Axes, ends: Sequence[tuple[str, str, float, float]]) -> None:
     """Write labels beside the right edge of a panel, joined to the points that they name.
 
-    Args:
-        axes: The panel, with its final limits.
-        ends: Label, colour, and the point, of each.
+    The panel has its final limits. An end is a label, its colour, and the point.
     """
     # Imported here, because every evaluation imports this module and few draw such labels.
     from scipy.optimize import isotonic_regression
@@ -153,10 +151,7 @@ def label_points(
 ) -> None:
     """Write the label of each point beside it, where it hides least of other labels and points.
 
-    Args:
-        axes: The panel, with its final limits.
-        points: By label, in data coordinates.
-        lines: Vertical lines of the panel, which labels should not cross.
+    The panel has its final limits. Labels do not cross vertical ``lines`` either.
     """
     figure = axes.get_figure(root=True)
     assert figure is not None
@@ -200,12 +195,7 @@ def _overlap(one: Bbox, other: Bbox) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """A figure with its words.
-
-    Raises:
-        ValueError: If the name has other characters than letters, digits and hyphens, or a text
-            is empty.
-    """
+    """A figure with its words."""
 
     name: str
     """Of its files, and of all ids within its SVG."""

@@ -348,11 +348,7 @@ def _share_of_novel(trials: pd.DataFrame) -> float:
 
 @drawing()
 def cost_of_trials(trials_of: Mapping[str, pd.DataFrame]) -> Picture:
-    """Draw how long the trials of each row took: a mark for each trial, by how it ended.
-
-    Raises:
-        ValueError: If no trial has started.
-    """
+    """Draw how long the trials of each row took: a mark for each trial, by how it ended."""
     if not any(map(len, trials_of.values())):
         raise ValueError("there are no trials to draw")
     everything = pd.concat(trials_of, names=["row"]).reset_index("row")

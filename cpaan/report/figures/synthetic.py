@@ -46,11 +46,7 @@ def _draw_key(panels: Sequence[Axes], looks: Mapping[str, Mapping[str, Any]]) ->
 def projections(frame: pd.DataFrame) -> Picture:
     """Draw synthetic examples among real ones in the plane (the paper's Figure 5c-e).
 
-    Args:
-        frame: Columns method, class, kind ("real", "shot" or "synthetic"), x and y.
-
-    Raises:
-        ValueError: If there are no points.
+    See `cpaan.report.illustration.Illustration` for the columns.
     """
     if frame.empty:
         raise ValueError("there are no points to draw")
@@ -111,12 +107,7 @@ def _draw_class(axes: Axes, points: Mapping[str, pd.DataFrame], number: int) -> 
 def spectra(frame: pd.DataFrame) -> Picture:
     """Draw how the variance of a class is shared among directions: real, and synthetic by method.
 
-    Args:
-        frame: Columns method ("real" is the truth), class, index (from 1) and share: the
-            eigenvalue over the trace of the real class's covariance.
-
-    Raises:
-        ValueError: If there are no real shares.
+    See `cpaan.report.illustration.Illustration` for the columns; the method "real" is the truth.
     """
     methods = list(frame["method"].unique())
     if REAL not in methods:
@@ -165,9 +156,6 @@ def draw_spiral(points: Spiral, outcomes: Mapping[str, SpiralOutcome]) -> Pictur
 
     Pale: the truth; crosses: the novel points that may be used; strong dots: base points
     translated into the novel arms; rings: these, translated back.
-
-    Raises:
-        ValueError: If there are no outcomes.
     """
     if not outcomes:
         raise ValueError("there are no outcomes of GANs to draw")
