@@ -12,7 +12,7 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from cpaan.methods.table_row import IN_PN
-from cpaan.report.claims import RULE, Claim, Place, judge_claims, reasons_behind, standing
+from cpaan.report.claims import RULE, Claim, Standing, judge_claims, reasons_behind, standing
 from cpaan.report.figures.picture import Picture
 from cpaan.report.gains import GainSplit
 from cpaan.report.page.contents import REPORT, Contents, read_contents
@@ -59,7 +59,7 @@ class Page:
     subject: str
     """The row that is compared with the others first."""
     headline: Headline
-    standing: Sequence[Place]
+    standing: Sequence[Standing]
     """Of the best of our rows, in every column of LSL and GLSL."""
     reasons: Sequence[str]
     """Why other rows are ahead of ours, as far as the report's own rows tell."""
@@ -125,7 +125,7 @@ def compose(contents: Contents) -> Page:
     )
 
 
-def _standing(contents: Contents, head_of: Mapping[str, str]) -> list[Place]:
+def _standing(contents: Contents, head_of: Mapping[str, str]) -> list[Standing]:
     """Return the places of the best of ours, by the rule that the table shows first."""
     methods = {name: method for name, method in contents.methods.items() if name in head_of}
     wanted = {f"{name}{suffix}" for name in _BEST_OF_OURS for suffix in ("", IN_PN)}
