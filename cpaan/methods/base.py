@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -106,20 +106,13 @@ class Training(Generic[R]):
         self.origin = train_to_end(run, path, progress=progress)
 
 
-class MakeLearner(Protocol):
-    """Makes a learner from base examples, settings and an rng."""
-
-    def __call__(self, base: BaseSet, config: Any, rng: torch.Generator, /) -> Learner:
-        """Return a new learner."""
-
-
 class MetaLearned(LowShotMethod, Generic[C]):
     """A method that is trained on base classes by episodes, and has a classifier of its own."""
 
     NAME: ClassVar[str]
     """Of the training, in messages and checkpoints."""
-    LEARNER: ClassVar["MakeLearner"]
-    """What is trained, drawn from base examples in the order of names, settings and an rng."""
+    LEARNER: ClassVar[type[Learner]]
+    """What is trained, made from base examples in the order of names, settings and an rng."""
 
     def __init__(self, config: C, checkpointing: Checkpointing = NO_CHECKPOINT) -> None:
         self._config = config
@@ -132,7 +125,7 @@ class MetaLearned(LowShotMethod, Generic[C]):
     def new_run(self, base: BaseSet, rng: torch.Generator, workers: Workers) -> LearningRun:
         """Return a new run; everything random about it comes from the ``rng``, on the CPU."""
         ordered, seed = base.in_order_of_names(), draw_word(rng)
-        learner = type(self).LEARNER(ordered, self._config, new_rng(seed, 0))
+        learner = self.LEARNER(ordered, self._config, new_rng(seed, 0))
         return LearningRun(self.NAME, learner, ordered, self._config, seed, workers)
 
     def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> LearningRun:

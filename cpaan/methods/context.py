@@ -269,7 +269,7 @@ class MatchingLearner(Learner):
     def __init__(self, base: BaseSet, config: ContextSettings, rng: torch.Generator) -> None:
         super().__init__()
         self.episodes = FewShotEpisodes(base, config)
-        self.matcher = type(self).MATCHER(base, config, rng)
+        self.matcher = self.MATCHER(base, config, rng)
 
     def fill(self, supports: Tensor, rng: torch.Generator) -> Tensor:
         """Return the examples that an episode's classes are learnt from, shape (N, ?, D)."""
