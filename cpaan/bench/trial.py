@@ -17,12 +17,13 @@ from cpaan.core.randomness import new_rng
 from cpaan.data.builtin import builtin_features
 from cpaan.data.cache import open_features
 from cpaan.data.parquet import write_features
+from cpaan.data.reference import DataReference
 from cpaan.data.splits import Phase, Split
 from cpaan.data.table import TEST, TRAIN, FeatureTable
 from cpaan.gan.config import TrainConfig
 from cpaan.protocol.config import EvaluationConfig
-from cpaan.study.config import PRESETS, DataReference, StudyConfig
-from cpaan.study.job import Job
+from cpaan.study.config import PRESETS, StudyConfig
+from cpaan.study.job import TrialJob
 
 HELP = "a whole trial of cCov-GAN through Ray, and the share of training and evaluation in it"
 HELP_DATA_PARALLEL = "an episode of two workers of one thread each on Ray Train, against one"
@@ -60,7 +61,7 @@ def measure(bench: Bench) -> None:
         training = scale.training.with_overrides({"num_episodes": _NUM_EPISODES[scale.name]})
         gpus = float(bench.device.type == "cuda")
         study = StudyConfig(method=_METHOD, head="linear", gpus_per_worker=gpus)
-        job = Job(
+        job = TrialJob(
             method=_METHOD,
             training=training,
             evaluation=evaluation.with_overrides({"heads": (study.head,)}),
@@ -117,7 +118,7 @@ def measure_data_parallel(bench: Bench) -> None:
         check_machines(folder, bench.say)
         for repeat in range(_PARALLEL_REPEATS):
             for count, times in found.items():
-                job = Job(
+                job = TrialJob(
                     method=_METHOD,
                     training=training,
                     evaluation=EvaluationConfig(heads=("cosine",)),

@@ -75,7 +75,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         allow_trained_novel=options.allow_trained_novel,
         progress=progress,
         num_processes=options.jobs,
-        locations={"features": options.features, "cosine_features": options.cosine_features},
+        locations=dict(zip(TABLES, (options.features, options.cosine_features), strict=True)),
         cache=cache,
     )
     progress("done")

@@ -47,7 +47,7 @@ class StudyProgress:
         """
         self._rows, self._log = study.rows, log
         self._num_trials = sum(row.config.num_trials for row in study.rows)
-        self._stream = stream or sys.stderr
+        self._given_stream = stream
         self._is_live = self._stream.isatty()
         self._clock_start = time.monotonic()
         self._started: dict[tuple[str, int], float] = {}
@@ -55,6 +55,11 @@ class StudyProgress:
         self._most_at_once = 1
         self._known_ends: set[tuple[str, int]] | None = None
         self._num_drawn = 0
+
+    @property
+    def _stream(self) -> TextIO:
+        # Not an attribute: Ray Tune pickles its callbacks, and a stream cannot be pickled.
+        return self._given_stream or sys.stderr
 
     def say(self, message: str) -> None:
         """Print a line with the time since the start."""

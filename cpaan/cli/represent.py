@@ -2,7 +2,6 @@
 
 import argparse
 import os
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,32 +22,32 @@ from cpaan.data.cache import local_files, open_features
 from cpaan.data.parquet import read_about, write_compact_features
 from cpaan.data.splits import Split, copy_split, find_split, read_split
 from cpaan.data.table import FeatureTable, name_some
-from cpaan.representation.backbone_training import BACKBONE, train_alone
+from cpaan.representation.backbone_training import BACKBONE, train_backbone
 from cpaan.representation.config import BackboneConfig, EmbeddingConfig
 from cpaan.representation.decoding import find_size
-from cpaan.representation.embedding_training import EMBEDDING, embed
+from cpaan.representation.embedding import EMBEDDING, embed
+from cpaan.representation.feature_folder import ABOUT, FEATURES
 from cpaan.representation.images import open_images
-from cpaan.representation.layout import ABOUT, FEATURES
-from cpaan.representation.pipeline import Job, Train, represent
+from cpaan.representation.pipeline import FeatureJob, Train, represent
+from cpaan.training.drive import Progress
 from cpaan.training.few_shot_episodes import check_rows
 
 _HELP = """\
-Train a ResNet-10 on the base classes of a split, and make features of all its classes.
+Train a ResNet-10 on the base classes of a split, and compute features of all its classes.
 
   python -m cpaan represent --images tiny-imagenet/ --split split.json --out results/mine
   python -m cpaan evaluate --features results/mine
 
-Images are Parquet files with the columns wnid, partition (train, test) and jpeg; or ImageNet's
-folders train/<wnid>/*.JPEG and val/, by wnid or with a list of classes; or Tiny-ImageNet's. What
-cannot be decoded is named and skipped.
+Images are Parquet files with the columns wnid, partition (train, test) and jpeg; or ImageNet's or
+Tiny-ImageNet's folders, train/<wnid>/*.JPEG and val/, by wnid or with a list of classes. Images
+that cannot be decoded are named and skipped.
 
 The backbone is not fitted to a share of each base class's train images (--holdout). Only these
-become train rows of the feature table, as a backbone puts images it was fitted to much closer
-together than any others. The command says how far train rows and test rows are apart.
+become train rows of the feature table, because a backbone puts images that it was fitted to much
+closer together than any others. The command prints the gap between train rows and test rows.
 
-A run that was killed goes on when the same command is given again.
+Give the same command again to resume a run that was killed.
 """
-
 _EXAMPLES = """\
 examples:
   ImageNet as in the benchmark, on four GPUs:
@@ -58,7 +57,7 @@ examples:
     python -m cpaan represent ... --loss cosine
   a prototypical embedding on top, as a second table in results/mine/pn:
     python -m cpaan represent ... --embed pn --out results/mine
-  a prototypical embedding of features that are there already:
+  a prototypical embedding of existing features:
     python -m cpaan represent --features features.parquet --embed pn --out results/mine
 """
 
@@ -66,111 +65,62 @@ LARGEST_IMAGE = 256
 LARGE_GAP = 10.0
 HOLDOUT = 0.3
 MAX_BAD = 0.001
+_OF_IMAGES = ("loss", "holdout", "size", "epochs", "val_labels", "max_bad", "set", "workers")
 
 
 def add_command(commands: Any) -> None:
     """Add the command and its options."""
     parser = commands.add_parser(
         "represent",
-        help="train a backbone on images, and make features",
+        help="train a backbone on images, and compute features",
         description=_HELP,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=_represent)
-    defaults = BackboneConfig()
     data = parser.add_argument_group("data")
     source = data.add_mutually_exclusive_group(required=True)
-    source.add_argument(
-        "--images", nargs="+", metavar="I", help="Parquet files, a folder of them, or ImageNet's"
+    help_ = "Parquet files, a folder of them, or ImageNet's folder"
+    source.add_argument("--images", nargs="+", metavar="I", help=help_)
+    help_ = "existing features, by path or address, for --embed or --compact"
+    source.add_argument("--features", nargs="+", metavar="F", help=help_)
+    help_ = "split.json or the benchmark's label_idx.json; by default the one beside the data"
+    data.add_argument("--split", metavar="S", help=help_)
+    help_ = (
+        "classes of the images in a val folder without subfolders: LOC_val_solution.csv or "
+        "val_annotations.txt; by default the one in the folder"
     )
-    source.add_argument(
-        "--features",
-        nargs="+",
-        metavar="F",
-        help="features that are there, by path or address, to work on",
-    )
-    data.add_argument(
-        "--split",
-        metavar="S",
-        help="split.json or the benchmark's label_idx.json; by default the one beside the data",
-    )
-    data.add_argument(
-        "--val-labels",
-        metavar="L",
-        help="classes of the images in a val folder without subfolders: lines of name and wnid, or "
-        "of name and number, Kaggle's LOC_val_solution.csv, or the devkit's ground truth with "
-        "meta.mat beside it; a list of a usual name is found",
-    )
-    data.add_argument(
-        "--max-bad",
-        type=float,
-        metavar="SHARE",
-        help=f"fail if more of the images cannot be decoded (default: {MAX_BAD})",
-    )
-    data.add_argument("--out", type=Path, required=True, metavar="DIR", help="where it is left")
-    data.add_argument(
-        "--compact",
-        action="store_true",
-        help="write the table once more in DIR/compact, rounded to about half a byte a value",
-    )
+    data.add_argument("--val-labels", metavar="L", help=help_)
+    help_ = f"fail if more of the images cannot be decoded (default: {MAX_BAD})"
+    data.add_argument("--max-bad", type=float, metavar="SHARE", help=help_)
+    data.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for results")
+    help_ = "write the table once more in DIR/compact, rounded to about half a byte a value"
+    data.add_argument("--compact", action="store_true", help=help_)
     what = parser.add_argument_group("what to train")
-    what.add_argument(
-        "--loss",
-        choices=["ce", "sgm", "l2", "cosine"],
-        help="cross-entropy (default); with the squared gradient magnitude or the features' norm, "
-        "as in the benchmark; or of a cosine classifier, without the last ReLU",
+    help_ = (
+        "cross-entropy (default); with the squared gradient magnitude or the features' norm, as in "
+        "the benchmark; or of a cosine classifier, without the last ReLU"
     )
-    what.add_argument(
-        "--embed", choices=["pn"], help="train an embedding on top: prototypical networks"
-    )
-    what.add_argument(
-        "--holdout",
-        type=float,
-        metavar="SHARE",
-        help=f"train images of a base class that are not fitted (default: {HOLDOUT})",
-    )
-    what.add_argument(
-        "--size",
-        type=positive_number,
-        metavar="N",
-        help=f"pixels to which images are brought (default: their own, {LARGEST_IMAGE} at most)",
-    )
-    what.add_argument(
-        "--epochs",
-        type=positive_number,
-        metavar="N",
-        help=f"default: {defaults.num_epochs}; as in the benchmark "
-        f"{BackboneConfig.as_in_benchmark().num_epochs}",
-    )
+    what.add_argument("--loss", choices=["ce", "sgm", "l2", "cosine"], help=help_)
+    help_ = "train an embedding on top: prototypical networks"
+    what.add_argument("--embed", choices=["pn"], help=help_)
+    help_ = f"train images of a base class that are not fitted (default: {HOLDOUT})"
+    what.add_argument("--holdout", type=float, metavar="SHARE", help=help_)
+    help_ = f"pixels to which images are scaled (default: their own, {LARGEST_IMAGE} at most)"
+    what.add_argument("--size", type=positive_number, metavar="N", help=help_)
+    defaults, benchmark = BackboneConfig(), BackboneConfig.as_in_benchmark()
+    help_ = f"default: {defaults.num_epochs}; as in the benchmark {benchmark.num_epochs}"
+    what.add_argument("--epochs", type=positive_number, metavar="N", help=help_)
     what.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
-    what.add_argument(
-        "--as-in-benchmark",
-        action="store_true",
-        help="the recipe of Hariharan & Girshick, and not the one we recommend; --holdout stays",
-    )
-    what.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="any other setting of the backbone, as often as needed; `python -m cpaan settings` "
-        "lists them all",
-    )
-    what.add_argument(
-        "--embed-set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="the same, of the embedding",
-    )
+    help_ = "the recipe of Hariharan & Girshick instead of the recommended one; --holdout stays"
+    what.add_argument("--as-in-benchmark", action="store_true", help=help_)
+    settings: dict[str, Any] = {"action": "append", "default": [], "metavar": "NAME=VALUE"}
+    help_ = "any setting of the backbone, repeatable; `python -m cpaan settings` lists them all"
+    what.add_argument("--set", **settings, help=help_)
+    what.add_argument("--embed-set", **settings, help="any setting of the embedding, repeatable")
     add_device(parser)
-    parser.add_argument(
-        "--workers",
-        type=positive_number,
-        metavar="N",
-        help="train on so many CPUs or GPUs with Ray (default: in this process)",
-    )
+    help_ = "train on so many CPUs or GPUs with Ray (default: in this process)"
+    parser.add_argument("--workers", type=positive_number, metavar="N", help=help_)
     add_traceback(parser)
 
 
@@ -183,72 +133,59 @@ def _represent(options: argparse.Namespace) -> int:
     (of_embedding,) = parse_settings(options.embed_set, EmbeddingConfig())
     embedding = EmbeddingConfig().with_overrides(of_embedding)
     check_writable(options.out)
-    progress = new_progress()
+    progress, out = new_progress(), options.out
     if options.images:
         job = _job_from(options, split, of_backbone)
         if options.embed:
             check_rows(job.num_train_rows(), embedding)
+        train = _trainer_from(options, device, progress)
+        max_bad = MAX_BAD if options.max_bad is None else options.max_bad
         try:
             table, about = represent(
-                job,
-                options.out,
-                _trainer_from(options, device, progress),
-                max_bad=MAX_BAD if options.max_bad is None else options.max_bad,
-                device=device,
-                progress=progress,
+                job, out, train, max_bad=max_bad, device=device, progress=progress
             )
         except KeyboardInterrupt:
-            progress(f"the work so far is kept in {options.out}; the same command goes on")
+            progress(f"the work so far is in {out}; run the same command to resume")
             raise
-        copy_split(split_path, options.out)
+        copy_split(split_path, out)
         _print_backbone(about)
-        print(f"Written: {options.out}/{FEATURES}, {ABOUT}, {BACKBONE}")
+        print(f"Written: {out}/{FEATURES}, {ABOUT}, {BACKBONE}")
     else:
         table, about = _open_features(options, split)
-    newest = options.out
     if options.embed:
-        newest = options.out / options.embed
-        table, about = embed(
-            table,
-            split,
-            embedding,
-            options.seed,
-            newest,
-            origin={name: value for name, value in about.items() if name != "log"},
-            device=device,
-            progress=progress,
-        )
-        copy_split(split_path, newest)
+        out = out / options.embed
+        origin = {name: value for name, value in about.items() if name != "log"}
+        job_of = (table, split, embedding, options.seed, out)
+        table, about = embed(*job_of, origin=origin, device=device, progress=progress)
+        copy_split(split_path, out)
         _print_centroid(about)
-        print(f"Written: {newest}/{FEATURES}, {ABOUT}, {EMBEDDING}")
+        print(f"Written: {out}/{FEATURES}, {ABOUT}, {EMBEDDING}")
     if options.compact:
-        newest = newest / "compact"
-        target = newest / FEATURES
-        if options.features and target.resolve() in local_files(options.features):
-            raise ValueError(f"{newest} is compact already")
-        write_compact_features(target, table, about)
-        copy_split(split_path, newest)
-        print(f"Written: {target}, {target.stat().st_size / 1e6:.1f} MB")
-    print(f"Next: python -m cpaan evaluate --features {newest}")
+        out = out / "compact"
+        if options.features and (out / FEATURES).resolve() in local_files(options.features):
+            raise ValueError(f"{out} is compact already")
+        write_compact_features(out / FEATURES, table, about)
+        copy_split(split_path, out)
+        print(f"Written: {out / FEATURES}, {(out / FEATURES).stat().st_size / 1e6:.1f} MB")
+    print(f"Next: python -m cpaan evaluate --features {out}")
     return 0
 
 
 def _open_features(
     options: argparse.Namespace, split: Split
 ) -> tuple[FeatureTable, dict[str, Any]]:
-    """Return features that are there already, and where they come from."""
+    """Return existing features and their provenance."""
     table = open_features(*options.features, label_names=split.label_names, progress=new_progress())
     files = local_files(options.features)
-    made = read_about(files[0]) if len(files) == 1 else None  # HDF5 pairs say nothing of it
+    made = read_about(files[0]) if len(files) == 1 else None  # HDF5 pairs have no provenance
     return table, {"run": describe_run(), "features": table.fingerprint, "made_from": made}
 
 
 def _refuse_idle(options: argparse.Namespace) -> None:
     """Refuse options that would do nothing."""
     if options.features and not (options.embed or options.compact):
-        raise ValueError("--features are there already: what is wanted, --embed or --compact?")
-    of_images = ("loss", "holdout", "size", "epochs", "val_labels", "max_bad", "set", "workers")
-    given = [name for name in of_images if getattr(options, name) not in (None, [])]
+        raise ValueError("--features needs --embed or --compact: there is nothing else to do")
+    given = [name for name in _OF_IMAGES if getattr(options, name) not in (None, [])]
     given += ["as_in_benchmark"] if options.as_in_benchmark else []
     if options.features and given:
         raise ValueError(f"--{given[0].replace('_', '-')} is for --images, not for --features")
@@ -256,12 +193,9 @@ def _refuse_idle(options: argparse.Namespace) -> None:
         raise ValueError("--embed-set is for --embed")
 
 
-def _job_from(options: argparse.Namespace, split: Split, further: dict[str, Any]) -> Job:
-    images = open_images(
-        options.images,
-        [name for phase in (split.validation, split.test) for name in phase.base + phase.novel],
-        val_labels=options.val_labels,
-    )
+def _job_from(options: argparse.Namespace, split: Split, further: dict[str, Any]) -> FeatureJob:
+    classes = [name for each in (split.validation, split.test) for name in each.base + each.novel]
+    images = open_images(options.images, classes, val_labels=options.val_labels)
     config = BackboneConfig()
     if options.as_in_benchmark:
         config = BackboneConfig.as_in_benchmark()
@@ -269,37 +203,26 @@ def _job_from(options: argparse.Namespace, split: Split, further: dict[str, Any]
         config = config.with_overrides({"image_size": min(find_size(images), LARGEST_IMAGE)})
     given = {"loss": options.loss, "image_size": options.size, "num_epochs": options.epochs}
     overrides = {name: value for name, value in given.items() if value is not None}
-    return Job(
-        images=images,
-        split=split,
-        config=config.with_overrides({**overrides, **further}),
-        seed=options.seed,
-        holdout=HOLDOUT if options.holdout is None else options.holdout,
-    )
+    config = config.with_overrides({**overrides, **further})
+    holdout = HOLDOUT if options.holdout is None else options.holdout
+    return FeatureJob(images=images, split=split, config=config, seed=options.seed, holdout=holdout)
 
 
-def _trainer_from(
-    options: argparse.Namespace, device: torch.device, progress: Callable[[str], None]
-) -> Train:
+def _trainer_from(options: argparse.Namespace, device: torch.device, progress: Progress) -> Train:
     if options.workers in (None, 1):
-        return partial(train_alone, device=device, progress=progress)
-    available = torch.cuda.device_count() if device.type == "cuda" else os.cpu_count() or 1
+        return partial(train_backbone, device=device, progress=progress)
+    is_gpu = device.type == "cuda"
+    available = torch.cuda.device_count() if is_gpu else os.cpu_count() or 1
     if options.workers > available and "RAY_ADDRESS" not in os.environ:
         raise ValueError(f"--workers {options.workers} on a machine with {available}: too many")
-    # Ray takes seconds to import, which nobody else should wait for.
+    # Imported only where it is used, because Ray takes seconds to import.
     from cpaan.study.backbone import train_with_ray
 
-    return partial(
-        train_with_ray,
-        num_workers=options.workers,
-        use_gpu=device.type == "cuda",
-        progress=progress,
-    )
+    return partial(train_with_ray, num_workers=options.workers, use_gpu=is_gpu, progress=progress)
 
 
 def _print_backbone(about: dict[str, Any]) -> None:
-    bad = about["bad_images"]
-    if bad:
+    if bad := about["bad_images"]:
         images = [f"{name} ({reason})" for name, reason in bad.items()]
         print(f"{len(bad)} not decoded: {name_some('image', images)}")
     print(
@@ -323,6 +246,6 @@ def _print_centroid(about: dict[str, Any]) -> None:
     )
     if centroid["gap"] > LARGE_GAP:
         print(
-            "The gap is large. Where a class has few rows, that each is part of its own centroid "
-            "makes much of it; otherwise base rows look tighter than novel ones can."
+            "The gap is large. In small classes, each row is a large part of its own centroid; "
+            "otherwise base rows are tighter than novel ones can be."
         )

@@ -119,13 +119,13 @@ class PartCache:
         try:
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
                 values = {name: archive.read(name) for name in Part._fields}
-            frames = {
+            found: dict[str, Any] = {
                 name: json.loads(value) if name in ("origin", "run") else _read_frame(value)
                 for name, value in values.items()
             }
         except (ValueError, KeyError, OSError, zipfile.BadZipFile):
             return None
-        return Part(**frames)
+        return Part(**found)
 
     def write(self, job: PartJob, part: Part) -> None:
         """Store a result."""

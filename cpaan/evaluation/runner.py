@@ -96,7 +96,7 @@ def evaluate(
         allow_trained_novel: Whether the backbone may have been trained on novel classes.
         progress: Called with a line about the current work.
         num_processes: Processes that run methods and seeds side by side.
-        locations: The files of "features" and "cosine_features", from which other processes read
+        locations: The files of "features" and "cosine-features", from which other processes read
             the tables.
         cache: Folder of finished parts, which are not computed again.
 
@@ -105,14 +105,15 @@ def evaluate(
     """
     config = config or EvaluationConfig()
     run = describe_run()
+    given_tables = [FEATURES] if cosine_table is None else [FEATURES, COSINE_FEATURES]
+    methods = expand_methods(methods, given_tables)
+    given, locations = settings or {}, locations or {}
+    used = {name: given.get(name, ROWS[name].config) for name in methods}
+    check_phase(table, split, phase, allow_trained_novel=allow_trained_novel)
     tables = {FEATURES: table}
     if cosine_table is not None:
         tables[COSINE_FEATURES] = _align_cosine(cosine_table, table)
-    methods = expand_methods(methods, tables)
-    given, locations = settings or {}, locations or {}
-    used = {name: given.get(name, ROWS[name].config) for name in methods}
-    for each in tables.values():
-        check_phase(each, split, phase, allow_trained_novel=allow_trained_novel)
+        check_phase(tables[COSINE_FEATURES], split, phase, allow_trained_novel=allow_trained_novel)
     if shot_rows is None:
         shot_rows = draw_phase(table, split, phase, config)
     else:
@@ -136,13 +137,15 @@ def evaluate(
         if cosine_table is not None and COSINE_FEATURES in read:
             record_test_read(cosine_table.fingerprint)
 
-    features = locations.get("features")
-    references = {FEATURES: DataReference.of(table, split, features)}
-    if cosine_table is not None:
-        cosine = locations.get("cosine_features")
-        aligned = tables[COSINE_FEATURES]
-        in_order_of = None if aligned is cosine_table else features
-        references[COSINE_FEATURES] = DataReference.of(aligned, split, cosine, in_order_of)
+    references = {
+        name: DataReference.of(
+            each,
+            split,
+            locations.get(name),
+            None if each is table or each is cosine_table else locations.get(FEATURES),
+        )
+        for name, each in tables.items()
+    }
     jobs = [
         PartJob(
             row=name,
@@ -180,11 +183,10 @@ def evaluate(
     }
     if not found:
         raise ValueError("; ".join(f"{name}: {reason}" for name, reason in failed.items()))
-    everything, diversity, validation = (
-        pd.concat(frames, ignore_index=True)
-        for frames in zip(*(part[:3] for part in found.values()), strict=True)
-    )
-    chosen = validation if scores_validation else everything
+    everything = pd.concat([part.scores for part in found.values()], ignore_index=True)
+    chosen = everything
+    if scores_validation:
+        chosen = pd.concat([part.validation for part in found.values()], ignore_index=True)
     priors = best_priors(chosen)
     scores = with_priors(everything, priors)
     scores.insert(2, "phase", phase)
@@ -216,6 +218,7 @@ def evaluate(
     if phase == TEST_PHASE:
         about["test_reads"] = count_test_reads(table.fingerprint)
     heads = best_heads(chosen) if phase == VALIDATION_PHASE or scores_validation else None
+    diversity = pd.concat([part.diversity for part in found.values()], ignore_index=True)
     return Results(scores[RESULT_COLUMNS], diversity, priors, heads, about)
 
 

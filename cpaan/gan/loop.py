@@ -24,7 +24,7 @@ from cpaan.gan.objectives import (
     moment_terms,
     pair_terms,
 )
-from cpaan.training.learning import TrainingDivergedError, check_goes_on
+from cpaan.training.learning import TrainingDivergedError, check_resumable
 from cpaan.training.workers import ALONE, Workers
 
 LOSSES = (
@@ -179,7 +179,7 @@ class TrainingRun:
                 f"it has {state['episode']} episodes, and {self.config.num_episodes} are wanted"
             )
         if state["episode"] < self.config.num_episodes:
-            check_goes_on(state, self._step.device, self._workers)
+            check_resumable(state, self._step.device, self._workers)
         self.networks.load_state_dict(state["networks"])
         self._step.load_state_dict(state)
         self._history = [state["history"]]

@@ -21,7 +21,7 @@ from cpaan.gan.loop import TrainingRun
 from cpaan.protocol.augmentation import mean_pairwise_distance
 from cpaan.protocol.neighbours import check_neighbours
 from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem
-from cpaan.training.checkpoints import train_to_end
+from cpaan.training.drive import train_to_end
 
 SPIRAL_CONFIG = TrainConfig(
     num_episodes=1_000,

@@ -17,7 +17,7 @@ from cpaan.protocol.augmentation import diversity_of, num_synthetic_of
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.heads import HEAD_CLASSES, GroupedHeads
 from cpaan.protocol.tasks import BaseSet, LowShotTask
-from cpaan.training.checkpoints import load_checkpoint, train_to_end
+from cpaan.training.drive import train_to_end
 from cpaan.training.learning import Learner, LearningRun, LearningSettings, NothingToLearn, Run
 from cpaan.training.workers import ALONE, Workers
 
@@ -103,10 +103,7 @@ class Training(Generic[R]):
 
     def _train(self, run: R) -> None:
         path, progress = self._checkpointing.path, self._checkpointing.progress
-        if path is not None and path.exists():
-            self.origin = {**load_checkpoint(run, path), "episode": run.episode}
-            progress(f"{run.name}: going on from episode {run.episode}")
-        train_to_end(run, checkpoint=path, progress=progress)
+        self.origin = train_to_end(run, path, progress=progress)
 
 
 class MetaLearned(LowShotMethod, Generic[C]):

@@ -1,21 +1,118 @@
-"""The backbone and its losses.
+"""The backbone: ResNet-10, its classifiers and its losses.
 
 Shapes: S = size of stored images, B = images, C = classes, D = 512.
 """
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear, normalize, relu
+from torch.nn.utils import skip_init
 
 from cpaan.representation.config import BackboneConfig
-from cpaan.representation.resnet import CosineClassifier, LinearClassifier, ResNet10
 from cpaan.representation.views import plain_views
+
+FEATURE_DIM = 512
+
+_STAGES = ((64, 1), (128, 2), (256, 2), (FEATURE_DIM, 2))  # channels and stride of each block
+_FIRST_SCALE = 10.0
+
+
+class ResNet10(nn.Module):
+    """Four stages of one residual block each, then the mean over positions."""
+
+    def __init__(self, *, is_small: bool, last_relu: bool, rng: torch.Generator) -> None:
+        """Draw the weights.
+
+        Args:
+            is_small: Whether the stem is 3x3 and keeps every pixel. The benchmark's stem, 7x7 with
+                stride two and pooling, would leave the last stage two pixels of a 64-pixel image.
+            last_relu: Without it, features have both signs, as a cosine classifier needs.
+            rng: On the CPU.
+        """
+        super().__init__()
+        width = _STAGES[0][0]
+        self.stem = nn.Sequential(
+            _convolution(3, width, 3 if is_small else 7, 1 if is_small else 2, rng),
+            nn.BatchNorm2d(width),
+            nn.ReLU(inplace=True),
+            nn.Identity() if is_small else nn.MaxPool2d(3, stride=2, padding=1),
+        )
+        blocks = []
+        for number, (channels, stride) in enumerate(_STAGES, start=1):
+            is_rectified = last_relu or number < len(_STAGES)
+            blocks.append(_Block(width, channels, stride, rng, is_rectified))
+            width = channels
+        self.blocks = nn.Sequential(*blocks)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return features, shape (B, D), of images, shape (B, 3, height, width)."""
+        return self.blocks(self.stem(images)).mean(dim=(2, 3))
+
+
+class _Block(nn.Module):
+    """Two 3x3 convolutions with a shortcut."""
+
+    def __init__(
+        self, inputs: int, outputs: int, stride: int, rng: torch.Generator, is_rectified: bool
+    ) -> None:
+        super().__init__()
+        self.first = _convolution(inputs, outputs, 3, stride, rng)
+        self.first_norm = nn.BatchNorm2d(outputs)
+        self.second = _convolution(outputs, outputs, 3, 1, rng)
+        self.second_norm = nn.BatchNorm2d(outputs)
+        self.shortcut: nn.Module = nn.Identity()
+        if inputs != outputs or stride != 1:
+            self.shortcut = nn.Sequential(
+                _convolution(inputs, outputs, 1, stride, rng), nn.BatchNorm2d(outputs)
+            )
+        self.is_rectified = is_rectified
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = relu(self.first_norm(self.first(images)))
+        total = self.second_norm(self.second(hidden)) + self.shortcut(images)
+        return relu(total) if self.is_rectified else total
+
+
+def _convolution(
+    inputs: int, outputs: int, size: int, stride: int, rng: torch.Generator
+) -> nn.Conv2d:
+    """Return a layer without a bias: the batch normalisation after it has one."""
+    layer = skip_init(
+        nn.Conv2d, inputs, outputs, size, stride=stride, padding=size // 2, bias=False
+    )
+    nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu", generator=rng)
+    return layer
+
+
+class LinearClassifier(nn.Module):
+    """Scores of classes as products, without a bias, as in the benchmark."""
+
+    def __init__(self, num_classes: int, rng: torch.Generator) -> None:
+        super().__init__()
+        weight = torch.randn(num_classes, FEATURE_DIM, generator=rng)
+        self.weight = nn.Parameter(weight / FEATURE_DIM**0.5)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return scores, shape (B, C)."""
+        return linear(features, self.weight)
+
+
+class CosineClassifier(LinearClassifier):
+    """Scores of classes as cosines, times a learned scale (Gidaris & Komodakis, 2018)."""
+
+    def __init__(self, num_classes: int, rng: torch.Generator) -> None:
+        super().__init__(num_classes, rng)
+        self.scale = nn.Parameter(torch.tensor(_FIRST_SCALE))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return scores, shape (B, C)."""
+        return self.scale * linear(normalize(features), normalize(self.weight))
 
 
 class Backbone(nn.Module):
-    """The network, and the classifier that it is trained with."""
+    """The network and the classifier that it is trained with."""
 
     def __init__(self, config: BackboneConfig, num_classes: int, rng: torch.Generator) -> None:
-        """Draw the weights."""
         super().__init__()
         has_cosine = config.loss == "cosine"
         self.network = ResNet10(is_small=config.is_small, last_relu=not has_cosine, rng=rng)
@@ -26,7 +123,7 @@ class Backbone(nn.Module):
     def forward(self, views: Tensor) -> tuple[Tensor, Tensor]:
         """Return features, shape (B, D), and scores, shape (B, C), both float32.
 
-        While a GPU trains, the convolutions run in bfloat16.
+        In training on a GPU, the convolutions run in bfloat16.
         """
         with torch.autocast("cuda", torch.bfloat16, enabled=views.is_cuda and self.training):
             features = self.network(views.contiguous(memory_format=torch.channels_last)).float()
@@ -34,10 +131,9 @@ class Backbone(nn.Module):
 
     @torch.no_grad()
     def describe(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features and scores of images as they are: means over an image and its mirror's.
+        """Return features and scores of images without augmentation.
 
-        Args:
-            images: Shape (B, S, S, 3), bytes.
+        Both are means over an image and its mirror image. Images are bytes, shape (B, S, S, 3).
         """
         self.eval()
         views = plain_views(images, self.view_size)
@@ -49,7 +145,7 @@ class Backbone(nn.Module):
 def backbone_loss(
     features: Tensor, scores: Tensor, targets: Tensor, config: BackboneConfig
 ) -> Tensor:
-    """Return what training minimises, shape ().
+    """Return the training loss, shape ().
 
     SGM adds the squared magnitude of the cross-entropy's gradient with respect to the classifier's
     weights, ‖target − p‖²·‖φ‖²; L2 adds ‖φ‖²/2 (Hariharan & Girshick, 2017).
@@ -58,7 +154,7 @@ def backbone_loss(
         features: φ, shape (B, D).
         scores: Shape (B, C).
         targets: Probabilities, shape (B, C).
-        config: Which loss, and its weight.
+        config: The loss and its weight.
     """
     loss = -(targets * scores.log_softmax(dim=1)).sum(dim=1)
     squared_norm = features.square().sum(dim=1)

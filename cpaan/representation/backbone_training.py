@@ -1,42 +1,218 @@
-"""From stored images to a trained backbone: the drive to the last step, kept on disk."""
+"""Training of the backbone on the images of base classes.
 
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+Shapes: I = stored images, S = their size, B = images of a step, C = classes.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import one_hot
 
-from cpaan.core.files import load_state, save_state
-from cpaan.core.provenance import describe_run
-from cpaan.representation.backbone import Backbone
-from cpaan.representation.backbone_run import BackboneRun
+from cpaan.core.randomness import new_rng
+from cpaan.representation.backbone import Backbone, backbone_loss
 from cpaan.representation.config import BackboneConfig
+from cpaan.representation.views import cut_and_paste, random_views
+from cpaan.training.drive import Checkpoint, Progress, Stretch, drive
+from cpaan.training.learning import TrainingDivergedError, check_same_run, check_same_settings
 from cpaan.training.workers import ALONE, Workers
 
 IMAGES, LABELS, BACKBONE = "images.npy", "labels.npy", "backbone.pt"
-_MOST_STEPS_AT_ONCE = 50  # between looks at the loss
-_SECONDS_AT_ONCE = 2.0
-_SECONDS_BETWEEN_CHECKPOINTS = 30.0
-_SECONDS_BETWEEN_MESSAGES = 10.0
+_VIEW_STEP = 8  # sizes of views are multiples of this, so that the stages halve them evenly
+_DECAY_OF_STEPS = 0.1
 
 
-@dataclass(frozen=True)
-class LogEntry:
-    """What is known of training at some point."""
+class BackboneRun:
+    """Training of one backbone; its episodes are optimiser steps on one batch each.
 
-    epoch: float  # how many are done
-    loss: float  # mean over the last epoch; in the middle of one, over the last few steps
-    learning_rate: float
-    view_size: int
-    seconds: float  # of training so far, over all runs that went on from each other
+    The seed, the number of a step and the rank of the worker decide all random numbers of that
+    step, so that checkpoints need no random state.
+    """
 
-    def is_milestone(self, config: BackboneConfig) -> bool:
-        """Return whether an epoch has just ended, and with it another tenth of all epochs."""
-        done, total = int(self.epoch), config.num_epochs
-        return self.epoch == done and 10 * done // total > 10 * (done - 1) // total
+    name = "the backbone"
+    losses: tuple[str, ...] = ("loss",)
+
+    def __init__(
+        self,
+        images: NDArray[np.uint8],
+        labels: NDArray[np.int64],
+        num_classes: int,
+        config: BackboneConfig,
+        seed: int,
+        device: torch.device,
+        workers: Workers = ALONE,
+    ) -> None:
+        """Draw the weights.
+
+        Args:
+            images: Shape (I, S, S, 3), often a memory map; a GPU holds all of them if it can.
+            labels: Classes from zero on, shape (I,); -1 leaves an image out.
+            num_classes: C.
+            config: All settings.
+            seed: Seed of all random numbers.
+            device: Device to train on.
+            workers: Each takes its share of the images of every step.
+
+        Raises:
+            ValueError: If a worker would have fewer than two images in a step: batch
+                normalisation needs two.
+        """
+        used = np.flatnonzero(labels >= 0)
+        of_step = min(len(used), config.batch_size)
+        if of_step < 2 * workers.count:
+            raise ValueError(
+                f"{of_step} images of a step cannot be shared by {workers.count} workers: each "
+                "needs two"
+            )
+        self.config = config
+        self.seed = seed
+        self.episode = 0
+        self.data = hashlib.sha256(labels.tobytes()).hexdigest()[:16]
+        self._device = device
+        self._workers = workers
+        self._images = images
+        self._labels = torch.from_numpy(labels)
+        self._used = torch.from_numpy(used)
+        self._num_classes = num_classes
+        self._images_on_device = _on_device(images, device)
+        self.model = Backbone(config, num_classes, new_rng(seed, 0)).to(device)
+        # torch's own annotation of `to` does not know this argument.
+        self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        decaying = [p for p in self.model.parameters() if p.ndim > 1]
+        groups: list[dict[str, Any]] = [
+            {"params": decaying, "weight_decay": config.weight_decay},
+            {"params": [p for p in self.model.parameters() if p.ndim <= 1]},
+        ]
+        # The learning rate is set before every step.
+        self._optimiser = torch.optim.SGD(
+            groups, lr=0.0, momentum=config.momentum, nesterov=config.nesterov
+        )
+        self._order = (-1, torch.empty(0, dtype=torch.int64))
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Whole batches of all images; each epoch leaves out other images of the remainder."""
+        return max(1, len(self._used) // self.config.batch_size)
+
+    @property
+    def num_episodes(self) -> int:
+        """Steps of the whole training."""
+        return self.config.num_epochs * self.steps_per_epoch
+
+    def advance(self, num_episodes: int) -> dict[str, float]:
+        """Train for some more steps; return their mean loss, over all workers.
+
+        Raises:
+            TrainingDivergedError: If it or, at the end, a weight is not finite. Both are checked
+                once, because a check makes a GPU wait.
+        """
+        total = torch.zeros((), device=self._device)
+        self.model.train()
+        with _fastest_kernels():
+            for _ in range(num_episodes):
+                total += self._train_one_step()
+                self.episode += 1
+        # Every worker gathers the statistics of batch normalisation on images of its own.
+        statistics = [each for each in self.model.buffers() if each.is_floating_point()]
+        self._workers.average([total, *statistics])
+        loss = float(total) / num_episodes
+        tensors = [*self.model.parameters(), *statistics]
+        if not math.isfinite(loss) or not torch.stack([t.isfinite().all() for t in tensors]).all():
+            raise TrainingDivergedError(
+                f"training of the backbone diverged before step {self.episode}: loss {loss:.3g}, "
+                f"or weights are not finite; learning_rate is {self.config.learning_rate}"
+            )
+        return {"loss": loss}
+
+    def _train_one_step(self) -> Tensor:
+        config = self.config
+        rng = new_rng(self.seed, 2, self.episode, self._workers.rank, device=self._device)
+        images, labels, share = self._batch()
+        views = random_views(images, self.view_size(self.episode), config, rng)
+        targets = one_hot(labels, self._num_classes).float()
+        targets = targets + config.label_smoothing * (1 / self._num_classes - targets)
+        if config.cut_and_paste:
+            views, targets = cut_and_paste(views, targets, config.cut_and_paste, rng)
+        features, scores = self.model(views)
+        loss = backbone_loss(features, scores, targets, config)
+        self._optimiser.zero_grad()
+        (share * loss).backward()
+        self._workers.average([p.grad for p in self.model.parameters() if p.grad is not None])
+        for group in self._optimiser.param_groups:
+            group["lr"] = self.learning_rate(self.episode)
+        self._optimiser.step()
+        return share * loss.detach()
+
+    def _batch(self) -> tuple[Tensor, Tensor, float]:
+        """Return this worker's share of the step's images.
+
+        Returns:
+            Images, shape (B, S, S, 3); labels, shape (B,); and their number over that of an
+            average worker. With it as a weight, every image of the step counts alike.
+        """
+        epoch, position = divmod(self.episode, self.steps_per_epoch)
+        if self._order[0] != epoch:
+            order = torch.randperm(len(self._used), generator=new_rng(self.seed, 1, epoch))
+            self._order = (epoch, self._used[order])
+        start = position * self.config.batch_size
+        batch = self._order[1][start : start + self.config.batch_size]
+        rows = batch[self._workers.rank :: self._workers.count]
+        labels = self._labels[rows].to(self._device)
+        share = len(rows) * self._workers.count / len(batch)
+        if self._images_on_device is not None:
+            return self._images_on_device[rows.to(self._device)], labels, share
+        # A GPU still works on the last step while these are read.
+        return torch.from_numpy(self._images[rows.numpy()]).to(self._device), labels, share
+
+    def view_size(self, step: int) -> int:
+        """Return the height and width of views at a step."""
+        last = self.config.last_view_size
+        first = self.config.first_view * last
+        grown = min(1.0, step / (self.config.grown_after * self.num_episodes))
+        if grown == 1.0:
+            return last
+        steps = round((first + grown * (last - first)) // _VIEW_STEP)
+        return min(last, _VIEW_STEP * max(1, steps))
+
+    def learning_rate(self, step: int) -> float:
+        """Return the learning rate of a step: it rises during the warm-up and then falls."""
+        config = self.config
+        warmup = config.warmup * self.num_episodes
+        if step < warmup:
+            return config.learning_rate * min(1.0, (step + 1) / warmup)
+        done = (step - warmup) / (self.num_episodes - warmup)
+        if config.schedule == "cosine":
+            return config.learning_rate * (1 + math.cos(math.pi * done)) / 2
+        return config.learning_rate * _DECAY_OF_STEPS ** math.floor(3 * done)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that decides the rest of the training, and where it ran."""
+        is_gpu = self._device.type == "cuda"
+        return {
+            "config": self.config.to_dict(),
+            "data": self.data,
+            "seed": self.seed,
+            "episode": self.episode,
+            "model": self.model.state_dict(),
+            "optimiser": self._optimiser.state_dict(),
+            "device": torch.cuda.get_device_name(self._device) if is_gpu else "cpu",
+            "workers": self._workers.count,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume from the state of another run with the same images, seed and settings."""
+        check_same_run(state, {"data": self.data, "seed": self.seed})
+        check_same_settings(state["config"], self.config)
+        self.model.load_state_dict(state["model"])
+        self._optimiser.load_state_dict(state["optimiser"])
+        self.episode = state["episode"]
 
 
 def train_backbone(
@@ -44,31 +220,27 @@ def train_backbone(
     num_classes: int,
     config: BackboneConfig,
     seed: int,
+    *,
     device: torch.device,
+    progress: Progress,
     workers: Workers = ALONE,
-) -> Iterator[LogEntry]:
-    """Train on the images that a folder holds, and keep the run there.
+) -> None:
+    """Train on the images of a folder, and leave the checkpoint there, in ``backbone.pt``.
 
-    A run that was killed goes on from where it was kept last.
+    Resumes from that checkpoint. Its curve has an entry for each epoch.
 
     Args:
         folder: With ``images.npy``, shape (I, S, S, 3), and ``labels.npy``, shape (I,), in which
             -1 leaves an image out.
-        num_classes: How many classes the labels are of.
-        config: Everything else.
-        seed: Decides the run.
-        device: Where to train.
-        workers: With which others. All do the same; the first one keeps the run.
-
-    Yields:
-        An entry every few seconds, and after every epoch.
-
-    Raises:
-        ValueError: If training diverges, or what is kept is of another run.
+        num_classes: Number of classes of the labels.
+        config: All settings.
+        seed: Seed of all random numbers.
+        device: Device to train on.
+        progress: Called with a line every ten seconds.
+        workers: All of them call this; rank 0 writes the checkpoint.
     """
-    started = saved = time.monotonic()
     run = BackboneRun(
-        # Mapped as torch wants it; nothing is written.
+        # Mapped copy-on-write, because torch needs writable arrays.
         np.load(folder / IMAGES, mmap_mode="c", allow_pickle=False),
         np.load(folder / LABELS, allow_pickle=False),
         num_classes,
@@ -77,88 +249,58 @@ def train_backbone(
         device,
         workers,
     )
-    log: list[LogEntry] = []
-    seconds_before, total, pace = 0.0, 0.0, _SECONDS_AT_ONCE
-    checkpoint = folder / BACKBONE
-    if checkpoint.exists():
-        state = load_state(checkpoint)
-        run.load_state_dict(state["training"])
-        log = [LogEntry(**entry) for entry in state["log"]]
-        seconds_before, total = state["seconds"], state["loss_of_epoch"]
-    while run.step < run.num_steps:
-        left = run.steps_per_epoch - run.step % run.steps_per_epoch
-        count = max(1, min(left, _MOST_STEPS_AT_ONCE, int(_SECONDS_AT_ONCE / pace)))
-        looked = time.monotonic()
-        loss = run.advance(count)
-        now = time.monotonic()
-        pace = workers.mean((now - looked) / count, device)  # all take as many steps at once
-        total += count * loss
-        epoch = run.step / run.steps_per_epoch
-        entry = LogEntry(epoch, loss, *run.last_choices, seconds_before + now - started)
-        if epoch.is_integer():
-            entry = replace(entry, loss=total / run.steps_per_epoch)
-            total = 0.0
-            log.append(entry)
-        is_due = now - saved > _SECONDS_BETWEEN_CHECKPOINTS
-        if workers.rank == 0 and (is_due or run.step == run.num_steps):
-            state = {
-                "training": run.state_dict(),
-                "log": [asdict(of_epoch) for of_epoch in log],
-                "loss_of_epoch": total,
-                "seconds": entry.seconds,
-                "workers": workers.count,
-                "device": _name_of(device),
-                "run": describe_run(),
+    checkpoint = Checkpoint(folder / BACKBONE)
+    checkpoint.restore(run)
+
+    def log_epoch(stretch: Stretch) -> None:
+        checkpoint.curve.append(
+            {
+                "epoch": run.episode // run.steps_per_epoch,
+                "loss": stretch.losses["loss"],
+                "learning_rate": run.learning_rate(run.episode - 1),
+                "view_size": run.view_size(run.episode - 1),
+                "seconds": checkpoint.seconds,
             }
-            save_state(checkpoint, state)
-            saved = time.monotonic()
-        yield entry
+        )
 
-
-def train_alone(
-    folder: Path,
-    num_classes: int,
-    config: BackboneConfig,
-    seed: int,
-    device: torch.device,
-    progress: Callable[[str], None],
-) -> None:
-    """Train in this process; arguments as those of `train_backbone`."""
-    reporter = TrainingReporter(config, progress)
-    for entry in train_backbone(folder, num_classes, config, seed, device):
-        reporter.add(entry)
-
-
-class TrainingReporter:
-    """Says something at every tenth of the epochs, and otherwise now and then."""
-
-    def __init__(self, config: BackboneConfig, progress: Callable[[str], None]) -> None:
-        """Say it to ``progress``."""
-        self._config = config
-        self._progress = progress
-        self._said = time.monotonic()
-
-    def add(self, entry: LogEntry) -> None:
-        """Say something of this entry, or nothing."""
-        now, total = time.monotonic(), self._config.num_epochs
-        if entry.is_milestone(self._config) or now - self._said > _SECONDS_BETWEEN_MESSAGES:
-            self._said = now
-            left = entry.seconds / entry.epoch * (total - entry.epoch)
-            self._progress(
-                f"epoch {entry.epoch:.3g} of {total}: loss {entry.loss:.3f}, "
-                f"views of {entry.view_size} pixels, {left:.0f} s left"
-            )
+    ends = [(number + 1) * run.steps_per_epoch for number in range(config.num_epochs)]
+    for _ in drive(
+        run,
+        checkpoint,
+        eval_steps=ends[len(checkpoint.curve) :],
+        on_eval=log_epoch,
+        saves_evals=False,
+        progress=progress,
+        unit="step",
+        workers=workers,
+        device=device,
+    ):
+        pass
 
 
 def load_backbone(state: dict[str, Any], device: torch.device) -> Backbone:
-    """Return the backbone of what `load_state` returned, for making features."""
-    weights = state["training"]["model"]
-    num_classes = len(weights["classifier.weight"])
-    config = BackboneConfig(**state["training"]["config"])
-    model = Backbone(config, num_classes, torch.Generator())
+    """Return the backbone of a run's state, for making features."""
+    weights = state["model"]
+    config = BackboneConfig(**state["config"])
+    model = Backbone(config, len(weights["classifier.weight"]), torch.Generator())
     model.load_state_dict(weights)
     return model.to(device)
 
 
-def _name_of(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+@contextmanager
+def _fastest_kernels() -> Iterator[None]:
+    """Let cuDNN time its kernels: training has few sizes of convolutions, and many of each."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+def _on_device(images: NDArray[np.uint8], device: torch.device) -> Tensor | None:
+    """Return all images on a GPU, or None where they would take more than half its memory."""
+    if device.type == "cpu":
+        return None
+    free, _ = torch.cuda.mem_get_info(device)
+    return torch.from_numpy(images).to(device) if images.nbytes < free / 2 else None

@@ -1,4 +1,4 @@
-"""The settings of the representation stage."""
+"""Settings of the backbone and of the embedding."""
 
 from dataclasses import dataclass
 from typing import Literal, Self
@@ -16,12 +16,9 @@ _AUXILIARY_WEIGHTS = {"ce": 0.0, "sgm": 0.02, "l2": 0.03, "cosine": 0.0}
 
 @dataclass(frozen=True, kw_only=True)
 class BackboneConfig(Settings):
-    """Everything that decides the training of a backbone, apart from images and seed.
+    """Settings of the training of a backbone.
 
     The defaults were chosen on held-out train images of Tiny-ImageNet's base classes.
-
-    Raises:
-        ValueError: If a value makes no sense.
     """
 
     loss: Literal["ce", "sgm", "l2", "cosine"] = "ce"
@@ -66,23 +63,12 @@ class BackboneConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._refuse_unless_positive(
-            "image_size",
-            "num_epochs",
-            "batch_size",
-            "learning_rate",
-            "smallest_crop",
-            "grown_after",
-        )
+        self._refuse_unless_positive("image_size", "num_epochs", "batch_size", "learning_rate")
+        self._refuse_unless_positive("smallest_crop", "grown_after")
         self._refuse_negative("weight_decay")
         self._refuse_unless_below_one("momentum", "label_smoothing", "warmup")
-        for name in (
-            "first_view",
-            "grown_after",
-            "smallest_crop",
-            "colour_jitter",
-            "cut_and_paste",
-        ):
+        shares = ("first_view", "grown_after", "smallest_crop", "colour_jitter", "cut_and_paste")
+        for name in shares:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be from 0 to 1, got {getattr(self, name)}")
         if self.auxiliary_weight is not None:
@@ -140,13 +126,10 @@ class BackboneConfig(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingConfig(PerceptronSettings, EpisodeSettings, LearningSettings):
-    """Everything that decides the embedding, apart from features and seed.
+    """Settings of the embedding.
 
-    The defaults are what we recommend; `plain` is what is commonly meant by the name. That learns
-    its train rows by heart: on Tiny-ImageNet, LSL is lower than without an embedding.
-
-    Raises:
-        ValueError: If a value makes no sense.
+    The defaults are recommended; `plain` is the common form of a prototypical network. That one
+    overfits its train rows: on Tiny-ImageNet, LSL is lower than without an embedding.
     """
 
     num_episodes: int = 800

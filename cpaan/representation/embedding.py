@@ -1,30 +1,44 @@
 """A prototypical network on cached features: an embedding in which class means classify well.
 
-Snell, Swersky & Zemel (2017), Prototypical Networks for Few-shot Learning: a small network is
-trained by episodes, in each of which queries must be nearer to the mean of their own class's few
-supports than to those of other classes. Train rows of base classes are all that it ever sees. What
-comes out is a feature table like the one that went in.
+Snell, Swersky & Zemel (2017), Prototypical Networks for Few-shot Learning. In each episode, queries
+must be nearer to the mean of the few supports of their own class than to those of other classes.
+The network is trained on train rows of base classes alone.
 
 Shapes: D = feature dimension, N = ways, K = shots, Q = queries of a class.
 """
 
 import dataclasses
 import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from cpaan.core.provenance import describe_run
 from cpaan.core.randomness import new_rng
+from cpaan.data.cache import open_features
+from cpaan.data.splits import VALIDATION_PHASE, Split
 from cpaan.data.table import FeatureTable, as_feature_block, finish_fingerprint
 from cpaan.protocol.tasks import BaseSet
 from cpaan.representation.config import EmbeddingConfig
-from cpaan.training.few_shot_episodes import FewShotEpisode, FewShotEpisodes, percent_right
+from cpaan.representation.feature_folder import FEATURES, centroid_accuracy, read_made, write_made
+from cpaan.training.drive import Progress, train_to_end
+from cpaan.training.few_shot_episodes import (
+    FewShotEpisode,
+    FewShotEpisodes,
+    percent_right,
+    read_base,
+)
 from cpaan.training.layers import Perceptron, find_log_scale
 from cpaan.training.learning import EpisodeRngs, LearningRun
 from cpaan.training.workers import ALONE, Workers
 
+EMBEDDING = "embedding.pt"
 _ROWS_PER_BLOCK = 8192
 
 
@@ -36,7 +50,7 @@ def prototype_scores(supports: Tensor, queries: Tensor) -> Tensor:
         queries: Shape (queries, D).
     """
     prototypes = supports.mean(dim=1)
-    # From their middle, distances of points that are far from zero keep their digits.
+    # Centred on their mean, distances of points far from zero keep their digits.
     middle = prototypes.detach().mean(dim=0)
     prototypes, queries = prototypes - middle, queries - middle
     squared = queries.square().sum(dim=1, keepdim=True) + prototypes.square().sum(dim=1)
@@ -44,16 +58,11 @@ def prototype_scores(supports: Tensor, queries: Tensor) -> Tensor:
 
 
 class PrototypicalNetwork(Perceptron):
-    """The embedding, and what distances in it are multiplied by."""
+    """The embedding, and a learned scale of its distances."""
 
     TERMS = ("query_loss", "query_top1")
 
     def __init__(self, base: BaseSet, config: EmbeddingConfig, rng: torch.Generator) -> None:
-        """Draw the weights; ``rng`` is on the CPU.
-
-        Raises:
-            ValueError: If there are too few examples, or they or their squares are not finite.
-        """
         super().__init__(base, config, rng)
         self.episodes = FewShotEpisodes(base, config)
         self.log_scale = nn.Parameter(torch.zeros(()))
@@ -65,10 +74,10 @@ class PrototypicalNetwork(Perceptron):
         return torch.cat([self(block) for block in blocks]).view(rows.shape)
 
     def embed_base(self, base: BaseSet) -> BaseSet:
-        """Embed all rows of base classes: a gigabyte at the paper's scale.
+        """Embed all rows of base classes, in the order of names.
 
-        In the order of names: on a GPU, the last bits of a row depend on its place among others,
-        and base classes must be the same to the last bit in both phases.
+        On a GPU, the last bits of a row depend on its position among the others, and base classes
+        must be the same to the last bit in both phases.
         """
         ordered = base.in_order_of_names()
         parts = self.embed(ordered.features).split(ordered.counts.tolist())
@@ -76,19 +85,19 @@ class PrototypicalNetwork(Perceptron):
         return BaseSet(torch.cat([part_of[name] for name in base.names]), base.counts, base.names)
 
     def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
-        """Return the cross-entropy of an episode's queries, and how many are right, in percent."""
+        """Return the cross-entropy of an episode's queries, and their accuracy in percent."""
         episode = self.episodes.draw_next(rngs)
         scores = self.scores(episode, rngs.device)
         return [cross_entropy(scores, episode.labels), percent_right(scores, episode.labels)]
 
     def scores(self, episode: FewShotEpisode, rng: torch.Generator | None = None) -> Tensor:
-        """Return scores of an episode's queries, shape (N * Q, N): logarithms of odds."""
+        """Return logits of an episode's queries, shape (N * Q, N)."""
         scores = prototype_scores(self(episode.supports, rng), self(episode.queries, rng))
         return self.log_scale.exp() * scores
 
     @torch.no_grad()
     def set_scale(self, rng: torch.Generator) -> None:
-        """Choose the scale at which predictions have half of the entropy that they could."""
+        """Choose the scale at which predictions have half of the largest entropy."""
         episode = self.episodes.draw_middling(rng)
         scores = prototype_scores(self(episode.supports), self(episode.queries)).double()
         unit = scores.abs().mean().clamp(min=torch.finfo(torch.float32).tiny)
@@ -104,11 +113,6 @@ class EmbeddingRun(LearningRun):
     def __init__(
         self, base: BaseSet, config: EmbeddingConfig, seed: int, workers: Workers = ALONE
     ) -> None:
-        """Draw the weights; ``base`` says on which device to train.
-
-        Raises:
-            ValueError: If there are too few examples, or they are not finite.
-        """
         self.network = PrototypicalNetwork(base, config, new_rng(seed, 0))
         super().__init__("the embedding", self.network, base, config, seed, workers)
 
@@ -117,12 +121,8 @@ class EmbeddingRun(LearningRun):
 def embed_table(run: EmbeddingRun, table: FeatureTable) -> FeatureTable:
     """Return a table of the same rows, embedded.
 
-    Features have the precision of the table, or float32 where float16 cannot hold a value. Where
-    the backbone's classes are known, the base classes that the embedding knows are among them.
-
-    Raises:
-        ValueError: If the features have another dimension than those that the run was trained
-            on, or an embedded one is not finite.
+    Features have the precision of the table, or float32 where float16 cannot hold a value. If the
+    classes of the backbone are known, the base classes of the embedding are added to them.
     """
     num_dims = run.base.features.shape[1]
     if table.num_dims != num_dims:
@@ -153,3 +153,50 @@ def embed_table(run: EmbeddingRun, table: FeatureTable) -> FeatureTable:
             table.class_names,
         ),
     )
+
+
+def embed(
+    table: FeatureTable,
+    split: Split,
+    config: EmbeddingConfig,
+    seed: int,
+    out: Path,
+    *,
+    origin: Mapping[str, Any],
+    device: torch.device,
+    progress: Progress,
+) -> tuple[FeatureTable, dict[str, Any]]:
+    """Train an embedding on the base classes' train rows, and write the embedded table.
+
+    Resumes from what a previous run left in the folder ``out``.
+
+    Args:
+        table: Features to embed.
+        split: Base and novel classes of the phases.
+        config: All settings.
+        seed: Seed of all random numbers.
+        out: Folder for ``features.parquet``, ``about.json`` and ``embedding.pt``.
+        origin: Provenance of the table.
+        device: Device to train on.
+        progress: Called with a line every ten seconds.
+
+    Returns:
+        The embedded table and its provenance.
+    """
+    job = {"features": table.fingerprint, "seed": seed, **config.to_dict()}
+    job = json.loads(json.dumps(job))  # lists for tuples, as in the file
+    if made := read_made(out, job, out / EMBEDDING):
+        progress(f"{out / FEATURES} is already there")
+        return open_features(out / FEATURES), made
+    run = EmbeddingRun(read_base(table, split, device), config, seed)
+    train_to_end(run, out / EMBEDDING, progress=progress)
+    embedded = embed_table(run, table)
+    about = {
+        "job": job,
+        "backbone": embedded.backbone,
+        "run": describe_run(),
+        "centroid": centroid_accuracy(embedded, sorted(split.base_classes(VALIDATION_PHASE))),
+        "fingerprint": embedded.fingerprint,
+        "made_from": origin,
+    }
+    return embedded, write_made(out, embedded, about)

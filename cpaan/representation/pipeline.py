@@ -1,4 +1,4 @@
-"""From images to a feature table: store, train, make features, write; each step goes on if killed.
+"""From images to a feature table: decode, train, compute features, write; each step resumes.
 
 Shapes: R = images.
 """
@@ -6,7 +6,7 @@ Shapes: R = images.
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,38 +18,33 @@ from numpy.typing import NDArray
 from cpaan.core.files import load_state, replacing, save_state, write_whole
 from cpaan.core.provenance import describe_run
 from cpaan.data.cache import open_features
-from cpaan.data.parquet import write_features
 from cpaan.data.splits import TEST_PHASE, VALIDATION_PHASE, Split
 from cpaan.data.table import TEST, TRAIN, FeatureTable, name_some
+from cpaan.representation.backbone import FEATURE_DIM
 from cpaan.representation.backbone_training import BACKBONE, LABELS, load_backbone
 from cpaan.representation.config import BackboneConfig
 from cpaan.representation.decoding import BadImages, Pixels
-from cpaan.representation.images import ImageList
-from cpaan.representation.layout import (
-    ABOUT,
+from cpaan.representation.feature_folder import (
     FEATURES,
-    check_same,
+    centroid_accuracy,
+    check_same_job,
     read_made,
-    refuse_foreign,
+    write_made,
 )
-from cpaan.representation.quality import centroid_quality, top_accuracies
-from cpaan.representation.resnet import FEATURE_DIM
+from cpaan.representation.images import ImageList
 from cpaan.representation.stores import RowStore
+from cpaan.training.drive import Progress
 
 _WORK, _JOB = "work", "job.json"
 
 Train = Callable[[Path, int, BackboneConfig, int], None]
 """Trains on a folder's images of so many classes with some settings and a seed, and leaves the
-checkpoint there: `backbone_training.train_alone`, or its like on several workers."""
+checkpoint there: `train_backbone`, or `cpaan.study.backbone.train_with_ray`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """What decides a feature table.
-
-    Raises:
-        ValueError: If the holdout is no share.
-    """
+class FeatureJob:
+    """Everything that decides a feature table."""
 
     images: ImageList
     split: Split
@@ -57,7 +52,7 @@ class Job:
     seed: int
     holdout: float
     """Share of each base class's train images, the last ones, that the backbone is not fitted to;
-    these become the class's train rows. With zero, all images are both, and base classes look far
+    these become the class's train rows. With zero, all images are both, and base classes are far
     tighter than novel ones."""
 
     def __post_init__(self) -> None:
@@ -80,11 +75,7 @@ class Job:
 
     @cached_property
     def is_fitted(self) -> NDArray[np.bool_]:
-        """Which images the backbone is fitted to, shape (R,).
-
-        Raises:
-            ValueError: If the holdout leaves a class nothing to fit, or nothing to keep.
-        """
+        """Which images the backbone is fitted to, shape (R,)."""
         mask = np.zeros(len(self.images), dtype=np.bool_)
         labels = self.base_labels
         for label, name in enumerate(self.base_classes):
@@ -99,7 +90,7 @@ class Job:
         return mask
 
     def num_train_rows(self) -> dict[str, int]:
-        """Return how many train rows each base class will have, if all images can be decoded."""
+        """Return the number of train rows of each base class, if all images can be decoded."""
         labels, is_row = self.base_labels, self.images.is_train.copy()
         if self.holdout:
             is_row &= ~self.is_fitted
@@ -107,7 +98,7 @@ class Job:
         return dict(zip(self.base_classes, counts.tolist(), strict=True))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it, images by their digest; in the form in which JSON gives it back."""
+        """Return it as JSON would, with a digest for the images."""
         classes = {name: self.split.phase(name) for name in (VALIDATION_PHASE, TEST_PHASE)}
         return {
             "images": self.images.digest,
@@ -120,54 +111,52 @@ class Job:
 
 
 def represent(
-    job: Job,
+    job: FeatureJob,
     out: Path,
     train: Train,
     *,
     max_bad: float,
     device: torch.device,
-    progress: Callable[[str], None],
+    progress: Progress,
 ) -> tuple[FeatureTable, dict[str, Any]]:
-    """Make the feature table of some images, and leave it in a folder.
+    """Make the feature table of some images, and write it into a folder.
 
-    Whatever of the work is already there is used.
+    Resumes from what a previous run left in the folder.
 
     Args:
-        job: What to do.
-        out: Where ``features.parquet``, ``about.json`` and ``backbone.pt`` are left.
-        train: How the backbone is trained.
+        job: What to make.
+        out: Folder for ``features.parquet``, ``about.json`` and ``backbone.pt``.
+        train: Trains the backbone.
         max_bad: Share of all images that may be impossible to decode.
-        device: Where features are made.
-        progress: Called with a line now and then.
+        device: Device on which features are computed.
+        progress: Called with a line every ten seconds.
 
     Returns:
-        The table, and where it comes from: training, accuracies, images that could not be decoded.
+        The table, and its provenance: training, accuracies, images that could not be decoded.
 
     Raises:
         ValueError: If the folder holds the work of another job, too many images are bad, or
             training diverges.
     """
     work = out / _WORK
-    if made := read_made(out, job.to_dict()):
+    if made := read_made(out, job.to_dict(), work / _JOB):
         progress(f"{out / FEATURES} is already there")
-        shutil.rmtree(work, ignore_errors=True)  # should it have been killed just before
+        shutil.rmtree(work, ignore_errors=True)  # left by a run that was killed at its very end
         return open_features(out / FEATURES), made
-    refuse_foreign(out, out / ABOUT, work / _JOB)
-    # What can be refused is refused before anything is written that another run would trip over.
+    # All checks come before the first file, which would make a corrected command another job.
     bad = BadImages(max_bad, len(job.images))
     rows_to_fit = np.flatnonzero(job.is_fitted)
     if (work / _JOB).exists():
-        check_same(json.loads((work / _JOB).read_text()), job.to_dict(), work)
+        check_same_job(json.loads((work / _JOB).read_text()), job.to_dict(), work)
     write_whole(work / _JOB, json.dumps(job.to_dict()))
 
     fitted = work / "fitted"
     num_fitted = _store_fitted(job, rows_to_fit, fitted, bad, progress)
     train(fitted, len(job.base_classes), job.config, job.seed)
     state = load_state(fitted / BACKBONE)
-    progress(f"trained for {state['seconds']:.0f} s on {state['device']}")
-    table, of_classifier = _make_features(job, work, state, bad, device, progress)
-
-    quality = centroid_quality(table, job.base_classes)
+    trained = state["run"]
+    progress(f"trained for {state['seconds']:.0f} s on {trained['device']}")
+    table, of_classifier = _make_features(job, work, trained, bad, device, progress)
     about = {
         "job": job.to_dict(),
         "backbone": table.backbone,
@@ -176,30 +165,28 @@ def represent(
         "epochs": job.config.num_epochs,
         "seed": job.seed,
         "run": describe_run(),
-        "training_run": state["run"],
+        "training_run": state["provenance"],
         "training_seconds": state["seconds"],
-        "training_device": state["device"],
-        "training_workers": state["workers"],
+        "training_device": trained["device"],
+        "training_workers": trained["workers"],
         "classifier": of_classifier,
-        "centroid": {**asdict(quality), "gap": quality.gap},
+        "centroid": centroid_accuracy(table, job.base_classes),
         "bad_images": bad.reasons,
         "fingerprint": table.fingerprint,
     }
-    write_features(out / FEATURES, table, about)
-    kept = {name: state["training"][name] for name in ("config", "model")}
-    save_state(out / BACKBONE, {"training": kept, "classes": job.base_classes})
-    about["log"] = state["log"]
-    write_whole(out / ABOUT, json.dumps(about, indent=1))
+    weights = {name: trained[name] for name in ("config", "model")}
+    save_state(out / BACKBONE, {"training": weights, "classes": job.base_classes})
+    about = write_made(out, table, about, log=state["curve"])
     shutil.rmtree(work)
     return table, about
 
 
 def _store_fitted(
-    job: Job,
+    job: FeatureJob,
     rows: NDArray[np.int64],
     folder: Path,
     bad: BadImages,
-    progress: Callable[[str], None],
+    progress: Progress,
 ) -> int:
     """Decode the images that the backbone is fitted to; return their number."""
     count, size = len(job.base_classes), job.config.image_size
@@ -216,17 +203,17 @@ def _store_fitted(
 
 
 def _make_features(
-    job: Job,
+    job: FeatureJob,
     work: Path,
     state: dict[str, Any],
     bad: BadImages,
     device: torch.device,
-    progress: Callable[[str], None],
+    progress: Progress,
 ) -> tuple[FeatureTable, dict[str, dict[str, float]]]:
-    """Return the table, and the accuracy of the backbone's own classifier on base rows."""
+    """Return the table, and accuracies of the backbone's own classifier on base rows."""
     labels = job.base_labels
     rows = np.flatnonzero(~job.is_fitted) if job.holdout else np.arange(len(labels))
-    progress(f"making features of {len(rows)} images")
+    progress(f"computing features of {len(rows)} images")
     model = load_backbone(state, device)
 
     def make(own: NDArray[np.int64], pixels: Pixels) -> dict[str, NDArray[Any]]:
@@ -248,7 +235,8 @@ def _make_features(
         backbone=f"ResNet-10, {job.config.loss}, {job.config.num_epochs} epochs, seed {job.seed}",
         backbone_classes=job.base_classes,
     )
-    return table, {
-        "base_train": top_accuracies(ranks[(ranks >= 0) & is_train]),
-        "base_test": top_accuracies(ranks[(ranks >= 0) & ~is_train]),
-    }
+    accuracies = {}
+    for name, is_in in (("base_train", is_train), ("base_test", ~is_train)):
+        of_base = ranks[(ranks >= 0) & is_in]
+        accuracies[name] = {f"top{k}": 100 * float((of_base < k).mean()) for k in (1, 5)}
+    return table, accuracies

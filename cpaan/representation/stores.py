@@ -1,4 +1,4 @@
-"""Arrays with a row for each image: made once, batch by batch, whatever kills the job in between.
+"""Arrays on disk with one row for each image, filled batch by batch by jobs that may be killed.
 
 Shapes: R = rows of a store.
 """
@@ -23,7 +23,7 @@ _SECONDS_BETWEEN_SAVES = 30.0
 
 
 class RowStore:
-    """Arrays on disk, and which of their rows are already made."""
+    """Arrays on disk, and a record of the rows that are filled."""
 
     def __init__(
         self,
@@ -31,41 +31,36 @@ class RowStore:
         rows: NDArray[np.int64],
         arrays: Mapping[str, tuple[tuple[int, ...], DTypeLike]],
     ) -> None:
-        """Open what is there, or begin.
+        """Open or create the arrays.
 
         Args:
             folder: The store's own.
-            rows: Images that the rows are made of, ascending, shape (R,).
-            arrays: By name, shape and type of one row of each array.
+            rows: Images of the rows, ascending, shape (R,).
+            arrays: Shape and type of one row of each array, by name.
 
         Raises:
             ValueError: If the disk has no room for the arrays.
         """
-        self.folder = folder
         self._rows = rows
         self._complete = folder / "complete.json"
         self._done = folder / "done.npy"
-        shapes = {name: ((len(rows), *shape), kind) for name, (shape, kind) in arrays.items()}
-        is_new = not self._done.exists()
-        if is_new:
+        self.is_made: NDArray[np.bool_] = np.zeros(len(rows), dtype=np.bool_)
+        if self._done.exists():
+            self.is_made = np.load(self._done, allow_pickle=False)
+        else:
             folder.mkdir(parents=True, exist_ok=True)
-            needed = sum(int(np.prod(s)) * np.dtype(kind).itemsize for s, kind in shapes.values())
-            free = shutil.disk_usage(folder).free
+            sizes = [math.prod(shape) * np.dtype(kind).itemsize for shape, kind in arrays.values()]
+            needed, free = len(rows) * sum(sizes), shutil.disk_usage(folder).free
             if needed > free:
                 raise ValueError(
                     f"{folder} needs {needed / 1e6:.0f} MB, but its disk has {free / 1e6:.0f} MB"
                 )
-            for name, (shape, kind) in shapes.items():
-                _make_array(folder / f"{name}.npy", shape, np.dtype(kind))
+            for name, (shape, kind) in arrays.items():
+                _make_array(folder / f"{name}.npy", (len(rows), *shape), np.dtype(kind))
         self.arrays: dict[str, NDArray[Any]] = {
             name: np.load(folder / f"{name}.npy", mmap_mode="r+", allow_pickle=False)
             for name in arrays
         }
-        self.is_made: NDArray[np.bool_] = (
-            np.zeros(len(rows), dtype=np.bool_)
-            if is_new
-            else np.load(self._done, allow_pickle=False)
-        )
         self._save()
 
     def fill(
@@ -76,15 +71,15 @@ class RowStore:
         bad: BadImages,
         progress: Callable[[str], None],
     ) -> None:
-        """Make all rows that are not made yet; those of bad images stay as they are.
+        """Fill all rows that are not filled yet, except those of bad images.
 
         Args:
-            images: What the rows are made of.
-            size: To which they are decoded.
-            make: From rows of the store, shape (b,), and their pixels, shape (b, size, size, 3), to
-                the rows of each array.
-            bad: Where images are recorded that cannot be decoded.
-            progress: Called with a line now and then.
+            images: Images of the rows.
+            size: Size to which they are decoded.
+            make: Computes the rows of each array, from rows of the store, shape (b,), and their
+                pixels, shape (b, size, size, 3).
+            bad: Record of images that cannot be decoded.
+            progress: Called with a line every ten seconds.
         """
         if self._complete.exists():
             for name, reason in json.loads(self._complete.read_text()).items():
@@ -92,8 +87,7 @@ class RowStore:
             return
         saved = time.monotonic()
         before = set(bad.reasons)
-        pending = self._rows[~self.is_made]
-        for rows, pixels in decode_images(images, pending, size, bad=bad, progress=progress):
+        for rows, pixels in decode_images(images, self._rows[~self.is_made], size, bad, progress):
             own = np.searchsorted(self._rows, rows)
             for name, values in make(own, pixels).items():
                 self.arrays[name][own] = values
@@ -106,7 +100,7 @@ class RowStore:
         write_whole(self._complete, json.dumps(found))
 
     def _save(self) -> None:
-        """Note what is made, after it has reached the disk."""
+        """Record which rows are filled, after their values have reached the disk."""
         for array in self.arrays.values():
             assert isinstance(array, np.memmap)
             array.flush()
@@ -115,13 +109,10 @@ class RowStore:
 
 
 def _make_array(path: Path, shape: tuple[int, ...], kind: np.dtype[Any]) -> None:
-    """Make a file whose every block is already there.
+    """Create an array file with all of its blocks allocated.
 
-    One with holes would take no space at first; and when the disk is full later on, a process that
-    writes into a hole of a mapped file is ended without a word.
-
-    Raises:
-        OSError: If the disk has no room for it.
+    A sparse file would take no space at first; a process that later writes into a hole of it on a
+    full disk is killed without a message.
     """
     with path.open("wb") as file:
         header = {

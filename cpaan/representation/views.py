@@ -1,7 +1,6 @@
-"""What the network is shown of an image: a random view in training, a plain one otherwise.
+"""Views of images: random ones for training, plain ones otherwise.
 
-All work is done on whole batches, on the device that has them. Shapes: B = images, S = stored
-size, V = size of a view, C = classes.
+Shapes: B = images, S = stored size, V = size of a view, C = classes.
 """
 
 import math
@@ -20,14 +19,11 @@ _MOST_STRETCHED = 4 / 3
 
 
 def plain_views(images: Tensor, size: int) -> Tensor:
-    """Return the centres of images, or all of them enlarged, normalised.
+    """Return normalised centres of images, or all of them enlarged, shape (B, 3, V, V).
 
     Args:
-        images: Shape (B, S, S, 3), bytes.
+        images: Bytes, shape (B, S, S, 3).
         size: V.
-
-    Returns:
-        Shape (B, 3, V, V).
     """
     margin = max(0, images.shape[1] - size) // 2
     centre = images[:, margin : margin + size, margin : margin + size]
@@ -39,16 +35,13 @@ def plain_views(images: Tensor, size: int) -> Tensor:
 
 
 def random_views(images: Tensor, size: int, config: BackboneConfig, rng: torch.Generator) -> Tensor:
-    """Return random crops, mirrored half of the time, in other colours, normalised.
+    """Return normalised random crops, half of them mirrored, in other colours, (B, 3, V, V).
 
     Args:
-        images: Shape (B, S, S, 3), bytes.
+        images: Bytes, shape (B, S, S, 3).
         size: V.
-        config: How small crops may be, and how much colours vary.
+        config: The smallest crop, and the range of colours.
         rng: On the device of the images.
-
-    Returns:
-        Shape (B, 3, V, V).
     """
 
     def uniform(low: float, high: float) -> Tensor:
@@ -89,12 +82,9 @@ def cut_and_paste(
 
     Args:
         views: Shape (B, 3, V, V).
-        targets: Probabilities of the classes, shape (B, C).
-        share: How many of the views, from 0 to 1.
+        targets: Probabilities of the classes, shape (B, C); they are mixed by area.
+        share: Share of the views, from 0 to 1.
         rng: On the device of the views.
-
-    Returns:
-        Views, and targets mixed by area.
     """
     count, _, height, width = views.shape
     device = views.device

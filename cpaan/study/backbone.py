@@ -1,6 +1,5 @@
 """Training of a backbone by several workers, on Ray Train."""
 
-from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from queue import Empty
@@ -13,12 +12,13 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer, get_device
 from ray.util.queue import Queue
 
-from cpaan.representation.backbone_training import TrainingReporter, train_backbone
+from cpaan.representation.backbone_training import train_backbone
 from cpaan.representation.config import BackboneConfig
 from cpaan.study.cluster import ray_cluster
+from cpaan.training.drive import Progress
 from cpaan.training.workers import Workers
 
-_MOST_FAILURES = 3  # of workers, after each of which all go on from the checkpoint
+_MOST_FAILURES = 3  # of workers, after each of which all resume from the checkpoint
 _SECONDS_BETWEEN_LOOKS = 0.5
 
 
@@ -30,25 +30,17 @@ def train_with_ray(
     *,
     num_workers: int,
     use_gpu: bool,
-    progress: Callable[[str], None],
+    progress: Progress,
 ) -> None:
-    """Train on the images that a folder holds, each worker on its share of every step.
+    """Train on the images of a folder, each worker on its share of every step.
 
-    Ray is started here, unless it runs already or ``RAY_ADDRESS`` names a cluster, all of whose
-    nodes must then see the folder.
-
-    Args:
-        folder: As `train_backbone` wants it.
-        num_classes: How many classes its labels are of.
-        config: All settings.
-        seed: Decides the run, together with the number of workers.
-        num_workers: One CPU each, or one GPU.
-        use_gpu: Which of the two.
-        progress: Called with a line now and then.
+    Starts Ray, unless it runs already or ``RAY_ADDRESS`` names a cluster. All nodes of a cluster
+    must see the folder. Each worker needs a CPU or, with ``use_gpu``, a GPU; other arguments are
+    those of `train_backbone`.
 
     Raises:
-        ValueError: If there are fewer CPUs or GPUs than workers, training diverges, or workers died
-            more often than is forgiven.
+        ValueError: If there are fewer CPUs or GPUs than workers, training diverges, or workers
+            fail too often.
     """
     with ray_cluster(None, progress):
         kind = "GPU" if use_gpu else "CPU"
@@ -75,17 +67,16 @@ def train_with_ray(
         # Not waited for when we leave early: Ctrl-C, say, shuts Ray down, and that ends it.
         training: Future[None] = Future()
         Thread(target=_fit, args=(trainer, training), daemon=True).start()
-        reporter = TrainingReporter(config, progress)
         problem: str | None = None
         while not training.done() or not news.empty():
             try:
-                entry = news.get(timeout=_SECONDS_BETWEEN_LOOKS)
+                is_problem, line = news.get(timeout=_SECONDS_BETWEEN_LOOKS)
             except Empty:
                 continue
-            if isinstance(entry, str):
-                problem = entry
+            if is_problem:
+                problem = line
             else:
-                reporter.add(entry)
+                progress(line)
         if problem is not None:
             raise ValueError(problem)
         if error := training.exception():
@@ -106,21 +97,21 @@ def _work(arguments: dict[str, Any]) -> None:
     context = ray_train.get_context()
     workers = Workers(context.get_world_rank(), context.get_world_size())
     news: Queue = arguments["news"]
-    config = BackboneConfig(**arguments["config"])
+
+    def tell(line: str, is_problem: bool = False) -> None:
+        if workers.rank == 0:
+            news.put((is_problem, line))
+
     try:
-        for entry in train_backbone(
+        train_backbone(
             arguments["folder"],
             arguments["num_classes"],
-            config,
+            BackboneConfig(**arguments["config"]),
             arguments["seed"],
-            get_device(),
-            workers,
-        ):
-            if workers.rank == 0:
-                news.put(entry)
-            if entry.is_milestone(config):  # more often would hold quick epochs up
-                ray_train.report({"epoch": entry.epoch, "loss": entry.loss})
-    # Said, not raised: to try again would end the same way.
+            device=get_device(),
+            progress=tell,
+            workers=workers,
+        )
+    # Reported, not raised: Ray would retry, and end the same way.
     except ValueError as error:
-        if workers.rank == 0:
-            news.put(str(error))
+        tell(str(error), is_problem=True)

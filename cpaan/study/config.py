@@ -1,15 +1,10 @@
 """What a study is: its settings, its presets, and the data it is about."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
-from cpaan.core.remote_paths import absolute
 from cpaan.core.settings import Settings
-from cpaan.data.builtin import builtin_features
-from cpaan.data.cache import open_features
-from cpaan.data.splits import Phase, Split
-from cpaan.data.table import FeatureTable, align_rows
 from cpaan.methods.registry import ROWS
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.representation.config import EmbeddingConfig
@@ -97,15 +92,15 @@ class StudyConfig(Settings):
         weighted = self.novel_weight * novel_top5 + self.all_weight * all_top5
         return weighted / (self.novel_weight + self.all_weight)
 
-    def marks(self, num_episodes: int) -> tuple[int, ...]:
+    def eval_steps(self, num_episodes: int) -> tuple[int, ...]:
         """Return after how many episodes a trial is evaluated: at the rungs, and at its end.
 
-        Every mark is a multiple of the number of workers, as ``num_episodes`` must be.
+        Every step is a multiple of the number of workers, as ``num_episodes`` must be.
         """
         first = num_episodes / self.reduction_factor**self.num_rungs
         grace = max(1, round(first / self.workers_per_trial)) * self.workers_per_trial
         rungs = [grace * self.reduction_factor**rung for rung in range(self.num_rungs)]
-        return (*(mark for mark in rungs if mark < num_episodes), num_episodes)
+        return (*(rung for rung in rungs if rung < num_episodes), num_episodes)
 
 
 @dataclass(frozen=True)
@@ -144,71 +139,3 @@ PRESETS = {
     # The paper's scale, for GPUs.
     "paper": Preset(study={"num_trials": 40, "num_rungs": 3}, evaluation={}, is_quick=False),
 }
-
-
-@dataclass(frozen=True)
-class DataReference:
-    """Which features and classes, by name: every process opens, and maps, them for itself."""
-
-    features: tuple[str, ...]
-    """Absolute paths or addresses, for `cpaan.data.cache.open_features`; none: the built-in."""
-    split: Split
-    fingerprint: str
-    """Of the features, in the order in which they are opened."""
-    in_order_of: tuple[str, ...] = ()
-    """Other features of the same examples, whose order is taken over; none: they keep their own."""
-
-    @classmethod
-    def of(
-        cls,
-        table: FeatureTable,
-        split: Split,
-        features: list[str] | None,
-        in_order_of: list[str] | None = None,
-    ) -> Self:
-        """Return the reference of an opened table."""
-        locations, others = (
-            tuple(absolute(location) for location in each or []) for each in (features, in_order_of)
-        )
-        return cls(locations, split, table.fingerprint, others)
-
-    def open(self) -> FeatureTable:
-        """Return the table.
-
-        Raises:
-            ValueError: If what is there is another table than the one that was meant.
-        """
-        if self.features:
-            table = self._open(self.features)
-            if self.in_order_of:
-                table = align_rows(table, self._open(self.in_order_of))
-        else:
-            table, _ = builtin_features()
-        if table.fingerprint != self.fingerprint:
-            raise ValueError(
-                f"{' '.join(self.features) or 'the built-in data'} changed: their fingerprint is "
-                f"{table.fingerprint} and not {self.fingerprint}"
-            )
-        return table
-
-    def _open(self, locations: tuple[str, ...]) -> FeatureTable:
-        return open_features(*locations, label_names=self.split.label_names)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON; with an order only where there is one, as in earlier studies."""
-        content = asdict(self)
-        if not self.in_order_of:
-            del content["in_order_of"]
-        return content
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Return what `to_dict` was of."""
-        names = content["split"]["label_names"]
-        phases = {
-            name: Phase(*(tuple(content["split"][name][kind]) for kind in ("base", "novel")))
-            for name in ("validation", "test")
-        }
-        split = Split(**phases, label_names=None if names is None else tuple(names))
-        others = content.get("in_order_of", ())
-        return cls(tuple(content["features"]), split, content["fingerprint"], tuple(others))

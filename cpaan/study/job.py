@@ -1,23 +1,23 @@
-"""One training of a study: to its marks, evaluated at each, kept so that it can stop anywhere.
+"""One training of a study, evaluated at its evaluation steps, and resumed wherever it stopped.
 
 Nothing here knows Ray: a single process gives the same numbers.
 """
 
 import hashlib
 import json
-import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 
-from cpaan.core.files import pack_state, unpack_state
+from cpaan.core.files import unpack_state
 from cpaan.core.randomness import new_rng
 from cpaan.core.remote_paths import RemotePath
 from cpaan.core.settings import Settings
 from cpaan.data.cache import default_cache_folder
+from cpaan.data.reference import DataReference
 from cpaan.data.splits import VALIDATION_PHASE
 from cpaan.evaluation.scoring import draw_phase, run_method
 from cpaan.methods.base import LowShotMethod
@@ -25,20 +25,17 @@ from cpaan.methods.registry import ROWS, make_method, num_episodes_of
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.tasks import LowShotTask, Queries, read_phase
 from cpaan.representation.config import EmbeddingConfig
-from cpaan.study.config import DataReference
+from cpaan.training.drive import Checkpoint, Stretch, drive
 from cpaan.training.learning import Run, TrainingDivergedError
 from cpaan.training.workers import ALONE, Workers
 
 NUM_THREADS = 1
 """Of torch in every process of a study, which has one core; the number decides the last digits."""
-_STEPS_AT_ONCE = 50  # between looks at the losses, and at the clock
-_TIMES_ON_GPU = 8  # as many: a look makes it wait
-_SECONDS_BETWEEN_CHECKPOINTS = 30.0
-_OF_ANOTHER = "another worker could not go on"
+_OF_ANOTHER = "another worker could not continue"
 
 
 @dataclass(frozen=True)
-class Job:
+class TrialJob:
     """What to train, on what, and where it is kept. Equal jobs have equal outcomes."""
 
     method: str
@@ -46,7 +43,7 @@ class Job:
     evaluation: EvaluationConfig
     """Of the validation phase: one head, draws, and how synthetic examples are used."""
     seed: int
-    marks: tuple[int, ...]
+    eval_steps: tuple[int, ...]
     """Numbers of episodes after which it is evaluated."""
     data: DataReference
     storage: str
@@ -90,7 +87,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Report:
-    """What a job says at a mark."""
+    """The state of a job at an evaluation step."""
 
     curve: tuple[Evaluation, ...]
     """All evaluations so far: a report does not rely on earlier ones having been received."""
@@ -101,22 +98,23 @@ class Report:
     """Why the job ended, where it could not go on. To try again would end the same way."""
 
 
-def run_job(job: Job, device: torch.device, workers: Workers = ALONE) -> Iterator[Report]:
-    """Train to the end, evaluate at the marks, and report there; go on from what the storage has.
+class _EvaluationError(Exception):
+    """The evaluation failed on some worker: all of them end together."""
 
-    Every worker gets as many reports; only those of rank 0 have evaluations.
 
-    Args:
-        job: What to do.
-        device: Where to compute.
-        workers: Who trains together.
+def run_job(job: TrialJob, device: torch.device, workers: Workers = ALONE) -> Iterator[Report]:
+    """Train to the end, evaluate at the evaluation steps, and report there.
+
+    Resumes from the checkpoint in the storage. Every worker yields the same number of reports;
+    only those of rank 0 have evaluations.
     """
     torch.set_num_threads(NUM_THREADS)
     problem = None
     try:
         task, queries = read_validation(job, device)
         method, run = _begin(job, task, workers)
-        keeper = _Keeper(job, run)
+        checkpoint = TrialCheckpoint(job)
+        checkpoint.restore(run)
     except ValueError as error:
         problem = " ".join(str(error).split())
     if workers.mean(float(problem is not None), device):
@@ -125,41 +123,40 @@ def run_job(job: Job, device: torch.device, workers: Workers = ALONE) -> Iterato
     if workers.mean(float(run.episode), device) != run.episode:
         # A process that should be dead may have written in between: all of them read again.
         raise RuntimeError("workers have read different states")
-    steps_at_once = _STEPS_AT_ONCE * (_TIMES_ON_GPU if device.type == "cuda" else 1)
-    keeper.start_clock()
-    if keeper.curve:
-        yield Report(tuple(keeper.curve))
-    for mark in sorted({*job.marks, run.num_episodes}):
-        if mark < run.episode or (mark == run.episode and keeper.has(mark)):
-            continue
-        first, started = run.episode, time.monotonic()
-        losses = dict.fromkeys(run.losses, 0.0)
-        try:
-            while run.episode < mark:
-                count = min(steps_at_once * workers.count, mark - run.episode)
-                means = run.advance(count)
-                for name in run.losses:
-                    losses[name] += means[name] * count / (mark - first)
-                if workers.rank == 0 and run.episode < mark:
-                    keeper.save_now_and_then()
-        except TrainingDivergedError as error:  # which comes to all workers alike
-            problem = str(error)
-        seconds = time.monotonic() - started
-        if workers.rank == 0 and problem is None:
+
+    def evaluate(stretch: Stretch) -> None:
+        problem = None
+        if workers.rank == 0:
             try:
-                if mark in job.marks:
-                    keeper.add(*_evaluate(method, task, queries, job))
-                keeper.save()
+                scores = _evaluate(method, task, queries, job)
+                entry = Evaluation(run.episode, *scores, checkpoint.seconds)
+                checkpoint.curve.append(asdict(entry))
             except (ValueError, ArithmeticError) as error:
                 problem = " ".join(str(error).split())
-        # All of them end together, or those that go on would wait for the others for ever.
+        # All workers end together, because the others would wait for this one for ever.
         if workers.mean(float(problem is not None), device):
-            yield Report(tuple(keeper.curve), problem=problem or _OF_ANOTHER)
-            return
-        yield Report(tuple(keeper.curve), losses, (mark - first) / seconds if seconds else None)
+            raise _EvaluationError(problem or _OF_ANOTHER)
+
+    if checkpoint.curve:
+        yield Report(checkpoint.evaluations)
+    evaluated = {entry.episode for entry in checkpoint.evaluations}
+    stretches = drive(
+        run,
+        checkpoint,
+        eval_steps=[step for step in job.eval_steps if step not in evaluated],
+        on_eval=evaluate,
+        workers=workers,
+        device=device,
+    )
+    try:
+        for stretch in stretches:
+            pace = stretch.num_episodes / stretch.seconds if stretch.seconds else None
+            yield Report(checkpoint.evaluations, stretch.losses, pace)
+    except (TrainingDivergedError, _EvaluationError) as error:  # raised by all workers alike
+        yield Report(checkpoint.evaluations, problem=str(error))
 
 
-def score_job(job: Job, device: torch.device) -> tuple[float, float]:
+def score_job(job: TrialJob, device: torch.device) -> tuple[float, float]:
     """Return LSL and GLSL top-5 of a job that was trained to its end, by its evaluation.
 
     Raises:
@@ -170,7 +167,7 @@ def score_job(job: Job, device: torch.device) -> tuple[float, float]:
     return _evaluate(load_method(job, task), task, queries, job)
 
 
-def is_trained(job: Job) -> bool:
+def is_trained(job: TrialJob) -> bool:
     """Return whether the storage has the training of a job up to its last episode."""
     content = (RemotePath.at(job.storage) / job.path).read_if_exists()
     if content is None:
@@ -182,25 +179,25 @@ def is_trained(job: Job) -> bool:
     return episode == num_episodes_of(job.training)
 
 
-def load_method(job: Job, task: LowShotTask) -> LowShotMethod:
+def load_method(job: TrialJob, task: LowShotTask) -> LowShotMethod:
     """Return the method of a job that was trained to its end, for a task on the same base examples.
 
     Raises:
         ValueError: If the storage has no such training.
     """
     method, run = _begin(job, task, ALONE)
-    _Keeper(job, run)
+    TrialCheckpoint(job).restore(run)
     if run.episode < run.num_episodes:
         raise ValueError(f"{job.path} has {run.episode} of {run.num_episodes} episodes")
     return method
 
 
-def _begin(job: Job, task: LowShotTask, workers: Workers) -> tuple[LowShotMethod, Run]:
+def _begin(job: TrialJob, task: LowShotTask, workers: Workers) -> tuple[LowShotMethod, Run]:
     method = new_method(job, task.device)
     return method, method.begin(task.base, new_rng(job.seed), workers)
 
 
-def new_method(job: Job, device: torch.device) -> LowShotMethod:
+def new_method(job: TrialJob, device: torch.device) -> LowShotMethod:
     """Return the method of a job, in the job's embedding where it works in one; untrained."""
     return make_method(
         job.method,
@@ -212,7 +209,7 @@ def new_method(job: Job, device: torch.device) -> LowShotMethod:
     )
 
 
-def _embeddings_of(job: Job, device: torch.device) -> Path:
+def _embeddings_of(job: TrialJob, device: torch.device) -> Path:
     """Return a folder of this machine for embeddings that only equal ones are kept in."""
     data = {**job.data.to_dict(), "features": None}
     content = [data, None if job.embedding is None else job.embedding.to_dict(), device.type]
@@ -220,7 +217,7 @@ def _embeddings_of(job: Job, device: torch.device) -> Path:
     return default_cache_folder() / "embeddings" / digest
 
 
-def read_validation(job: Job, device: torch.device) -> tuple[LowShotTask, Queries]:
+def read_validation(job: TrialJob, device: torch.device) -> tuple[LowShotTask, Queries]:
     """Return the validation phase as the job's evaluation wants it."""
     table, split, config = job.data.open(), job.data.split, job.evaluation
     shot_rows = draw_phase(table, split, VALIDATION_PHASE, config)
@@ -228,7 +225,7 @@ def read_validation(job: Job, device: torch.device) -> tuple[LowShotTask, Querie
 
 
 def _evaluate(
-    method: LowShotMethod, task: LowShotTask, queries: Queries, job: Job
+    method: LowShotMethod, task: LowShotTask, queries: Queries, job: TrialJob
 ) -> tuple[float, float]:
     """Return LSL and GLSL top-5, means over shots and draws, of the method as it is trained now."""
     scores, _ = run_method(job.method, method, job.seed, task, queries, job.evaluation)
@@ -237,58 +234,20 @@ def _evaluate(
     return float(means["novel"]), float(means["all"])
 
 
-class _Keeper:
-    """Keeps a run and its evaluations in the storage."""
+class TrialCheckpoint(Checkpoint):
+    """The checkpoint of a job, in the storage that all machines share."""
 
-    def __init__(self, job: Job, run: Run) -> None:
-        """Let the run go on from what is there.
+    def __init__(self, job: TrialJob) -> None:
+        super().__init__(job.path)
+        self._path = RemotePath.at(job.storage) / job.path
 
-        Raises:
-            ValueError: If that is of another run.
-        """
-        self._path, self._marks = RemotePath.at(job.storage) / job.path, job.marks
-        self._run = run
-        self.curve: list[Evaluation] = []
-        self._seconds = 0.0
-        content = self._path.read_if_exists()
-        if content is not None:
-            try:
-                state = unpack_state(content)
-                run.load_state_dict(state["run"])
-                self.curve = [Evaluation(**entry) for entry in state["curve"]]
-                self._seconds = state["seconds"]
-            except Exception as error:  # a file of something else fails anywhere
-                reason = " ".join(str(error).split())
-                raise ValueError(f"cannot go on from {job.path}: {reason}") from error
-        self.start_clock()
+    @property
+    def evaluations(self) -> tuple[Evaluation, ...]:
+        """All evaluations so far."""
+        return tuple(Evaluation(**entry) for entry in self.curve)
 
-    def start_clock(self) -> None:
-        """Count seconds from now on: what others take to get ready is no cost of training."""
-        self._started = self._saved = time.monotonic()
+    def _read(self) -> bytes | None:
+        return self._path.read_if_exists()
 
-    def has(self, mark: int) -> bool:
-        """Return whether nothing is left to do at a mark."""
-        return mark not in self._marks or any(entry.episode == mark for entry in self.curve)
-
-    def save_now_and_then(self) -> None:
-        """Save the state, if that is a while ago."""
-        if time.monotonic() - self._saved > _SECONDS_BETWEEN_CHECKPOINTS:
-            self.save()
-
-    def add(self, novel_top5: float, all_top5: float) -> None:
-        """Note an evaluation of the run as it is."""
-        seconds = self._total_seconds()
-        self.curve.append(Evaluation(self._run.episode, novel_top5, all_top5, seconds))
-
-    def _total_seconds(self) -> float:
-        return self._seconds + time.monotonic() - self._started
-
-    def save(self) -> None:
-        """Put the state in the place of the one before."""
-        state: dict[str, Any] = {
-            "run": self._run.state_dict(),
-            "curve": [vars(entry) for entry in self.curve],
-            "seconds": self._total_seconds(),
-        }
-        self._path.write(pack_state(state))
-        self._saved = time.monotonic()
+    def _write(self, content: bytes) -> None:
+        self._path.write(content)

@@ -308,7 +308,8 @@ def _together(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 def _earlier(outcomes: Mapping[PartKey, Outcome]) -> list[dict[str, Any]]:
     """Return the earlier commands that measured parts of this report, with their parts."""
-    now, found = describe_run()["command"], {}
+    now = describe_run()["command"]
+    found: dict[str, dict[str, Any]] = {}
     for key, part in outcomes.items():
         if isinstance(part, Part) and part.run["command"] != now:
             entry = found.setdefault(part.run["command"], {**part.run, "pieces": {}})

@@ -15,7 +15,7 @@ from ray.util.metrics import Gauge
 from cpaan.core.remote_paths import join
 from cpaan.study.cluster import worker_resources
 from cpaan.study.config import StudyConfig
-from cpaan.study.job import Job, Report, run_job
+from cpaan.study.job import Report, TrialJob, run_job
 from cpaan.study.machines import check_this_machine
 from cpaan.training.workers import ALONE, Workers
 
@@ -31,7 +31,7 @@ class Trial:
     """A job, and how many do it."""
 
     number: int
-    job: Job
+    job: TrialJob
     study: StudyConfig
 
 
@@ -89,7 +89,7 @@ def train_with_workers(trial: Trial, callbacks: list[UserCallback]) -> None:
 
 def _work(arguments: dict[str, Any]) -> None:
     """Train as one of the workers."""
-    job, study = Job.from_dict(arguments["job"]), StudyConfig(**arguments["study"])
+    job, study = TrialJob.from_dict(arguments["job"]), StudyConfig(**arguments["study"])
     context = ray_train.get_context()
     workers = Workers(context.get_world_rank(), context.get_world_size())
     _train(Trial(arguments["number"], job, study), get_device(), workers, ray_train.report)

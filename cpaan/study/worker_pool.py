@@ -46,7 +46,7 @@ class WorkerPool:
     deadline: float | None = None
     """Time of the monotonic clock after which no part is started; None: never."""
     lost: WorkLostError | None = None
-    """The first part that was lost for a reason that is not its own, after the others have ended."""
+    """The first part that was lost for a reason that is not its own."""
 
     def __call__(self, parts: Mapping[PartKey, PartJob]) -> Iterator[tuple[PartKey, Outcome]]:
         """Yield every part with its outcome when it ends."""

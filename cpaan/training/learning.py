@@ -1,12 +1,13 @@
 """Training by episodes on base classes: the loop of embeddings and of every meta-learned baseline.
 
-What differs between them, the loss of an episode, is a `Learner`; what they share is here: the
-optimiser, the way the learning rate falls, workers, and a state that decides how a run goes on.
-The four GANs have a loop of their own, in `cpaan.gan.loop`.
+A `Learner` defines the loss of an episode. This module has what all of them share: the optimiser,
+the schedule of the learning rate, workers, and the state from which a run resumes. The four GANs
+have a loop of their own, in `cpaan.gan.loop`.
 """
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -20,42 +21,38 @@ from cpaan.training.workers import ALONE, Workers
 
 
 class TrainingDivergedError(ValueError):
-    """A loss or a weight is no longer a number."""
+    """A loss or a weight is no longer finite."""
 
 
 class Run(Protocol):
-    """A training that can stop and go on."""
+    """A training that can stop and resume; `cpaan.training.drive` drives it."""
 
     name: str
     losses: tuple[str, ...]
-    """Which of the terms that `advance` returns are worth a line."""
+    """Terms of `advance` that progress lines show."""
     episode: int
 
     @property
     def num_episodes(self) -> int:
-        """How many there are to be."""
+        """Number of episodes of the whole training."""
 
     @property
     def data(self) -> str:
-        """Fingerprint of the base examples."""
+        """Fingerprint of the examples."""
 
     def advance(self, num_episodes: int) -> dict[str, float]:
         """Train for some more episodes, of all workers together; return means of terms."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that decides how the run goes on."""
+        """Return everything that decides the rest of the training."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from where another run of the same kind was."""
+        """Resume from the state of another run; raise a ValueError unless it is of the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeSettings(Settings):
-    """What an episode consists of.
-
-    Raises:
-        ValueError: If a value makes no sense.
-    """
+    """Size of an episode."""
 
     num_ways: int = 200
     """Classes of an episode; all base classes where there are fewer."""
@@ -77,11 +74,7 @@ class EpisodeSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class LearningSettings(Settings):
-    """How a learner is trained, whatever it learns.
-
-    Raises:
-        ValueError: If a value makes no sense.
-    """
+    """Optimisation of a learner."""
 
     num_episodes: int = 2_000
     """Episodes of training."""
@@ -108,36 +101,32 @@ class LearningSettings(Settings):
 
 
 class EpisodeRngs(NamedTuple):
-    """What is random about one episode. Equal seeds and numbers of episodes, equal streams."""
+    """Random streams of one episode: equal seeds and episode numbers give equal streams."""
 
     cpu: torch.Generator
-    """For what must be known here, a shape say, so that nobody waits for a GPU."""
+    """For what the program must know, such as a shape, without waiting for a GPU."""
     device: torch.Generator
-    """For all else; on the CPU it is another stream."""
+    """For everything else; on the CPU it is another stream."""
 
 
 class Learner(nn.Module, ABC):
-    """What is trained. Parameters are drawn on the CPU by an ``rng`` that the maker is given."""
+    """A network to train. Its parameters are drawn on the CPU by an ``rng`` of the caller."""
 
     TERMS: ClassVar[tuple[str, ...]] = ("query_loss",)
-    """Names of what `episode_terms` returns; the first is minimised."""
+    """Names of the terms; the first is minimised."""
 
     @abstractmethod
     def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
-        """Draw an episode and return its terms, numbers; gradients flow from the first."""
+        """Draw an episode and return its terms, scalars; gradients flow from the first."""
 
     def set_scale(self, rng: torch.Generator) -> None:
-        """Choose the scale of scores before the first episode, where one is to be chosen.
-
-        Args:
-            rng: On the device of the examples.
-        """
+        """Choose the scale of scores, if any, before the first episode; ``rng`` on the device."""
 
 
 class LearningRun:
-    """Training of one learner, from its first episode on or from where it was left.
+    """Training of one learner on base examples, on their device.
 
-    All that is random about an episode is decided by the seed and the episode's number.
+    The seed and the number of an episode decide all random numbers of that episode.
     """
 
     def __init__(
@@ -149,19 +138,7 @@ class LearningRun:
         seed: int,
         workers: Workers = ALONE,
     ) -> None:
-        """Prepare the optimiser; the device is that of the base examples.
-
-        Args:
-            name: Of what is trained, in messages.
-            learner: New.
-            base: What it is trained on.
-            config: How; all of it decides the run.
-            seed: Decides the rest; the learner's weights were drawn by it, too.
-            workers: Which of how many processes this is; each has episodes of its own.
-
-        Raises:
-            ValueError: If the workers cannot share the configured number of episodes evenly.
-        """
+        """Prepare the optimiser of a new learner; every worker trains on episodes of its own."""
         workers.check_shares(config.num_episodes)
         self.name = name
         self.losses = learner.TERMS
@@ -190,7 +167,7 @@ class LearningRun:
 
     @property
     def num_episodes(self) -> int:
-        """How many there are to be."""
+        """Number of episodes of the whole training."""
         return self.config.num_episodes
 
     @property
@@ -199,14 +176,11 @@ class LearningRun:
         return self.base.fingerprint
 
     def advance(self, num_episodes: int) -> dict[str, float]:
-        """Train for some more episodes, of all workers together.
-
-        Returns:
-            Means of the learner's terms over these episodes, the same for every worker.
+        """Train for some more episodes, of all workers together; return means of terms.
 
         Raises:
-            TrainingDivergedError: If a loss or, at the end, a weight is not finite. They are looked
-                at once, not in every episode, so that a GPU never waits for it.
+            TrainingDivergedError: If a loss or, at the end, a weight is not finite. Both are
+                checked once, not in every episode, because a check makes a GPU wait.
         """
         assert num_episodes % self._workers.count == 0, "every worker has its share"
         terms = []
@@ -214,7 +188,7 @@ class LearningRun:
             terms.append(self._train_one_episode())
             self.episode += self._workers.count
         chunk = torch.stack(terms)
-        self._workers.average([chunk])  # so that all of them see when one has diverged
+        self._workers.average([chunk])  # so that divergence of one worker is an error of all
         chunk = chunk.cpu()
         is_finite = chunk.isfinite().all(dim=1)
         if not is_finite.all():
@@ -238,7 +212,7 @@ class LearningRun:
         terms[0].backward()
         if self._workers.count > 1:
             parameters = [each for each in self.learner.parameters() if each.requires_grad]
-            for each in parameters:  # the same shapes for all, whoever has met what
+            for each in parameters:  # all ranks must reduce tensors of the same shapes
                 each.grad = torch.zeros_like(each) if each.grad is None else each.grad
             self._workers.average([each.grad for each in parameters if each.grad is not None])
         for group in self._optimiser.param_groups:
@@ -254,11 +228,7 @@ class LearningRun:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that decides how the run goes on.
-
-        Raises:
-            TrainingDivergedError: If it has diverged.
-        """
+        """Return everything that decides the rest of the training."""
         self._refuse_weights_unless_finite()
         return {
             "name": self.name,
@@ -273,48 +243,46 @@ class LearningRun:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from where another run of the same kind was.
-
-        Raises:
-            ValueError: If that run was of another method, had other data, another seed or other
-                settings; or if it must go on, but with another number of workers, or on another
-                kind of device, which has other random numbers.
-        """
-        for name in ("name", "data", "seed"):
-            if state[name] != getattr(self, name):
-                raise ValueError(
-                    f"it has another {name}: {state[name]} and not {getattr(self, name)}"
-                )
-        before = self.config.with_overrides(state["config"]).to_dict()
-        for name, value in self.config.to_dict().items():
-            if before[name] != value:
-                raise ValueError(f"it was trained with {name} = {before[name]} and not {value}")
+        """Resume from the state of another run of the same learner, data, seed and settings."""
+        check_same_run(state, {"name": self.name, "data": self.data, "seed": self.seed})
+        check_same_settings(state["config"], self.config)
         if state["episode"] < self.num_episodes:
-            check_goes_on(state, self.device, self._workers)
+            check_resumable(state, self.device, self._workers)
         self.learner.load_state_dict(state["network"])
         self._optimiser.load_state_dict(state["optimiser"])
         self.episode = state["episode"]
 
 
-def check_goes_on(state: dict[str, Any], device: torch.device, workers: Workers) -> None:
-    """Refuse to train on from a state elsewhere: other devices have other random numbers.
+def check_same_run(state: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
+    """Raise a ValueError if a state is of another method, other data or another seed."""
+    for name, value in identity.items():
+        if state[name] != value:
+            raise ValueError(f"it has another {name}: {state[name]} and not {value}")
 
-    Raises:
-        ValueError: If the state is of another kind of device, or another number of workers.
-    """
+
+def check_same_settings(before: Mapping[str, Any], config: Settings) -> None:
+    """Raise a ValueError if a state was trained with other settings."""
+    stored = config.with_overrides(before).to_dict()
+    for name, value in config.to_dict().items():
+        if stored[name] != value:
+            raise ValueError(f"it was trained with {name} = {stored[name]} and not {value}")
+
+
+def check_resumable(state: Mapping[str, Any], device: torch.device, workers: Workers) -> None:
+    """Raise a ValueError if training cannot continue here: random numbers would differ."""
     if state["device"] != device.type:
         raise ValueError(
-            f"it was trained on {state['device']} and can go on only there, not on {device.type}"
+            f"it was trained on {state['device']} and can resume only there, not on {device.type}"
         )
     if state["workers"] != workers.count:
         raise ValueError(
-            f"it was trained by {state['workers']} workers and can go on only with as many, not "
+            f"it was trained by {state['workers']} workers and can resume only with as many, not "
             f"with {workers.count}"
         )
 
 
 class NothingToLearn:
-    """The run of a method that is not trained at all."""
+    """The run of a method without training."""
 
     losses: tuple[str, ...] = ()
     episode = 0
@@ -325,21 +293,13 @@ class NothingToLearn:
         self.data = base.fingerprint
 
     def advance(self, num_episodes: int) -> dict[str, float]:
-        """Refuse: there are none."""
+        """Refuse: there are no episodes."""
         raise AssertionError(f"{self.name} has no episodes")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what tells it from others."""
+        """Return what identifies the run."""
         return {"name": self.name, "data": self.data, "episode": 0}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Check that it is the same.
-
-        Raises:
-            ValueError: If it is of another method or other data.
-        """
-        for name in ("name", "data"):
-            if state[name] != getattr(self, name):
-                raise ValueError(
-                    f"it has another {name}: {state[name]} and not {getattr(self, name)}"
-                )
+        """Raise a ValueError if the state is of another method or other data."""
+        check_same_run(state, {"name": self.name, "data": self.data})

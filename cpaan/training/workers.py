@@ -9,20 +9,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Workers:
-    """Which of how many processes this is.
-
-    More than one need an initialised ``torch.distributed``; who starts them does that.
-    """
+    """Rank and number of the processes; several need an initialised ``torch.distributed``."""
 
     rank: int = 0
     count: int = 1
 
     def check_shares(self, num_episodes: int) -> None:
-        """Refuse a number of episodes that the workers cannot share evenly.
-
-        Raises:
-            ValueError: With both numbers.
-        """
+        """Raise a ValueError unless the workers can share the episodes evenly."""
         if num_episodes % self.count:
             raise ValueError(
                 f"{num_episodes} episodes cannot be shared by {self.count} workers: take a "
@@ -46,6 +39,8 @@ class Workers:
 
     def mean(self, value: float, device: torch.device) -> float:
         """Return the mean of a number over all workers: the same on all of them."""
+        if self.count == 1:
+            return value
         tensor = torch.tensor([value], dtype=torch.float64, device=device)
         self.average([tensor])
         return float(tensor)

@@ -396,7 +396,7 @@ BAD_INPUTS = {
             Path("kept", "cCov-GAN-seed0.pt").write_text("nonsense"),
         ),
         [*gan(), "--checkpoints", "kept"],
-        r"cannot go on from kept/cCov-GAN-seed0\.pt",
+        r"cannot resume from kept/cCov-GAN-seed0\.pt",
     ),
     "no such device": (None, ["--device", "abacus"], "device abacus cannot be used"),
     "more than memory holds": (None, ["--set", "num_draws=1000000000000"], "not enough memory"),
@@ -569,7 +569,7 @@ def test_a_kept_gan_is_not_trained_again(files, capsys):
 
     first, second = (Path(name, "results.csv").read_text() for name in ("first", "second"))
     assert first == second
-    assert "cCov-GAN: going on from episode 3" in capsys.readouterr().err
+    assert "cCov-GAN: resuming from episode 3" in capsys.readouterr().err
     assert [path.name for path in Path("kept").iterdir()] == ["cCov-GAN-seed0.pt"]
 
 

@@ -68,7 +68,7 @@ def test_features_can_be_evaluated_at_once(images, capsys):
     assert "fitted to 21 images of 3 base classes" in output
     assert "a gap of" in output
     assert "Next: python -m cpaan evaluate --features out" in output
-    assert "epoch 1 of 1: loss" in progress
+    assert "the backbone: step 2 of 2, 0 s left; loss " in progress
     only = ["--methods", "none", "--heads", "centroid", "--shots", "1"]
     status = main(["evaluate", "--features", "out", *only, "--out", "scores"])
     assert status == 0
@@ -135,7 +135,7 @@ def test_the_same_command_again_does_nothing_twice(done, capsys):
 
     progress = capsys.readouterr().err
     assert progress.count("is already there") == 2
-    assert "epoch" not in progress
+    assert "step" not in progress
 
 
 def test_bad_images_are_named(tmp_path, images, capsys):
@@ -216,7 +216,7 @@ def test_a_short_training_with_the_default_settings_does_not_diverge(images):
         (["--compact", "--epochs", "3"], "--epochs is for --images, not for --features"),
         (["--compact", "--as-in-benchmark"], "--as-in-benchmark is for --images"),
         (["--compact", "--embed-set", "num_queries=2"], "--embed-set is for --embed"),
-        ([], "what is wanted, --embed or --compact?"),
+        ([], "--features needs --embed or --compact"),
     ],
 )
 def test_options_that_would_do_nothing_are_refused(done, options, message, capsys):
@@ -268,5 +268,5 @@ def test_the_help_teaches(capsys):
         main(["represent", "--help"])
 
     text = capsys.readouterr().out
-    for word in ("--holdout", "--as-in-benchmark", "examples:", "val/", "goes on"):
+    for word in ("--holdout", "--as-in-benchmark", "examples:", "val/", "resume"):
         assert word in text

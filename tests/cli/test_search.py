@@ -63,11 +63,8 @@ def test_a_dry_run_shows_everything_and_does_nothing(capsys):
     assert shown["config"]["num_trials"] == 9
     assert shown["evaluated after episodes"] == [20, 40, 80]
     first = shown["trial 0"]
-    assert (first["cycle_weight"], first["covariance_weight"], first["ky_fan_order"]) == (
-        5,
-        0.5,
-        10,
-    )
+    printed = {"cycle_weight": 5.0, "covariance_weight": 0.5, "ky_fan_order": 10}
+    assert printed.items() <= first.items()
     assert shown["all settings of these"]["trial 1"]["generator_loss"] == "minimax"
 
 

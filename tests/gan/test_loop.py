@@ -27,7 +27,7 @@ from cpaan.gan.objectives import (
     pair_terms,
 )
 from cpaan.protocol.tasks import BaseSet, LowShotTask, read_phase
-from cpaan.training.checkpoints import load_checkpoint, save_checkpoint, train_to_end
+from cpaan.training.drive import Checkpoint, train_to_end
 from cpaan.training.learning import TrainingDivergedError
 from helpers.gan_runs import SMALL, flat, new_run, small_base
 from helpers.runs import threads
@@ -96,19 +96,19 @@ def test_runs_that_go_on_in_a_new_process_equal_ones_that_never_stopped(tmp_path
     for name, stop in stops:
         stopped = new_run(name, dtype=torch.float32)
         stopped.advance(stop)
-        save_checkpoint(stopped, tmp_path / f"{name}-{stop}.pt")
+        Checkpoint(tmp_path / f"{name}-{stop}.pt").save(stopped)
 
     program = """
 import sys
 from pathlib import Path
 import torch
-from cpaan.training.checkpoints import load_checkpoint, save_checkpoint
+from cpaan.training.drive import Checkpoint
 from helpers.gan_runs import new_run
 for path in map(Path, sys.argv[1:]):
     run = new_run(path.name.rpartition("-")[0], dtype=torch.float32)
-    load_checkpoint(run, path)
+    Checkpoint(path).restore(run)
     run.advance(6 - run.episode)
-    save_checkpoint(run, path)
+    Checkpoint(path).save(run)
 """
     subprocess.run(
         [sys.executable, "-c", program, *tmp_path.glob("*.pt")],
@@ -118,7 +118,7 @@ for path in map(Path, sys.argv[1:]):
 
     for name, stop in stops:
         resumed, unbroken = (new_run(name, dtype=torch.float32) for _ in range(2))
-        load_checkpoint(resumed, tmp_path / f"{name}-{stop}.pt")
+        Checkpoint(tmp_path / f"{name}-{stop}.pt").restore(resumed)
         unbroken.advance(6)
         assert torch.equal(resumed.history, unbroken.history)
         assert torch.equal(flat(resumed), flat(unbroken))
@@ -162,15 +162,15 @@ def test_a_checkpoint_of_another_run_is_refused_but_not_that_of_a_shorter_one(
 ):
     run = new_run(num_episodes=2)
     run.advance(2)
-    save_checkpoint(run, tmp_path / "run.pt")
+    Checkpoint(tmp_path / "run.pt").save(run)
     loaded = new_run(**other)
 
     if message is None:
-        load_checkpoint(loaded, tmp_path / "run.pt")
+        Checkpoint(tmp_path / "run.pt").restore(loaded)
         assert loaded.episode == 2
     else:
-        with pytest.raises(ValueError, match=f"cannot go on from .*run.pt: it .*{message}"):
-            load_checkpoint(loaded, tmp_path / "run.pt")
+        with pytest.raises(ValueError, match=f"cannot resume from .*run.pt: it .*{message}"):
+            Checkpoint(tmp_path / "run.pt").restore(loaded)
 
 
 @pytest.mark.parametrize(("done", "is_usable"), [(2, True), (1, False)])
@@ -178,15 +178,16 @@ def test_a_checkpoint_of_another_device_is_for_use_and_not_for_going_on(done, is
     run = new_run(num_episodes=2)
     run.advance(done)
     state = {**run.state_dict(), "device": "cuda", "rng": torch.zeros(16, dtype=torch.uint8)}
-    torch.save({**state, "run": {}}, tmp_path / "run.pt")
+    content = {"run": state, "curve": [], "seconds": 0.0, "provenance": {}}
+    torch.save(content, tmp_path / "run.pt")
     other = new_run(num_episodes=2)
 
     if is_usable:
-        load_checkpoint(other, tmp_path / "run.pt")
+        Checkpoint(tmp_path / "run.pt").restore(other)
         assert torch.equal(flat(other), flat(run))
     else:
-        with pytest.raises(ValueError, match="on cuda and can go on only there, not on cpu"):
-            load_checkpoint(other, tmp_path / "run.pt")
+        with pytest.raises(ValueError, match="on cuda and can resume only there, not on cpu"):
+            Checkpoint(tmp_path / "run.pt").restore(other)
 
 
 def test_the_order_of_classes_does_not_matter_to_training():
@@ -211,30 +212,30 @@ def test_a_run_is_driven_to_its_end_and_kept(tmp_path):
     driven, plain = new_run(num_episodes=7), new_run(num_episodes=7)
     said: list[str] = []
 
-    train_to_end(driven, checkpoint=tmp_path / "run.pt", progress=said.append)
+    train_to_end(driven, tmp_path / "run.pt", progress=said.append)
     plain.advance(7)
 
     assert torch.equal(flat(driven), flat(plain))
     assert said[-1].startswith("cCov-GAN: episode 7 of 7, 0 s left; novel_discriminator")
     kept = new_run(num_episodes=7)
-    load_checkpoint(kept, tmp_path / "run.pt")
+    Checkpoint(tmp_path / "run.pt").restore(kept)
     assert torch.equal(flat(kept), flat(plain))
 
 
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
     (tmp_path / "run.pt").write_bytes(b"PK but nothing more")
 
-    with pytest.raises(ValueError, match=r"cannot go on from .*run\.pt"):
-        load_checkpoint(new_run(), tmp_path / "run.pt")
+    with pytest.raises(ValueError, match=r"cannot resume from .*run\.pt"):
+        Checkpoint(tmp_path / "run.pt").restore(new_run())
 
     torch.save({"weights": torch.zeros(1)}, tmp_path / "run.pt")
-    with pytest.raises(ValueError, match="it is no checkpoint of cCov-GAN"):
-        load_checkpoint(new_run(), tmp_path / "run.pt")
+    with pytest.raises(ValueError, match="it is not a checkpoint of cCov-GAN"):
+        Checkpoint(tmp_path / "run.pt").restore(new_run())
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
     run = new_run()
-    save_checkpoint(run, tmp_path / "run.pt")
+    Checkpoint(tmp_path / "run.pt").save(run)
     before = (tmp_path / "run.pt").read_bytes()
 
     def full_disk(content: object, file: object) -> None:
@@ -242,7 +243,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(tmp_path, monkey
 
     monkeypatch.setattr(torch, "save", full_disk)
     with pytest.raises(OSError, match="No space"):
-        save_checkpoint(run, tmp_path / "run.pt")
+        Checkpoint(tmp_path / "run.pt").save(run)
 
     assert (tmp_path / "run.pt").read_bytes() == before
     assert [path.name for path in tmp_path.glob("*run.pt*")] == ["run.pt"]
@@ -316,7 +317,7 @@ def test_weights_that_the_last_update_spoilt_are_seen_and_not_kept(tmp_path):
         run.advance(2)
 
     with pytest.raises(TrainingDivergedError, match="nothing to keep"):
-        save_checkpoint(run, tmp_path / "run.pt")
+        Checkpoint(tmp_path / "run.pt").save(run)
     assert not (tmp_path / "run.pt").exists()
 
 
@@ -493,7 +494,7 @@ def test_workers_go_on_only_with_as_many_but_anyone_uses_what_they_finished():
     runs, alone = new_workers(num_episodes=4), new_run(num_episodes=4)
 
     advance_together(runs, 2)
-    with pytest.raises(ValueError, match=r"trained by 2 workers and can go on .*, not with 1"):
+    with pytest.raises(ValueError, match=r"trained by 2 workers and can resume .*, not with 1"):
         alone.load_state_dict(runs[0].state_dict())
 
     advance_together(runs, 2)

@@ -10,10 +10,10 @@ import torch
 
 from cpaan.data.splits import Phase, Split
 from cpaan.data.table import TEST, TRAIN, FeatureTable
-from cpaan.representation.backbone_training import train_alone
+from cpaan.representation.backbone_training import train_backbone
 from cpaan.representation.config import BackboneConfig
 from cpaan.representation.images import open_images
-from cpaan.representation.pipeline import Job, represent
+from cpaan.representation.pipeline import FeatureJob, represent
 from helpers.images import encoded
 
 CPU = torch.device("cpu")
@@ -69,9 +69,9 @@ def as_folders(folder: Path, content: Pictures) -> Path:
     return folder
 
 
-def job_of(folder: Path, holdout: float = 0.3, **changes: object) -> Job:
+def job_of(folder: Path, holdout: float = 0.3, **changes: object) -> FeatureJob:
     images = open_images(folder, CLASSES)
-    return Job(
+    return FeatureJob(
         images=images,
         split=SPLIT,
         config=CONFIG.with_overrides(changes),
@@ -81,13 +81,13 @@ def job_of(folder: Path, holdout: float = 0.3, **changes: object) -> Job:
 
 
 def run(
-    job: Job,
+    job: FeatureJob,
     out: Path,
     *,
     max_bad: float = 0.0,
     said: Callable[[str], None] = lambda line: None,
 ) -> tuple[FeatureTable, dict]:
     def train(folder: Path, num_classes: int, config: BackboneConfig, seed: int) -> None:
-        train_alone(folder, num_classes, config, seed, CPU, said)
+        train_backbone(folder, num_classes, config, seed, device=CPU, progress=said)
 
     return represent(job, out, train, max_bad=max_bad, device=CPU, progress=said)

@@ -218,7 +218,7 @@ def test_the_state_of_another_device_is_for_use_and_not_for_going_on(gaussians, 
         run.load_state_dict(state)
         assert run.episode == episode
     else:
-        with pytest.raises(ValueError, match="on cuda and can go on only there, not on cpu"):
+        with pytest.raises(ValueError, match="on cuda and can resume only there, not on cpu"):
             run.load_state_dict(state)
 
 

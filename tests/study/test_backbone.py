@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cpaan.core.files import load_state
-from cpaan.representation.backbone_run import BackboneRun
+from cpaan.representation.backbone_training import BackboneRun
 from cpaan.study.backbone import train_with_ray
 from helpers.backbones import small_config, striped_images
 from helpers.runs import threads
@@ -42,12 +42,12 @@ def test_two_workers_average_the_gradients_of_their_halves(two_cpus, folder):
         for workers in threads(2)
     ]
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda run: run.advance(run.num_steps), runs))
+        list(pool.map(lambda run: run.advance(run.num_episodes), runs))
     state = load_state(folder / "backbone.pt")
-    assert state["workers"] == 2
+    assert state["run"]["workers"] == 2
     assert len(said) == 1
     for name, value in runs[0].model.state_dict().items():
-        torch.testing.assert_close(state["training"]["model"][name], value, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(state["run"]["model"][name], value, rtol=1e-4, atol=1e-5)
 
 
 def test_diverged_training_on_ray_is_one_line(two_cpus, folder):

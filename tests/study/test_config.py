@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from cpaan import Phase, Split, open_features, write_features
-from cpaan.study.config import DataReference, StudyConfig
+from cpaan.data.reference import DataReference
+from cpaan.study.config import StudyConfig
 from helpers.tables import hdf5_pair, in_other_order, random_table
 
 SPLIT = Split(
@@ -30,7 +31,7 @@ def reference(tmp_path) -> DataReference:
 
 
 @pytest.mark.parametrize(
-    ("settings", "num_episodes", "marks"),
+    ("settings", "num_episodes", "eval_steps"),
     [
         ({}, 200, (50, 100, 200)),
         ({"num_rungs": 3}, 100_000, (12_500, 25_000, 50_000, 100_000)),
@@ -43,8 +44,8 @@ def reference(tmp_path) -> DataReference:
         ({"workers_per_trial": 2}, 2, (2,)),
     ],
 )
-def test_a_trial_is_evaluated_at_the_rungs_and_at_its_end(settings, num_episodes, marks):
-    assert StudyConfig(**settings).marks(num_episodes) == marks
+def test_a_trial_is_evaluated_at_the_rungs_and_at_its_end(settings, num_episodes, eval_steps):
+    assert StudyConfig(**settings).eval_steps(num_episodes) == eval_steps
 
 
 @pytest.mark.parametrize(
@@ -59,11 +60,11 @@ def test_marks_rise_by_the_reduction_factor_in_whole_shares(
 
     for num_steps in range(1, 100):
         num_episodes = num_steps * num_workers
-        *rungs, last = marks = config.marks(num_episodes)
+        *rungs, last = eval_steps = config.eval_steps(num_episodes)
 
         assert last == num_episodes
-        assert len(marks) <= num_rungs + 1
-        assert all(mark % num_workers == 0 for mark in marks)
+        assert len(eval_steps) <= num_rungs + 1
+        assert all(step % num_workers == 0 for step in eval_steps)
         assert rungs == [rungs[0] * reduction_factor**number for number in range(len(rungs))]
         assert all(rung < last for rung in rungs)
 

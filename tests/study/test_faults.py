@@ -115,8 +115,8 @@ def undisturbed(study: Study) -> list[tuple[float, float]]:
     """Train the only trial in this process, without Ray; return the scores of its curve."""
     trial = open_study(study.folder / "optuna.db").trials[0]
     job = study.job(trial.number, settled_of(trial, study.config), study.config.seed)
-    marks = study.config.marks(study.training.num_episodes)
-    plain = type(job)(**{**vars(job), "marks": marks, "path": "plain.pt"})
+    eval_steps = study.config.eval_steps(study.training.num_episodes)
+    plain = type(job)(**{**vars(job), "eval_steps": eval_steps, "path": "plain.pt"})
     *_, last = run_job(plain, torch.device("cpu"))
     return [(entry.novel_top5, entry.all_top5) for entry in last.curve]
 

@@ -19,8 +19,9 @@ from cpaan.methods.registry import ROWS
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.study import job as job_module
 from cpaan.study.job import (
-    Job,
     Report,
+    TrialCheckpoint,
+    TrialJob,
     is_trained,
     load_method,
     new_method,
@@ -29,6 +30,8 @@ from cpaan.study.job import (
     score_job,
 )
 from cpaan.study.machines import MARK, check_this_machine
+from cpaan.training import drive
+from cpaan.training.learning import Run
 from helpers.gan_runs import SMALL
 from helpers.runs import threads
 from helpers.studies import QUICK, new_job, scores
@@ -38,7 +41,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def job(gaussians, tmp_path) -> Job:
+def job(gaussians, tmp_path) -> TrialJob:
     return new_job(gaussians, tmp_path)
 
 
@@ -48,9 +51,9 @@ def test_a_method_that_is_not_trained_is_in_the_job_s_embedding_all_the_same(
     monkeypatch.setenv("CPAAN_CACHE", str(tmp_path / "cache"))
     embedding = EmbeddingConfig(num_episodes=2, episode_shots=(1,), num_queries=2, hidden_dim=10)
     control = replace(
-        job, method="copy-PN", training=ROWS["copy-PN"].config, marks=(), embedding=embedding
+        job, method="copy-PN", training=ROWS["copy-PN"].config, eval_steps=(), embedding=embedding
     )
-    trained = replace(job, method="cCov-GAN-PN", marks=(), embedding=embedding)
+    trained = replace(job, method="cCov-GAN-PN", eval_steps=(), embedding=embedding)
     task, queries = read_validation(job, CPU)
     finish(trained)
 
@@ -63,16 +66,16 @@ def test_a_method_that_is_not_trained_is_in_the_job_s_embedding_all_the_same(
     assert not torch.allclose(spaces[0], queries.features)
 
 
-def finish(job: Job) -> Report:
+def finish(job: TrialJob) -> Report:
     *_, last = run_job(job, CPU)
     return last
 
 
-def kept_state(job: Job) -> dict:
+def kept_state(job: TrialJob) -> dict:
     return unpack_state((RemotePath.at(job.storage) / job.path).read())
 
 
-def kept_weights(job: Job) -> torch.Tensor:
+def kept_weights(job: TrialJob) -> torch.Tensor:
     networks = kept_state(job)["run"]["networks"]
     return torch.cat([value.flatten() for value in networks.values()])
 
@@ -81,19 +84,19 @@ class Died(BaseException):
     """The process is gone."""
 
 
-def run_until_saved_at(job: Job, episode: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def run_until_saved_at(job: TrialJob, episode: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run a job that saves after every step, until it dies right after it has saved one."""
-    save = job_module._Keeper.save_now_and_then
+    save = TrialCheckpoint.save
 
-    def save_and_die(keeper: job_module._Keeper) -> None:
-        save(keeper)
-        if kept_state(job)["run"]["episode"] == episode:
+    def save_and_die(checkpoint: TrialCheckpoint, run: Run) -> None:
+        save(checkpoint, run)
+        if run.episode == episode:
             raise Died
 
     with monkeypatch.context() as patch:
-        patch.setattr(job_module, "_SECONDS_BETWEEN_CHECKPOINTS", 0.0)
-        patch.setattr(job_module, "_STEPS_AT_ONCE", 1)
-        patch.setattr(job_module._Keeper, "save_now_and_then", save_and_die)
+        patch.setattr(drive, "_SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+        patch.setattr(drive, "_MOST_STEPS_AT_ONCE", 1)
+        patch.setattr(TrialCheckpoint, "save", save_and_die)
         with pytest.raises(Died):
             list(run_job(job, CPU))
 
@@ -137,7 +140,7 @@ def test_a_job_reports_its_whole_curve_at_every_mark(job):
 
 
 def test_losses_are_means_since_the_report_before(job, monkeypatch):
-    monkeypatch.setattr(job_module, "_STEPS_AT_ONCE", 1)
+    monkeypatch.setattr(drive, "_MOST_STEPS_AT_ONCE", 1)
 
     *_, last = run_job(job, CPU)
 
@@ -147,14 +150,14 @@ def test_losses_are_means_since_the_report_before(job, monkeypatch):
 
 
 def test_without_marks_a_job_is_trained_and_not_evaluated(job):
-    (report,) = run_job(replace(job, marks=()), CPU)
+    (report,) = run_job(replace(job, eval_steps=()), CPU)
 
     assert report.curve == ()
     assert kept_state(job)["run"]["episode"] == 6
 
 
 def test_looking_at_a_job_changes_nothing(job):
-    looked_at, straight = job, replace(job, marks=(6,), path="trials/0001.pt")
+    looked_at, straight = job, replace(job, eval_steps=(6,), path="trials/0001.pt")
 
     curve, straight_curve = finish(looked_at).curve, finish(straight).curve
 
@@ -181,7 +184,7 @@ def test_a_job_that_stopped_after_a_report_ends_as_if_it_had_not(job, num_report
 def test_a_job_that_dies_again_and_again_ends_as_if_it_had_not(job, monkeypatch):
     unbroken = replace(job, path="trials/0001.pt")
 
-    for episode in (1, 3, 5):  # between the marks
+    for episode in (1, 3, 5):  # between the evaluation steps
         run_until_saved_at(job, episode, monkeypatch)
 
     curve = scores(finish(job).curve)
@@ -213,7 +216,7 @@ def test_seconds_of_an_earlier_run_count(job):
 
 def test_a_diverging_job_ends_with_a_problem_and_keeps_its_last_good_state(gaussians, tmp_path):
     job = new_job(gaussians, tmp_path, generator_learning_rate=1e30)
-    job = replace(job, marks=(1, 4, 6))
+    job = replace(job, eval_steps=(1, 4, 6))
 
     good, ended = run_job(job, CPU)
 
@@ -233,8 +236,8 @@ def test_a_state_of_another_job_is_refused(gaussians, job):
     (RemotePath.at(job.storage) / job.path).write(b"no state at all")
     damaged = finish(job)
 
-    assert re.match("cannot go on from trials/0000.pt: .*another seed", other.problem)
-    assert damaged.problem.startswith("cannot go on from trials/0000.pt: ")
+    assert re.match("cannot resume from trials/0000.pt: .*another seed", other.problem)
+    assert damaged.problem.startswith("cannot resume from trials/0000.pt: ")
 
 
 def test_a_trained_job_scores_as_it_did_at_its_end(job):
@@ -282,7 +285,7 @@ OTHER_ROWS = {
 UNTRAINED = ["LR", "copy", "DC"]
 
 
-def job_of(job: Job, method: str, head: str | None = None) -> Job:
+def job_of(job: TrialJob, method: str, head: str | None = None) -> TrialJob:
     """Return a job of another row: six episodes, or none at all."""
     row = ROWS[method]
     is_trained = method in OTHER_ROWS
@@ -292,7 +295,7 @@ def job_of(job: Job, method: str, head: str | None = None) -> Job:
         method=method,
         training=row.config.with_overrides(OTHER_ROWS.get(method, {})),
         evaluation=QUICK.with_overrides(overrides),
-        marks=job.marks if is_trained else (0,),
+        eval_steps=job.eval_steps if is_trained else (0,),
         embedding=SMALL_EMBEDDING if row.is_embedded else None,
     )
 
@@ -316,7 +319,7 @@ def test_every_kind_of_row_scores_as_the_benchmark_does(gaussians, job, method, 
     )
     scores = results.scores[results.scores["head"] == job.evaluation.heads[0]]
     means = scores.groupby("column")["top5"].mean()
-    assert last.episode == job.marks[-1]
+    assert last.episode == job.eval_steps[-1]
     assert last.novel_top5 == pytest.approx(means["novel"], rel=1e-12)
     assert last.all_top5 == pytest.approx(means["all"], rel=1e-12)
     assert score_job(job, CPU) == (last.novel_top5, last.all_top5)
@@ -355,15 +358,15 @@ def test_what_is_not_trained_is_scored_once_and_kept(job, method):
 def test_a_state_of_another_row_is_refused(job):
     finish(job_of(job, "MN"))
 
-    assert finish(job_of(job, "AWG")).problem.startswith("cannot go on from trials/0000.pt: ")
-    assert finish(job_of(job, "LR")).problem.startswith("cannot go on from trials/0000.pt: ")
+    assert finish(job_of(job, "AWG")).problem.startswith("cannot resume from trials/0000.pt: ")
+    assert finish(job_of(job, "LR")).problem.startswith("cannot resume from trials/0000.pt: ")
 
 
 @pytest.mark.parametrize("method", ["MN", "c-GAN-PN", "copy"])
 def test_a_job_of_any_row_is_plain_data(job, method):
     job = job_of(job, method)
 
-    assert Job.from_dict(job.to_dict()) == job
+    assert TrialJob.from_dict(job.to_dict()) == job
 
 
 def test_jobs_of_one_machine_share_an_embedding_and_jobs_of_another_seed_have_another(
@@ -388,7 +391,7 @@ def test_jobs_of_one_machine_share_an_embedding_and_jobs_of_another_seed_have_an
 
 
 def run_together(
-    job: Job, monkeypatch: pytest.MonkeyPatch, num_reports: int | None = None
+    job: TrialJob, monkeypatch: pytest.MonkeyPatch, num_reports: int | None = None
 ) -> tuple[list[list[Report]], list[TrainingRun]]:
     """Return reports and runs of two workers."""
     runs: dict[int, TrainingRun] = {}
@@ -456,7 +459,7 @@ def test_a_worker_learns_that_another_one_could_not_evaluate(job, monkeypatch):
     (first, second), _ = run_together(job, monkeypatch)
 
     assert [report.problem for report in first] == ["nothing to score"]
-    assert [report.problem for report in second] == ["another worker could not go on"]
+    assert [report.problem for report in second] == ["another worker could not continue"]
 
 
 def test_a_job_reads_nothing_of_the_test_phase(gaussians, job, tmp_path):

@@ -143,7 +143,7 @@ def test_a_preset_is_a_study(preset):
     config = StudyConfig(**PRESETS[preset].study)
     training, _ = PRESETS[preset].recommended()
 
-    assert len(config.marks(training.num_episodes)) == config.num_rungs + 1
+    assert len(config.eval_steps(training.num_episodes)) == config.num_rungs + 1
 
 
 @pytest.mark.parametrize("method", GANS)

@@ -117,7 +117,7 @@ def test_a_study_is_downloaded_with_the_files_of_its_rows(tmp_path):
     found = read_study(tmp_path / "c")
     assert found.rows == study.rows
     assert [found.has_best(row) for row in found.rows] == [False, True]
-    with pytest.raises(ValueError, match="has no config.json: it is not a study"):
+    with pytest.raises(ValueError, match=r"has no config\.json: it is not a study"):
         download_study(str(tmp_path / "none"), tmp_path / "d")
 
 

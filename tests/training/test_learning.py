@@ -193,7 +193,7 @@ def test_going_on_equals_never_having_stopped(optimiser):
         ({"seed": 8}, "^it has another seed: 7 and not 8$"),
         ({"learning_rate": 0.2}, r"^it was trained with learning_rate = 0\.1 and not 0\.2$"),
         ({"num_episodes": 10}, "^it was trained with num_episodes = 12 and not 10$"),
-        ({"workers": Workers(0, 2)}, "^it was trained by 1 workers and can go on only with as"),
+        ({"workers": Workers(0, 2)}, "^it was trained by 1 workers and can resume only with as"),
     ],
 )
 def test_the_state_of_another_run_is_refused(other, message):

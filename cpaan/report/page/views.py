@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from cpaan.methods.registry import ROWS
-from cpaan.methods.table_row import Row
+from cpaan.methods.table_row import TableRow
 from cpaan.protocol.config import HEADS, OWN
 from cpaan.protocol.statistics import summarise
 from cpaan.report.page.contents import Contents
@@ -48,7 +48,7 @@ OURS = ("CP-AAN", "CP-AAN+")
 class TableViews:
     """All views of the table, and all comparisons of its rows."""
 
-    rows: Mapping[str, Row]
+    rows: Mapping[str, TableRow]
     """The place of each row in the paper's layout, by name, in the order of the table."""
     shots: tuple[int, ...]
     columns: Mapping[str, str]

@@ -1,0 +1,88 @@
+"""Folders of features: the table, and ``about.json`` with the job that made it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cpaan.core.files import write_whole
+from cpaan.data.parquet import write_features
+from cpaan.data.table import TEST, TRAIN, FeatureTable
+
+FEATURES, ABOUT = "features.parquet", "about.json"
+
+
+def read_made(folder: Path, job: Mapping[str, Any], *own: Path) -> dict[str, Any] | None:
+    """Return the content of ``about.json``; None where the features are not made yet.
+
+    Args:
+        folder: Folder of the features.
+        job: Settings that decide them.
+        own: Files that an unfinished run of this job leaves.
+
+    Raises:
+        ValueError: If the folder holds features of another job.
+    """
+    path = folder / ABOUT
+    if path.exists():
+        try:
+            about: dict[str, Any] = json.loads(path.read_text())
+            before = about["job"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} is of something else: choose another folder") from error
+        check_same_job(before, job, folder)
+        if (folder / FEATURES).exists():
+            return about
+    elif (folder / FEATURES).exists() and not any(each.exists() for each in own):
+        raise ValueError(
+            f"{folder / FEATURES} is there and would be replaced: choose another folder"
+        )
+    return None
+
+
+def check_same_job(before: Mapping[str, Any], job: Mapping[str, Any], folder: Path) -> None:
+    """Raise a ValueError if a folder holds the work of another job."""
+    for name, value in job.items():
+        was = before.get(name)
+        if was != value:
+            is_short = not isinstance(value, dict | list) and name not in ("images", "features")
+            what = f"{name} = {was} and not {value}" if is_short else f"other {name}"
+            raise ValueError(
+                f"{folder} holds the work of a run with {what}: choose another folder, or remove it"
+            )
+
+
+def write_made(
+    folder: Path, table: FeatureTable, about: dict[str, Any], *, log: Sequence[Any] = ()
+) -> dict[str, Any]:
+    """Write features and then ``about.json``; only the latter has the log. Return its content."""
+    write_features(folder / FEATURES, table, about)
+    about = {**about, "log": list(log)} if log else about
+    write_whole(folder / ABOUT, json.dumps(about, indent=1))
+    return about
+
+
+def centroid_accuracy(table: FeatureTable, base_classes: Sequence[str]) -> dict[str, float]:
+    """Return the top-1 accuracy of nearest train centroids on rows of base classes, in percent.
+
+    "gap" is the difference between train and test rows. A large gap means that the representation
+    was fitted to these very train rows: base classes are then tighter than novel classes can be.
+    """
+    rows = {
+        partition: [table.gather(table.rows_of(name, partition)).float() for name in base_classes]
+        for partition in (TRAIN, TEST)
+    }
+    centroids = torch.stack([each.mean(dim=0) for each in rows[TRAIN]])
+    train, test = (_accuracy(rows[partition], centroids) for partition in (TRAIN, TEST))
+    return {"base_train": train, "base_test": test, "gap": train - test}
+
+
+def _accuracy(rows_of_class: list[Tensor], centroids: Tensor) -> float:
+    num_correct = sum(
+        int((torch.cdist(rows, centroids).argmin(dim=1) == label).sum())
+        for label, rows in enumerate(rows_of_class)
+    )
+    return 100 * num_correct / sum(map(len, rows_of_class))

@@ -1,0 +1,201 @@
+"""Drive any training: chunks of episodes, evaluation steps, progress, checkpoints, resuming."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cpaan.core.files import pack_state, replacing, unpack_state
+from cpaan.core.provenance import describe_run
+from cpaan.training.learning import Run
+from cpaan.training.workers import ALONE, Workers
+
+Progress = Callable[[str], None]
+
+_CPU = torch.device("cpu")
+_MOST_STEPS_AT_ONCE = 500  # between two looks at the losses: each makes a GPU wait
+_SECONDS_AT_ONCE = 2.0
+_SECONDS_BETWEEN_MESSAGES = 10.0
+_SECONDS_BETWEEN_CHECKPOINTS = 30.0
+
+
+class Checkpoint:
+    """The file from which a run resumes, with its evaluations so far.
+
+    Subclasses may store it elsewhere: they replace `_read` and `_write`.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = path
+        self.curve: list[dict[str, Any]] = []
+        """One entry for each evaluation step; `on_eval` of `drive` appends them."""
+        self.episode = 0
+        """Number of episodes in the file."""
+        self.origin: dict[str, Any] | None = None
+        """Command and commit that wrote the restored file, and its episode."""
+        self._seconds_before = 0.0
+        self.start_clock()
+
+    def start_clock(self) -> None:
+        """Count seconds of training from now on, and not those of getting ready."""
+        self._started = self._saved = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training and evaluation, without those that a restart had to repeat."""
+        return self._seconds_before + time.monotonic() - self._started
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the last save is long enough ago for another one."""
+        return time.monotonic() - self._saved > _SECONDS_BETWEEN_CHECKPOINTS
+
+    def restore(self, run: Run) -> None:
+        """Restore a new run from the file, if there is one.
+
+        Raises:
+            ValueError: If the file is not a checkpoint, or one of another run.
+        """
+        content = self._read()
+        if content is None:
+            return
+        try:
+            state = unpack_state(content)
+            missing = {"run", "curve", "seconds", "provenance"} - set(state)
+            missing = missing or set(run.state_dict()) - set(state["run"])
+            if missing:
+                raise ValueError(
+                    f"it is not a checkpoint of {run.name}: {', '.join(sorted(missing))} missing"
+                )
+            run.load_state_dict(state["run"])
+            self.curve, self._seconds_before = list(state["curve"]), state["seconds"]
+            self.origin = {**state["provenance"], "episode": run.episode}
+            self.episode = run.episode
+        except Exception as error:  # a file of something else fails anywhere
+            reason = " ".join(str(error).split())
+            raise ValueError(f"cannot resume from {self.path}: {reason}") from error
+
+    def save(self, run: Run) -> None:
+        """Replace the file as a whole: a process that is killed leaves the old one."""
+        state = {
+            "run": run.state_dict(),
+            "curve": self.curve,
+            "seconds": self.seconds,
+            "provenance": self._provenance,
+        }
+        self._write(pack_state(state))
+        self._saved, self.episode = time.monotonic(), run.episode
+
+    @cached_property
+    def _provenance(self) -> dict[str, str]:
+        return describe_run()
+
+    def _read(self) -> bytes | None:
+        path = Path(self.path)
+        return path.read_bytes() if path.exists() else None
+
+    def _write(self, content: bytes) -> None:
+        with replacing(Path(self.path)) as file:
+            file.write(content)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The training between two evaluation steps."""
+
+    losses: dict[str, float]
+    """Means over its episodes since the last restart."""
+    num_episodes: int
+    seconds: float
+
+
+def drive(
+    run: Run,
+    checkpoint: Checkpoint | None = None,
+    *,
+    eval_steps: Sequence[int] = (),
+    on_eval: Callable[[Stretch], None] = lambda stretch: None,
+    saves_evals: bool = True,
+    progress: Progress = lambda line: None,
+    unit: str = "episode",
+    workers: Workers = ALONE,
+    device: torch.device = _CPU,
+) -> Iterator[Stretch]:
+    """Train a run to its last episode, and yield at each evaluation step and at the end.
+
+    Args:
+        run: New or restored.
+        checkpoint: Written by rank 0 every half minute, at evaluation steps and at the end.
+        eval_steps: Numbers of episodes at which to evaluate; those before the run's are skipped.
+        on_eval: Called at each of them, before the checkpoint is written.
+        saves_evals: Whether each of them is worth a checkpoint.
+        progress: Called with a line every ten seconds and at the end.
+        unit: Name of an episode in these lines.
+        workers: Processes that train together. All of them must call this alike.
+        device: Device on which the workers communicate.
+    """
+    targets = {step for step in eval_steps if step >= run.episode}
+    if run.episode < run.num_episodes:
+        targets.add(run.num_episodes)
+    if checkpoint is not None:
+        checkpoint.start_clock()
+    first, started = run.episode, time.monotonic()
+    reported, pace = started, _SECONDS_AT_ONCE
+    is_writer = checkpoint is not None and workers.rank == 0
+    for target in sorted(targets):
+        before, since = run.episode, time.monotonic()
+        losses = dict.fromkeys(run.losses if target > before else (), 0.0)
+        while run.episode < target:
+            # Slow episodes are trained one by one, so that progress and checkpoints are on time.
+            steps = max(1, min(_MOST_STEPS_AT_ONCE, int(_SECONDS_AT_ONCE / pace)))
+            count = min(steps * workers.count, target - run.episode)
+            asked = time.monotonic()
+            means = run.advance(count)
+            now = time.monotonic()
+            # A mean over workers, because all of them must take the same number of steps.
+            pace = max(1e-6, workers.mean((now - asked) * workers.count / count, device))
+            for name in losses:
+                losses[name] += means[name] * count / (target - before)
+            if run.episode == run.num_episodes or now - reported > _SECONDS_BETWEEN_MESSAGES:
+                reported = now
+                left = (run.num_episodes - run.episode) * (now - started) / (run.episode - first)
+                terms = ", ".join(f"{name} {means[name]:.3g}" for name in losses if means[name])
+                place = f"{unit} {run.episode} of {run.num_episodes}, {left:.0f} s left"
+                progress(f"{run.name}: {place}; {terms}")
+            if checkpoint is not None and is_writer and run.episode < target and checkpoint.is_due:
+                checkpoint.save(run)
+        stretch = Stretch(losses, target - before, time.monotonic() - since)
+        if target in eval_steps:
+            on_eval(stretch)
+        is_last = run.episode == run.num_episodes
+        if checkpoint is not None and is_writer and (saves_evals or is_last or checkpoint.is_due):
+            checkpoint.save(run)
+        yield stretch
+
+
+def train_to_end(
+    run: Run, path: Path | None = None, *, progress: Progress = lambda line: None
+) -> dict[str, Any] | None:
+    """Train a new run to its last episode, from its checkpoint file if there is one.
+
+    Returns:
+        Command, commit and episode of the file from which it resumed; None: it did not.
+    """
+    checkpoint = None if path is None else Checkpoint(path)
+    if checkpoint is not None:
+        checkpoint.restore(run)
+        if checkpoint.origin:
+            progress(f"{run.name}: resuming from episode {run.episode}")
+    try:
+        for _ in drive(run, checkpoint, progress=progress):
+            pass
+    except KeyboardInterrupt:
+        if checkpoint is not None and checkpoint.episode:
+            saved = f"{checkpoint.episode} episodes are saved in {path}"
+            progress(f"{run.name}: {saved}; run the same command to resume")
+        raise
+    return checkpoint.origin if checkpoint else None
