@@ -171,6 +171,7 @@ sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from pathlib import Path
 from cpaan.training import drive
 drive._SECONDS_BETWEEN_CHECKPOINTS = drive._SECONDS_BETWEEN_MESSAGES = 0.0
+drive._MOST_STEPS_AT_ONCE = 1
 from helpers.pipeline import job_of, run
 def said(line):
     if line.startswith({stage!r}):
