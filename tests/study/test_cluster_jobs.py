@@ -75,18 +75,14 @@ CLUSTER = "spec/rayClusterSpec"
     [
         ("spec", "backofLimit", 3),
         ("spec", "shutdownAfterJobFinishes", False),
-        (CLUSTER, "authOption", {}),
         (f"{CLUSTER}/authOptions", "mode", "tokens"),
         (f"{CLUSTER}/autoscalerOptions", "idleTimeoutMinutes", 5),
         (f"{CLUSTER}/autoscalerOptions/resources", "limit", {}),
-        (f"{CLUSTER}/autoscalerOptions/securityContext", "capability", {}),
         (f"{CLUSTER}/headGroupSpec", "servicetype", "ClusterIP"),
         (f"{CLUSTER}/headGroupSpec/rayStartParams", "num-cpus", 0),
-        (f"{CLUSTER}/headGroupSpec/template/spec", "account", "cpaan"),
         (f"{CLUSTER}/headGroupSpec/template/spec", "restartPolicy", "Always"),
         (f"{CLUSTER}/workerGroupSpecs/0", "maxReplicas", "8"),
         (f"{CLUSTER}/workerGroupSpecs/0/template/spec", "toleration", []),
-        ("spec/submitterPodTemplate/spec/containers/0", "resource", {}),
         ("spec/submitterPodTemplate/spec/securityContext", "runAsNonroot", True),
     ],
 )
