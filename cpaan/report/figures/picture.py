@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import product
 from typing import Any, NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
@@ -62,7 +61,8 @@ _STYLE = {
 }
 _WITHOUT_DATE = {"Date": None, "Creator": None, "Format": None, "Type": None}
 _PIXELS_A_POINT = 1.6  # on a screen, where there is room
-_LABEL_PLACES = tuple(product((6.0, 14.0, 24.0, 36.0), (1, -1, 0), (0, 1, -1)))
+_SIDES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1))
+_LABEL_PLACES = [(points, *side) for points in (6.0, 14.0, 24.0, 36.0) for side in _SIDES]
 _ALIGNED = {-1: ("right", "top"), 0: ("center", "center"), 1: ("left", "bottom")}
 
 
@@ -181,7 +181,7 @@ def label_points(
             hidden = sum(_overlap(box, other) for other in taken)
             return hidden + 3 * outside + 0.02 * place[0] * box.height
 
-        best = min((place for place in _LABEL_PLACES if any(place[1:])), key=cost)
+        best = min(_LABEL_PLACES, key=cost)
         taken.append(move(best))
         if text.arrow_patch is not None:
             text.arrow_patch.set_visible(best[0] > _LABEL_PLACES[0][0])
