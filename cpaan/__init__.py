@@ -1,7 +1,7 @@
 """Low-shot learning by feature augmentation: methods, and the benchmark that judges them."""
 
 from cpaan.data.cache import open_features
-from cpaan.data.parquet import read_about, write_compact_features, write_features
+from cpaan.data.parquet import read_about, write_features
 from cpaan.data.splits import Phase, Split, read_split
 from cpaan.data.table import FeatureTable
 from cpaan.evaluation.runner import Results, evaluate
@@ -24,6 +24,5 @@ __all__ = [
     "open_features",
     "read_about",
     "read_split",
-    "write_compact_features",
     "write_features",
 ]

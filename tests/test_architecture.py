@@ -72,6 +72,16 @@ def test_no_file_breaks_the_rules():
     assert {path: broken for path, broken in found.items() if broken} == {}
 
 
+def test_public_class_names_are_unique():
+    found: dict[str, list[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(str(path))
+
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+
+
 def test_a_file_that_breaks_a_rule_is_found():
     for line in (
         "def f():\n    from cpaan import methods",
@@ -86,5 +96,4 @@ def test_a_file_that_breaks_a_rule_is_found():
         "pd.read_pickle(f)",
     ):
         assert violations("data", line), line
-    assert violations("evaluation", "from cpaan.protocol.neighbours import similarity")
     assert not violations("study", "import ray\ntorch.load(f, weights_only=True)")

@@ -1,6 +1,7 @@
 """Options and exit statuses of the commands that can run on a cluster."""
 
 import argparse
+import logging
 import re
 import sys
 from collections.abc import Sequence
@@ -59,6 +60,7 @@ def run_on_cluster(options: argparse.Namespace, command: ClusterCommand) -> int:
     say, study = new_progress(), command.study_name
     check_study_name(study)
     job = ClusterJob(Path(options.cluster), command)
+    logging.disable(logging.INFO)  # Ray's client logs every upload and every closed websocket
     if options.stop:
         job.stop()
         say(f"stopped; everything is kept: --resume {study}")

@@ -16,7 +16,7 @@ from cpaan.methods.table_row import PN
 from cpaan.protocol.accuracy import COLUMNS
 from cpaan.protocol.config import LINEAR_AS_IN_BENCHMARK, EvaluationConfig
 
-_SHARED = "the evaluation"
+_SHARED = ""  # stands for the evaluation among the methods
 
 _HELP = """\
 Score low-shot methods on novel classes, and print the table.

@@ -19,7 +19,7 @@ from cpaan.cli.options import (
 from cpaan.core.provenance import describe_run
 from cpaan.core.settings import parse_settings
 from cpaan.data.cache import local_files, open_features
-from cpaan.data.parquet import read_about, write_compact_features
+from cpaan.data.parquet import read_about
 from cpaan.data.splits import Split, copy_split, find_split, read_split
 from cpaan.data.table import FeatureTable, name_some
 from cpaan.representation.backbone_training import BACKBONE, train_backbone
@@ -82,7 +82,7 @@ def add_command(commands: Any) -> None:
     source = data.add_mutually_exclusive_group(required=True)
     help_ = "Parquet files, a folder of them, or ImageNet's folder"
     source.add_argument("--images", nargs="+", metavar="I", help=help_)
-    help_ = "existing features, by path or address, for --embed or --compact"
+    help_ = "existing features, by path or address, for --embed"
     source.add_argument("--features", nargs="+", metavar="F", help=help_)
     help_ = "split.json or the benchmark's label_idx.json; by default the one beside the data"
     data.add_argument("--split", metavar="S", help=help_)
@@ -94,8 +94,6 @@ def add_command(commands: Any) -> None:
     help_ = f"fail if more of the images cannot be decoded (default: {MAX_BAD})"
     data.add_argument("--max-bad", type=float, metavar="SHARE", help=help_)
     data.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for results")
-    help_ = "write the table once more in DIR/compact, rounded to about half a byte a value"
-    data.add_argument("--compact", action="store_true", help=help_)
     what = parser.add_argument_group("what to train")
     help_ = (
         "cross-entropy (default); with the squared gradient magnitude or the features' norm, as in "
@@ -160,13 +158,6 @@ def _represent(options: argparse.Namespace) -> int:
         copy_split(split_path, out)
         _print_centroid(about)
         print(f"Written: {out}/{FEATURES}, {ABOUT}, {EMBEDDING}")
-    if options.compact:
-        out = out / "compact"
-        if options.features and (out / FEATURES).resolve() in local_files(options.features):
-            raise ValueError(f"{out} is compact already")
-        write_compact_features(out / FEATURES, table, about)
-        copy_split(split_path, out)
-        print(f"Written: {out / FEATURES}, {(out / FEATURES).stat().st_size / 1e6:.1f} MB")
     print(f"Next: python -m cpaan evaluate --features {out}")
     return 0
 
@@ -183,14 +174,14 @@ def _open_features(
 
 def _refuse_idle(options: argparse.Namespace) -> None:
     """Refuse options that would do nothing."""
-    if options.features and not (options.embed or options.compact):
-        raise ValueError("--features needs --embed or --compact: there is nothing else to do")
+    if options.embed_set and not options.embed:
+        raise ValueError("--embed-set is for --embed")
+    if options.features and not options.embed:
+        raise ValueError("--features needs --embed: there is nothing else to do")
     given = [name for name in _OF_IMAGES if getattr(options, name) not in (None, [])]
     given += ["as_in_benchmark"] if options.as_in_benchmark else []
     if options.features and given:
         raise ValueError(f"--{given[0].replace('_', '-')} is for --images, not for --features")
-    if options.embed_set and not options.embed:
-        raise ValueError("--embed-set is for --embed")
 
 
 def _job_from(options: argparse.Namespace, split: Split, further: dict[str, Any]) -> FeatureJob:

@@ -14,7 +14,7 @@ from cpaan.core.settings import parse_settings
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.gans import GANS
 from cpaan.gan.spiral import SPIRAL_CONFIG, SpiralOutcome, check_spiral, draw_points, run_spiral
-from cpaan.report.figures.spiral import draw_spiral
+from cpaan.report.figures.synthetic import draw_spiral
 
 _HELP = """\
 Train the four GANs on a spiral in the plane, and draw their translations (Figure 3 of the paper).

@@ -70,13 +70,8 @@ class CudaGraph:
     """A function without arguments that is captured as a CUDA graph and replayed.
 
     The first calls run eagerly. A replay works on the tensors of the capture, so these must stay
-    in place. On other devices every call runs eagerly.
-
-    Args:
-        function: Is called.
-        device: Where it computes.
-        rngs: Generators that it draws from; they may be reseeded between calls.
-        is_capturable: False if it waits for results of the GPU, which a graph cannot do.
+    in place; generators may be reseeded between calls. On other devices, and if the function is
+    not capturable because it waits for results of the GPU, every call runs eagerly.
     """
 
     def __init__(

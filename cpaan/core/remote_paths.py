@@ -156,28 +156,17 @@ def download(
     """Return a copy of a remote file in a cache folder; download it again when it has changed.
 
     The copy has the size and time of its source and appears whole. One process downloads it, and
-    others on this machine wait.
-
-    Raises:
-        OSError: If the file cannot be read.
-        ValueError: If it changes during the download.
+    others on this machine wait. ValueError if the file changes during the download.
     """
     key = hashlib.blake2b(source.location.encode(), digest_size=8).hexdigest()
     copy = folder / key / Path(source.path).name
 
-    def state_of_source() -> tuple[int, int]:
-        info = source.info()
-        return info.size, info.mtime_ns or 0  # some file systems have no times
-
     def find() -> Path | None:
-        state = state_of_source()
-        if not copy.exists():
-            return None
-        found = copy.stat()
-        return copy if (found.st_size, found.st_mtime_ns) == state else None
+        is_same = _state(RemotePath.at(copy)) == _state(source) if copy.exists() else False
+        return copy if is_same else None
 
     def make(is_locked: bool) -> Path:
-        state = size, time_ns = state_of_source()
+        state = size, time_ns = _state(source)
         if is_locked:
             for partial in copy.parent.glob(".*"):  # of a process that was killed
                 partial.unlink()
@@ -189,11 +178,16 @@ def download(
             file.flush()
             os.utime(file.fileno(), ns=(time_ns, time_ns))
             # Chunks are separate requests, so they may belong to different files.
-            if state_of_source() != state or file.tell() != size:
+            if _state(source) != state or file.tell() != size:
                 raise ValueError(f"{source.location} changed while it was copied")
         return copy
 
     return find_or_make(find, make, folder / f".{key}.lock")
+
+
+def _state(path: RemotePath) -> tuple[int, int]:
+    info = path.info()
+    return info.size, info.mtime_ns or 0  # some file systems have no times
 
 
 def is_address(location: str | Path) -> bool:

@@ -89,7 +89,9 @@ def assignments_for(
         name = assignment.partition("=")[0]
         whose, dot, _ = name.partition(".")
         if dot and whose not in known:
-            raise ValueError(f"--set {name}=...: {whose} is not one of {', '.join(known)}")
+            raise ValueError(
+                f"--set {name}=...: {whose} is not one of {', '.join(filter(None, known))}"
+            )
         if not dot and not any(name in names for names in known.values()):
             names = sorted(set().union(*known.values()))
             raise ValueError(f"unknown setting {name!r}: the names are {', '.join(names)}")

@@ -114,7 +114,13 @@ def _decode(files: list[Path], label_names: Sequence[str] | None, entry: Path) -
     partial = Path(tempfile.mkdtemp(prefix=f".{entry.name}-", dir=entry.parent))
     try:
         try:
-            _write_entry(_open_source(files, label_names), partial)
+            if len(files) == 1:
+                _write_entry(open_parquet(files[0]), partial)
+            else:
+                # Imported here: every process of a study imports this module and few read HDF5.
+                from cpaan.data.hdf5 import open_hdf5_pair
+
+                _write_entry(open_hdf5_pair(files[0], files[1], label_names), partial)
         # Arrow and HDF5 report a damaged file in many ways.
         except (pa.ArrowException, OSError, RuntimeError, KeyError) as error:
             if isinstance(error, OSError) and error.errno is not None:
@@ -133,15 +139,6 @@ def _decode(files: list[Path], label_names: Sequence[str] | None, entry: Path) -
                 raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-def _open_source(files: list[Path], label_names: Sequence[str] | None) -> Source:
-    if len(files) == 1:
-        return open_parquet(files[0])
-    # Imported here, because every process of a study imports this module and few read HDF5.
-    from cpaan.data.hdf5 import open_hdf5_pair
-
-    return open_hdf5_pair(files[0], files[1], label_names)
 
 
 def _write_entry(source: Source, folder: Path) -> None:

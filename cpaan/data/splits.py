@@ -150,13 +150,14 @@ def draw_shots(
     more draws, fewer shots or other classes do not change it. Random bits come straight from
     PCG64, whose stream NumPy keeps from version to version.
     """
-    shots = np.empty((num_draws, len(phase.novel), max_shots), dtype=np.int64)
-    for position, class_name in enumerate(phase.novel):
-        rows = table.rows_of(class_name, TRAIN)
+    train_rows = {name: table.rows_of(name, TRAIN) for name in phase.novel}
+    for class_name, rows in train_rows.items():
         if len(rows) < max_shots:
             raise ValueError(
                 f"class {class_name} has {len(rows)} train rows, but {max_shots} shots are wanted"
             )
+    shots = np.empty((num_draws, len(phase.novel), max_shots), dtype=np.int64)
+    for position, (class_name, rows) in enumerate(train_rows.items()):
         entropy = int.from_bytes(hashlib.blake2b(class_name.encode(), digest_size=8).digest())
         for draw in range(num_draws):
             bits = np.random.PCG64([seed, draw, entropy]).random_raw(len(rows))

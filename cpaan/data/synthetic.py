@@ -34,17 +34,9 @@ def gaussian_classes(
     """Draw families of related classes.
 
     A family has a centre and a covariance; each of its classes has a mean near the centre and
-    just that covariance. Every family has classes in all four groups of the split, so a novel
-    class always has relatives among the base classes, and what the method assumes of related
-    classes is true here.
-
-    Args:
-        num_families: Families.
-        classes_per_group: Classes of each family in each group of the split.
-        num_train: Train rows of each class.
-        num_test: Test rows of each class.
-        num_dims: D.
-        seed: Decides everything.
+    exactly that covariance. Every family has ``classes_per_group`` classes in each of the four
+    groups of the split, so a novel class always has relatives among the base classes, and the
+    method's assumption about related classes is true here.
     """
     rng = new_rng(seed)
 
@@ -88,7 +80,7 @@ def gaussian_classes(
 
 @dataclass(frozen=True, eq=False)
 class Spiral:
-    """Four arms of a spiral in the plane; of the novel ones, a few points may be used."""
+    """Four arms of a spiral in the plane; methods see a few points of the novel ones."""
 
     base: Tensor  # (2, examples, 2): top and bottom
     novel: Tensor  # (2, examples, 2): left and right, the truth
@@ -98,10 +90,9 @@ class Spiral:
 def spiral(rng: torch.Generator, *, num_examples: int = 300, num_shots: int = 4) -> Spiral:
     """Draw the paper's toy data set.
 
-    Its geometry is not printed. Here the bottom arm is the mirror image of the top one, so that
-    the two have different covariances. The left arm is much like the top one and nearer to it,
-    the right arm like the bottom one: both a little larger, so that related arms have nearly,
-    but not just, the same covariance.
+    The paper does not print its geometry. Here the bottom arm is the mirror image of the top one,
+    so that their covariances differ. The left arm resembles the top one and is nearer to it, the
+    right arm the bottom one. Both are a little larger: related covariances are nearly the same.
     """
 
     def arm(mirror: float, size: float, centre: tuple[float, float]) -> Tensor:

@@ -47,18 +47,14 @@ class FeatureTable:
         backbone: str | None = None,
         backbone_classes: Sequence[str] | None = None,
     ) -> "FeatureTable":
-        """Make a table from arrays in memory.
+        """Make a table from arrays in memory; ValueError if they are not sound.
 
         Args:
             features: Shape (R, D), floating point; wider types than float32 are rounded to it.
-            classes: R class names, one per row.
+            classes: R class names.
             partitions: R times "train" or "test".
             backbone: Name of the network that made the features.
             backbone_classes: Names of the classes that the backbone was trained on.
-
-        Raises:
-            ValueError: If lengths differ, a value is not finite, or a partition is neither
-                "train" nor "test".
         """
         features = np.array(as_feature_block(features, first_row=0))  # a copy of our own
         if not len(features) == len(classes) == len(partitions):

@@ -111,8 +111,8 @@ class MetaLearned(LowShotMethod, Generic[C]):
 
     NAME: ClassVar[str]
     """Of the training, in messages and checkpoints."""
-    LEARNER: ClassVar[Callable[[BaseSet, Any, torch.Generator], Learner]]
-    """What is trained, drawn from base examples in the order of names, settings and an rng."""
+    LEARNER: ClassVar[type[Learner]]
+    """What is trained, made from base examples in the order of names, settings and an rng."""
 
     def __init__(self, config: C, checkpointing: Checkpointing = NO_CHECKPOINT) -> None:
         self._config = config
@@ -125,7 +125,7 @@ class MetaLearned(LowShotMethod, Generic[C]):
     def new_run(self, base: BaseSet, rng: torch.Generator, workers: Workers) -> LearningRun:
         """Return a new run; everything random about it comes from the ``rng``, on the CPU."""
         ordered, seed = base.in_order_of_names(), draw_word(rng)
-        learner = type(self).LEARNER(ordered, self._config, new_rng(seed, 0))
+        learner = self.LEARNER(ordered, self._config, new_rng(seed, 0))
         return LearningRun(self.NAME, learner, ordered, self._config, seed, workers)
 
     def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> LearningRun:

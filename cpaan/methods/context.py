@@ -264,12 +264,12 @@ class MatchingLearner(Learner):
     """A matcher, and the episodes that train it."""
 
     TERMS = ("query_loss", "query_top1")
-    MATCHER: ClassVar[Callable[[BaseSet, Any, torch.Generator], Matcher]] = PrototypeMatcher
+    MATCHER: ClassVar[type[Matcher]] = PrototypeMatcher
 
     def __init__(self, base: BaseSet, config: ContextSettings, rng: torch.Generator) -> None:
         super().__init__()
         self.episodes = FewShotEpisodes(base, config)
-        self.matcher = type(self).MATCHER(base, config, rng)
+        self.matcher = self.MATCHER(base, config, rng)
 
     def fill(self, supports: Tensor, rng: torch.Generator) -> Tensor:
         """Return the examples that an episode's classes are learnt from, shape (N, ?, D)."""

@@ -246,7 +246,6 @@ class Imagination(MetaLearned[ImaginationConfig]):
         super().__init__(config, checkpointing)
         alike = {"mixing_shots": None, "mixing_weight": None}
         self._heads = GroupedHeads(evaluation.with_overrides(alike))
-        self._base: tuple[LearningRun, int, BaseSet, BaseSet] | None = None
 
     def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
         """Hallucinate examples of the novel classes, embed all, and fit the heads to them."""
@@ -254,7 +253,9 @@ class Imagination(MetaLearned[ImaginationConfig]):
         self._network = run.learner.network
         hallucinated = run.learner.hallucinator.imagine(task, rng)
         embedded = replace(
-            task, base=self._embed_base(run, task.base), shots=self._network.embed(task.shots)
+            task,
+            base=self._network.embed_base(task.base),
+            shots=self._network.embed(task.shots),
         )
         synthetic = [self._network.embed(each) for each in hallucinated]
         self.record_synthetic(synthetic)
@@ -287,12 +288,6 @@ class Imagination(MetaLearned[ImaginationConfig]):
         )
         of_novel = of_novel.unflatten(1, (self._num_problems, -1)).transpose(0, 1)
         return torch.cat([of_base.expand(self._num_problems, -1, -1), of_novel], dim=2)
-
-    def _embed_base(self, run: LearningRun, base: BaseSet) -> BaseSet:
-        """Embed all base rows, anew only for other weights."""
-        if self._base is None or self._base[:3] != (run, run.episode, base):
-            self._base = (run, run.episode, base, self._network.embed_base(base))
-        return self._base[3]
 
 
 class ImaginingMatcher(MatchingLearner):

@@ -1,14 +1,12 @@
-"""Where accuracy comes from: the parts of a gain, each compared draw by draw.
+"""Paired comparisons of rows, and the parts of a gain.
 
-What is compared is a pair: the name of a row, and the head that classifies. All meet the same
-draws, so a difference is taken in each draw, after the mean over seeds, and its interval is over
-draws.
+A row is always named with the head that classifies. All rows are scored on the same draws. A
+difference is therefore taken in each draw, after the mean over seeds; its interval is over draws.
 """
 
-import operator
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from itertools import pairwise
 
 import pandas as pd
@@ -18,12 +16,10 @@ from cpaan.protocol.statistics import ROW, mean_interval
 Scored = tuple[str, str]
 """Name of a row, and a head that it is scored with."""
 
-_CELL = ["column", "shots", "draw"]
-
 
 @dataclass(frozen=True)
-class Step:
-    """One part of a gain: from one row and head to another, paired by draw."""
+class PairedDifference:
+    """One row minus another, paired by draw."""
 
     label: str
     start: Scored
@@ -33,94 +29,61 @@ class Step:
     interval: float
     """Half the width of its 95 % interval over draws; NaN for a single draw."""
     by_seed: tuple[float, ...] = ()
-    """The difference for each training seed that both have. What is not trained has one seed: its
-    mean stands beside each seed of the other."""
+    """The difference for each training seed that both have. An untrained row has a single seed,
+    which is compared with each seed of the other row."""
+
+    @property
+    def low(self) -> float:
+        """The lower end of the interval."""
+        return self.difference - self.interval
+
+    @property
+    def high(self) -> float:
+        """The upper end of the interval."""
+        return self.difference + self.interval
+
+    def text(self, digits: int = 2) -> str:
+        """Return the difference with half its interval, with a minus sign instead of a hyphen."""
+        text = signed(self.difference, digits)
+        return text if math.isnan(self.interval) else f"{text} ± {self.interval:.{digits}f}"
 
 
-@dataclass(frozen=True)
-class GainSplit:
-    """The way from no augmentation to an augmented row, step by step."""
-
-    title: str
-    column: str
-    shots: int
-    start: float
-    """Accuracy where the first step starts, percent."""
-    steps: tuple[Step, ...]
-    """Their differences add up to the total."""
-    beside: tuple[Step, ...]
-    """Each control under the same head, from where the step "augmentation" starts."""
-    total: Step
+def signed(value: float, digits: int = 2) -> str:
+    """Return a number with its sign; zero is positive."""
+    return f"{round(value, digits) + 0.0:+.{digits}f}".replace("-", "−")
 
 
-@dataclass(frozen=True, eq=False)
 class PairedScores:
-    """One metric of scores, laid out for comparisons.
+    """One metric of scores by method (name of a row), head, column, shots, draw and seed."""
 
-    Build it with `PairedScores.of`.
-    """
+    def __init__(self, scores: pd.DataFrame, metric: str = "top5") -> None:
+        index = [*ROW, "column", "shots", "draw", "seed"]
+        self._values = scores.set_index(index)[metric].unstack("seed").sort_index()
+        self.rows: set[Scored] = set(scores[ROW].itertuples(index=False, name=None))
+        self.shots = sorted(int(k) for k in scores["shots"].unique())
 
-    frames: Mapping[Scored, pd.DataFrame]
-    """By row and head: values with the index (column, shots, draw), a column for each seed."""
-
-    @classmethod
-    def of(cls, scores: pd.DataFrame, metric: str = "top5") -> "PairedScores":
-        """Lay scores out.
-
-        Args:
-            scores: Columns method, head, column, shots, draw, seed, and the metric.
-            metric: Which column to compare.
-
-        Raises:
-            ValueError: If there are two scores for the same cell, draw and seed.
-        """
-        key = [*ROW, *_CELL, "seed"]
-        twice = scores[scores.duplicated(key)]
-        if len(twice):
-            raise ValueError(f"two scores for {', '.join(map(str, twice[key].iloc[0]))}")
-        groups = scores.groupby(ROW, sort=False)
-        return cls(
-            {
-                (str(method), str(head)): group.set_index([*_CELL, "seed"])[metric].unstack("seed")
-                for (method, head), group in groups
-            }
-        )
-
-    def check(self, wanted: Iterable[Scored]) -> None:
-        """Refuse rows that have no scores with their head.
-
-        Raises:
-            ValueError: With all of them.
-        """
-        missing = [name for name in wanted if name not in self.frames]
-        if missing:
-            names = ", ".join(f"{row} with the head {head}" for row, head in missing)
-            raise ValueError(f"no scores of {names}")
+    def heads(self, names: Iterable[str]) -> list[str]:
+        """Return the heads with which all of these rows are scored."""
+        found = [{head for name, head in self.rows if name == each} for each in names]
+        return sorted(set.intersection(*found))
 
     def values(self, scored: Scored, column: str, shots: int | Sequence[int]) -> pd.DataFrame:
-        """Return a row's values by draw, a column for each seed.
-
-        Args:
-            scored: The row and its head.
-            column: Of the benchmark, such as "novel".
-            shots: Their number, or several, whose mean is taken.
+        """Return a row's values by draw, a column for each seed; of several shots, their mean.
 
         Raises:
             ValueError: If there are no such scores, or a seed lacks a draw that others have.
         """
-        self.check([scored])
-        row, head = scored
         numbers = shots if isinstance(shots, Sequence) else [shots]
+        name = f"{scored[0]} with the head {scored[1]}"
         parts: list[pd.DataFrame] = []
         for number in numbers:
-            try:
-                parts.append(pd.DataFrame(self.frames[scored].xs((column, number))))
-            except KeyError:
-                message = f"{row} with the head {head} has no {column} at K = {number}"
-                raise ValueError(message) from None
-        mean = reduce(operator.add, parts) / len(parts)
+            if (*scored, column, number) not in self._values.index:
+                raise ValueError(f"no scores of {name} for {column} at K = {number}")
+            part = pd.DataFrame(self._values.xs((*scored, column, number)))
+            parts.append(part.dropna(axis="columns", how="all"))
+        mean = sum(parts[1:], parts[0]) / len(parts)
         if mean.isna().to_numpy().any():
-            raise ValueError(f"{row} with the head {head} lacks draws of some seeds or shots")
+            raise ValueError(f"{name} lacks draws of some seeds or shots")
         return mean
 
     def by_draw(self, scored: Scored, column: str, shots: int | Sequence[int]) -> pd.Series:
@@ -140,29 +103,33 @@ class PairedScores:
         *,
         label: str = "",
         num_comparisons: int = 1,
-    ) -> Step:
-        """Return the subject minus the other, paired by draw.
+        same_seeds: bool = False,
+    ) -> PairedDifference:
+        """Return the subject minus the other.
 
         Args:
             subject: The row and head where the step ends.
             other: Where it starts.
-            column: Of the benchmark.
+            column: Of the benchmark, such as "novel".
             shots: Their number, or several, whose mean is compared.
-            label: Of the step; by default the subject's row.
+            label: By default the subject's row.
             num_comparisons: Out of how many this one was picked; its interval holds for all.
+            same_seeds: Drop seeds of the other row that the subject lacks, if they share any.
 
         Raises:
-            ValueError: If one has no scores, or not the same draws as the other.
+            ValueError: If a row has no scores, or the two rows have different draws.
         """
         end, start = (self.values(each, column, shots) for each in (subject, other))
-        if set(end.index) != set(start.index):
-            alone = sorted(set(end.index) ^ set(start.index))
+        if alone := set(end.index) ^ set(start.index):
             raise ValueError(
-                f"{subject[0]} has {len(end)} draws and {other[0]} {len(start)}: draw {alone[0]} "
-                "is not in both, so they cannot be paired"
+                f"{subject[0]} has {len(end)} draws and {other[0]} {len(start)}: draw "
+                f"{min(alone)} is not in both, so they cannot be paired"
             )
+        common = start.columns.intersection(end.columns)
+        if same_seeds and len(common):
+            start = start[common]
         of_draw = end.mean(axis=1) - start.mean(axis=1)
-        return Step(
+        return PairedDifference(
             label=label or subject[0],
             start=other,
             end=subject,
@@ -175,36 +142,28 @@ class PairedScores:
 def _by_seed(end: pd.Series, start: pd.Series) -> tuple[float, ...]:
     """Return differences of means over draws, which have the seed as index."""
     if len(start) == 1:
-        return tuple(float(value) for value in end - start.iloc[0])
-    if len(end) == 1:
-        return tuple(float(value) for value in end.iloc[0] - start)
-    both = end.index.intersection(start.index).sort_values()
-    return tuple(float(value) for value in end[both] - start[both])
+        gaps = end - start.iloc[0]
+    elif len(end) == 1:
+        gaps = end.iloc[0] - start
+    else:
+        gaps = (end - start).dropna()
+    return tuple(gaps.tolist())
 
 
-def compare(
-    scores: pd.DataFrame,
-    subject: Scored,
-    other: Scored,
-    column: str,
-    shots: int | Sequence[int],
-    metric: str = "top5",
-) -> Step:
-    """Return the subject minus the other, paired by draw.
+@dataclass(frozen=True)
+class GainSplit:
+    """The way from no augmentation to an augmented row, step by step."""
 
-    Args:
-        scores: A line for each method (name of a row), head, column, shots, draw and seed.
-        subject: Name of a row, and a head.
-        other: Likewise.
-        column: Of the benchmark, such as "novel".
-        shots: Their number, or several, whose mean is compared.
-        metric: "top1" or "top5".
-
-    Raises:
-        ValueError: If one has no scores, or not the same draws as the other.
-    """
-    relevant = scores[scores["method"].isin([subject[0], other[0]])]
-    return PairedScores.of(relevant, metric).compare(subject, other, column, shots)
+    title: str
+    column: str
+    shots: int
+    start: float
+    """Accuracy where the first step starts, percent."""
+    steps: tuple[PairedDifference, ...]
+    """Their differences add up to the total."""
+    beside: tuple[PairedDifference, ...]
+    """Each control under the same head, from where the step "augmentation" starts."""
+    total: PairedDifference
 
 
 def split_gain(
@@ -219,7 +178,6 @@ def split_gain(
     controls: Sequence[str],
     column: str = "novel",
     shots: int = 1,
-    metric: str = "top5",
 ) -> GainSplit:
     """Split a gain into what the representation, the head and the augmentation give.
 
@@ -228,7 +186,7 @@ def split_gain(
     out: the first without an embedding, the second if both heads are one.
 
     Args:
-        scores: A line for each method (name of a row), head, column, shots, draw and seed.
+        scores: Scores by method (name of a row), head, column, shots, draw and seed.
         title: Of the split, for readers.
         augmented: The row whose gain it is.
         plain: The row of the raw features without augmentation.
@@ -239,10 +197,6 @@ def split_gain(
         controls: Rows that augment without training, in the space of the augmented row.
         column: Of the benchmark.
         shots: Their number.
-        metric: "top1" or "top5".
-
-    Raises:
-        ValueError: If rows have no scores with their head, or not the same draws.
     """
     base = plain if embedded is None else embedded
     way = [("", (plain, paper_head))]
@@ -251,11 +205,7 @@ def split_gain(
     if head != paper_head:
         way.append(("head", (base, head)))
     way.append(("augmentation", (augmented, head)))
-    from_base = [(name, head) for name in controls if name != base]
-
-    names = {name for _, (name, _) in way} | {name for name, _ in from_base}
-    paired = PairedScores.of(scores[scores["method"].isin(names)], metric)
-    paired.check([*(scored for _, scored in way), *from_base])
+    paired = PairedScores(scores[scores["column"] == column])
     first, last = way[0][1], way[-1][1]
     return GainSplit(
         title=title,
@@ -266,6 +216,10 @@ def split_gain(
             paired.compare(end, start, column, shots, label=label)
             for (_, start), (label, end) in pairwise(way)
         ),
-        beside=tuple(paired.compare(each, (base, head), column, shots) for each in from_base),
+        beside=tuple(
+            paired.compare((name, head), (base, head), column, shots)
+            for name in controls
+            if name != base
+        ),
         total=paired.compare(last, first, column, shots, label="total"),
     )

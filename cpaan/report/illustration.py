@@ -1,6 +1,6 @@
-"""What synthetic examples are like beside real ones: spectra of their covariances, and a map.
+"""Spectra of covariances and a map of synthetic examples beside real ones.
 
-Both are of one problem, and of the space in which heads see the examples.
+Both are of one problem, in the space in which heads see the examples.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ _PERPLEXITY = 30.0
 
 
 class Illustration(NamedTuple):
-    """Two tables; both are empty where a method has no synthetic examples."""
+    """Two tables; both are empty if a method has no synthetic examples."""
 
     spectra: pd.DataFrame
     """Columns method, class, index (from 1) and share: an eigenvalue of a class's covariance over
@@ -51,15 +51,9 @@ def illustrate(
     queries: Queries,
     novel_names: Sequence[str],
 ) -> Illustration:
-    """Fit a method to the first draw of five shots, or as near to five as there is, and look.
+    """Fit a method to the first draw of the problem nearest to five shots, and describe it.
 
-    Args:
-        name: Of the method, in the tables.
-        method: What to look at; it is fitted.
-        seed: Of its training, and of the map.
-        task: The problems, of which one is taken.
-        queries: Of the same phase: the real examples.
-        novel_names: Of the novel classes, in the order of the task.
+    The queries, of the same phase, are the real examples.
     """
     problem = min(task.problems, key=lambda each: (each.draw, abs(each.num_shots - _NUM_SHOTS)))
     part = replace(task, problems=(problem,))

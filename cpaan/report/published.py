@@ -63,11 +63,9 @@ def printed_elsewhere(methods: Iterable[str]) -> list[str]:
     def text(values: tuple[float | None, ...]) -> str:
         return " ".join("–" if value is None else f"{value:.1f}" for value in values)
 
-    lines = [
-        f"{method}: LSL {text(ELSEWHERE[method].novel)}, GLSL {text(ELSEWHERE[method].everything)}"
-        for method in methods
-        if method in TABLE_1 and method in ELSEWHERE
-    ]
+    known = TABLE_1.keys() & ELSEWHERE
+    both = [(method, ELSEWHERE[method]) for method in methods if method in known]
+    lines = [f"{name}: LSL {text(row.novel)}, GLSL {text(row.everything)}" for name, row in both]
     shots = ", ".join(map(str, SHOTS))
     found = f"Other sources print other numbers for some rows (K = {shots}): {'; '.join(lines)}."
     return [found] if lines else []

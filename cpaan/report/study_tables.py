@@ -8,7 +8,7 @@ import pandas as pd
 
 from cpaan.protocol.statistics import CELL, mean_interval, paired_differences, summarise
 from cpaan.report.table_one import TableOne
-from cpaan.report.tables import OTHER_COLUMNS, TITLES, grid_of
+from cpaan.report.tables import OTHER_COLUMNS, TITLES, grid_of, markdown_table
 
 _METRICS = ("top1", "top5")
 
@@ -22,7 +22,6 @@ class Tables:
     mean over the fixed draws; over the seeded ones ``_mean`` and ``_interval``; ``_std_seeds``
     between trainings; ``_minus_paper`` and ``_minus_none`` with their ``_interval``, paired by
     seeded draw."""
-    best: str
     paper: str | None
     """The row of trial 0; None if the best is that row, or it has no scores."""
     is_best_paper: bool
@@ -52,25 +51,21 @@ class Tables:
             self._differences("top5_minus_none"),
         ]
         if self.paper is not None:
-            parts += [
-                f"## Top-5 minus {self.paper}, {paired}",
-                self._differences("top5_minus_paper"),
-            ]
-        parameters = [f"| {name} | {value} |" for name, value in best["parameters"].items()]
+            heading = f"## Top-5 minus {self.paper}, {paired}"
+            parts += [heading, self._differences("top5_minus_paper")]
+        parameters = [[name, str(value)] for name, value in best["parameters"].items()]
         finalists = [
-            f"| {row['trial']} | {row['score_in_search']:.2f} | {row['score']:.2f} |"
+            [str(row["trial"]), f"{row['score_in_search']:.2f}", f"{row['score']:.2f}"]
             for row in best["finalists"]
         ]
         parts += [
             "## In the paper's layout",
             *(layout.markdown() for layout in self.layouts),
             f"## The best configuration: trial {best['trial']}",
-            "\n".join(["| parameter | value |", "|---|---|", *parameters]),
+            markdown_table([["parameter", "value"], *parameters]),
             "Chosen on the validation phase among these finalists, by "
             f"{best['num_draws']} fresh draws and {len(best['score_by_seed'])} seeds:",
-            "\n".join(
-                ["| trial | score in the search | score again |", "|---|---|---|", *finalists]
-            ),
+            markdown_table([["trial", "score in the search", "score again"], *finalists]),
             _origin(about, about["study"]),
         ]
         return "\n\n".join(parts) + "\n"
@@ -81,10 +76,7 @@ class Tables:
     def headline(self) -> str:
         """Return how much the search gained, whatever its sign."""
         if self.is_best_paper:
-            return (
-                f"Best minus trial 0 ({self.trial_0}) is zero: the search found "
-                "nothing better than trial 0."
-            )
+            return f"Best minus trial 0 ({self.trial_0}) is zero: trial 0 is the best."
         if self.paper is None:
             return "Trial 0 could not be trained anew: there is nothing to compare the best with."
         lines = [
@@ -107,14 +99,11 @@ def table_page(
     layouts: Sequence[TableOne], about: dict[str, Any], *, num_fixed: int, num_seeded: int
 ) -> str:
     """Return the report of many rows as a page to read."""
-    rows = []
+    rows = [["row", "trial", "of", "score on fresh draws", "parameters"]]
     for name, best in about["best"].items():
         parameters = ", ".join(f"{key} {value}" for key, value in best["parameters"].items())
-        rows.append(
-            f"| {name} | {best['trial']} | {best['num_trials']} | {best['score']:.2f} | "
-            f"{parameters or 'as recommended'} |"
-        )
-    heading = "| row | trial | of | score on fresh draws | parameters |"
+        counts = [str(best["trial"]), str(best["num_trials"]), f"{best['score']:.2f}"]
+        rows.append([name, *counts, parameters or "as recommended"])
     parts = [
         "# Every row on the test phase",
         f"Each row had a search of its own on the validation phase; its best is trained anew here. "
@@ -122,7 +111,7 @@ def table_page(
         *(layout.markdown() for layout in layouts),
         *(f"- {reason}" for reason in about["failed"].values()),
         "## What the searches chose",
-        "\n".join([heading, "|---|---|---|---|---|", *rows]),
+        markdown_table(rows),
         _origin(about, next(iter(about["studies"].values()))),
     ]
     return "\n\n".join(parts) + "\n"
@@ -162,17 +151,7 @@ def make_tables(
     none: str = "none",
     layouts: Sequence[TableOne] = (),
 ) -> Tables:
-    """Summarise the scores of a report; see `Tables`.
-
-    Args:
-        scores: A row for each method, head, column, number of shots, draw and seed.
-        num_fixed: How many draws are fixed; the others are seeded.
-        best: The row that the search chose.
-        paper: The row to compare it with; None if there is none.
-        is_best_paper: Whether the best is that row itself.
-        none: The row without augmentation.
-        layouts: The fixed draws in the paper's layout.
-    """
+    """Summarise the scores of a report, whose first draws are the fixed ones; see `Tables`."""
     seeded = scores[scores["draw"] >= num_fixed]
     cells = make_cells(scores, num_fixed=num_fixed)
     for name, against in (("paper", paper), ("none", none)):
@@ -187,7 +166,7 @@ def make_tables(
         cells = cells.merge(differences, on=CELL, how="left")
     gains = {} if paper is None else _gains(seeded, best, paper)
     num_seeded = int(seeded["draw"].nunique())
-    return Tables(cells, best, paper, is_best_paper, gains, num_fixed, num_seeded, layouts)
+    return Tables(cells, paper, is_best_paper, gains, num_fixed, num_seeded, layouts)
 
 
 def _gains(scores: pd.DataFrame, best: str, paper: str) -> dict[str, dict[str, Any]]:

@@ -178,8 +178,14 @@ def make_table_one(
 def tables_of(
     scores: pd.DataFrame, methods: Mapping[str, str], heads: pd.DataFrame | None
 ) -> list[TableOne]:
-    """Return the table by the paper's rule; and by the validation phase, if that was scored."""
-    tables = [make_table_one(scores, heads_by_paper(methods), methods, BY_PAPER)]
+    """Return the table by the paper's rule, and by the validation phase if that was scored.
+
+    With scores of the validation phase, the paper's rule may lack heads; it is then left out.
+    """
+    by_paper, tables = heads_by_paper(methods), []
+    scored = set(scores[["method", "head"]].itertuples(index=False, name=None))
+    if heads is None or scored.issuperset(by_paper.items()):
+        tables.append(make_table_one(scores, by_paper, methods, BY_PAPER))
     if heads is not None:
         tables.append(make_table_one(scores, heads_by_validation(heads), methods, BY_VALIDATION))
     return tables

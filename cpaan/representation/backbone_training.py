@@ -21,7 +21,7 @@ from cpaan.representation.backbone import Backbone, backbone_loss
 from cpaan.representation.config import BackboneConfig
 from cpaan.representation.views import cut_and_paste, random_views
 from cpaan.training.drive import Checkpoint, Progress, Stretch, drive
-from cpaan.training.learning import TrainingDivergedError, check_same_run, check_same_settings
+from cpaan.training.learning import TrainingDivergedError, check_same_run
 from cpaan.training.workers import ALONE, Workers
 
 IMAGES, LABELS, BACKBONE = "images.npy", "labels.npy", "backbone.pt"
@@ -49,7 +49,7 @@ class BackboneRun:
         device: torch.device,
         workers: Workers = ALONE,
     ) -> None:
-        """Draw the weights.
+        """Draw the weights; each of the workers takes its share of the images of every step.
 
         Args:
             images: Shape (I, S, S, 3), often a memory map; a GPU holds all of them if it can.
@@ -58,11 +58,7 @@ class BackboneRun:
             config: All settings.
             seed: Seed of all random numbers.
             device: Device to train on.
-            workers: Each takes its share of the images of every step.
-
-        Raises:
-            ValueError: If a worker would have fewer than two images in a step: batch
-                normalisation needs two.
+            workers: Each needs two images in a step, for batch normalisation.
         """
         used = np.flatnonzero(labels >= 0)
         of_step = min(len(used), config.batch_size)
@@ -208,8 +204,7 @@ class BackboneRun:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from the state of another run with the same images, seed and settings."""
-        check_same_run(state, {"data": self.data, "seed": self.seed})
-        check_same_settings(state["config"], self.config)
+        check_same_run(state, {"data": self.data, "seed": self.seed}, self.config)
         self.model.load_state_dict(state["model"])
         self._optimiser.load_state_dict(state["optimiser"])
         self.episode = state["episode"]
@@ -230,8 +225,7 @@ def train_backbone(
     Resumes from that checkpoint. Its curve has an entry for each epoch.
 
     Args:
-        folder: With ``images.npy``, shape (I, S, S, 3), and ``labels.npy``, shape (I,), in which
-            -1 leaves an image out.
+        folder: With ``images.npy`` and ``labels.npy``, as `BackboneRun` expects them.
         num_classes: Number of classes of the labels.
         config: All settings.
         seed: Seed of all random numbers.
@@ -243,11 +237,7 @@ def train_backbone(
         # Mapped copy-on-write, because torch needs writable arrays.
         np.load(folder / IMAGES, mmap_mode="c", allow_pickle=False),
         np.load(folder / LABELS, allow_pickle=False),
-        num_classes,
-        config,
-        seed,
-        device,
-        workers,
+        *(num_classes, config, seed, device, workers),
     )
     checkpoint = Checkpoint(folder / BACKBONE)
     checkpoint.restore(run)

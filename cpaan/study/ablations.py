@@ -6,8 +6,8 @@ from typing import Any, cast
 
 from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
 from cpaan.methods.registry import ROWS
-from cpaan.report.claims.neighbours import HARD, NEIGHBOURS, NOBODY, SOFT
-from cpaan.report.claims.reasons import WITHOUT_ADVERSARY
+from cpaan.report.claims.mechanisms import HARD, NEIGHBOURS, NOBODY, SOFT
+from cpaan.report.claims.standing import WITHOUT_ADVERSARY
 from cpaan.study.report_rows import MeasuredRow
 
 IDEAS = "ideas"

@@ -29,14 +29,7 @@ from cpaan.protocol.tasks import check_phase
 from cpaan.report.page.contents import REPORT
 from cpaan.report.page.page import FIGURES, FINDINGS, INDEX, write_page
 from cpaan.report.study_tables import Tables, make_cells, make_tables, table_page
-from cpaan.report.table_one import (
-    BY_PAPER,
-    BY_VALIDATION,
-    TableOne,
-    heads_by_paper,
-    heads_by_validation,
-    make_table_one,
-)
+from cpaan.report.table_one import TableOne, tables_of
 from cpaan.study.ablations import ablations_of_best, ablations_of_table
 from cpaan.study.cluster import Cluster
 from cpaan.study.job import NUM_THREADS
@@ -341,14 +334,8 @@ def _layouts(rows: Sequence[MeasuredRow], found: Measured) -> list[TableOne]:
     """Return the paper's layout by both rules, as far as their heads were scored; fixed draws."""
     fixed = found.scores[found.scores["draw"] < found.num_fixed]
     methods = {row.name: row.method for row in rows}
-    known = set(fixed[["method", "head"]].itertuples(index=False, name=None))
-    by_paper = heads_by_paper(methods)
-    layouts = []
-    if known.issuperset(by_paper.items()):
-        layouts.append(make_table_one(fixed, by_paper, methods, BY_PAPER))
-    by_validation = heads_by_validation(found.heads[found.heads["method"].isin(methods)])
-    layouts.append(make_table_one(fixed, by_validation, methods, BY_VALIDATION))
-    return layouts
+    heads = found.heads[found.heads["method"].isin(methods)]
+    return tables_of(fixed, methods, heads)
 
 
 def _tables_of(rows: Sequence[MeasuredRow], found: Measured, layouts: list[TableOne]) -> Tables:

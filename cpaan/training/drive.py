@@ -141,11 +141,11 @@ def drive(
     targets = {step for step in eval_steps if step >= run.episode}
     if run.episode < run.num_episodes:
         targets.add(run.num_episodes)
-    if checkpoint is not None:
+    if checkpoint:
         checkpoint.start_clock()
-    first, started = run.episode, time.monotonic()
-    reported, pace = started, _SECONDS_AT_ONCE
-    is_writer = checkpoint is not None and workers.rank == 0
+    first, started, pace = run.episode, time.monotonic(), _SECONDS_AT_ONCE
+    reported = started
+    saver = checkpoint if workers.rank == 0 else None
     for target in sorted(targets):
         before, since = run.episode, time.monotonic()
         losses = dict.fromkeys(run.losses if target > before else (), 0.0)
@@ -166,14 +166,13 @@ def drive(
                 terms = ", ".join(f"{name} {means[name]:.3g}" for name in losses if means[name])
                 place = f"{unit} {run.episode} of {run.num_episodes}, {left:.0f} s left"
                 progress(f"{run.name}: {place}; {terms}")
-            if checkpoint is not None and is_writer and run.episode < target and checkpoint.is_due:
-                checkpoint.save(run)
+            if saver and saver.is_due and run.episode < target:
+                saver.save(run)
         stretch = Stretch(losses, target - before, time.monotonic() - since)
         if target in eval_steps:
             on_eval(stretch)
-        is_last = run.episode == run.num_episodes
-        if checkpoint is not None and is_writer and (saves_evals or is_last or checkpoint.is_due):
-            checkpoint.save(run)
+        if saver and (saves_evals or saver.is_due or target == run.num_episodes):
+            saver.save(run)
         yield stretch
 
 
@@ -186,16 +185,17 @@ def train_to_end(
         Command, commit and episode of the file from which it resumed; None: it did not.
     """
     checkpoint = None if path is None else Checkpoint(path)
-    if checkpoint is not None:
+    if checkpoint:
         checkpoint.restore(run)
-        if checkpoint.origin:
-            progress(f"{run.name}: resuming from episode {run.episode}")
+    origin = checkpoint.origin if checkpoint else None
+    if origin:
+        progress(f"{run.name}: resuming from episode {run.episode}")
     try:
         for _ in drive(run, checkpoint, progress=progress):
             pass
     except KeyboardInterrupt:
-        if checkpoint is not None and checkpoint.episode:
+        if checkpoint and checkpoint.episode:
             saved = f"{checkpoint.episode} episodes are saved in {path}"
             progress(f"{run.name}: {saved}; run the same command to resume")
         raise
-    return checkpoint.origin if checkpoint else None
+    return origin

@@ -35,15 +35,7 @@ def read_base(table: FeatureTable, split: Split, device: torch.device) -> BaseSe
 
 
 def check_rows(num_rows: Mapping[str, int], config: EpisodeSettings) -> None:
-    """Refuse base classes that episodes cannot be drawn from.
-
-    Args:
-        num_rows: Train rows by class.
-        config: Shots and queries of an episode.
-
-    Raises:
-        ValueError: If there is but one class, or one has too few rows.
-    """
+    """Raise a ValueError if there is one class only, or a class has too few train rows."""
     needed = max(config.episode_shots) + config.num_queries
     smallest = min(num_rows, key=lambda name: num_rows[name])
     if len(num_rows) < 2 or num_rows[smallest] < needed:
@@ -55,24 +47,14 @@ def check_rows(num_rows: Mapping[str, int], config: EpisodeSettings) -> None:
 
 
 def percent_right(scores: Tensor, labels: Tensor) -> Tensor:
-    """Return how many queries score best for their own class, in percent.
-
-    Args:
-        scores: Shape (queries, N).
-        labels: Shape (queries,).
-    """
+    """Return the accuracy in percent of scores, shape (queries, N)."""
     return 100 * (scores.detach().argmax(dim=1) == labels).float().mean()
 
 
 class FewShotEpisodes:
-    """Draws episodes from base classes; holds no random state."""
+    """Draws episodes from base classes; it has no random state."""
 
     def __init__(self, base: BaseSet, config: EpisodeSettings) -> None:
-        """Check that there are examples enough.
-
-        Raises:
-            ValueError: If there are not.
-        """
         check_rows(dict(zip(base.names, base.counts.tolist(), strict=True)), config)
         self._base = base
         self._config = config
@@ -84,15 +66,12 @@ class FewShotEpisodes:
         return self.draw(self._config.episode_shots[int(choice)], rngs.device)
 
     def draw_middling(self, rng: torch.Generator) -> FewShotEpisode:
-        """Draw an episode with the middle one of the configured numbers of shots.
-
-        A scale that is chosen by an episode depends on that number, but should not on luck.
-        """
+        """Draw an episode with the median of the configured numbers of shots, to set a scale."""
         shots = sorted(self._config.episode_shots)
         return self.draw(shots[len(shots) // 2], rng)
 
     def draw(self, num_shots: int, rng: torch.Generator) -> FewShotEpisode:
-        """Draw classes, and rows of each without replacement; nobody waits for the device."""
+        """Draw classes, and rows of each without replacement, without waiting for the device."""
         base, config, device = self._base, self._config, self._every_row.device
         classes = torch.randperm(len(base.counts), generator=rng, device=device)[: config.num_ways]
         keys = torch.rand((len(classes), len(self._every_row)), generator=rng, device=device)

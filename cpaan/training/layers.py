@@ -1,4 +1,4 @@
-"""What networks on cached features are made of: normalisation, layers, dropout, a scale of scores.
+"""Parts of networks on cached features: normalisation, layers, dropout, the scale of scores.
 
 Shapes: D = feature dimension, N = classes, Q = queries.
 """
@@ -22,11 +22,7 @@ _LARGEST_LOG_SCALE, _NUM_HALVINGS = 20.0, 40
 
 @dataclass(frozen=True, kw_only=True)
 class PerceptronSettings(Settings):
-    """What a perceptron of two layers does with features.
-
-    Raises:
-        ValueError: If a value makes no sense.
-    """
+    """Settings of a perceptron of two layers."""
 
     normalisation: Literal["centred", "none"] = "centred"
     """Of features before the network. Centred: on the mean of the base prototypes, then scaled by
@@ -47,20 +43,13 @@ class PerceptronSettings(Settings):
 
 
 class Normalising(nn.Module):
-    """A network that sees features from the middle of the base classes, in units of their spread.
-
-    Or as they are.
-    """
+    """A network on features that are centred on the base classes, in units of their spread."""
 
     centre: Tensor
     unit: Tensor
 
     def set_normalisation(self, base: BaseSet, normalisation: Literal["centred", "none"]) -> None:
-        """Take centre and unit from base examples.
-
-        Raises:
-            ValueError: If examples or their squares are not finite.
-        """
+        """Compute centre and unit of base examples; raise a ValueError unless they are finite."""
         base.check_finite()
         num_dims, is_centred = base.features.shape[1], normalisation == "centred"
         centre = base.prototypes.mean(dim=0).cpu() if is_centred else torch.zeros(num_dims)
@@ -69,21 +58,16 @@ class Normalising(nn.Module):
         self.register_buffer("unit", torch.tensor(unit))
 
     def normalise(self, features: Tensor) -> Tensor:
-        """Return inputs, of features of any shape (..., D)."""
+        """Normalise features of any shape (..., D)."""
         return (features.to(self.centre.dtype) - self.centre) / self.unit
 
 
 class Perceptron(Normalising, Learner):
-    """Two layers with a ReLU between, from D dimensions to as many; subclasses say what for."""
+    """Two layers with a ReLU between, from D dimensions to D; subclasses define the loss."""
 
     _config: PerceptronSettings
 
     def __init__(self, base: BaseSet, config: PerceptronSettings, rng: torch.Generator) -> None:
-        """Draw the weights; ``rng`` is on the CPU.
-
-        Raises:
-            ValueError: If examples or their squares are not finite.
-        """
         super().__init__()
         self._config = config
         self.set_normalisation(base, config.normalisation)
@@ -94,16 +78,16 @@ class Perceptron(Normalising, Learner):
             set_to_zero(self.last)
 
     def forward(self, features: Tensor, rng: torch.Generator | None = None) -> Tensor:
-        """Embed rows of any shape (..., D); with an ``rng``, as in training: with dropout."""
+        """Embed rows of any shape (..., D); with dropout if there is an ``rng``."""
         inputs = self.drop(self.normalise(features), rng)
         return self.finish(inputs, self.last(self.drop(relu(self.hidden(inputs)), rng)))
 
     def drop(self, values: Tensor, rng: torch.Generator | None) -> Tensor:
-        """Return values of which some are left out, if there is an ``rng``."""
+        """Apply the configured dropout if there is an ``rng``."""
         return drop(values, self._config.dropout, rng)
 
     def finish(self, inputs: Tensor, outputs: Tensor) -> Tensor:
-        """Return what the outputs of the last layer and its inputs become, shape (..., D)."""
+        """Apply the residual connection and the output function, shape (..., D)."""
         if self._config.residual:
             outputs = outputs + inputs
         match self._config.output:
@@ -119,21 +103,21 @@ class Perceptron(Normalising, Learner):
 
 
 def draw_linear(num_in: int, num_out: int, rng: torch.Generator) -> nn.Linear:
-    """Return a layer with weights as PyTorch's own are drawn; ``rng`` is on the CPU."""
+    """Return a layer with the initial distribution of PyTorch; ``rng`` is on the CPU."""
     layer = nn.utils.skip_init(nn.Linear, num_in, num_out)
     draw_weights(layer, num_in, rng)
     return layer
 
 
 def draw_weights(module: nn.Module, num_in: int, rng: torch.Generator) -> None:
-    """Draw all parameters as PyTorch does, for units with so many inputs."""
+    """Draw all parameters from PyTorch's distribution for units with ``num_in`` inputs."""
     bound = 1 / math.sqrt(num_in)
     for parameter in module.parameters():
         nn.init.uniform_(parameter, -bound, bound, generator=rng)
 
 
 def set_to_zero(module: nn.Module) -> None:
-    """Let a module begin with zeros."""
+    """Set all parameters to zero."""
     for parameter in module.parameters():
         nn.init.zeros_(parameter)
 
@@ -141,13 +125,9 @@ def set_to_zero(module: nn.Module) -> None:
 def drop(
     values: Tensor, share: float, rng: torch.Generator | None, shape: torch.Size | None = None
 ) -> Tensor:
-    """Return values without a random share of them, the rest larger; without ``rng``, all.
+    """Apply dropout to a share of the values, if there is an ``rng``, on their device.
 
-    Args:
-        values: Of any shape.
-        share: Of what is left out.
-        rng: On the device of the values.
-        shape: Of what is drawn, which all values then share; by default, each draws for itself.
+    All values share a mask of the given ``shape``; by default, it is their own.
     """
     if rng is None or not share:
         return values
@@ -158,10 +138,8 @@ def drop(
 def find_log_scale(predict: Callable[[float], Tensor]) -> float:
     """Return the logarithm of a scale at which the mean entropy of predictions is half of log N.
 
-    Entropy falls as the scale grows, so that its logarithm is found by halving an interval.
-
-    Args:
-        predict: Of a scale: logarithms of probabilities, shape (Q, N).
+    Entropy falls as the scale grows, so that bisection finds it. ``predict`` returns logarithms of
+    probabilities at a scale, shape (Q, N).
     """
     low, high = -_LARGEST_LOG_SCALE, _LARGEST_LOG_SCALE
     middle = 0.0

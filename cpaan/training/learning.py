@@ -244,8 +244,8 @@ class LearningRun:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from the state of another run of the same learner, data, seed and settings."""
-        check_same_run(state, {"name": self.name, "data": self.data, "seed": self.seed})
-        check_same_settings(state["config"], self.config)
+        identity = {"name": self.name, "data": self.data, "seed": self.seed}
+        check_same_run(state, identity, self.config)
         if state["episode"] < self.num_episodes:
             check_resumable(state, self.device, self._workers)
         self.learner.load_state_dict(state["network"])
@@ -253,17 +253,15 @@ class LearningRun:
         self.episode = state["episode"]
 
 
-def check_same_run(state: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
-    """Raise a ValueError if a state is of another method, other data or another seed."""
+def check_same_run(
+    state: Mapping[str, Any], identity: Mapping[str, Any], config: Settings | None = None
+) -> None:
+    """Raise a ValueError if a state is of another method, data, seed or config."""
     for name, value in identity.items():
         if state[name] != value:
             raise ValueError(f"it has another {name}: {state[name]} and not {value}")
-
-
-def check_same_settings(before: Mapping[str, Any], config: Settings) -> None:
-    """Raise a ValueError if a state was trained with other settings."""
-    stored = config.with_overrides(before).to_dict()
-    for name, value in config.to_dict().items():
+    stored = config.with_overrides(state["config"]).to_dict() if config else {}
+    for name, value in (config.to_dict() if config else {}).items():
         if stored[name] != value:
             raise ValueError(f"it was trained with {name} = {stored[name]} and not {value}")
 

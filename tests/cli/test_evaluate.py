@@ -86,7 +86,7 @@ def test_the_table_is_printed_and_written(files, tmp_path, capsys):
     output, progress = capsys.readouterr()
     assert status == 0
     assert "12 base and 12 novel classes, 240 queries, 2 draws" in output
-    assert "copy            linear" in output
+    assert re.search(r"copy +linear", output)
     assert "Top-5 minus none, same head" in output
     assert "copy, seed 0: draws 1 to 2 of 2" in progress
     scores = pd.read_csv(tmp_path / "out" / "results.csv")
@@ -432,7 +432,7 @@ BAD_INPUTS = {
     "a setting of a method that is not evaluated": (
         None,
         ["--methods", "none,PN", "--set", "MN.dropout=0.5"],
-        "--set MN.NAME=VALUE is for a method that is not evaluated",
+        "MN is not one of none, PN",
     ),
     "a setting that a method has not": (
         None,
@@ -523,7 +523,7 @@ def test_a_failed_write_shows_the_results_all_the_same(files, monkeypatch, capsy
 
     assert evaluate(*files, "--methods", "none", "--out", "out") == 2
     output, errors = capsys.readouterr()
-    assert "none            centroid" in output
+    assert re.search(r"none +centroid", output)
     assert "results.csv: No space left on device" in errors
     assert not list(Path("out").iterdir())
 
@@ -549,7 +549,7 @@ def test_gans_are_trained_beside_controls_and_their_settings_kept(files, tmp_pat
 
     output, progress = capsys.readouterr()
     assert status == 0
-    assert "cDeLi-GAN       centroid" in output
+    assert re.search(r"cDeLi-GAN +centroid", output)
     assert "Diversity: mean distance of two synthetic examples" in output
     assert "cDeLi-GAN: episode 3 of 3, 0 s left" in progress
     content = json.loads(Path("out", "results.json").read_text())

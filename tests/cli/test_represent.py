@@ -37,15 +37,12 @@ def images(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:
-    """A folder in which features, an embedding and a compact table were made, once for all."""
+    """A folder in which features and an embedding were made, once for all."""
     folder = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as output:
         patch.chdir(folder)
         images = write_images(folder / "images")
         assert run(images, *QUICK_EMBEDDING) == 0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        assert run(images, "--compact") == 0
     (folder / "output.txt").write_text(output.getvalue())
     return folder
 
@@ -62,25 +59,21 @@ def run(images: Path, *options: str) -> int:
 
 
 def test_features_can_be_evaluated_at_once(images, capsys):
-    assert run(images) == 0
+    content = pictures()
+    content["n1", TRAIN, 0] = b"no image"
+    as_parquet(images, content)
+
+    assert run(images, "--max-bad", "0.1") == 0
 
     output, progress = capsys.readouterr()
+    assert "1 not decoded: image images_0.parquet row 39 (neither JPEG nor PNG)" in output
     assert "fitted to 21 images of 3 base classes" in output
     assert "a gap of" in output
     assert "Next: python -m cpaan evaluate --features out" in output
     assert "the backbone: step 2 of 2, 0 s left; loss " in progress
     only = ["--methods", "none", "--heads", "centroid", "--shots", "1"]
-    status = main(["evaluate", "--features", "out", *only, "--out", "scores"])
-    assert status == 0
+    assert main(["evaluate", "--features", "out", *only, "--out", "scores"]) == 0
     assert len(pd.read_csv("scores/results.csv")) > 0
-
-
-def test_the_size_is_that_of_the_images_unless_given(done):
-    about = read_about("out/features.parquet")
-
-    assert about is not None
-    assert about["job"]["image_size"] == 8
-    assert about["job"]["batch_size"] == 8
 
 
 def test_the_benchmarks_recipe(tmp_path, images):
@@ -94,72 +87,42 @@ def test_the_benchmarks_recipe(tmp_path, images):
         ]
     )
 
-    about = read_about("out/features.parquet")
+    job = read_about("out/features.parquet")["job"]
     assert status == 0
-    assert about is not None
-    assert about["job"]["schedule"] == "steps"
-    assert about["job"]["weight_decay"] == 1e-4
-    assert about["job"]["image_size"] == 16
+    assert (job["schedule"], job["weight_decay"], job["image_size"]) == ("steps", 1e-4, 16)
 
 
-def test_an_embedding_is_another_table(done):
-    raw, embedded = open_features("out"), open_features("out/pn")
+def test_an_embedded_table_is_written_beside(done):
+    raw, embedded = map(open_features, ("out", "out/pn"))
     assert embedded.class_names == raw.class_names
     assert len(embedded.labels) == len(raw.labels)
     assert embedded.fingerprint != raw.fingerprint
-    assert "prototypical" in (embedded.backbone or "")
+    assert "prototypical" in embedded.backbone
     assert Path("output.txt").read_text().count("a gap of") == 2
     assert Path("out/pn/split.json").exists()
+    job = read_about("out/features.parquet")["job"]
+    assert (job["image_size"], job["batch_size"]) == (8, 8)  # the size of the images themselves
 
 
-def test_features_that_are_there_can_be_embedded(done):
-    first = open_features("out/pn").fingerprint
-
+def test_existing_features_can_be_embedded(done):
     status = main(["represent", "--features", "out", "--out", "other", *QUICK_EMBEDDING])
 
     assert status == 0
-    assert open_features("other/pn").fingerprint == first
+    assert open_features("other/pn").fingerprint == open_features("out/pn").fingerprint
     about = read_about("other/pn/features.parquet")
-    assert about is not None
     assert about["made_from"]["made_from"]["fitted_images"] == 21
 
 
-def test_a_compact_table_is_written_beside(done):
-    full, compact = open_features("out"), open_features("out/compact")
-    assert compact.class_names == full.class_names
-    assert abs(compact.features - full.features).max() < abs(full.features).max() / 10
+def test_the_same_command_again_makes_only_what_is_missing(done, capsys):
+    first = open_features("out").fingerprint
 
-
-def test_the_same_command_again_does_nothing_twice(done, capsys):
     assert run(done, *QUICK_EMBEDDING) == 0
-
     progress = capsys.readouterr().err
     assert progress.count("is already there") == 2
     assert "step" not in progress
-
-
-def test_bad_images_are_named(tmp_path, images, capsys):
-    content = pictures()
-    content["n1", TRAIN, 0] = b"no image"
-    as_parquet(images, content)
-
-    assert run(images, "--max-bad", "0.1") == 0
-
-    assert "1 not decoded: image images_0.parquet row 39 (neither JPEG nor PNG)" in (
-        capsys.readouterr().out
-    )
-
-
-def test_a_class_that_cannot_be_fitted_is_named(images, capsys):
-    content = {
-        key: b"no image" if key[0] == "b3" and key[1] != TEST else data
-        for key, data in pictures().items()
-    }
-    as_parquet(images, content)
-
-    assert run(images, "--max-bad", "0.5") == 2
-
-    assert "none of the images to fit can be decoded of class b3" in capsys.readouterr().err
+    Path("out/features.parquet").unlink()
+    assert run(done) == 0
+    assert open_features("out").fingerprint == first
 
 
 @pytest.mark.parametrize(
@@ -169,10 +132,13 @@ def test_a_class_that_cannot_be_fitted_is_named(images, capsys):
         (["--holdout", "0.99"], "keeps 10: some must be kept and some fitted"),
         (["--set", "batchsize=3"], "unknown setting 'batchsize'"),
         (["--embed", "pn", "--embed-set", "loss=ce"], "unknown setting 'loss'"),
+        (["--embed", "pn"], "class b1, the smallest of 3, has 3 train rows"),
         (["--max-bad", "2"], "the share of bad images must be from 0 to 1, got 2.0"),
         (["--seed", "-1"], "seed must not be negative, got -1"),
         (["--split", "missing.json"], "no such file: missing.json"),
         (["--val-labels", "val.txt"], "val.txt is for a flat val folder"),
+        (["--workers", "99"], "too many"),
+        (["--images", "nowhere"], "no such file: nowhere"),
         (["--set", "learning_rate=1e30", "--set", "warmup=0"], "learning_rate is 1e+30"),
     ],
 )
@@ -186,37 +152,29 @@ def test_a_mistake_is_one_line(images, options, message, capsys):
     assert not Path("out/features.parquet").exists()
 
 
-def test_a_missing_folder_of_images(capsys):
-    assert main(["represent", "--images", "nowhere", "--out", "out"]) == 2
-
-    assert capsys.readouterr().err.strip().endswith("error: no such file: nowhere")
-
-
-def test_too_few_rows_for_the_embedding_are_named_before_the_work(images, capsys):
-    assert run(images, "--embed", "pn") == 2
-
-    assert "class b1, the smallest of 3, has 3 train rows" in capsys.readouterr().err
-    assert not Path("out").exists()
-
-
-def test_mended_mistakes_are_forgiven(images):
-    for mistake in (["--holdout", "0.01"], ["--max-bad", "2"], ["--workers", "99"]):
+def test_a_corrected_command_is_not_another_job(images, capsys):
+    """And a class that cannot be fitted is named."""
+    unreadable = {
+        key: b"no image" if key[0] == "b3" and key[1] != TEST else data
+        for key, data in pictures().items()
+    }
+    for mistake in (["--holdout", "0.01"], ["--max-bad", "2"]):
         assert run(images, *mistake) == 2
 
-    assert run(images) == 0
-
-
-def test_a_short_training_with_the_default_settings_does_not_diverge(images):
     assert main(["represent", "--images", str(images), "--out", "out", "--epochs", "2"]) == 0
+
+    as_parquet(images, unreadable)
+    assert run(images, "--max-bad", "0.5", "--out", "other") == 2
+    assert "none of the images to fit can be decoded of class b3" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--compact", "--epochs", "3"], "--epochs is for --images, not for --features"),
-        (["--compact", "--as-in-benchmark"], "--as-in-benchmark is for --images"),
-        (["--compact", "--embed-set", "num_queries=2"], "--embed-set is for --embed"),
-        ([], "--features needs --embed or --compact"),
+        (["--embed", "pn", "--epochs", "3"], "--epochs is for --images, not for --features"),
+        (["--embed", "pn", "--as-in-benchmark"], "--as-in-benchmark is for --images"),
+        (["--embed-set", "num_queries=2"], "--embed-set is for --embed"),
+        ([], "--features needs --embed"),
     ],
 )
 def test_options_that_would_do_nothing_are_refused(done, options, message, capsys):
@@ -225,23 +183,23 @@ def test_options_that_would_do_nothing_are_refused(done, options, message, capsy
     assert message in capsys.readouterr().err
 
 
-def test_features_of_others_are_not_replaced(images, capsys):
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("features.parquet", "precious", "out/features.parquet is there and would be replaced"),
+        ("about.json", "{}", "out/about.json is of something else"),
+        ("about.json", "hello", "out/about.json is of something else"),
+        ("about.json", "[1]", "out/about.json is of something else"),
+    ],
+)
+def test_files_of_others_are_not_replaced(images, file, content, message, capsys):
     Path("out").mkdir()
-    Path("out/features.parquet").write_bytes(b"precious")
+    Path("out", file).write_text(content)
 
     assert run(images) == 2
 
-    assert "out/features.parquet is there and would be replaced" in capsys.readouterr().err
-    assert Path("out/features.parquet").read_bytes() == b"precious"
-
-
-def test_a_compact_table_is_not_rounded_again_in_place(done, capsys):
-    before = Path("out/compact/features.parquet").read_bytes()
-
-    assert main(["represent", "--features", "out/compact", "--compact", "--out", "out"]) == 2
-
-    assert "out/compact is compact already" in capsys.readouterr().err
-    assert Path("out/compact/features.parquet").read_bytes() == before
+    assert message in capsys.readouterr().err
+    assert Path("out", file).read_text() == content
 
 
 @pytest.mark.parametrize("content", ["{}", "hello", "[1]"])

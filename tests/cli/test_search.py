@@ -135,7 +135,7 @@ def test_options_reach_the_study(capsys):
 )
 def test_bad_input_is_one_line(capsys, arguments, message):
     assert message in refused(capsys, search, *arguments)
-    assert not Path("results").exists()
+    assert not list(Path().rglob("config.json"))
 
 
 def test_a_study_of_another_machine_is_not_started_over(capsys):

@@ -22,16 +22,18 @@ def test_it_has_all_classes_and_all_rows():
         assert {len(table.rows_of(name, TEST)) for name in phase.base + phase.novel} == {50}
     assert table.features.shape == (33_800, 512)
     assert table.features.min() == 0
-
-
-def test_the_backbone_knows_base_classes_alone():
-    table, split = builtin_features()
-
     assert table.backbone_classes == {*split.validation.base, *split.test.base}
 
 
-def test_it_is_at_most_ten_megabytes():
-    assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 10_000_000
+def test_pandas_opens_it_and_it_is_small():
+    frame = pd.read_parquet(FOLDER / "features.parquet")
+    table, _ = builtin_features()
+
+    features = np.stack(frame["feature"])
+    np.testing.assert_array_equal(features, table.features)
+    assert len(np.unique(features)) == 204  # multiples of 0.05
+    assert frame["class"].tolist() == [table.class_names[label] for label in table.labels]
+    assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 12_000_000
 
 
 def test_it_says_where_it_comes_from():

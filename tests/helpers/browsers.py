@@ -10,16 +10,10 @@ from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 
-# Root has no sandbox. The others keep Chromium from asking for anything of its own.
+# Root has no sandbox. The others keep Chromium from sending requests of its own.
 _FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
 
 
@@ -59,14 +53,10 @@ class Browser:
 
     def requests(self) -> list[str]:
         """Return the addresses that were asked for since the last call."""
-        entries = [
-            json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")
-        ]
-        return [
-            entry["params"]["request"]["url"]
-            for entry in entries
-            if entry["method"] == "Network.requestWillBeSent"
-        ]
+        log = self.driver.get_log("performance")
+        entries = [json.loads(entry["message"])["message"] for entry in log]
+        sent = [each for each in entries if each["method"] == "Network.requestWillBeSent"]
+        return [each["params"]["request"]["url"] for each in sent]
 
 
 @contextmanager

@@ -60,6 +60,8 @@ def make_trials() -> pd.DataFrame:
                 "trial": trial,
                 "state": "complete" if len(curve) == 3 else "stopped early",
                 "score": curve[-1],
+                "novel_top5": curve[-1] - 1,
+                "all_top5": curve[-1] + 1,
                 "episodes": (5, 10, 20)[len(curve) - 1],
                 "seconds": 90.0,
                 "worker_seconds": 90.0,

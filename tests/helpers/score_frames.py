@@ -50,7 +50,5 @@ def claims_of(rows, **arguments) -> dict[str, Claim]:
     scores = frame_of(rows)
     methods = {name: name for name in scores["method"].unique()}
     arguments.setdefault("diversity", pd.DataFrame())
-    claims = judge_claims(
-        scores, methods=methods, head_of_paper=heads_by_paper(methods), **arguments
-    )
+    claims = judge_claims(scores, methods=methods, head_of=heads_by_paper(methods), **arguments)
     return {claim.name: claim for claim in claims}

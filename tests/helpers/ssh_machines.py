@@ -1,35 +1,33 @@
-"""Machines that one reaches by ssh, as far as one machine can be several.
+"""Several machines reached by ssh, simulated on one machine.
 
-Each has an address of the loopback network, and processes and a /tmp that no other sees; home
-folders are shared, as by NFS. Nothing outside of them is seen from within: whatever ends all
-processes of such a machine ends no others.
+Each has an address of the loopback network, its own process namespace and its own /tmp; the home
+folder is shared, as by NFS. Killing all processes of such a machine kills no others.
 """
 
 import os
-import pwd
 import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+from helpers.waiting import wait_for
 
 USER = "cpaan-test"
 _NEEDED = ("sshd", "ssh", "ssh-keygen", "rsync", "unshare", "useradd", "userdel", "runuser", "ss")
-_SPACES = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc"]
-_PATH = "/usr/local/bin:/usr/bin:/bin"  # as ssh has it for a user
-_SECONDS = 20.0
+_NAMESPACES = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc"]
+_PATH = "/usr/local/bin:/usr/bin:/bin"  # the PATH of a user who logs in by ssh
 
 
 def what_is_missing(*addresses: str) -> str | None:
-    """Return what this machine lacks to be several, at some addresses; None if it lacks nothing."""
+    """Return what this machine lacks to simulate machines at some addresses, or None."""
     if os.geteuid() != 0:
         return "root, who makes a user and starts ssh servers"
     if absent := [name for name in _NEEDED if shutil.which(name) is None]:
         return f"{', '.join(absent)} (Debian: apt-get install openssh-server rsync iproute2)"
-    if subprocess.run([*_SPACES, "true"], capture_output=True).returncode:
+    if subprocess.run([*_NAMESPACES, "true"], capture_output=True).returncode:
         return "the right to make namespaces (unshare)"
     for address in addresses:
         with socket.socket() as server:
@@ -44,10 +42,9 @@ def what_is_missing(*addresses: str) -> str | None:
 
 
 class Machine:
-    """One of them."""
+    """One simulated machine."""
 
     def __init__(self, address: str, folder: Path, host_key: Path) -> None:
-        self.address = address
         self._folder = folder / address
         (self._folder / "tmp").mkdir(parents=True)
         (self._folder / "tmp").chmod(0o1777)
@@ -58,18 +55,16 @@ class Machine:
         self._process: subprocess.Popen | None = None
 
     def start(self) -> None:
-        """Let it come up."""
+        """Start its ssh server."""
         sshd = f"exec {shutil.which('sshd')} -D -e -f {self._folder}/sshd_config"
-        command = [*_SPACES, "sh", "-c", f"mount --bind {self._folder}/tmp /tmp && {sshd}"]
-        with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
-        deadline = time.monotonic() + _SECONDS
-        while not any("listener" in command for command in self.commands().values()):
-            assert time.monotonic() < deadline, (self._folder / "log").read_text()
-            time.sleep(0.1)
+        command = [*_NAMESPACES, "sh", "-c", f"mount --bind {self._folder}/tmp /tmp && {sshd}"]
+        log = self._folder / "log"
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(command, stdout=output, stderr=output)
+        wait_for(lambda: "listener" in " ".join(self.commands().values()), 60, log.read_text)
 
     def kill(self) -> None:
-        """End all its processes at once, as of a machine that is taken away."""
+        """Kill all its processes at once."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -81,84 +76,61 @@ class Machine:
             return {}
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
         first = children.read_text().split()
-        return _in_namespace(os.readlink(f"/proc/{first[0]}/ns/pid")) if first else {}
-
-
-def _in_namespace(name: str) -> dict[int, str]:
-    found = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
+        namespace = os.readlink(f"/proc/{first[0]}/ns/pid") if first else None
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
             try:
-                if os.readlink(folder / "ns/pid") == name:
-                    line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
-                    found[int(folder.name)] = line
+                if os.readlink(folder / "ns/pid") == namespace:
+                    line = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
+                    found[int(folder.name)] = line.decode().strip()
             except OSError:
                 continue  # it has ended
-    return {pid: line for pid, line in found.items() if line}
+        return {pid: line for pid, line in found.items() if line}
 
 
 class Machines:
-    """Several, with a user who may come in by a key."""
+    """Several machines, and a user who logs in with a key."""
 
-    def __init__(self, folder: Path, addresses: list[str]) -> None:
-        self.home = folder / "home"
-        self.key = folder / "user_key"
-        host_key = folder / "host_key"
+    def __init__(self, folder: Path, addresses: tuple[str, ...]) -> None:
+        self.home, self.key, host_key = folder / "home", folder / "user_key", folder / "host_key"
         for key in (self.key, host_key):
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
-        # A locked account may not come in, and "*" is no password that anyone could give.
+        # sshd refuses a locked account; "*" is a password that nobody can give.
         make = ["useradd", "--home-dir", self.home, "--create-home", "--shell", "/bin/bash"]
         subprocess.run([*make, "--password", "*", USER], check=True, capture_output=True)
         (self.home / ".ssh").mkdir(mode=0o700)
         shutil.copy(f"{self.key}.pub", self.home / ".ssh" / "authorized_keys")
         self.own(self.home / ".ssh")
-        Path("/run/sshd").mkdir(exist_ok=True)  # a folder that sshd insists on
+        Path("/run/sshd").mkdir(exist_ok=True)  # sshd does not start without it
         self.each = [Machine(address, folder, host_key) for address in addresses]
 
-    def own(self, path: Path) -> None:
-        """Give a file or folder to the user."""
-        subprocess.run(["chown", "-R", f"{USER}:", path], check=True)
-
-    def own_folders(self, path: Path) -> None:
-        """Give a folder and those in it to the user, but no files: they may have other links."""
-        command = ["find", path, "-type", "d", "-exec", "chown", f"{USER}:", "{}", "+"]
+    def own(self, path: Path, *only: str) -> None:
+        """Give a folder and its contents to the user; ``-type d``: only the folders."""
+        command = ["find", path, *only, "-exec", "chown", f"{USER}:", "{}", "+"]
         subprocess.run(command, check=True)
 
-    def run(self, *command: str) -> str:
-        """Run a command as the user, on no machine in particular, and return what it prints."""
-        return subprocess.run(
+    def run(self, *command: str) -> None:
+        """Run a command as the user, outside the machines."""
+        subprocess.run(
             [shutil.which("runuser"), "-u", USER, "--", *command],
             check=True,
-            capture_output=True,
-            text=True,
             cwd=self.home,
             env={"HOME": str(self.home), "PATH": _PATH},
-        ).stdout
+        )
 
 
 @contextmanager
 def ssh_machines(*addresses: str) -> Iterator[Machines]:
-    """Start machines at some loopback addresses; at the end, nothing of them is left."""
-    folder = Path(tempfile.mkdtemp(prefix="cpaan-machines-", dir="/var/tmp"))
-    folder.chmod(0o755)  # the user goes through it
-    _remove_user()
-    try:
-        machines = Machines(folder, list(addresses))
-        try:
-            for machine in machines.each:
-                machine.start()
-            yield machines
-        finally:
-            for machine in machines.each:
-                machine.kill()
-    finally:
-        _remove_user()
-        shutil.rmtree(folder)
-
-
-def _remove_user() -> None:
-    try:
-        pwd.getpwnam(USER)
-    except KeyError:
-        return
-    subprocess.run(["userdel", "--force", USER], check=True, capture_output=True)
+    """Start machines at loopback addresses, and remove every trace of them at the end."""
+    remove_user = ["userdel", "--force", USER]
+    subprocess.run(remove_user, capture_output=True)  # of a test that was killed
+    with ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix="cpaan-machines-", dir="/var/tmp"))
+        stack.callback(shutil.rmtree, folder)
+        folder.chmod(0o755)  # the user's home is in it
+        stack.callback(subprocess.run, remove_user, capture_output=True)
+        machines = Machines(folder, addresses)
+        for machine in machines.each:
+            stack.callback(machine.kill)
+            machine.start()
+        yield machines

@@ -108,7 +108,7 @@ def test_an_embedding_is_trained_once_for_all_methods_that_share_its_file(gaussi
 
     of_embedding = [line for line in said if line.startswith("the embedding")]
     assert sum("episode 6 of 6" in line for line in of_embedding) == 1
-    assert of_embedding[1:] == ["the embedding: going on from episode 6"] * 2
+    assert of_embedding[1:] == ["the embedding: resuming from episode 6"] * 2
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "PN-seed0.pt",
         "c-GAN-PN-seed0.pt",

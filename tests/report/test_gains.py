@@ -1,152 +1,123 @@
-"""Parts of a gain, on scores whose differences one can take by hand."""
+"""Paired differences and parts of a gain, on scores whose differences one can take by hand."""
 
 import math
 
 import pandas as pd
 import pytest
 
-from cpaan.report.gains import PairedScores, compare, split_gain
+from cpaan.report.gains import PairedScores, split_gain
 
 T_95_ONE_DEGREE, T_95_TWO_DEGREES = 12.706205, 4.302653  # Student's t, from a printed table
+A, B = ("a", "x"), ("b", "x")
 
-Draws = list[list[float]]
 
-
-def scores_of(
-    rows: dict[tuple[str, str], Draws], *, column: str = "novel", shots: int = 1, seed: int = 0
-) -> pd.DataFrame:
-    """Top-5 by row and head, draw, and seed; top-1 is half of it."""
+def scores_of(rows: dict[tuple[str, str], list[list[float]]], shots: int = 1, seed: int = 0):
+    """Return top-5 on novel classes by row and head, draw, and seed."""
+    index = ["method", "head", "column", "shots", "draw", "seed", "top5"]
     return pd.DataFrame(
-        {
-            "method": method,
-            "head": head,
-            "column": column,
-            "shots": shots,
-            "draw": draw,
-            "seed": seed + number,
-            "top1": value / 2,
-            "top5": value,
-        }
-        for (method, head), draws in rows.items()
-        for draw, seeds in enumerate(draws)
-        for number, value in enumerate(seeds)
+        [
+            (*row, "novel", shots, draw, number, value)
+            for row, draws in rows.items()
+            for draw, seeds in enumerate(draws)
+            for number, value in enumerate(seeds, start=seed)
+        ],
+        columns=index,
     )
 
 
-def test_a_step_is_the_mean_of_differences_by_draw():
+def compare(scores, subject=A, other=B, shots=1, **options):
+    return PairedScores(scores).compare(subject, other, "novel", shots, **options)
+
+
+def test_a_difference_is_the_mean_of_differences_by_draw():
     # Means over seeds differ by 1, 2 and 3, whatever the draw.
+    old, new = ("old", "centroid"), ("new", "linear")
     scores = scores_of(
         {
-            ("new", "linear"): [[10.0, 12.0], [31.0, 33.0], [62.0, 64.0]],
-            ("old", "centroid"): [[10.0, 10.0], [30.0, 30.0], [60.0, 60.0]],
+            new: [[10.0, 12.0], [31.0, 33.0], [62.0, 64.0]],
+            old: [[10.0, 10.0], [30.0, 30.0], [60.0, 60.0]],
         }
     )
 
-    step = compare(scores, ("new", "linear"), ("old", "centroid"), "novel", 1)
+    gap = compare(scores, new, old)
 
-    assert step.difference == pytest.approx(2.0)
-    assert step.interval == pytest.approx(T_95_TWO_DEGREES * 1.0 / 3**0.5)
-    assert (step.start, step.end) == (("old", "centroid"), ("new", "linear"))
-    assert step.by_seed == pytest.approx((1.0, 3.0))
-    by_top1 = compare(scores, ("new", "linear"), ("old", "centroid"), "novel", 1, "top1")
-    assert by_top1.difference == pytest.approx(1.0)
+    assert gap.difference == pytest.approx(2.0)
+    assert gap.interval == pytest.approx(T_95_TWO_DEGREES * 1.0 / 3**0.5)
+    assert (gap.low, gap.high) == pytest.approx((2 - gap.interval, 2 + gap.interval))
+    assert (gap.start, gap.end, gap.label) == (old, new, "new")
+    assert gap.by_seed == pytest.approx((1.0, 3.0))
 
 
-def test_an_untrained_row_stands_beside_each_seed_of_a_trained_one():
-    scores = scores_of(
-        {("GAN", "linear"): [[11.0, 14.0], [21.0, 24.0]], ("none", "linear"): [[10.0], [20.0]]}
-    )
+def test_an_untrained_row_is_compared_with_each_seed_of_a_trained_one():
+    scores = scores_of({A: [[11.0, 14.0], [21.0, 24.0]], B: [[10.0], [20.0]]})
 
-    forth = compare(scores, ("GAN", "linear"), ("none", "linear"), "novel", 1)
-    back = compare(scores, ("none", "linear"), ("GAN", "linear"), "novel", 1)
-
-    assert forth.by_seed == pytest.approx((1.0, 4.0))
-    assert back.by_seed == pytest.approx((-1.0, -4.0))
+    assert compare(scores).by_seed == pytest.approx((1.0, 4.0))
+    assert compare(scores, B, A).by_seed == pytest.approx((-1.0, -4.0))
 
 
 def test_of_two_trained_rows_only_common_seeds_are_compared():
     scores = pd.concat(
-        [
-            scores_of({("a", "linear"): [[10.0, 20.0]]}, seed=0),
-            scores_of({("b", "linear"): [[17.0, 99.0]]}, seed=1),
-        ]
+        [scores_of({A: [[10.0, 20.0]]}, seed=0), scores_of({B: [[17.0, 99.0]]}, seed=1)]
     )
 
-    assert compare(scores, ("a", "linear"), ("b", "linear"), "novel", 1).by_seed == (3.0,)
+    assert compare(scores).by_seed == (3.0,)
+    assert compare(scores).difference == 15.0 - 58.0
+    assert compare(scores, same_seeds=True).difference == 15.0 - 17.0
 
 
 def test_several_shots_are_compared_by_their_mean():
     scores = pd.concat(
         [
-            scores_of({("a", "x"): [[5.0], [6.0]], ("b", "x"): [[1.0], [1.0]]}, shots=1),
-            scores_of({("a", "x"): [[2.0], [1.0]], ("b", "x"): [[1.0], [1.0]]}, shots=5),
+            scores_of({A: [[5.0], [6.0]], B: [[1.0], [1.0]]}, shots=1),
+            scores_of({A: [[2.0], [1.0]], B: [[1.0], [1.0]]}, shots=5),
         ]
     )
 
-    # By draw: (4 + 1) / 2 and (5 + 0) / 2, so that nothing is left of the spread.
-    step = compare(scores, ("a", "x"), ("b", "x"), "novel", [1, 5])
+    # By draw (4 + 1) / 2 and (5 + 0) / 2, so that nothing is left of the spread.
+    gap = compare(scores, shots=[1, 5])
 
-    assert step.difference == pytest.approx(2.5)
-    assert step.interval == pytest.approx(0.0, abs=1e-9)
-
-
-def test_a_single_draw_has_a_difference_but_no_interval():
-    scores = scores_of({("a", "x"): [[5.0]], ("b", "x"): [[1.0]]})
-
-    step = compare(scores, ("a", "x"), ("b", "x"), "novel", 1)
-
-    assert step.difference == 4.0
-    assert math.isnan(step.interval)
+    assert (gap.difference, gap.interval) == pytest.approx((2.5, 0.0))
 
 
-def test_one_picked_out_of_several_has_a_wider_interval():
-    scores = scores_of({("a", "x"): [[1.0], [3.0]], ("b", "x"): [[0.0], [0.0]]})
-    paired = PairedScores.of(scores)
+def test_a_single_draw_has_no_interval_and_one_picked_out_of_several_has_a_wider_one():
+    scores = scores_of({A: [[1.0], [3.0]], B: [[0.0], [0.0]]})
 
-    alone = paired.compare(("a", "x"), ("b", "x"), "novel", 1)
-    picked = paired.compare(("a", "x"), ("b", "x"), "novel", 1, num_comparisons=5)
-
+    assert math.isnan(compare(scores[scores["draw"] == 0]).interval)
     # One degree of freedom: 12.7 leaves 5 % outside, 63.7 leaves 1 %.
-    assert alone.interval == pytest.approx(T_95_ONE_DEGREE)
-    assert picked.interval == pytest.approx(63.656741)
-    assert alone.difference == picked.difference == 2.0
+    assert compare(scores).interval == pytest.approx(T_95_ONE_DEGREE)
+    assert compare(scores, num_comparisons=5).interval == pytest.approx(63.656741)
 
 
 @pytest.mark.parametrize(
-    ("subject", "column", "shots", "message"),
+    ("gap", "text"),
     [
-        (("a", "linear"), "novel", 1, "no scores of a with the head linear"),
-        (("c", "x"), "novel", 1, "no scores of c with the head x"),
-        (("a", "x"), "all", 1, "a with the head x has no all at K = 1"),
-        (("a", "x"), "novel", [1, 2], "a with the head x has no novel at K = 2"),
+        (compare(scores_of({A: [[-1.0], [-1.0]], B: [[1.0], [1.0]]})), "−2.00 ± 0.00"),
+        (compare(scores_of({A: [[-1e-9]], B: [[0.0]]})), "+0.00"),
     ],
 )
-def test_what_has_no_scores_is_refused(subject, column, shots, message):
-    scores = scores_of({("a", "x"): [[5.0]], ("b", "x"): [[1.0]]})
+def test_a_difference_has_a_sign_that_is_read_aloud(gap, text):
+    assert gap.text() == text
 
+
+@pytest.mark.parametrize(
+    ("draws", "shots", "message"),
+    [
+        ({B: [[1.0]]}, 1, "no scores of a with the head x for novel at K = 1"),
+        ({A: [[5.0]], B: [[1.0]]}, [1, 2], "no scores of a with the head x for novel at K = 2"),
+        ({A: [[5], [6], [7]], B: [[1], [2]]}, 1, "a has 3 draws and b 2: draw 2 is not in both"),
+        ({A: [[5.0, 6.0], [7.0]], B: [[1.0], [2.0]]}, 1, "a with the head x lacks draws of some"),
+    ],
+)
+def test_rows_that_cannot_be_paired_are_refused(draws, shots, message):
     with pytest.raises(ValueError, match=message):
-        compare(scores, subject, ("b", "x"), column, shots)
-
-
-def test_draws_that_only_one_of_two_rows_has_are_refused():
-    scores = scores_of({("a", "x"): [[5.0], [6.0], [7.0]], ("b", "x"): [[1.0], [2.0]]})
-
-    with pytest.raises(ValueError, match="a has 3 draws and b 2: draw 2 is not in both"):
-        compare(scores, ("a", "x"), ("b", "x"), "novel", 1)
-
-
-def test_a_seed_that_lacks_a_draw_is_refused():
-    scores = scores_of({("a", "x"): [[5.0, 6.0], [7.0]], ("b", "x"): [[1.0], [2.0]]})
-
-    with pytest.raises(ValueError, match="a with the head x lacks draws of some seeds"):
-        compare(scores, ("a", "x"), ("b", "x"), "novel", 1)
+        compare(scores_of(draws), shots=shots)
 
 
 def test_two_scores_for_one_draw_and_seed_are_refused():
-    scores = scores_of({("a", "x"): [[5.0]], ("b", "x"): [[1.0]]})
+    scores = scores_of({A: [[5.0]], B: [[1.0]]})
 
-    with pytest.raises(ValueError, match="two scores for a, x, novel, 1, 0, 0"):
-        compare(pd.concat([scores, scores]), ("a", "x"), ("b", "x"), "novel", 1)
+    with pytest.raises(ValueError, match="duplicate"):
+        PairedScores(pd.concat([scores, scores]))
 
 
 # No augmentation 40; the embedding adds 2, the cosine head 3, the GAN 4; copying adds 5 there.
@@ -162,7 +133,7 @@ GAIN = scores_of(
 )
 
 
-def split_of(scores: pd.DataFrame = GAIN, **changes):
+def split_of(**changes):
     arguments = {
         "title": "cCov-GAN on PN",
         "augmented": "cCov-GAN-PN",
@@ -170,72 +141,49 @@ def split_of(scores: pd.DataFrame = GAIN, **changes):
         "embedded": "PN",
         "head": "cosine",
         "paper_head": "centroid",
-        "controls": ["copy-PN"],
+        "controls": ["PN", "copy-PN"],
     }
-    return split_gain(scores, **{**arguments, **changes})
+    return split_gain(GAIN, **{**arguments, **changes})
 
 
-def test_a_gain_is_split_into_representation_head_and_augmentation():
+def test_a_gain_is_split_into_parts_that_add_up():
     split = split_of()
 
-    assert (split.title, split.column, split.shots) == ("cCov-GAN on PN", "novel", 1)
     assert split.start == pytest.approx(40.0)
     assert [step.label for step in split.steps] == ["representation", "head", "augmentation"]
     assert [step.difference for step in split.steps] == pytest.approx([2.0, 3.0, 4.0])
-    # 1.5 and 2.5 by draw; the augmentation gives 4 in both draws.
-    intervals = [step.interval for step in split.steps]
-    assert intervals[0] == pytest.approx(T_95_ONE_DEGREE * 0.5)
-    assert intervals[2] == pytest.approx(0.0, abs=1e-9)
-    assert split.steps[-1].by_seed == pytest.approx((3.0, 5.0))
-    assert (split.total.start, split.total.end) == (("none", "centroid"), ("cCov-GAN-PN", "cosine"))
     assert split.total.difference == pytest.approx(9.0)
-
-
-def test_each_step_starts_where_the_one_before_it_ended():
-    split = split_of()
-
+    # Each step starts where the one before it ended.
     ends = [split.total.start, *(step.end for step in split.steps)]
     assert [step.start for step in split.steps] == ends[:-1]
-    assert ends[-1] == split.total.end
-    assert sum(step.difference for step in split.steps) == pytest.approx(split.total.difference)
+    assert ends[-1] == split.total.end == ("cCov-GAN-PN", "cosine")
+    # 1.5 and 2.5 by draw; the augmentation gives 4 in both draws.
+    assert split.steps[0].interval == pytest.approx(T_95_ONE_DEGREE * 0.5)
+    assert split.steps[2].interval == pytest.approx(0.0, abs=1e-9)
+    assert split.steps[2].by_seed == pytest.approx((3.0, 5.0))
 
 
 def test_controls_start_where_the_augmentation_starts():
-    (control,) = split_of().beside
+    (control,) = split_of().beside  # no augmentation is not a control of itself
 
-    assert (control.label, control.start, control.end) == (
-        "copy-PN",
-        ("PN", "cosine"),
-        ("copy-PN", "cosine"),
-    )
+    assert (control.start, control.end) == (("PN", "cosine"), ("copy-PN", "cosine"))
     assert control.difference == pytest.approx(5.0)
+    assert split_of(embedded=None).beside[-1].start == ("none", "cosine")
 
 
-def test_no_augmentation_is_no_control_of_itself():
-    assert [step.label for step in split_of(controls=["PN", "copy-PN"]).beside] == ["copy-PN"]
+@pytest.mark.parametrize(
+    ("changes", "steps"),
+    [
+        ({"embedded": None}, {"head": 3.0, "augmentation": 6.0}),
+        ({"embedded": None, "paper_head": "cosine"}, {"augmentation": 6.0}),
+    ],
+)
+def test_a_step_that_changes_nothing_is_left_out(changes, steps):
+    found = {step.label: step.difference for step in split_of(**changes).steps}
+
+    assert found == pytest.approx(steps)
 
 
-def test_without_an_embedding_there_is_no_step_of_the_representation():
-    split = split_of(embedded=None)
-
-    assert [step.label for step in split.steps] == ["head", "augmentation"]
-    assert [step.difference for step in split.steps] == pytest.approx([3.0, 6.0])
-    assert split.beside[0].start == ("none", "cosine")
-
-
-def test_with_the_paper_s_head_there_is_no_step_of_the_head():
-    split = split_of(paper_head="cosine", embedded=None)
-
-    assert [step.label for step in split.steps] == ["augmentation"]
-    assert split.start == pytest.approx(43.0)
-
-
-def test_all_rows_that_are_missing_are_named_at_once():
-    with pytest.raises(
-        ValueError, match="no scores of cCov-GAN-PN with the head knn, mean-shift with the head knn"
-    ):
-        split_of(
-            pd.concat([GAIN, scores_of({("PN", "knn"): [[1.0], [2.0]]})]),
-            head="knn",
-            controls=["mean-shift"],
-        )
+def test_a_row_without_scores_is_named():
+    with pytest.raises(ValueError, match="no scores of PN with the head knn"):
+        split_of(head="knn")

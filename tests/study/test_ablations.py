@@ -1,7 +1,7 @@
 """Rows beside the table: one choice made otherwise at a time."""
 
 from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
-from cpaan.report.claims.neighbours import NEIGHBOURS
+from cpaan.report.claims.mechanisms import NEIGHBOURS
 from cpaan.study.ablations import IDEAS, ablations_of_best, ablations_of_table
 from cpaan.study.report_rows import MeasuredRow
 from helpers.studies import best_row

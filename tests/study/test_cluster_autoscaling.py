@@ -1,6 +1,5 @@
-"""Trials wait for machines that do not exist yet; they come, and go when there is nothing to do."""
+"""Trials wait until the autoscaler has started machines for them; idle machines are stopped."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -16,12 +15,12 @@ from helpers.studies import STUDY_SETTINGS
 
 ROOT = Path(__file__).parents[2]
 SPACES = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "--net"]
-HEAD = "ray.head.default"  # the provider knows no other name
+HEAD = "ray.head.default"  # the only name that the provider knows
 HEAD_ID = "fffffffffffffffffffffffffffffffffffffffffffffffffff00000"
 
 pytestmark = pytest.mark.cluster
 
-# Two machines of one core, started by Ray's own provider for tests: processes of this machine.
+# Ray's own provider for tests starts two machines of one core as processes of this machine.
 CLUSTER = {
     "cluster_name": "autoscaling",
     "max_workers": 2,
@@ -70,16 +69,13 @@ WATCHING = """
 """
 
 
-def test_machines_come_for_trials_and_go_after_them(tmp_path, study_features):
-    if shutil.which("unshare") is None or shutil.which("ip") is None:
-        pytest.skip("missing here: unshare or ip (Debian: apt-get install util-linux iproute2)")
-    tried = subprocess.run([*SPACES, "true"], capture_output=True)
-    if tried.returncode:
-        pytest.skip(f"namespaces of its own cannot be had here: {tried.stderr.decode().strip()}")
+def test_machines_are_started_for_trials_and_stopped_after_them(tmp_path, study_features):
+    tools = shutil.which("unshare") and shutil.which("ip")
+    if not tools or subprocess.run([*SPACES, "true"]).returncode:
+        pytest.skip("missing here: ip, unshare (Debian: util-linux iproute2) or the right to it")
     (tmp_path / "ray").mkdir()
     (tmp_path / "cluster.yaml").write_text(yaml.safe_dump(CLUSTER))
     (tmp_path / "watching.py").write_text(textwrap.dedent(WATCHING))
-    nodes = [{"count": 2, "CPU": 1}]
     ray = f"{sys.executable} -m ray.scripts.scripts"
     search = f"{sys.executable} {ROOT / 'tune' / 'search.py'} --address 127.0.0.1:6379"
     small = f"--study one --trials 2 --episodes 12 --features {study_features} "
@@ -95,7 +91,7 @@ def test_machines_come_for_trials_and_go_after_them(tmp_path, study_features):
           --disable-usage-stats --autoscaling-config=cluster.yaml
         {sys.executable} watching.py nodes.txt &
         while ! test -s nodes.txt; do sleep 0.2; done
-        CPAAN_NODES='{json.dumps(nodes)}' {search} {small}
+        CPAAN_NODES='[{{"count": 2, "CPU": 1}}]' {search} {small}
         for i in $(seq 60); do
           tail -n 1 nodes.txt | grep -qx 0 && exit 0
           sleep 0.5
@@ -103,13 +99,9 @@ def test_machines_come_for_trials_and_go_after_them(tmp_path, study_features):
         exit 3
         """
     )
+    command = [*SPACES, "bash", str(tmp_path / "run.sh")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "disabled"}
-    done = subprocess.run(
-        [*SPACES, "bash", str(tmp_path / "run.sh")],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
 
     assert done.returncode == 0, done.stdout + done.stderr
     counts = [int(line) for line in (tmp_path / "nodes.txt").read_text().split()]

@@ -101,7 +101,7 @@ def test_the_job_runs_the_same_arguments_with_the_uploaded_files(tmp_path, monke
     ],
 )
 def test_bad_input_is_refused_before_submission(job, capsys, command, arguments, said, monkeypatch):
-    client = SimpleNamespace(list_jobs=list)  # has no method to submit a job
+    client = SimpleNamespace(list_jobs=list, submit_job=None)  # which cannot submit
     monkeypatch.setattr(ClusterJob, "connect", lambda job: nullcontext(client))
     Path("results/mine").mkdir(parents=True)
     Path("results/mine/config.json").touch()

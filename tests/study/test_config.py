@@ -118,7 +118,7 @@ def test_changed_data_are_refused(reference, tmp_path):
 
     with pytest.raises(
         ValueError,
-        match=f"features.parquet changed: their fingerprint is {other.fingerprint} and not "
+        match=f"features.parquet changed: the fingerprint is {other.fingerprint} and not "
         f"{reference.fingerprint}",
     ):
         reference.open()

@@ -8,18 +8,19 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import ray
 import torch
-from cpaan.study.folder import Study, read_study
 from ray.cluster_utils import Cluster
 from ray.util import placement_group_table
 
 from cpaan.study.job import run_job
-from cpaan.study.searcher import open_study, settled_of
+from cpaan.study.searcher import open_trials, resolved_of
+from cpaan.study.study import Study, read_study
 from helpers.studies import STUDY_SETTINGS
 from helpers.waiting import Found, wait_for
 
@@ -113,10 +114,10 @@ def raylets_of(cluster: Cluster) -> set[int]:
 
 def undisturbed(study: Study) -> list[tuple[float, float]]:
     """Train the only trial in this process, without Ray; return the scores of its curve."""
-    trial = open_study(study.folder / "optuna.db").trials[0]
-    job = study.job(trial.number, settled_of(trial, study.config), study.config.seed)
-    eval_steps = study.config.eval_steps(study.training.num_episodes)
-    plain = type(job)(**{**vars(job), "eval_steps": eval_steps, "path": "plain.pt"})
+    (row,) = study.rows
+    trial = open_trials(study, row).trials[0]
+    job = study.job(row, trial.number, resolved_of(trial, row.method), row.config.seed)
+    plain = replace(job, eval_steps=row.config.eval_steps(row.num_episodes), path="plain.pt")
     *_, last = run_job(plain, torch.device("cpu"))
     return [(entry.novel_top5, entry.all_top5) for entry in last.curve]
 

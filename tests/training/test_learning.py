@@ -4,46 +4,20 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cpaan.core.files import pack_state, unpack_state
-from cpaan.core.randomness import new_rng
 from cpaan.protocol.tasks import BaseSet
 from cpaan.training.learning import (
     EpisodeRngs,
-    Learner,
     LearningRun,
     LearningSettings,
     NothingToLearn,
     TrainingDivergedError,
 )
-from cpaan.training.workers import ALONE, Workers
+from cpaan.training.workers import Workers
+from helpers.learners import BASE, Plane, direction, new_run, weights
 from helpers.runs import threads
-
-BASE = BaseSet(torch.tensor([[0.0], [1.0]]), torch.tensor([1, 1]))
-PLAIN = LearningSettings(num_episodes=12, optimiser="sgd", schedule="thirds", learning_rate=0.1)
-
-
-def direction(seed: int, episode: int) -> Tensor:
-    """What the loss of an episode rises along."""
-    return torch.randn(2, generator=new_rng(seed, 2, episode))
-
-
-class Plane(Learner):
-    """Its loss is a product with a random direction, which is its gradient."""
-
-    TERMS = ("slope", "drawn")
-
-    def __init__(self, scale: float = 1.0) -> None:
-        super().__init__()
-        self.matrix = nn.Parameter(torch.tensor([[2.0]]))
-        self.vector = nn.Parameter(torch.tensor([3.0]))
-        self.scale = scale
-
-    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
-        drawn = torch.randn(2, generator=rngs.cpu)
-        loss = self.scale * (drawn[0] * self.matrix.sum() + drawn[1] * self.vector.sum())
-        return [loss, drawn[0]]
 
 
 class Breaking(Plane):
@@ -64,23 +38,6 @@ class Choosy(Plane):
         drawn = torch.randn(2, generator=rngs.cpu)
         loss = drawn[0] * self.matrix.sum()
         return [loss + drawn[1] * self.vector.sum() if drawn[1] > 0 else loss, drawn[0]]
-
-
-def new_run(
-    learner: Learner | None = None,
-    *,
-    name: str = "plane",
-    base: BaseSet = BASE,
-    seed: int = 7,
-    workers: Workers = ALONE,
-    **settings: object,
-) -> LearningRun:
-    config = PLAIN.with_overrides(settings)
-    return LearningRun(name, learner or Plane(), base, config, seed, workers)
-
-
-def weights(run: LearningRun) -> Tensor:
-    return torch.cat([each.detach().flatten() for each in run.learner.parameters()])
 
 
 def test_a_cosine_falls_from_the_learning_rate_to_zero():
@@ -169,7 +126,7 @@ def test_infinite_weights_are_named_and_not_kept():
 
 
 @pytest.mark.parametrize("optimiser", ["adam", "sgd"])
-def test_going_on_equals_never_having_stopped(optimiser):
+def test_a_resumed_run_equals_one_that_never_stopped(optimiser):
     unbroken, stopped, resumed = (new_run(optimiser=optimiser) for _ in range(3))
     unbroken.advance(9)
     stopped.advance(4)

@@ -1,17 +1,7 @@
-"""What the paper claims and what was found, claim by claim; and where a row stands among all."""
+"""The paper's claims and the verdicts of our measurements; and where our rows stand among all."""
 
 from cpaan.report.claims.judge import judge_claims
-from cpaan.report.claims.reasons import reasons_behind
-from cpaan.report.claims.standing import Ahead, Place, standing
-from cpaan.report.claims.verdict import RULE, Claim, Verdict
+from cpaan.report.claims.standing import Standing, reasons_behind, standing
+from cpaan.report.claims.verdict import RULE, Claim
 
-__all__ = [
-    "RULE",
-    "Ahead",
-    "Claim",
-    "Place",
-    "Verdict",
-    "judge_claims",
-    "reasons_behind",
-    "standing",
-]
+__all__ = ["RULE", "Claim", "Standing", "judge_claims", "reasons_behind", "standing"]

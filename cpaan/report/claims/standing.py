@@ -1,22 +1,28 @@
-"""Where ours stand among all rows, and who is before them."""
+"""Where our rows stand among all, which rows are ahead of them, and why."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
 from cpaan.methods.registry import ROWS
-from cpaan.methods.table_row import COSINE_FEATURES
-from cpaan.report.gains import PairedScores, Step
+from cpaan.methods.table_row import COSINE_FEATURES, IN_PN
+from cpaan.report.claims.verdict import MARGIN
+from cpaan.report.gains import PairedDifference, PairedScores
 from cpaan.report.tables import TITLES
 
+WITHOUT_ADVERSARY = "without the adversary"
+"""The label of an ablation."""
+_COPY = "copy"
 _CONTROLS = {
     "none": "no augmentation at all",
-    "copy": "a control that copies related base examples",
+    _COPY: "a control that copies related base examples",
     "mean-shift": "a control that moves related base examples onto the mean of the shots",
     "half-mean-shift": "a control that moves related base examples half of the way to the shots",
 }
-GROUPS = {
+_GROUPS = {
+    "Control": "a control that trains no generator",
     "Baseline": "a baseline that synthesises nothing",
     "FH": "an earlier augmentation",
     "P-FH": "an earlier augmentation",
@@ -25,7 +31,6 @@ GROUPS = {
     "CP-AAN+": "a row of ours with other settings",
     "Later": "a method that came after the paper",
 }
-"""What rows of a group are, in words."""
 
 
 @dataclass(frozen=True)
@@ -33,21 +38,20 @@ class Ahead:
     """A row with a higher mean than ours."""
 
     row: str
-    head: str
     what: str
-    """What kind of row it is, in words."""
-    step: Step
-    """It minus ours, paired by draw."""
+    """The kind of row, in words."""
+    step: PairedDifference
+    """It minus ours."""
 
     @property
     def is_sure(self) -> bool:
         """Whether the whole interval is above zero."""
-        return self.step.difference - self.step.interval > 0
+        return self.step.low > 0
 
 
 @dataclass(frozen=True)
-class Place:
-    """The place of the best of ours in one column of the paper's table."""
+class Standing:
+    """The rank of the best of our rows in one column of the paper's table."""
 
     column: str
     shots: int
@@ -59,7 +63,7 @@ class Place:
     """From 1 for the highest mean."""
     num_rows: int
     ahead: tuple[Ahead, ...]
-    """Who is before it, the first of all first."""
+    """Rows with a higher mean, the highest first."""
 
     @property
     def is_first_or_second(self) -> bool:
@@ -72,61 +76,128 @@ def standing(
     head_of: Mapping[str, str],
     methods: Mapping[str, str],
     subjects: Sequence[str],
-    metric: str = "top5",
-) -> list[Place]:
-    """Return the place of the best of some rows among all, for LSL and GLSL by shots.
+) -> list[Standing]:
+    """Rank the best of some rows among all, for LSL and GLSL by shots.
 
     Args:
-        scores: A line for each method (name of a row), head, column, shots, draw and seed.
+        scores: Scores by method (name of a row), head, column, shots, draw and seed.
         head_of: The head of each row.
-        methods: Of whom each row is, by `registry.ROWS`: all rows that are ranked, so leave
-            out those of ablations.
-        subjects: Names of our rows, the best of which counts in each column.
-        metric: "top5" or "top1".
-
-    Raises:
-        ValueError: If a row has no scores with its head, a subject is none of the rows, or rows
-            have not the same draws.
+        methods: The method of each row that is ranked; rows of ablations should not be.
+        subjects: Names of our rows. The best of them counts in each column.
     """
-    strangers = [name for name in subjects if name not in methods]
-    if strangers or not subjects:
+    if not subjects or not methods.keys() >= set(subjects):
         raise ValueError(
             f"subjects should be among the rows {', '.join(methods)}, got {', '.join(subjects)!r}"
         )
-    paired = PairedScores.of(scores[scores["method"].isin(set(methods))], metric)
+    paired = PairedScores(scores)
     rows = [(name, head_of[name]) for name in methods]
-    paired.check(rows)
-    shots = sorted(int(k) for k in scores["shots"].unique())
-    places = []
-    for column, k in [(column, k) for column in TITLES for k in shots]:
-        # Rounded, or the last bit of a mean would decide between equal ones.
+    found = []
+    for column, k in [(column, k) for column in TITLES for k in paired.shots]:
+        # Rounded, so that the last bit of a mean does not decide between equal ones.
         means = {row: round(paired.mean(row, column, k), 9) for row in rows}
         best = max((row for row in rows if row[0] in subjects), key=lambda row: means[row])
         before = sorted((r for r in rows if means[r] > means[best]), key=lambda row: -means[row])
-        places.append(
-            Place(
-                column=column,
-                shots=k,
-                row=best[0],
-                head=best[1],
-                accuracy=means[best],
-                rank=1 + len(before),
-                num_rows=len(rows),
-                ahead=tuple(
-                    Ahead(*row, _what(methods[row[0]]), paired.compare(row, best, column, k))
-                    for row in before
-                ),
-            )
+        ahead = tuple(
+            Ahead(row[0], _kind(methods[row[0]]), paired.compare(row, best, column, k))
+            for row in before
         )
-    return places
+        found.append(Standing(column, k, *best, means[best], 1 + len(ahead), len(rows), ahead))
+    return found
 
 
-def _what(method: str) -> str:
-    """Return what kind of row it is, in words."""
+def _kind(method: str) -> str:
+    """Return the kind of a row, in words."""
     row = ROWS[method]
-    text = _CONTROLS.get(method.removesuffix("-PN"), GROUPS.get(row.group, row.group))
+    text = _CONTROLS.get(method.removesuffix(IN_PN), _GROUPS.get(row.group, row.group))
     if row.is_embedded:
         text += f", in the embedding of {row.representation}"
     if row.features == COSINE_FEATURES:
         text += ", on features of a backbone that was trained with a cosine classifier"
     return text
+
+
+def reasons_behind(
+    scores: pd.DataFrame,
+    places: Sequence[Standing],
+    methods: Mapping[str, str],
+    head_of: Mapping[str, str],
+    ablations: Sequence[Mapping[str, str]] = (),
+) -> list[str]:
+    """Say why our rows are not first or second, as far as a report's own rows tell.
+
+    See `standing` and `cpaan.report.claims.judge_claims` for the arguments.
+    """
+    behind = [place for place in places if not place.is_first_or_second]
+    if not behind:
+        return []
+    first = [_GROUPS[ROWS[methods[place.ahead[0].row]].group] for place in behind]
+    kinds = ", ".join(f"{kind} in {count}" for kind, count in Counter(first).most_common())
+    paired = PairedScores(scores[scores["shots"] == scores["shots"].min()])
+    return [
+        f"Who is first in the {len(behind)} columns where ours are not first or second: {kinds}.",
+        *_over_copies(paired, dict.fromkeys(place.row for place in behind), methods, head_of),
+        *_without_adversary(paired, head_of, ablations),
+    ]
+
+
+def _over_copies(
+    paired: PairedScores,
+    rows: Iterable[str],
+    methods: Mapping[str, str],
+    head_of: Mapping[str, str],
+) -> list[str]:
+    """Say what our rows add to copies of base examples, in the same space, under the same head."""
+    parts, gaps = [], []
+    for row in rows:
+        copy, head = _COPY + IN_PN * methods[row].endswith(IN_PN), head_of[row]
+        if (copy, head) in paired.rows:
+            found = _gaps(paired, row, copy, head)
+            gaps += found
+            parts.append(f"{row} {_listed(found)} over {copy} ({head})")
+    if not gaps:
+        return []
+    if all(gap.low > 0 for gap in gaps):
+        meaning = "So ours gain over copies of related base examples, and others gain more."
+    elif any(gap.low > 0 for gap in gaps):
+        meaning = "So ours gain over copies of related base examples in part."
+    else:
+        meaning = (
+            "What ours learn to change about related base examples gains nothing over leaving "
+            "them as they are."
+        )
+    columns = " and ".join(TITLES.values())
+    shots = paired.shots[0]
+    return [f"Under the same head, in {columns} at K = {shots}: {'; '.join(parts)}. {meaning}"]
+
+
+def _without_adversary(
+    paired: PairedScores, head_of: Mapping[str, str], ablations: Sequence[Mapping[str, str]]
+) -> list[str]:
+    """Say what the adversarial term does."""
+    lines = []
+    for each in ablations:
+        whole, name, head = each["of"], each["name"], head_of.get(each["of"], "")
+        if each["label"] != WITHOUT_ADVERSARY or not {(whole, head), (name, head)} <= paired.rows:
+            continue
+        gaps = _gaps(paired, name, whole, head)
+        text = f"{whole} without its adversary is {_listed(gaps)} against {whole} ({head})"
+        if all(abs(gap.difference) + gap.interval < MARGIN for gap in gaps):
+            text += (
+                f": less than {MARGIN} points either way. That synthetic examples pass for real "
+                "ones is not what helps a classifier"
+            )
+        lines.append(f"{text}.")
+    return lines
+
+
+def _gaps(paired: PairedScores, end: str, start: str, head: str) -> list[PairedDifference]:
+    """Compare two rows under the same head in LSL and GLSL, with the seeds of the first."""
+    (shots,) = paired.shots
+    return [
+        paired.compare((end, head), (start, head), column, shots, same_seeds=True)
+        for column in TITLES
+    ]
+
+
+def _listed(gaps: Sequence[PairedDifference]) -> str:
+    return " and ".join(gap.text() for gap in gaps)

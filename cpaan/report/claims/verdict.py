@@ -1,11 +1,10 @@
-"""A claim and its verdict, which an interval decides and nobody's liking."""
+"""A claim, and the verdict that the confidence intervals of its differences imply."""
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from cpaan.report.gains import Step
+from cpaan.report.gains import PairedDifference, signed
 
 Verdict = Literal["confirmed", "not confirmed", "unclear"]
 
@@ -20,12 +19,12 @@ RULE = (
     "to tell. A claim of several parts is confirmed if all of them are. Seeds are averaged first, "
     "and intervals are over draws."
 )
-"""How verdicts come about, for readers."""
+"""The rule of verdicts, for readers."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What is claimed, and what was found of it."""
+    """A claim and what was measured."""
 
     name: str
     text: str
@@ -33,59 +32,49 @@ class Claim:
     printed: str
     """The paper's numbers; empty if it has none."""
     found: str
-    """Ours, with intervals."""
+    """Our numbers, with intervals."""
     verdict: Verdict
     is_paper: bool = True
-    """Whether the paper claims it; else it is what a reader asks next."""
+    """Whether the paper claims it; otherwise it answers a further question of a reader."""
 
 
-def verdict_of(step: Step, margin: float = MARGIN) -> Verdict:
-    """Return whether a difference is positive.
-
-    It is confirmed if the whole interval is above zero. It is not if the whole interval is below
-    zero, or within the margin to both sides of it. Otherwise, and with a single draw, the draws
-    were too few to tell.
-    """
-    if step.difference - step.interval > 0:
+def is_positive(gap: PairedDifference, margin: float = MARGIN) -> Verdict:
+    """Judge the claim that a difference is positive; "unclear" without an interval."""
+    if gap.low > 0:
         return "confirmed"
-    if step.difference + step.interval < 0 or abs(step.difference) + step.interval < margin:
+    if gap.high < 0 or abs(gap.difference) + gap.interval < margin:
         return "not confirmed"
     return "unclear"
 
 
-def verdict_of_equal(step: Step, margin: float = MARGIN) -> Verdict:
-    """Return whether a difference is not negative.
-
-    It is not confirmed if the whole interval is below zero; it is if the interval is above minus
-    the margin. Otherwise the draws were too few to tell.
-    """
-    if step.difference + step.interval < 0:
+def is_not_negative(gap: PairedDifference) -> Verdict:
+    """Judge the claim that a difference is not negative by more than the margin."""
+    if gap.high < 0:
         return "not confirmed"
-    return "confirmed" if step.difference - step.interval > -margin else "unclear"
+    return "confirmed" if gap.low > -MARGIN else "unclear"
+
+
+def is_relevant(gap: PairedDifference) -> Verdict:
+    """Judge the claim that a difference is positive, and not below the margin."""
+    return "not confirmed" if gap.high < MARGIN else is_positive(gap)
 
 
 def all_of(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the verdict on a claim of several parts, which holds if all of them do."""
-    found = set(verdicts)
-    if "not confirmed" in found:
-        return "not confirmed"
-    return "unclear" if "unclear" in found else "confirmed"
+    """Return the verdict on a claim that holds if all of its parts do."""
+    return max(verdicts, key=("confirmed", "unclear", "not confirmed").index)
 
 
-def show(step: Step, *, seeds: bool = False) -> str:
-    """Return a difference in words, with its interval and, if asked for, every seed's own."""
-    text = f"{step.difference:+.2f}"
-    if not math.isnan(step.interval):
-        text += f" ± {step.interval:.2f}"
-    if seeds and len(step.by_seed) > 1:
-        text += f" (by seed {', '.join(f'{value:+.2f}' for value in step.by_seed)})"
-    return text
+def any_of(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return the verdict on a claim that holds if one of its parts does."""
+    return min(verdicts, key=("confirmed", "unclear", "not confirmed").index)
 
 
-def against_printed(step: Step, printed: float | None) -> str:
-    """Return whether a printed difference is in the interval of ours; empty if none is printed."""
-    if printed is None or math.isnan(step.interval):
-        return ""
-    gap = round(printed - step.difference, 9)
-    place = "in" if abs(gap) <= step.interval else "above" if gap > 0 else "below"
-    return f"; the printed {printed:+.1f} is {place} this interval"
+def listed(gaps: Iterable[tuple[str, PairedDifference]], *, has_seeds: bool = False) -> str:
+    """Return labels with their differences and, of several training seeds, that of each seed."""
+    parts = []
+    for label, gap in gaps:
+        text = f"{label} {gap.text()}".strip()
+        if has_seeds and len(gap.by_seed) > 1:
+            text += f" (by seed {', '.join(map(signed, gap.by_seed))})"
+        parts.append(text)
+    return "; ".join(parts)

@@ -20,11 +20,10 @@ _SCORES = ("method", "head", "column", "shots", "draw", "seed", "top1", "top5")
 
 @dataclass(frozen=True)
 class Ablation:
-    """A row is a variant of another."""
+    """A row that is a variant of another; its family is "neighbours" or "ideas"."""
 
     of: str
     family: str
-    """ "neighbours" or "ideas"."""
     label: str
 
 
@@ -44,10 +43,8 @@ class ScoredRow:
 class Contents:
     """The files of a study that the page is made of."""
 
-    name: str
-    """Of the study's folder."""
-    folder: str
-    """Its path, as it was given."""
+    folder: Path
+    """Of the study, as it was given."""
     about: Mapping[str, Any]
     """``report.json``."""
     rows: tuple[ScoredRow, ...]
@@ -95,6 +92,11 @@ class Contents:
         return set(self.seeded[["method", "head"]].itertuples(index=False, name=None))
 
     @property
+    def seeds(self) -> list[int]:
+        """Return the seeds of all trainings, ascending."""
+        return sorted({seed for row in self.rows for seed in row.seeds})
+
+    @property
     def shots(self) -> tuple[int, ...]:
         """Return the numbers of shots, ascending."""
         return tuple(sorted(int(k) for k in self.scores["shots"].unique()))
@@ -107,11 +109,12 @@ def read_contents(folder: Path) -> Contents:
         ValueError: If the report is absent, damaged, or has rows of unknown methods.
     """
     report = folder / REPORT
-    if not (report / "report.json").exists():
+    path = report / "report.json"
+    if not path.exists():
         raise ValueError(f"{report} has no report.json: there is no report to draw")
-    about = _read_json(report / "report.json")
+    about = _read_json(path)
     if absent := [name for name in _NEEDED if name not in about]:
-        raise ValueError(f"{report / 'report.json'} is not a report: it lacks {', '.join(absent)}")
+        raise ValueError(f"{path} is not a report: it lacks {', '.join(absent)}")
     is_table = "studies" in about
     studies, best = about["studies"] if is_table else {}, about["best"]
     if not is_table:
@@ -126,8 +129,7 @@ def read_contents(folder: Path) -> Contents:
     num_fixed = int(about.get("num_fixed", about["settings"].get("num_fixed_draws", 0)))
     diversity, spiral = about.get("diversity"), report / "spiral.json"
     return Contents(
-        name=folder.resolve().name,
-        folder=str(folder),
+        folder=folder,
         about=about,
         rows=_rows_of(about["rows"], set(scores["method"])),
         scores=scores,

@@ -9,11 +9,9 @@ from cpaan.methods.table_row import NO_GENERATION
 from cpaan.report.gains import GainSplit
 from cpaan.report.page.contents import Contents
 from cpaan.report.page.views import OURS, TableViews
-from cpaan.report.published import printed_of
 
 _AGAINST = ("PN", "FI-PMN", "FI-PN", "LR", "none", "none-PN")
 _HOUR = 3600.0
-_ACCELERATOR = "accelerator_type:"
 
 
 class Fact(NamedTuple):
@@ -58,10 +56,9 @@ def subject_of(contents: Contents) -> str:
     Without scores of the validation phase it is the last of ours, and without any of ours the last
     row. A study of one row has its best as the last row.
     """
-    last = contents.table_rows[-1].name
     ours = [row.name for row in contents.table_rows if ROWS[row.method].group in OURS]
     if not contents.is_table or not ours:
-        return last
+        return contents.table_rows[-1].name
     if contents.heads is not None:
         of_ours = contents.heads[contents.heads["method"].isin(ours)]
         if len(of_ours):
@@ -81,7 +78,7 @@ def make_headline(
     head = table.head_of[subject]
     classifier = "its own classifier" if head == "own" else f"the {head} head"
     against = {
-        name: _against(table, methods, subject, name)
+        name: _against(table, subject, name)
         for name in methods
         if (subject, name, "novel", shots) in table.differences[table.default_rule]
     }
@@ -99,7 +96,12 @@ def make_headline(
     }
     if controls and (best := min(controls, key=lambda name: controls[name])) in against:
         lines.append(f"The best control that learns nothing: {against[best]}.")
-    lines += [_split_line(split) for split in splits if split.total.end[0] == subject]
+    for split in splits:
+        if split.total.end[0] == subject:
+            gains = [(step.label, step.difference, step.interval) for step in split.steps]
+            steps = (f"{label} {signed(gain)}{plus_minus(half)}" for label, gain, half in gains)
+            start = f"{split.start:.1f} of {', '.join(split.steps[0].start)} head"
+            lines.append(f"From {start}: {', '.join(steps)}.")
     return Headline(
         number=f"{cell.value:.1f} %",
         interval=plus_minus(cell.interval).replace("\N{NO-BREAK SPACE}", " ").strip(),
@@ -108,23 +110,14 @@ def make_headline(
     )
 
 
-def _against(table: TableViews, methods: Mapping[str, str], subject: str, other: str) -> str:
+def _against(table: TableViews, subject: str, other: str) -> str:
     shots = table.shots[0]
     pair = table.differences[table.default_rule][subject, other, "novel", shots]
     text = f"{signed(pair.value)}{plus_minus(pair.interval)} against {other}"
-    printed = [printed_of(methods[name]) for name in (subject, other)]
-    ours, theirs = (None if each is None else each.at("novel", shots) for each in printed)
+    ours, theirs = (table.printed.get((name, "novel", shots)) for name in (subject, other))
     if ours is None or theirs is None:
         return text
-    return f"{text} (the paper prints {signed(ours - theirs)})"
-
-
-def _split_line(split: GainSplit) -> str:
-    parts = [
-        f"{step.label} {signed(step.difference)}{plus_minus(step.interval)}" for step in split.steps
-    ]
-    name, head = split.steps[0].start
-    return f"From {split.start:.1f} of {name}, {head} head: {', '.join(parts)}."
+    return f"{text} (the paper prints {signed(ours.value - theirs.value)})"
 
 
 def _ordinal(number: int) -> str:
@@ -147,12 +140,8 @@ def make_facts(contents: Contents) -> list[Fact]:
         Fact("reads of the test phase", str(contents.about["test_reads"]), "so far, of this data"),
         Fact("GPU hours", shown if hours else "0", "trials and report" if hours else "no GPU"),
         Fact("draws", str(num_draws), f"seeded, and {contents.num_fixed} fixed"),
-        Fact("seeds", str(len(_trained_seeds(contents))), "at most, of a row"),
+        Fact("seeds", str(len(contents.seeds)), "at most, of a row"),
     ]
-
-
-def _trained_seeds(contents: Contents) -> list[int]:
-    return sorted({seed for row in contents.rows for seed in row.seeds})
 
 
 def gpu_hours(contents: Contents) -> dict[str, float]:
@@ -167,10 +156,10 @@ def make_provenance(contents: Contents) -> list[Fact]:
     about, run = contents.about, contents.about["run"]
     facts = []
     if contents.studies:
-        facts += _data_facts(contents.studies)
         seeds = sorted({int(each["config"]["seed"]) for each in contents.studies.values()})
-        facts.append(Fact("Seeds of the searches", ", ".join(map(str, seeds))))
-    trained = ", ".join(map(str, _trained_seeds(contents)))
+        searched = Fact("Seeds of the searches", ", ".join(map(str, seeds)))
+        facts = [*_data_facts(contents.studies), searched]
+    trained = ", ".join(map(str, contents.seeds))
     draws = f"{contents.num_fixed} fixed, {contents.seeded['draw'].nunique()} seeded"
     versions = ", ".join(f"{name} {run[name]}" for name in ("python", "numpy", "torch"))
     seconds = sum(float(table["seconds"].sum()) for table in contents.trials.values())
@@ -199,12 +188,10 @@ def make_provenance(contents: Contents) -> list[Fact]:
 def _data_facts(studies: Mapping[str, Mapping[str, Any]]) -> list[Fact]:
     study = next(iter(studies.values()))
     data = study["data"]
-    others = [
-        f"{name}: {each['data']['fingerprint']}"
-        for name, each in studies.items()
-        if each["data"]["fingerprint"] != data["fingerprint"]
-    ]
-    facts = [Fact("Data fingerprint", str(data["fingerprint"]), "; ".join(others))]
+    fingerprints = {name: each["data"]["fingerprint"] for name, each in studies.items()}
+    first = data["fingerprint"]
+    others = [f"{name}: {each}" for name, each in fingerprints.items() if each != first]
+    facts = [Fact("Data fingerprint", str(first), "; ".join(others))]
     split = data.get("split", {})
     counts = [
         f"{phase}: {len(split[phase]['base'])} base and {len(split[phase]['novel'])} novel classes"
@@ -219,7 +206,7 @@ def _data_facts(studies: Mapping[str, Mapping[str, Any]]) -> list[Fact]:
 
 def _hardware(nodes: Sequence[Mapping[str, float]]) -> str:
     def words(node: Mapping[str, float]) -> str:
-        kinds = [name.removeprefix(_ACCELERATOR) for name in node if name.startswith(_ACCELERATOR)]
+        kinds = [name.partition(":")[2] for name in node if name.startswith("accelerator_type:")]
         text = f"{node.get('CPU', 0):g} CPU"
         if node.get("GPU"):
             text += f", {node['GPU']:g} GPU" + (f" ({', '.join(kinds)})" if kinds else "")

@@ -12,7 +12,7 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from cpaan.methods.table_row import IN_PN
-from cpaan.report.claims import RULE, Claim, Place, judge_claims, reasons_behind, standing
+from cpaan.report.claims import RULE, Claim, Standing, judge_claims, reasons_behind, standing
 from cpaan.report.figures.picture import Picture
 from cpaan.report.gains import GainSplit
 from cpaan.report.page.contents import REPORT, Contents, read_contents
@@ -59,7 +59,7 @@ class Page:
     subject: str
     """The row that is compared with the others first."""
     headline: Headline
-    standing: Sequence[Place]
+    standing: Sequence[Standing]
     """Of the best of our rows, in every column of LSL and GLSL."""
     reasons: Sequence[str]
     """Why other rows are ahead of ours, as far as the report's own rows tell."""
@@ -84,22 +84,12 @@ class Page:
         always = ("table-1", "provenance")
         return {name: _SECTIONS[name][0] for name in _SECTIONS if name in always or shown.get(name)}
 
-    @property
-    def verdicts(self) -> dict[str, int]:
-        """Count the verdicts on the paper's claims; on all claims, if none is the paper's."""
-        claims = [claim for claim in self.claims if claim.is_paper] or self.claims
-        counts = {verdict: sum(each.verdict == verdict for each in claims) for verdict in SYMBOLS}
-        return {verdict: count for verdict, count in counts.items() if count}
-
 
 def write_page(folder: Path, write: Callable[[str, bytes], None]) -> None:
     """Write the page of a study's report, its words as Markdown, and its pictures as files.
 
-    It reads the report's files alone: nothing is trained, and the test phase is not read.
-
-    Args:
-        folder: The study's.
-        write: Called with the name of each file below that folder, and its content.
+    ``write`` is called with the name of each file below the study's folder, and its content. Only
+    the report's files are read: nothing is trained, and the test phase is not read again.
 
     Raises:
         ValueError: If the report is absent or damaged.
@@ -135,7 +125,7 @@ def compose(contents: Contents) -> Page:
     )
 
 
-def _standing(contents: Contents, head_of: Mapping[str, str]) -> list[Place]:
+def _standing(contents: Contents, head_of: Mapping[str, str]) -> list[Standing]:
     """Return the places of the best of ours, by the rule that the table shows first."""
     methods = {name: method for name, method in contents.methods.items() if name in head_of}
     wanted = {f"{name}{suffix}" for name in _BEST_OF_OURS for suffix in ("", IN_PN)}

@@ -9,19 +9,17 @@ import pandas as pd
 from cpaan.gan.spiral import from_plain
 from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import NO_GENERATION, PN
-from cpaan.report.claims.neighbours import NEIGHBOURS
-from cpaan.report.figures.ablations import (
-    accuracy_against_diversity,
+from cpaan.report.claims.mechanisms import NEIGHBOURS
+from cpaan.report.figures.accuracy import accuracy_against_diversity, accuracy_against_shots
+from cpaan.report.figures.differences import (
+    differences,
     gain_by_idea,
     gain_by_neighbours,
+    gain_steps,
 )
-from cpaan.report.figures.accuracy import accuracy_against_shots
-from cpaan.report.figures.differences import differences
-from cpaan.report.figures.gains import gain_steps
 from cpaan.report.figures.picture import Picture
 from cpaan.report.figures.search import cost_of_trials, search_pictures
-from cpaan.report.figures.spiral import draw_spiral
-from cpaan.report.figures.synthetic_examples import projections, spectra
+from cpaan.report.figures.synthetic import draw_spiral, projections, spectra
 from cpaan.report.gains import GainSplit, split_gain
 from cpaan.report.illustration import REAL
 from cpaan.report.page.contents import Contents
@@ -168,7 +166,7 @@ def _synthetic(contents: Contents, subject: str) -> list[Picture]:
     pictures = []
     if contents.projections is not None and len(contents.projections):
         shown = _shown(contents.projections, subject)
-        pictures.append(projections(_only(contents.projections, shown), {}))
+        pictures.append(projections(_only(contents.projections, shown)))
     if contents.spectra is not None and len(contents.spectra):
         # All in one space: FI has an embedding of its own.
         shown = [name for name in _shown(contents.spectra, subject) if name not in _OWN_SPACE]

@@ -1,11 +1,27 @@
+"""The style of pictures, where labels are placed, and the forms in which a picture is written."""
+
 import re
 from xml.etree import ElementTree as ET
 
+import matplotlib as mpl
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 
-from cpaan.report.figures.picture import Picture, slug
-from cpaan.report.figures.style import COLOURS, INK, drawing, new_figure
+from cpaan.report.figures.picture import (
+    COLOURS,
+    INK,
+    Picture,
+    drawing,
+    label_ends,
+    label_points,
+    look_of,
+    new_figure,
+    number_ticks,
+    slug,
+)
 
 
 def picture(name: str = "one", **words: str) -> Picture:
@@ -16,60 +32,43 @@ def picture(name: str = "one", **words: str) -> Picture:
         axes.plot([0, 1], [0, 1], color=COLOURS[0])
         axes.scatter([0, 1], [1, 0], color=INK, rasterized=True)
         axes.set_title("Of what is drawn")
-    said = {"title": "A line", "caption": "It rises.", "alt": "From 0 to 1 & <up>.", **words}
+    said = {"title": "A line", "caption": "It rises.", "alt": 'From "0" to 1 & <up>.', **words}
     return Picture(name=name, figure=figure, **said)
 
 
-def ids_in(svg: str) -> list[str]:
-    return re.findall(r'\bid="([^"]+)"', svg)
-
-
 def test_pictures_on_the_same_page_share_no_id_and_refer_to_their_own():
-    one, other = picture("one").svg(), picture("other").svg()
+    one, other = (re.findall(r'\bid="([^"]+)"', picture(name).svg()) for name in ("one", "other"))
 
-    assert not set(ids_in(one)) & set(ids_in(other))
-    assert len(ids_in(one)) == len(set(ids_in(one)))
-    references = re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', one)
+    assert not set(one) & set(other)
+    assert len(one) == len(set(one))
+    references = re.findall(r'(?:url\(#|href="#)([^)"]+)', picture("one").svg())
     assert references
-    assert {first or second for first, second in references} <= set(ids_in(one))
+    assert set(references) <= set(one)
 
 
-def test_text_and_axes_have_the_colour_of_the_page_and_there_is_no_ground():
+def test_a_picture_in_a_page_has_the_page_s_colour_font_and_width_and_its_words():
     svg = picture().svg()
+    root = ET.fromstring(svg)
 
+    assert svg.startswith("<svg")
     assert "currentColor" in svg
-    assert INK not in svg
-    assert "#ffffff" not in svg
     assert COLOURS[0].lower() in svg
-
-
-def test_a_picture_in_a_page_is_named_and_takes_the_width_that_there_is():
-    root = ET.fromstring(picture().svg())
-
-    assert root.tag == "{http://www.w3.org/2000/svg}svg"
-    assert root.attrib["role"] == "img"
-    assert root.attrib["aria-label"] == "From 0 to 1 & <up>."
+    assert not any(part in svg for part in (INK, "#ffffff", "<style", "<metadata"))
+    assert ">Of what is drawn</text>" in svg
+    assert set(re.findall(r"font-family: ([^;]+)", svg)) == {"sans-serif"}
+    assert root.attrib["aria-label"] == 'From "0" to 1 & <up>.'
     assert root.attrib["width"] == "100%"
-    assert "height" not in root.attrib
     assert root.attrib["viewBox"].startswith("0 0 403.2 ")
-    assert root[0].tag.endswith("title")
     assert root[0].text == "A line"
 
 
-def test_no_rule_of_a_picture_reaches_the_rest_of_the_page():
-    svg = picture().svg()
+def test_a_file_stands_alone_on_white_and_pixels_are_150_an_inch():
+    file, pixels = picture().svg_file(), picture().png()
 
-    assert not svg.startswith("<?xml")
-    assert "<!DOCTYPE" not in svg
-    assert "<style" not in svg
-    assert "<metadata" not in svg
-
-
-def test_text_is_text_in_any_font():
-    svg = picture().svg()
-
-    assert ">Of what is drawn</text>" in svg
-    assert set(re.findall(r"font-family: ([^;]+)", svg)) == {"sans-serif"}
+    assert file.startswith("<?xml")
+    assert "#ffffff" in file
+    assert "currentColor" not in file
+    assert [int.from_bytes(pixels[at : at + 4], "big") for at in (16, 20)] == [840, 300]
 
 
 def test_the_same_data_give_the_same_bytes():
@@ -77,38 +76,81 @@ def test_the_same_data_give_the_same_bytes():
 
     assert one.svg() == one.svg() == again.svg()
     assert one.svg_file() == again.svg_file()
-    assert one.png() == one.png() == again.png()
+    assert one.png() == again.png()
 
 
-def test_a_file_stands_alone_on_white():
-    content = picture().svg_file()
-
-    assert content.startswith("<?xml")
-    assert "#ffffff" in content
-    assert "currentColor" not in content
-    assert "<dc:date>" not in content
-
-
-def test_pixels_are_150_an_inch():
-    content = picture().png()
-
-    assert content.startswith(b"\x89PNG")
-    assert int.from_bytes(content[16:20], "big") == 840
-    assert int.from_bytes(content[20:24], "big") == 300
-
-
-@pytest.mark.parametrize("name", ["", "CP-AAN+", "a b", "a/b"])
-def test_a_name_that_cannot_be_a_file_or_an_id_is_refused(name):
-    with pytest.raises(ValueError, match="no name of a picture"):
-        Picture(name, "title", "caption", "alt", Figure())
-
-
-@pytest.mark.parametrize("empty", ["title", "caption", "alt"])
-def test_a_picture_without_its_words_is_refused(empty):
-    with pytest.raises(ValueError, match="the picture one needs a title, a caption and an alt"):
-        picture(**{empty: ""})
-
-
-def test_names_of_rows_become_names_of_files():
+def test_names_are_of_files_and_ids_and_words_are_not_empty():
+    for name in ("", "CP-AAN+", "a b", "a/b"):
+        with pytest.raises(ValueError, match="not a picture's name"):
+            Picture(name, "title", "caption", "alt", Figure())
+    for empty in ("title", "caption", "alt"):
+        with pytest.raises(ValueError, match="the picture one needs a title, a caption and an alt"):
+            picture(**{empty: ""})
     assert slug("CP-AAN+-PN") == "CP-AAN-plus-PN"
     assert slug("cCov-GAN, NBS-H k=5") == "cCov-GAN-NBS-H-k-5"
+
+
+def test_no_two_of_21_lines_look_alike_in_colour_or_otherwise():
+    looks = [look_of(number) for number in range(21)]
+
+    assert len(set(looks)) == len({look[1:] for look in looks}) == 21
+
+
+def test_the_users_own_style_is_neither_used_nor_changed():
+    with mpl.rc_context({"font.size": 33.0}):
+        with drawing():
+            assert mpl.rcParams["font.size"] != 33.0
+        assert mpl.rcParams["font.size"] == 33.0
+
+
+@pytest.fixture
+def axes():
+    axes = new_figure(height=3).subplots()
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    return axes
+
+
+def boxes_of(axes: Axes) -> list[Bbox]:
+    """Return the room that labels take, without the lines to their points; none overlap."""
+    axes.figure.draw_without_rendering()
+    boxes = [Text.get_window_extent(text) for text in axes.texts]
+    assert not any(one.overlaps(other) for n, one in enumerate(boxes) for other in boxes[n + 1 :])
+    return boxes
+
+
+def test_logarithmic_axes_have_plain_numbers(axes):
+    axes.set(xscale="log", xlim=(2, 30))
+    number_ticks(axes.xaxis)
+
+    texts = [label.get_text() for label in axes.get_xticklabels()]
+    assert [text for text in texts if 2 <= float(text) <= 30] == ["2", "5", "10", "20"]
+
+
+def test_labels_of_ends_keep_their_order_and_stay_in_the_panel(axes):
+    ends = {"one": 0.999, "two": 0.998, "three": 0.998, "four": 0.3}
+
+    label_ends(axes, [(name, "#000000", 1.0, height) for name, height in ends.items()])
+
+    heights = {text.get_text(): text.get_position()[1] for text in axes.texts}
+    boxes_of(axes)
+    assert sorted(heights, key=lambda name: -heights[name])[0] == "one"
+    assert heights["one"] == pytest.approx(1.0)
+    assert heights["four"] == pytest.approx(0.3)
+
+
+def test_labels_of_points_hide_neither_each_other_nor_points(axes):
+    points = {f"point {n}": (0.5 + 0.01 * n, 0.5) for n in range(5)}
+
+    label_points(axes, points)
+
+    boxes = boxes_of(axes)
+    for place in axes.transData.transform(list(points.values())):
+        assert not any(box.contains(*place) for box in boxes)
+
+
+def test_labels_of_points_stay_within_the_panel_and_off_its_lines(axes):
+    label_points(axes, {"at the edge": (0.99, 0.5), "left of a line": (0.4, 0.2)}, lines=[0.45])
+
+    edge, other = boxes_of(axes)
+    assert edge.x1 < axes.get_window_extent().x1
+    assert other.x1 < axes.transData.transform((0.45, 0))[0]

@@ -125,15 +125,11 @@ def test_without_a_script_the_tables_show_the_paper_s_rule_and_the_subject(page,
     assert pairs[3][1] == "+1.0±0.0"
 
 
-def test_the_script_has_the_same_numbers(page, elements):
-    ((_, data),) = elements.named("script", type="application/json")
-
-    assert json.loads(data) == json.loads(json.dumps(page.table.for_page()))
-
-
-def test_words_of_the_report_are_text_and_not_markup(text):
+def test_words_of_the_report_are_text_and_the_script_has_the_same_numbers(page, text, elements):
     assert "it diverged &amp; ended &lt;early&gt;" in text
     assert "It &lt;holds&gt;." in text
+    ((_, data),) = elements.named("script", type="application/json")
+    assert json.loads(data) == json.loads(json.dumps(page.table.for_page()))
 
 
 def test_a_claim_has_its_verdict_in_words_and_as_a_symbol(elements):
@@ -144,13 +140,16 @@ def test_a_claim_has_its_verdict_in_words_and_as_a_symbol(elements):
     assert badges[2:] == ["✓ confirmed", "✗ not confirmed", "? unclear"]
 
 
-def test_every_picture_has_an_alternative_text_and_files(elements):
+def test_every_picture_has_a_text_and_files_and_every_control_a_label(elements):
     pictures = elements.named("svg")
-
     assert len(pictures) == len(elements.named("figure")) == 3
     assert all(found["role"] == "img" and found["aria-label"] for found, _ in pictures)
     links = [found["href"] for found, _ in elements.named("a") if "figures" in found["href"]]
     assert sorted(links) == [f"figures/{name}.{kind}" for name in "abc" for kind in ("png", "svg")]
+    assert len(elements.named("fieldset")) == len(elements.named("legend")) == 5
+    names = [text for _, text in elements.named("label")]
+    assert len(names) == len(elements.named("input")) + len(elements.named("select"))
+    assert all(names)
 
 
 def test_ids_are_unique_and_references_resolve(elements):
@@ -181,13 +180,6 @@ def test_places_behind_the_second_are_told(page, text):
     behind = render(replace(page, standing=[place, *page.standing[1:]]))
     assert "first or second in 3 of the 4 columns" in behind
     assert "3 of 5" in behind
-
-
-def test_every_control_has_a_label(elements):
-    assert len(elements.named("fieldset")) == len(elements.named("legend")) == 5
-    names = [text for _, text in elements.named("label")]
-    assert len(names) == len(elements.named("input")) + len(elements.named("select"))
-    assert all(names)
 
 
 def test_findings_are_tables_whose_lines_have_the_same_width(page):

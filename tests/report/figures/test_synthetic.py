@@ -1,47 +1,40 @@
 import pandas as pd
 import pytest
 
-from cpaan.report.figures.style import INK
-from cpaan.report.figures.synthetic_examples import projections, spectra
+from cpaan.gan.spiral import SpiralOutcome, draw_points
+from cpaan.report.figures.picture import INK
+from cpaan.report.figures.synthetic import draw_spiral, projections, spectra
 
 
 def points_of(methods: dict[str, float]) -> pd.DataFrame:
     """Real points on a square of side 4, synthetic ones on one of the given side."""
-    corners = [(-1, -1), (-1, 1), (1, -1), (1, 1)]
     rows = [
         (method, name, kind, centre + side / 2 * x, side / 2 * y)
         for method, own in methods.items()
         for name, centre in {"n1": 0.0, "n2": 9.0}.items()
         for kind, side in {"real": 4.0, "synthetic": own}.items()
-        for x, y in corners
+        for x, y in [(-1, -1), (-1, 1), (1, -1), (1, 1)]
     ]
     rows += [(method, name, "shot", 0.5, 0.5) for method in methods for name in ("n1", "n2")]
     return pd.DataFrame(rows, columns=["method", "class", "kind", "x", "y"])
 
 
 @pytest.mark.parametrize("num_methods", [1, 2, 3])
-def test_there_is_a_panel_for_each_method_and_a_key(num_methods):
+def test_projections_have_a_panel_for_each_method_and_a_key(num_methods):
     sides = dict(list({"FH": 1.0, "FI": 2.0, "ours": 4.0}.items())[:num_methods])
 
-    picture = projections(points_of(sides), {"n1": "goldfish"})
+    picture = projections(points_of(sides))
 
     titles = [axes.get_title(loc="left") for axes in picture.figure.axes]
     assert [title for title in titles if title] == list(sides)
     (key,) = [axes.get_legend() for axes in picture.figure.axes if axes.get_legend()]
-    assert [text.get_text() for text in key.get_texts()][-2:] == ["1  goldfish", "2  n2"]
-
-
-def test_the_words_say_how_far_synthetic_points_reach():
-    picture = projections(points_of({"FH": 1.0, "ours": 4.0}), {})
-
-    assert picture.alt.endswith("FH 0.25, ours 1.00.")
+    assert [text.get_text() for text in key.get_texts()][-2:] == ["1  n1", "2  n2"]
+    facts = ", ".join(f"{name} {side / 4:.2f}" for name, side in sides.items())
+    assert picture.alt.endswith(f": {facts}.")
     assert "the 1 shots" in picture.caption
-
-
-def test_thousands_of_points_are_pixels():
-    axes = projections(points_of({"FH": 1.0}), {}).figure.axes[0]
-
-    assert [points.get_rasterized() for points in axes.collections[:2]] == [True, True]
+    # Thousands of points are pixels.
+    points = picture.figure.axes[0].collections
+    assert [each.get_rasterized() for each in points[:2]] == [True, True]
 
 
 def shares_of(methods: dict[str, list[list[float]]]) -> pd.DataFrame:
@@ -54,14 +47,9 @@ def shares_of(methods: dict[str, list[list[float]]]) -> pd.DataFrame:
 
 
 def test_spectra_are_medians_over_classes():
-    frame = shares_of(
-        {
-            "FH": [[0.3, 0.1], [0.3, 0.1], [0.3, 0.1]],
-            "real": [[0.5, 0.2], [0.6, 0.3], [0.9, 0.1]],
-        }
-    )
+    classes = [[0.5, 0.2], [0.6, 0.3], [0.9, 0.1]]
 
-    picture = spectra(frame)
+    picture = spectra(shares_of({"FH": [[0.3, 0.1]] * 3, "real": classes}))
 
     real, other = picture.figure.axes[0].lines
     assert real.get_color() == INK
@@ -80,8 +68,25 @@ def test_directions_that_synthetic_examples_do_not_span_are_left_out():
     assert axes.get_ylim()[0] > 1e-8
 
 
-def test_spectra_without_truth_and_projections_without_points_are_refused():
+def test_the_spiral_has_a_panel_for_each_gan_the_raw_points_and_a_key():
+    points = draw_points(seed=0)
+    outcomes = {
+        name: SpiralOutcome(points.novel, points.base, ratio, 0.1)
+        for name, ratio in {"c-GAN": 0.2, "cCov-GAN": 1.04}.items()
+    }
+
+    picture = draw_spiral(points, outcomes)
+
+    titles = [axes.get_title(loc="left") for axes in picture.figure.axes]
+    assert titles == ["raw", "c-GAN: 0.20", "cCov-GAN: 1.04", "", "", ""]
+    assert picture.alt.endswith("c-GAN 0.20, cCov-GAN 1.04.")
+    assert len(picture.svg()) < 150_000
+
+
+def test_nothing_to_draw_is_refused():
     with pytest.raises(ValueError, match="no real shares, only those of FH"):
         spectra(shares_of({"FH": [[0.3]]}))
     with pytest.raises(ValueError, match="no points"):
-        projections(points_of({}), {})
+        projections(points_of({}))
+    with pytest.raises(ValueError, match="no outcomes"):
+        draw_spiral(draw_points(seed=0), {})

@@ -1,0 +1,153 @@
+"""The paper's claims about neighbours, and about the diversity of synthetic examples."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import comb
+
+import numpy as np
+import pandas as pd
+
+from cpaan.methods.registry import ROWS
+from cpaan.report.claims.verdict import (
+    MARGIN,
+    RATIO_MARGIN,
+    Claim,
+    all_of,
+    any_of,
+    is_not_negative,
+    is_positive,
+    is_relevant,
+    listed,
+)
+from cpaan.report.gains import PairedScores, Scored
+from cpaan.report.tables import TITLES
+
+NEIGHBOURS, SOFT, HARD, NOBODY = "neighbours", "NBS-S", "NBS-H", "all base classes"
+"""The family of ablations on neighbourhood batch sampling, and how labels of its rows begin."""
+BEST = "cCov-GAN-PN"
+"""The paper's best method."""
+EARLIER = ("FH", "P-FH", "FI-PN", "FI-PMN")
+"""Augmentations before the paper."""
+GANS = ("c-GAN-PN", "cCyc-GAN-PN", "cDeLi-GAN-PN", BEST)
+"""From the worst to the best, by the paper."""
+
+_SHOTS = 5  # as in the paper's figures of diversity
+_REAL, _DIVERSITY, _NO_HEAD = "real", "diversity", "-"
+_SMALLEST_RATIO = 1e-3  # stands for zero, which has no logarithm
+
+
+def judge_neighbours(
+    paired: PairedScores,
+    methods: Mapping[str, str],
+    head_of: Mapping[str, str],
+    ablations: Sequence[Mapping[str, str]],
+) -> Iterator[Claim]:
+    """Judge from which base classes to translate, by the ablations of each row."""
+    family = [each for each in ablations if each["family"] == NEIGHBOURS]
+    for of in dict.fromkeys(each["of"] for each in family if each["of"] in head_of):
+        names = {each["label"]: each["name"] for each in family if each["of"] == of}
+        own = head = head_of[of]
+        if not any((name, own) in paired.rows for name in names.values()):
+            # The variants were scored with other heads than their row.
+            head = next(iter(paired.heads(names.values())), own)
+        rows = {label: (name, head) for label, name in names.items()}
+        rows = {label: row for label, row in rows.items() if row in paired.rows}
+        title = of if head == own else f"{of}, {head} head"
+        is_paper = ROWS[methods[of]].group == "CP-AAN"
+        yield from _compare_neighbours(paired, rows, title, is_paper=is_paper)
+
+
+def _compare_neighbours(
+    paired: PairedScores, rows: Mapping[str, Scored], of: str, *, is_paper: bool
+) -> Iterator[Claim]:
+    hard = [label for label in rows if label.startswith(HARD)]
+    # The largest of many differences is large by chance alone: its interval is wider.
+    num_pairs = len(TITLES) * comb(len(hard), 2)
+    helps, suffices, depends = [], [], []
+    for column, title in TITLES.items():
+        cell = column, paired.shots
+        ranked = sorted(hard, key=lambda label: -paired.mean(rows[label], *cell))
+        if SOFT in rows and NOBODY in rows:
+            helps.append((title, paired.compare(rows[SOFT], rows[NOBODY], *cell)))
+        if SOFT in rows and hard:
+            gap = paired.compare(rows[SOFT], rows[ranked[0]], *cell)
+            suffices.append((f"{title} over {ranked[0]}:", gap))
+        if len(hard) > 1:
+            best, worst = rows[ranked[0]], rows[ranked[-1]]
+            gap = paired.compare(best, worst, *cell, num_comparisons=num_pairs)
+            depends.append((f"{title} {ranked[0]} over {ranked[-1]}:", gap))
+    if helps:
+        yield Claim(
+            f"neighbours help ({of})",
+            "Translating from related base classes (NBS-S) does better than from all of them (mean "
+            "over all K).",
+            "",
+            listed(helps, has_seeds=True),
+            all_of(is_positive(gap) for _, gap in helps),
+            is_paper,
+        )
+    if suffices:
+        yield Claim(
+            f"soft neighbours are as good ({of})",
+            "NBS-S does as well as NBS-H with the best k, or better (mean over all K; a loss of "
+            f"more than {MARGIN} points has to be ruled out).",
+            "",
+            listed(suffices, has_seeds=True),
+            all_of(is_not_negative(gap) for _, gap in suffices),
+            is_paper,
+        )
+    if depends:
+        yield Claim(
+            f"hard neighbours need the right k ({of})",
+            "NBS-H depends on k: in LSL or GLSL the best k does better than the worst by more than "
+            f"chance, and by {MARGIN} points or more (mean over all K; intervals allow for every "
+            "pair of k).",
+            "",
+            listed(depends),
+            any_of(is_relevant(gap) for _, gap in depends),
+            is_paper,
+        )
+
+
+def judge_diversity(diversity: pd.DataFrame, row_of: Mapping[str, str]) -> Iterator[Claim]:
+    """Judge how synthetic examples spread, by their mean distance over that of real examples.
+
+    The claims are about five shots, as the paper's figures are, or the fewest without five.
+    """
+    # With many shots some methods synthesise nothing, and have no ratio.
+    ratios = diversity.dropna(subset="ratio") if len(diversity) else diversity
+    if ratios.empty:
+        return
+    numbers = ratios["shots"].unique().tolist()
+    shots = _SHOTS if _SHOTS in numbers else min(numbers)
+    ratios = ratios[ratios["shots"] == shots].assign(head=_NO_HEAD, column=_DIVERSITY)
+    real = ratios.drop_duplicates("draw").assign(method=_REAL, seed=0, ratio=1.0)
+    ratios = pd.concat([ratios, real], ignore_index=True)
+    ratios["log"] = np.log(ratios["ratio"].clip(lower=_SMALLEST_RATIO)).abs()
+    ratio, log = (PairedScores(ratios, metric) for metric in ("ratio", "log"))
+
+    def find(*methods: str) -> list[Scored]:
+        rows = [(row_of.get(method, ""), _NO_HEAD) for method in methods]
+        return [row for row in rows if row in ratio.rows]
+
+    cell, best = (_DIVERSITY, shots), find(BEST)
+    claims = {
+        "earlier augmentation lacks diversity": (
+            "FH and FI make less diverse examples than the real ones (one minus the ratio to the "
+            f"real mean distance, K = {shots}).",
+            [(row[0], ratio.compare((_REAL, _NO_HEAD), row, *cell)) for row in find(*EARLIER)],
+        ),
+        "cCov-GAN is more diverse": (
+            "cCov-GAN makes more diverse examples than FH, FI and the plain c-GAN, which collapses "
+            f"(ratio to the real mean distance, cCov-GAN minus other, K = {shots}).",
+            [(r[0], ratio.compare(b, r, *cell)) for b in best for r in find(*EARLIER, GANS[0])],
+        ),
+        "cCov-GAN is nearest to the real diversity": (
+            "No generator is nearer to the diversity of the real data than cCov-GAN, from above or "
+            f"below (|log ratio|, other minus cCov-GAN, K = {shots}).",
+            [(r[0], log.compare(r, b, *cell)) for b in best for r in find(*EARLIER, *GANS[:-1])],
+        ),
+    }
+    for name, (text, gaps) in claims.items():
+        if gaps:
+            verdict = all_of(is_positive(gap, RATIO_MARGIN) for _, gap in gaps)
+            yield Claim(name, text, "", listed(gaps), verdict)

@@ -1,0 +1,160 @@
+"""Verdicts on neighbourhood batch sampling and on the spread of synthetic examples."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from cpaan.report.claims import Claim, judge_claims
+from cpaan.report.claims.mechanisms import judge_diversity
+from helpers.score_frames import frame_of, same
+
+OF = "cCov-GAN-PN"
+HELP, SOFT, HARD = (
+    f"neighbours help ({OF})",
+    f"soft neighbours are as good ({OF})",
+    f"hard neighbours need the right k ({OF})",
+)
+
+
+def claims_of(values: dict[str, object], head: str = "centroid"):
+    """Return claims on rows of one ablation, by their labels, which have this head only."""
+    names = {label: f"{OF}, {label}" for label in values}
+    rows = {(OF, "centroid"): 50.0, **{(names[label], head): values[label] for label in values}}
+    ablations = [
+        {"name": name, "of": OF, "family": "neighbours", "label": label}
+        for label, name in names.items()
+    ]
+    methods = dict.fromkeys([OF, *names.values()], OF)
+    heads = dict.fromkeys(methods, "centroid")
+    claims = judge_claims(frame_of(rows), pd.DataFrame(), methods, heads, ablations)
+    return {claim.name: claim for claim in claims}
+
+
+def test_related_base_classes_have_to_do_better_than_all():
+    better = claims_of({"NBS-S": 50.0, "all base classes": 48.0})
+    # GLSL is 4 below at one shot and 2 above at twenty.
+    only_novel = claims_of({"NBS-S": 50.0, "all base classes": same(48.0, {("all", 1): 54.0})})
+
+    assert better.keys() == {HELP}
+    assert better[HELP].verdict == "confirmed"
+    assert better[HELP].found == "LSL +2.00 ± 0.00; GLSL +2.00 ± 0.00"
+    assert only_novel[HELP].found == "LSL +2.00 ± 0.00; GLSL −1.00 ± 0.00"
+    assert only_novel[HELP].verdict == "not confirmed"
+
+
+def test_variants_with_another_head_than_their_row_are_compared_under_that_head():
+    (claim,) = claims_of({"NBS-S": 50.0, "all base classes": 48.0}, head="linear").values()
+
+    assert claim.name == "neighbours help (cCov-GAN-PN, linear head)"
+    assert claim.verdict == "confirmed"
+
+
+def test_soft_neighbours_are_compared_with_the_best_k_of_each_column():
+    lower_in_glsl = same(50.0, {("all", 1): 48.0, ("all", 20): 48.0})
+    claims = claims_of({"NBS-S": 50.0, "NBS-H, k = 1": lower_in_glsl, "NBS-H, k = 5": 49.0})
+
+    assert claims[SOFT].found == (
+        "LSL over NBS-H, k = 1: +0.00 ± 0.00; GLSL over NBS-H, k = 5: +1.00 ± 0.00"
+    )
+    assert claims[SOFT].verdict == "confirmed"
+    assert claims_of({"NBS-S": 50.0, "NBS-H, k = 1": 50.2})[SOFT].verdict == "not confirmed"
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ((50.0, 53.0), "confirmed"),
+        ((50.0, 50.1), "not confirmed"),
+        # By draw 0, 3 and 6, so ±7.5 for one pair alone.
+        (([50.0] * 3, [50.0, 53.0, 56.0]), "unclear"),
+    ],
+)
+def test_a_difference_between_ks_has_to_be_more_than_chance(values, verdict):
+    claims = claims_of(dict(zip(["NBS-H, k = 1", "NBS-H, k = 5"], values, strict=True)))
+
+    assert claims.keys() == {HARD}
+    assert claims[HARD].verdict == verdict
+    assert claims[HARD].found.startswith("LSL NBS-H, k = 5 over NBS-H, k = 1: +")
+
+
+def test_with_more_ks_the_same_difference_says_less():
+    # By draw 2, 3 and 4. Student's t for two degrees leaves 5 % in two parts outside 6.205, and in
+    # six parts (three pairs, two columns) outside 10.886; each over the root of three draws.
+    rows = {"NBS-H, k = 1": [50.0] * 3, "NBS-H, k = 5": [52.0, 53.0, 54.0]}
+
+    assert "+3.00 ± 3.58" in claims_of(rows)[HARD].found
+    assert "+3.00 ± 6.28" in claims_of({**rows, "NBS-H, k = 10": 51.0})[HARD].found
+
+
+def test_rows_of_an_ablation_do_not_stand_for_their_method():
+    name = f"{OF}, all base classes"
+    ablation = {"name": name, "of": OF, "family": "neighbours", "label": "all base classes"}
+    methods = {"PN": "PN", name: OF}
+    scores = frame_of({("PN", "centroid"): 40.0, (name, "centroid"): 42.0})
+    heads = dict.fromkeys(methods, "centroid")
+
+    assert judge_claims(scores, pd.DataFrame(), methods, heads, [ablation]) == []
+
+
+LACKS, MORE, NEAREST = (
+    "earlier augmentation lacks diversity",
+    "cCov-GAN is more diverse",
+    "cCov-GAN is nearest to the real diversity",
+)
+
+
+def diversity_claims(ratios: dict[tuple[str, int], list[float]]) -> dict[str, Claim]:
+    """Return claims on ratios to the real data, by row and shots."""
+    columns = ["method", "shots", "draw", "seed", "ratio"]
+    rows = [(*key, draw, 3, value) for key, of in ratios.items() for draw, value in enumerate(of)]
+    claims = judge_diversity(
+        pd.DataFrame(rows, columns=columns), {name: name for name, _ in ratios}
+    )
+    return {claim.name: claim for claim in claims}
+
+
+@pytest.mark.parametrize(
+    ("name", "ratios", "found", "verdict"),
+    [
+        (LACKS, {"FH": 0.8, "FI-PN": 0.5}, "FH +0.20 ± 0.00; FI-PN +0.50 ± 0.00", "confirmed"),
+        (LACKS, {"FH": 0.8, "FI-PN": 1.1}, None, "not confirmed"),
+        (
+            MORE,
+            {"FH": 0.8, "c-GAN-PN": 0.3, OF: 0.9},
+            "FH +0.10 ± 0.00; c-GAN-PN +0.60 ± 0.00",
+            "confirmed",
+        ),
+        (MORE, {"FH": 0.8, "FI-PMN": 1.2, OF: 0.9}, None, "not confirmed"),
+        # Twice as diverse is as near as half; log(2 / 1.1) is 0.60.
+        (
+            NEAREST,
+            {"cDeLi-GAN-PN": 2.0, "cCyc-GAN-PN": 0.5, OF: 1.1},
+            "cCyc-GAN-PN +0.60 ± 0.00; cDeLi-GAN-PN +0.60 ± 0.00",
+            "confirmed",
+        ),
+        (NEAREST, {"FH": 0.98, OF: 1.1}, None, "not confirmed"),
+        (NEAREST, {"c-GAN-PN": 0.0, OF: 0.5}, None, "confirmed"),  # a generator of a single point
+    ],
+)
+def test_diversity_is_judged_by_ratios_to_the_real_data(name, ratios, found, verdict):
+    claim = diversity_claims({(row, 5): [value] * 2 for row, value in ratios.items()})[name]
+
+    assert claim.verdict == verdict
+    assert found in (None, claim.found)
+
+
+def test_ratios_have_a_margin_of_their_own():
+    # ±0.38 over two draws, far less than half a point, but a lot for a ratio.
+    claim = diversity_claims({("FH", 5): [0.9, 0.9], (OF, 5): [0.92, 0.98]})[MORE]
+
+    assert (claim.found, claim.verdict) == ("FH +0.05 ± 0.38", "unclear")
+
+
+def test_five_shots_count_and_rows_that_synthesise_nothing_there_do_not():
+    at_one = {("FH", 1): [0.1] * 2, ("FI-PN", 1): [0.1] * 2}
+    at_five = {("FH", 5): [0.8] * 2, ("FI-PN", 5): [math.nan] * 2}
+
+    assert diversity_claims({**at_one, **at_five})[LACKS].found == "FH +0.20 ± 0.00"
+    assert "K = 1" in diversity_claims(at_one)[LACKS].text
+    assert diversity_claims({("DC", 5): [1.0] * 2}) == {}
