@@ -21,9 +21,10 @@ from cpaan.core.randomness import new_rng, reseed
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.episodes import Episode, Episodes, TrainingData
 from cpaan.gan.gans import Gan, Networks
+from cpaan.gan.loop import LOSSES
 from cpaan.gan.networks import Discriminator, Generator
 from cpaan.gan.noise import MixtureNoise
-from cpaan.gan.objectives import Terms
+from cpaan.gan.objectives import Terms, generator_objective
 
 _SLOPE = 0.1  # of leaky ReLU
 
@@ -247,20 +248,6 @@ def plain_terms(
     )
 
 
-def objective_of_generators(terms: Terms, config: TrainConfig) -> Tensor:
-    """Return the weighted sum of the present terms."""
-    weights = {
-        "novel_adversarial": config.adversarial_weight,
-        "base_adversarial": config.adversarial_weight,
-        "novel_cycle": config.cycle_weight,
-        "base_cycle": config.cycle_weight,
-        "covariance": config.covariance_weight,
-        "prototype": config.prototype_weight,
-    }
-    weighted = [weights[name] * term for name, term in terms.items() if name in weights]
-    return sum(weighted[1:], start=weighted[0])
-
-
 class PlainRun:
     """A plain training loop with the fast path's random streams and numbers."""
 
@@ -298,7 +285,8 @@ class PlainRun:
             terms = generator_terms(
                 gan, networks, episode, pairs, self._episodes.data, config, self._for_noise
             )
-            loss = objective_of_generators(terms, config)
+            zero = torch.zeros((), device=self._rng.device)
+            loss = generator_objective({**dict.fromkeys(LOSSES, zero), **terms}, config)
             self._update(self._generators, config.generator_learning_rate, loss)
         self._episode += 1
 

@@ -17,7 +17,7 @@ from cpaan.gan.spiral import SPIRAL_CONFIG, SpiralOutcome, check_spiral, draw_po
 from cpaan.report.figures.synthetic import draw_spiral
 
 _HELP = """\
-Train the four GANs on a spiral in the plane, and draw what they make of it (Figure 3 of the paper).
+Train the four GANs on a spiral in the plane, and draw their translations (Figure 3 of the paper).
 
 Two base arms, top and bottom, are translated into two novel ones, left and right, of which only
 four points are known (crosses). The picture shows the first seed; the table, medians over all.
@@ -37,29 +37,18 @@ def add_command(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=_spiral)
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="write spiral.svg and spiral.json"
-    )
-    parser.add_argument(
-        "--seeds", type=positive_number, default=1, metavar="N", help="default: %(default)s"
-    )
-    parser.add_argument(
-        "--episodes",
-        type=positive_number,
-        metavar="N",
-        help=f"default: {SPIRAL_CONFIG.num_episodes}",
-    )
-    parser.add_argument(
+    add, usual = parser.add_argument, TrainConfig().to_dict()
+    own = {name: value for name, value in SPIRAL_CONFIG.to_dict().items() if value != usual[name]}
+    add("--out", type=Path, required=True, metavar="DIR", help="write spiral.svg and spiral.json")
+    add("--seeds", type=positive_number, default=1, metavar="N", help="default: %(default)s")
+    add("--episodes", type=positive_number, metavar="N", help=f"default: {own['num_episodes']}")
+    add(
         "--set",
         action="append",
         default=[],
         metavar="NAME=VALUE",
         help="any setting of meta-training (see `python -m cpaan settings`); here others apply: "
-        + ", ".join(
-            f"{name}={value}"
-            for name, value in SPIRAL_CONFIG.to_dict().items()
-            if value != TrainConfig().to_dict()[name]
-        ),
+        + ", ".join(f"{name}={value}" for name, value in own.items()),
     )
     add_traceback(parser)
 
@@ -74,8 +63,7 @@ def _spiral(options: argparse.Namespace) -> int:
     config = SPIRAL_CONFIG.with_overrides(overrides)
     check_spiral(config)
     check_writable(options.out)
-    run = describe_run()
-    progress = new_progress()
+    run, progress = describe_run(), new_progress()
     outcomes: dict[str, list[SpiralOutcome]] = {name: [] for name in GANS}
     for seed in range(options.seeds):
         for name, found in outcomes.items():

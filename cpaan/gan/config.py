@@ -101,28 +101,13 @@ class TrainConfig(NeighbourSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._refuse_unless_positive(
-            "num_episodes",
-            "num_ways",
-            "batch_size",
-            "hidden_dim",
-            "noise_dim",
-            "num_components",
-            "ky_fan_order",
-            "num_covariance_classes",
-            "generator_learning_rate",
-            "discriminator_learning_rate",
-            "anneal_factor",
-            "anneal_every_episodes",
-        )
-        self._refuse_negative(
-            "noise_spread",
-            "adversarial_weight",
-            "cycle_weight",
-            "covariance_weight",
-            "prototype_weight",
-            "adam_beta1",
-        )
+        numbers = {
+            name for name, kind in get_type_hints(type(self)).items() if kind in (int, float)
+        }
+        may_be_zero = {name for name in numbers if name.endswith("_weight")}
+        may_be_zero |= {"noise_spread", "adam_beta1"}
+        self._refuse_unless_positive(*sorted(numbers - may_be_zero))
+        self._refuse_negative(*sorted(may_be_zero))
         if not self.episode_shots or min(self.episode_shots) < 1:
             raise ValueError(
                 f"episode_shots must be positive whole numbers, got {list(self.episode_shots)}"

@@ -5,7 +5,7 @@ trained directly to translate the base arms into the novel ones, of which it see
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -144,44 +144,33 @@ _DIGITS = 3  # of coordinates that go from -6 to 6
 def to_plain(points: Spiral, outcomes: Mapping[str, SpiralOutcome]) -> dict[str, Any]:
     """Return a spiral and its translations for a JSON file, rounded to the digits of a picture."""
 
-    def rounded(tensor: Tensor) -> list[list[list[float]]]:
-        return [
-            [[round(value, _DIGITS) for value in point] for point in arm] for arm in tensor.tolist()
-        ]
+    def rounded(values: Any) -> Any:
+        return [*map(rounded, values)] if isinstance(values, list) else round(values, _DIGITS)
 
-    return {
-        "base": rounded(points.base),
-        "novel": rounded(points.novel),
-        "shots": rounded(points.shots),
-        "outcomes": {
-            name: {
-                "translated": rounded(outcome.translated),
-                "returned": rounded(outcome.returned),
-                "diversity_ratio": outcome.diversity_ratio,
-                "covariance_gap": outcome.covariance_gap,
-            }
-            for name, outcome in outcomes.items()
-        },
-    }
+    def plain(part: Spiral | SpiralOutcome) -> dict[str, Any]:
+        return {
+            name: rounded(value.tolist()) if isinstance(value, Tensor) else value
+            for name, value in vars(part).items()
+        }
+
+    return {**plain(points), "outcomes": {name: plain(each) for name, each in outcomes.items()}}
 
 
 def from_plain(content: Mapping[str, Any]) -> tuple[Spiral, dict[str, SpiralOutcome]]:
     """Return the spiral and the translations that `to_plain` rounded."""
 
-    def tensor(values: list[list[list[float]]]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float64)
+    def read(kind: Any, part: Mapping[str, Any]) -> Any:
+        values = {field.name: part[field.name] for field in fields(kind)}
+        return kind(
+            **{
+                name: torch.tensor(value, dtype=torch.float64) if isinstance(value, list) else value
+                for name, value in values.items()
+            }
+        )
 
     try:
-        points = Spiral(*(tensor(content[name]) for name in ("base", "novel", "shots")))
-        outcomes = {
-            name: SpiralOutcome(
-                translated=tensor(outcome["translated"]),
-                returned=tensor(outcome["returned"]),
-                diversity_ratio=outcome["diversity_ratio"],
-                covariance_gap=outcome["covariance_gap"],
-            )
-            for name, outcome in content["outcomes"].items()
-        }
+        points = read(Spiral, content)
+        outcomes = {name: read(SpiralOutcome, each) for name, each in content["outcomes"].items()}
     except KeyError as error:
         raise ValueError(f"this is not a spiral: it lacks {error}") from error
     return points, outcomes

@@ -360,18 +360,6 @@ def test_every_switch_changes_the_run(settings):
     assert not torch.equal(plain.history, switched.history)
 
 
-def test_precision_is_of_no_consequence_without_a_gpu():
-    mixed, full = (
-        new_run(dtype=torch.float32, precision=precision) for precision in ("mixed", "full")
-    )
-
-    for run in (mixed, full):
-        run.advance(3)
-
-    assert torch.equal(mixed.history, full.history)
-    assert torch.equal(flat(mixed), flat(full))
-
-
 def novel_covariance_gap(name: str, made: GaussianClasses, task: LowShotTask, seed: int) -> float:
     """Return the relative error of synthetic examples' covariance, mean over novel classes."""
     config = TrainConfig(

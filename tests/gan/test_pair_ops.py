@@ -152,14 +152,6 @@ def test_a_log_likelihood_has_the_gradients_of_its_definition():
     )
 
 
-def test_a_log_likelihood_has_gradients_where_a_class_cannot_be_the_answer():
-    biases = without_second().detach()
-
-    assert gradcheck(
-        lambda hidden, keys: log_likelihood(hidden, keys, biases, TARGETS, WEIGHTS), (HIDDEN, KEYS)
-    )
-
-
 def test_a_class_that_cannot_be_the_answer_has_the_gradient_zero():
     biases = without_second()
 
@@ -207,16 +199,6 @@ def test_a_squared_distance_has_the_gradient_of_its_definition(originals):
     )
 
 
-def test_a_distance_of_nothing_has_the_gradient_zero():
-    rows = BY_EXAMPLE.detach().repeat(NUM_NOVEL, 1).requires_grad_()
-
-    value = squared_distance(rows, Shared(by_example=BY_EXAMPLE), ROW_WEIGHTS, shape=SHAPE)
-    (gradient,) = torch.autograd.grad(value, [rows])
-
-    assert value == 0
-    assert not gradient.any()
-
-
 def test_originals_are_constants():
     rows = normals(NUM_ROWS, WIDTH, seed=13)
     originals = Shared(BIAS, BY_EXAMPLE, BY_NOVEL)
@@ -228,17 +210,6 @@ def test_originals_are_constants():
 
 
 SAMPLE_WEIGHTS = torch.tensor([[0.5, 0.25, 0.25, 0.0], [0.1, 0.2, 0.3, 0.4]], dtype=torch.float64)
-
-
-def test_moments_by_hand():
-    examples = torch.tensor([[[0.0, 0.0], [4.0, 8.0]]], dtype=torch.float64)
-    weights = torch.tensor([[0.25, 0.75]], dtype=torch.float64)
-
-    means, squares = moments(examples, weights)
-
-    assert means.tolist() == [[3, 6]]
-    # Deviations are -(3, 6) and (1, 2): 0.25 · 9 + 0.75 · 1 = 3 in the first direction.
-    assert squares.tolist() == [[[3, 6], [6, 12]]]
 
 
 def test_moments_are_the_means_and_covariances_of_classes():

@@ -85,16 +85,8 @@ def add_rows(
 ) -> Tensor:
     """Return activation(scale · (row + sign · (shared + added))), shape (R, W).
 
-    Args:
-        rows: Shape (R, W); None: zeros.
-        shared: Summands as in `cpaan.gan.fast.pair_ops.Shared`.
-        shape: Novel classes, and rows of each.
-        dtype: Of the result.
-        added: Shape (R, W).
-        scales: Shape (R,).
-        sign: One or minus one.
-        activation: "none", "leaky" or "relu".
-        slope: Of the leaky ReLU.
+    Rows and added ones have shape (R, W), None stands for zeros; scales have shape (R,). Shared
+    summands are those of `pair_ops.Shared`; the shape is the novel classes, and rows of each.
     """
     bias, by_example, by_novel, places = shared
     num_novel, rows_per_class = shape
