@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from optuna.distributions import FloatDistribution, IntDistribution, distribution_to_json
 
 COLUMNS = {"novel": 0.0, "all": 5.0, "base": 20.0, "novel_joint": -5.0, "all_prior": 6.0}
 """What is added to a row's level."""
@@ -52,6 +53,12 @@ def make_scores() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=names)
 
 
+RANGES = {
+    "cycle_weight": distribution_to_json(FloatDistribution(0.5, 50.0, log=True)),
+    "ky_fan_order": distribution_to_json(IntDistribution(1, 20)),
+}
+
+
 def make_trials() -> pd.DataFrame:
     """Return four trials: two complete, two stopped at the rungs 5 and 10."""
     return pd.DataFrame(
@@ -68,6 +75,7 @@ def make_trials() -> pd.DataFrame:
                 "gpu_seconds": 45.0,
                 "cycle_weight": 1.0 + trial,
                 "ky_fan_order": 2 + trial,
+                "distributions": json.dumps(RANGES),
                 "curve": [
                     {"episode": episode, "novel_top5": value - 1, "all_top5": value + 1}
                     for episode, value in zip((5, 10, 20), curve, strict=False)
