@@ -26,7 +26,7 @@ def test_the_ten_lines_of_the_readme_run(capsys):
     exec(snippet, {})
 
     output = capsys.readouterr().out
-    assert "half-mean-shift linear" in output
+    assert re.search(r"half-mean-shift +linear", output)
     assert len([line for line in snippet.splitlines() if line]) <= 10
 
 

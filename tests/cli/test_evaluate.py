@@ -664,7 +664,7 @@ def test_the_whole_table_is_made_by_two_processes_printed_and_written(files, cap
     # All of it is kept: the same command does nothing again.
     assert evaluate(*files, *options) == 0
     again, progress = capsys.readouterr()
-    assert f"{len(names)} of {len(names)} are already there" in progress
+    assert f"{len(names)} of {len(names)} parts were measured before" in progress
     assert again == output
 
 
