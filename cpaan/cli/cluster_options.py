@@ -10,8 +10,7 @@ from pathlib import Path
 from cpaan.cli.guard import INCOMPLETE, INTERRUPTED
 from cpaan.cli.options import new_progress
 from cpaan.core.remote_paths import is_address
-from cpaan.study.cluster_job import ClusterCommand as ClusterCommand
-from cpaan.study.cluster_job import ClusterJob
+from cpaan.study.cluster_job import ClusterCommand, ClusterJob
 
 
 def add_cluster(group: argparse._ActionsContainer) -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from cpaan.cli.cluster_options import (
-    ClusterCommand,
     add_cluster,
     is_for_cluster,
     run_on_cluster,
@@ -25,6 +24,7 @@ from cpaan.protocol.config import HEADS
 from cpaan.report.page.contents import REPORT
 from cpaan.report.page.page import INDEX, write_page
 from cpaan.study.cluster import ray_cluster
+from cpaan.study.cluster_job import ClusterCommand
 from cpaan.study.report import make_report
 from cpaan.study.report_rows import ReportSettings
 from cpaan.study.study import LOG, Study, find_study, read_study

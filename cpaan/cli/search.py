@@ -11,7 +11,6 @@ from pathlib import Path
 from optuna.exceptions import OptunaError
 
 from cpaan.cli.cluster_options import (
-    ClusterCommand,
     check_reachable,
     check_study_name,
     is_for_cluster,
@@ -25,6 +24,7 @@ from cpaan.core.remote_paths import RemotePath, absolute, is_address, join
 from cpaan.methods.registry import expand_methods
 from cpaan.methods.table_row import FEATURES, TABLES
 from cpaan.study.cluster import Cluster, ray_cluster
+from cpaan.study.cluster_job import ClusterCommand
 from cpaan.study.config import DEFAULT_METHOD
 from cpaan.study.resolve import StudyRequest, new_study, resumed_study
 from cpaan.study.search import RowOutcome, search

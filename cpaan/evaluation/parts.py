@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import re
+import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -57,7 +58,7 @@ class PartJob:
         return PartKey(self.row, self.seed)
 
     def describe(self) -> dict[str, Any]:
-        """Return everything that decides the result, the commit included, for JSON."""
+        """Return everything that decides the result, apart from the code, for JSON."""
         split = self.data.split
         return {
             "row": self.row,
@@ -74,8 +75,6 @@ class PartJob:
             "scores_validation": self.scores_validation,
             "is_illustrated": self.is_illustrated,
             "device": torch.device(self.device).type,
-            "commit": commit(),
-            "fields": Part._fields,  # parts of a version with other fields are not read
         }
 
 
@@ -110,6 +109,8 @@ class PartCache:
 
     def __init__(self, folder: RemotePath) -> None:
         self._folder = folder
+        # Once: the commit is found by calling git. Results with other fields are not read.
+        self._code = {"commit": commit(), "fields": Part._fields}
 
     def read(self, job: PartJob) -> Part | None:
         """Return the cached result; None if there is none or the file is damaged."""
@@ -143,7 +144,7 @@ class PartCache:
         self._path(job).delete()
 
     def _path(self, job: PartJob) -> RemotePath:
-        text = json.dumps(job.describe(), sort_keys=True)
+        text = json.dumps({**job.describe(), **self._code}, sort_keys=True)
         row = re.sub("[^A-Za-z0-9+]+", "-", job.row)
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         return self._folder / f"{row}-seed{job.seed}-{digest}.zip"
@@ -154,6 +155,7 @@ def run_parts(
     execute: Execute,
     cache_of: Callable[[PartJob], PartCache | None],
     progress: Progress,
+    summarise: Callable[[PartJob, Part], str] = lambda job, part: "done",
 ) -> dict[PartKey, Outcome]:
     """Run all parts that are not cached, and cache their results.
 
@@ -162,6 +164,7 @@ def run_parts(
         execute: How they are run: in this process, in several, or on Ray.
         cache_of: Returns the cache of a part; None: the part is not cached.
         progress: Called with a line for each part.
+        summarise: Returns what this line says of a finished part.
 
     Returns:
         The outcome of each part, in the order of ``jobs``. Parts are missing if ``execute`` stopped
@@ -176,10 +179,18 @@ def run_parts(
     if found:
         progress(f"{len(found)} of {len(jobs)} parts were measured before")
     missing = {key: job for key, job in jobs.items() if key not in found}
+    started, num_left = time.monotonic(), len(missing)
     for key, outcome in execute(missing):
         found[key] = outcome
-        reason = f"no scores: {outcome}" if isinstance(outcome, ValueError) else "done"
-        progress(f"{key.row}, seed {key.seed}: {reason} ({len(found)} of {len(jobs)})")
+        num_left -= 1
+        text = (
+            summarise(jobs[key], outcome) if isinstance(outcome, Part) else f"no scores: {outcome}"
+        )
+        line = f"{key.row}, seed {key.seed}: {text} ({len(found)} of {len(jobs)})"
+        if num_left:
+            each = (time.monotonic() - started) / (len(missing) - num_left)
+            line += f", about {each * num_left:.0f} s left"
+        progress(line)
         cache = cache_of(jobs[key])
         if cache is not None and isinstance(outcome, Part):
             cache.write(jobs[key], outcome)

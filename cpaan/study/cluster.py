@@ -188,7 +188,7 @@ def _coming_nodes() -> tuple[dict[str, float], ...]:
             for _ in range(count)
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{NODES} is no list of machines: {text}") from error
+        raise ValueError(f"{NODES} is not a list of machines: {text}") from error
 
 
 def _check_address(address: str) -> None:

@@ -134,12 +134,8 @@ def make_report(
             "best": study.read_best(study.rows[0]),
             "best_minus_trial_0": tables.gains,
         }
-        page, latex, cells, headline = (
-            tables.markdown(about),
-            tables.latex(),
-            tables.cells,
-            tables.headline(),
-        )
+        page, latex, headline = tables.markdown(about), tables.latex(), tables.headline()
+        cells = tables.cells
     else:
         about |= {
             "studies": {row.method: row.describe() for row in study.rows},
@@ -150,8 +146,9 @@ def make_report(
         latex = "\n".join(layout.latex() for layout in layouts)
         cells, headline = make_cells(found.scores, num_fixed=found.num_fixed), ""
     _write(study, page, latex, cells, about, found, drawn)
+    cache = part_cache(study.storage)
     for job in jobs.values():
-        part_cache(study.storage).delete(job.part)
+        cache.delete(job.part)
     return headline, found.failed
 
 

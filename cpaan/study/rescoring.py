@@ -67,7 +67,12 @@ def choose_best(
     pool = WorkerPool(jobs, num_at_once, deadline)
     parts = {key: job.part for key, job in jobs.items()}
     cache = part_cache(study.storage)
-    outcomes = run_parts(parts, pool, lambda job: cache, say)
+
+    def summarise(job: PartJob, part: Part) -> str:
+        novel, everything = mean_top5(part.scores, job.evaluation.heads[0])
+        return f"LSL {novel:.2f}, GLSL {everything:.2f}"
+
+    outcomes = run_parts(parts, pool, lambda job: cache, say, summarise)
     if pool.lost is not None:
         raise pool.lost
     for search in searches:

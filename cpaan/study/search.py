@@ -78,7 +78,8 @@ def search(
         at_once = min(at_once, num_concurrent or at_once)
         if any(each.num_left for each in searches):
             run_trials(study, searches, progress, at_once, deadline)
-        ended = [each for each in searches if not each.num_left]
+        is_late = deadline is not None and time.monotonic() > deadline
+        ended = [each for each in searches if not (is_late or each.num_left)]
         best = choose_best(study, ended, progress.say, at_once, deadline)
         for each in searches:
             if each.row.method in best:

@@ -54,5 +54,5 @@ def test_machines_that_the_autoscaler_may_start_count(monkeypatch):
         here.check(StudyConfig(workers_per_trial=4, gpus_per_worker=1.0))
     for text in ("8", "[8]", '[{"CPU": 1}]', '[{"count": "many"}]', "{"):
         monkeypatch.setenv(NODES, text)
-        with pytest.raises(ValueError, match="CPAAN_NODES is no list of machines"):
+        with pytest.raises(ValueError, match="CPAAN_NODES is not a list of machines"):
             cluster._coming_nodes()

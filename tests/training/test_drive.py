@@ -48,7 +48,10 @@ def test_a_stopped_run_resumes_with_its_curve_and_seconds(tmp_path, step_by_step
     unbroken, stopped, resumed = (new_run() for _ in range(3))
     unbroken.advance(12)
     first, second = (Checkpoint(tmp_path / "run.pt") for _ in range(2))
-    note = lambda stretch: first.curve.append({"episode": stopped.episode})  # noqa: E731
+
+    def note(stretch: Stretch) -> None:
+        first.curve.append({"episode": stopped.episode})
+
     stretches = drive(stopped, first, eval_steps=(3, 7), on_eval=note)
     next(stretches)
     stretches.close()
