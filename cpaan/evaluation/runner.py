@@ -20,7 +20,7 @@ from cpaan.evaluation.executors import LocalExecutor, ProcessExecutor
 from cpaan.evaluation.parts import Part, PartCache, PartJob, run_parts
 from cpaan.evaluation.scoring import draw_phase
 from cpaan.methods.base import Progress
-from cpaan.methods.registry import ROWS, check_method, expand_methods
+from cpaan.methods.registry import ROWS, expand_methods
 from cpaan.methods.table_row import COSINE_FEATURES, FEATURES, PN
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.priors import best_heads, best_priors, with_priors
@@ -124,7 +124,7 @@ def evaluate(
     num_rows = {name: len(table.rows_of(name, TRAIN)) for name in split.base_classes(phase)}
     for name in methods:
         try:
-            check_method(name, used[name], config, num_rows, table.num_dims, embedding)
+            ROWS[name].check(used[name], config, num_rows, table.num_dims, embedding)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
     scores_validation = phase == TEST_PHASE and config.prior is None

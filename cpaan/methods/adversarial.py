@@ -20,7 +20,7 @@ from cpaan.gan.episodes import MetaEpisodes, TrainingData, check_training
 from cpaan.gan.gans import GANS, Gan, check_objective
 from cpaan.gan.loop import TrainingRun
 from cpaan.methods.base import NO_CHECKPOINT, Checkpointing, TrainedAugmentation
-from cpaan.methods.table_row import IN_PN, Choice, Range, SearchSpace, TableRow, place_of
+from cpaan.methods.table_row import IN_PN, Check, Range, SearchSpace, TableRow, place_of
 from cpaan.protocol.augmentation import num_synthetic_of
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.tasks import BaseSet, LowShotTask
@@ -37,9 +37,10 @@ QUICK: dict[str, Any] = {
     "generator_learning_rate": 1e-3,
     "discriminator_learning_rate": 1e-3,
 }
+_SIZES = ("num_episodes", "num_ways", "batch_size", "hidden_dim")
 EXTENDED_SPACE: SearchSpace = {
     "prototype_weight": Range(0.5, 100.0, log=True),
-    "residual": Choice("identity", "mean-shift"),
+    "residual": ("identity", "mean-shift"),
 }
 """What a search tries of CP-AAN+ beside the parameters of cCov-GAN."""
 
@@ -77,28 +78,25 @@ class Adversarial(TrainedAugmentation[TrainingRun]):
 
 def _space(gan: Gan) -> SearchSpace:
     """Return the parameters that this GAN has."""
-    space: dict[str, Range | Choice] = {}
-    if gan.has_cycle:
-        space["cycle_weight"] = Range(0.05, 50, log=True)
-    if gan.has_covariance:
-        space["covariance_weight"] = Range(0.01, 10, log=True)
-        space["ky_fan_order"] = Range(1, 20, log=True)
-    space["neighbours"] = Choice("soft", "hard")
-    space["num_neighbours"] = Range(1, 50, log=True, when=("neighbours", "hard"))
-    space["perplexity"] = Range(1.5, 50, log=True, when=("neighbours", "soft"))
-    if gan.has_cycle:  # only the generator of the way back has noise
-        is_open = gan.noise is None
-        if is_open:
-            space["noise"] = Choice("gaussian", "mixture")
-        space["noise_dim"] = Range(5, 200, log=True)
-        if gan.noise != "gaussian":
-            when = ("noise", "mixture") if is_open else None
-            space["num_components"] = Range(2, 200, log=True, when=when)
-            space["noise_spread"] = Range(0.02, 2, log=True, when=when)
-    space["generator_learning_rate"] = Range(1e-5, 1e-2, log=True)
-    space["discriminator_learning_rate"] = Range(1e-5, 1e-2, log=True)
-    space["mixing_shots"] = Range(0.2, 20.0, log=True)
-    return space
+    # Only the generator of the way back, which a cycle needs, has noise.
+    has_mixture = gan.has_cycle and gan.noise != "gaussian"
+    of_mixture = ("noise", "mixture") if gan.noise is None else None
+    space = {
+        "cycle_weight": gan.has_cycle and Range(0.05, 50, log=True),
+        "covariance_weight": gan.has_covariance and Range(0.01, 10, log=True),
+        "ky_fan_order": gan.has_covariance and Range(1, 20, log=True),
+        "neighbours": ("soft", "hard"),
+        "num_neighbours": Range(1, 50, log=True, when=("neighbours", "hard")),
+        "perplexity": Range(1.5, 50, log=True, when=("neighbours", "soft")),
+        "noise": gan.has_cycle and gan.noise is None and ("gaussian", "mixture"),
+        "noise_dim": gan.has_cycle and Range(5, 200, log=True),
+        "num_components": has_mixture and Range(2, 200, log=True, when=of_mixture),
+        "noise_spread": has_mixture and Range(0.02, 2, log=True, when=of_mixture),
+        "generator_learning_rate": Range(1e-5, 1e-2, log=True),
+        "discriminator_learning_rate": Range(1e-5, 1e-2, log=True),
+        "mixing_shots": Range(0.2, 20.0, log=True),
+    }
+    return {name: values for name, values in space.items() if not isinstance(values, bool)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,27 +112,22 @@ class GanRow(TableRow):
         """
         assert isinstance(training, TrainConfig)
         printed = TrainConfig.as_printed()
-        sizes = {
-            name: getattr(training, name)
-            for name in ("num_episodes", "num_ways", "batch_size", "hidden_dim")
-        }
         shots = (min(printed.max_shots, training.max_shots),)
+        sizes = {name: getattr(training, name) for name in _SIZES}
         return printed.with_overrides({**sizes, "episode_shots": shots})
 
+
+def _check(gan: Gan) -> Check:
     def check(
-        self,
-        config: Settings,
-        evaluation: EvaluationConfig,
-        num_rows: Mapping[str, int],
-        num_dims: int,
+        config: TrainConfig, evaluation: EvaluationConfig, num_rows: Mapping[str, int], dims: int
     ) -> None:
         """Refuse a training or a number of synthetic examples that does not suit the classes."""
-        super().check(config, evaluation, num_rows, num_dims)
-        assert isinstance(config, TrainConfig)
         counts = torch.tensor(list(num_rows.values()))
-        check_training(config, counts, num_dims, with_covariances=self.gan.has_covariance)
-        check_objective(self.gan, config)
+        check_training(config, counts, dims, with_covariances=gan.has_covariance)
+        check_objective(gan, config)
         num_synthetic_of(counts, max(evaluation.shots), evaluation)
+
+    return check
 
 
 def _row(name: str, gan: Gan, *, is_embedded: bool, **others: Any) -> GanRow:
@@ -149,6 +142,7 @@ def _row(name: str, gan: Gan, *, is_embedded: bool, **others: Any) -> GanRow:
         name=f"{name}{IN_PN}" if is_embedded else name,
         generation=gan.name,
         gan=gan,
+        check_own=_check(gan),
         published=TrainConfig.as_printed(),
         published_evaluation=META_TESTING_AS_PRINTED,
         quick=QUICK,

@@ -7,14 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from cpaan.core.randomness import draw_word, new_rng, spawn
 from cpaan.protocol.augmentation import diversity_of, num_synthetic_of
-from cpaan.protocol.config import EvaluationConfig
+from cpaan.protocol.config import OWN, EvaluationConfig
 from cpaan.protocol.heads import HEAD_CLASSES, GroupedHeads
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.training.drive import train_to_end
@@ -24,7 +24,6 @@ from cpaan.training.workers import ALONE, Workers
 Progress = Callable[[str], None]
 
 R = TypeVar("R", bound=Run)
-C = TypeVar("C", bound=LearningSettings)
 
 
 class LowShotMethod(ABC):
@@ -89,7 +88,7 @@ class Training(Generic[R]):
         self._run: R | None = None
         self.origin: dict[str, Any] | None = None
 
-    def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers) -> R:
+    def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> R:
         """Return a new run, which the caller drives; `run_for` then takes it as it is."""
         self._run = self._new_run(base, rng, workers)
         return self._run
@@ -97,36 +96,52 @@ class Training(Generic[R]):
     def run_for(self, base: BaseSet, rng: torch.Generator) -> R:
         """Return the run on these base examples, trained to its end unless a caller drives it."""
         if self._run is None or self._run.data != base.fingerprint:
-            self._run = self._new_run(base, rng, ALONE)
-            self._train(self._run)
+            path, progress = self._checkpointing.path, self._checkpointing.progress
+            self.origin = train_to_end(self.begin(base, rng), path, progress=progress)
+        assert self._run is not None
         return self._run
 
-    def _train(self, run: R) -> None:
-        path, progress = self._checkpointing.path, self._checkpointing.progress
-        self.origin = train_to_end(run, path, progress=progress)
 
-
-class MetaLearned(LowShotMethod, Generic[C]):
-    """A method that is trained on base classes by episodes, and has a classifier of its own."""
-
-    NAME: ClassVar[str]
-    """Of the training, in messages and checkpoints."""
-    LEARNER: ClassVar[type[Learner]]
-    """What is trained, made from base examples in the order of names, settings and an rng."""
-
-    def __init__(self, config: C, checkpointing: Checkpointing = NO_CHECKPOINT) -> None:
-        self._config = config
-        self._training = Training(self.new_run, checkpointing)
+class LowShotLearner(Learner):
+    """A network that is trained by episodes on base classes, and then classifies by itself."""
 
     @abstractmethod
-    def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
-        """Learn all problems of a task with what was trained; nothing of ``run`` may change."""
+    def solve(self, task: LowShotTask, rng: torch.Generator) -> Callable[[Tensor], Tensor]:
+        """Learn all problems of a task with what was trained, which stays as it is.
+
+        Returns:
+            A function from queries, shape (Q, D), to scores, shape (P, Q, B + N).
+        """
+
+
+class MetaLearned(LowShotMethod):
+    """A method that is its learner: trained on base classes, with a classifier of its own."""
+
+    def __init__(
+        self,
+        name: str,
+        learner: type[Learner],
+        config: LearningSettings,
+        checkpointing: Checkpointing = NO_CHECKPOINT,
+    ) -> None:
+        """Prepare the training of a learner.
+
+        Args:
+            name: Of the training, in messages and checkpoints.
+            learner: It is made from base examples in the order of names, ``config`` and an rng.
+            config: All settings of the learner.
+            checkpointing: Where the checkpoint is.
+        """
+        self._name = name
+        self._learner = learner
+        self._config = config
+        self._training = Training(self.new_run, checkpointing)
 
     def new_run(self, base: BaseSet, rng: torch.Generator, workers: Workers) -> LearningRun:
         """Return a new run; everything random about it comes from the ``rng``, on the CPU."""
         ordered, seed = base.in_order_of_names(), draw_word(rng)
-        learner = self.LEARNER(ordered, self._config, new_rng(seed, 0))
-        return LearningRun(self.NAME, learner, ordered, self._config, seed, workers)
+        learner = self._learner(ordered, self._config, new_rng(seed, 0))
+        return LearningRun(self._name, learner, ordered, self._config, seed, workers)
 
     def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> LearningRun:
         """Return the training run."""
@@ -139,6 +154,17 @@ class MetaLearned(LowShotMethod, Generic[C]):
         run = self._training.run_for(task.base, for_training)
         self.origin = self._training.origin
         self.adapt(run, task, for_adapting)
+
+    @torch.no_grad()
+    def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
+        """Learn all problems of a task with what was trained; nothing of ``run`` changes."""
+        assert isinstance(run.learner, LowShotLearner)
+        self._scores = run.learner.solve(task, rng)
+
+    @torch.no_grad()
+    def predict(self, queries: Tensor) -> Mapping[str, Tensor]:
+        """Return the learner's scores."""
+        return {OWN: self._scores(queries)}
 
 
 class Augmented(LowShotMethod):

@@ -10,29 +10,22 @@ B = base classes of the phase.
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from cpaan.core.randomness import draw_word, new_rng
-from cpaan.methods.base import MetaLearned
+from cpaan.methods.base import LowShotLearner
 from cpaan.methods.table_row import Range, SearchSpace
-from cpaan.protocol.config import OWN
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.representation.embedding import prototype_scores
 from cpaan.training.few_shot_episodes import FewShotEpisodes, percent_right
 from cpaan.training.layers import Normalising, draw_weights, drop, find_log_scale
-from cpaan.training.learning import (
-    EpisodeRngs,
-    EpisodeSettings,
-    Learner,
-    LearningRun,
-    LearningSettings,
-)
+from cpaan.training.learning import EpisodeRngs, EpisodeSettings, LearningSettings
 
 _ROWS_PER_BLOCK = 60_000
 """Supports that are encoded at once: at 512 dimensions, cuDNN then needs about a gigabyte."""
@@ -94,15 +87,12 @@ class ContextSettings(EpisodeSettings, LearningSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MatcherSettings(ContextSettings):
-    """How queries are matched with class means in context."""
+class PrototypeMatchingConfig(ContextSettings):
+    """Everything that decides a Prototype Matching Network, apart from features and seed."""
 
     distance: Literal["cosine", "euclidean"] = "cosine"
     """Of a query and a class: a cosine, or minus the mean squared difference over dimensions;
     either is multiplied by a learnt scale."""
-
-
-C = TypeVar("C", bound=ContextSettings)
 
 
 class SupportEncoder(nn.Module):
@@ -148,16 +138,23 @@ class QueryEncoder(nn.Module):
         return (self._config.attention_scale * hidden @ memory.T).softmax(dim=1) @ memory
 
 
-class ContextEncoders(Normalising):
-    """Normalisation, dropout, and the encoders of supports and queries."""
+class Matcher(Normalising, LowShotLearner):
+    """Matches queries in context with supports in context, at a learnt scale.
+
+    It learns all classes of a problem, base and novel, from equally many supports of each.
+    """
+
+    TERMS = ("query_loss", "query_top1")
 
     def __init__(self, base: BaseSet, config: ContextSettings, rng: torch.Generator) -> None:
         super().__init__()
-        self._dropout = config.dropout
+        self._num_examples, self._dropout = config.num_examples, config.dropout
+        self.episodes = FewShotEpisodes(base, config)
         self.set_normalisation(base, config.normalisation)
         num_dims = base.features.shape[1]
         self.of_supports = SupportEncoder(num_dims, config, rng)
         self.of_queries = QueryEncoder(num_dims, config, rng)
+        self.log_scale = nn.Parameter(torch.zeros(()))
 
     def encode_supports(
         self, supports: Tensor, rng: torch.Generator, for_dropout: torch.Generator | None = None
@@ -166,14 +163,14 @@ class ContextEncoders(Normalising):
 
         ``rng`` decides the order; the result has the order and the shape of the supports.
         """
-        *problems, num_classes, num_shots, num_dims = supports.shape
+        *_, num_classes, num_shots, num_dims = supports.shape
         sequences = self._prepare(supports, for_dropout).view(-1, num_classes * num_shots, num_dims)
         keys = torch.rand(sequences.shape[:2], generator=rng, device=supports.device)
         order = keys.argsort(dim=1)
         shuffled = sequences.gather(1, order.unsqueeze(-1).expand_as(sequences))
         encoded = self.of_supports(shuffled.transpose(0, 1).contiguous()).transpose(0, 1)
         back = order.argsort(dim=1).unsqueeze(-1).expand_as(sequences)
-        return encoded.gather(1, back).view(*problems, num_classes, num_shots, num_dims)
+        return encoded.gather(1, back).view(supports.shape)
 
     def encode_queries(
         self, queries: Tensor, memory: Tensor, for_dropout: torch.Generator | None = None
@@ -184,26 +181,11 @@ class ContextEncoders(Normalising):
     def _prepare(self, features: Tensor, rng: torch.Generator | None) -> Tensor:
         return drop(self.normalise(features), self._dropout, rng)
 
-
-class Matcher(nn.Module):
-    """Matches queries in context with supports in context, at a learnt scale."""
-
-    def __init__(self, base: BaseSet, config: ContextSettings, rng: torch.Generator) -> None:
-        super().__init__()
-        self.context = ContextEncoders(base, config, rng)
-        self.log_scale = nn.Parameter(torch.zeros(()))
-
-    @abstractmethod
     def encode(
         self, supports: Tensor, rng: torch.Generator, for_dropout: torch.Generator | None = None
     ) -> Tensor:
-        """Return what stands for the classes of supports (..., N, K, D), shape (..., N, ?).
-
-        Args:
-            supports: Of one problem or several.
-            rng: Decides the order of the supports; on their device.
-            for_dropout: Given in training.
-        """
+        """Return what stands for the classes of supports (..., N, K, D), shape (..., N, ?)."""
+        return self.encode_supports(supports, rng, for_dropout)
 
     @abstractmethod
     def match(
@@ -211,23 +193,37 @@ class Matcher(nn.Module):
     ) -> Tensor:
         """Return logits of queries, shape (Q, N), for the encoded classes of one problem."""
 
-    @abstractmethod
-    def set_scale(self, supports: Tensor, queries: Tensor, rng: torch.Generator) -> None:
-        """Choose the scale at which an episode's predictions have half of the possible entropy."""
+    def fill(self, supports: Tensor, rng: torch.Generator) -> Tensor:
+        """Return the examples that an episode's classes are learnt from, shape (N, ?, D)."""
+        return supports
 
-    def scores(self, encoded: Tensor, queries: Tensor) -> Tensor:
-        """Return scores outside of training, shape (Q, N)."""
-        return self.match(encoded, queries)
+    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
+        """Return the cross-entropy of an episode's queries, and the percentage that is right."""
+        episode, rng = self.episodes.draw_next(rngs), rngs.device
+        encoded = self.encode(self.fill(episode.supports, rng), rng, rng)
+        logits = self.match(encoded, episode.queries, rng)
+        return [cross_entropy(logits, episode.labels), percent_right(logits, episode.labels)]
+
+    def solve(self, task: LowShotTask, rng: torch.Generator) -> Callable[[Tensor], Tensor]:
+        """Encode the supports of every problem.
+
+        At the benchmark's size, all encoded supports of 25 problems of 507 classes and 512
+        dimensions need half a gigabyte with 20 supports of a class, and 2.6 with 100.
+        """
+        encoded = encode_problems(task, self._num_examples, rng, self.encode)
+        return lambda queries: torch.stack([self.match(each, queries) for each in encoded])
 
 
 class PrototypeMatcher(Matcher):
-    """Matches queries in context with class means of supports in context.
+    """PMN: queries in context have the class of the most similar mean of supports in context.
 
     ν_k is the mean of class k's encoded supports. Queries attend to these means and not to all
     supports: that is cheap, and every class counts alike.
     """
 
-    def __init__(self, base: BaseSet, config: MatcherSettings, rng: torch.Generator) -> None:
+    def __init__(
+        self, base: BaseSet, config: PrototypeMatchingConfig, rng: torch.Generator
+    ) -> None:
         super().__init__(base, config, rng)
         self._distance = config.distance
 
@@ -235,7 +231,7 @@ class PrototypeMatcher(Matcher):
         self, supports: Tensor, rng: torch.Generator, for_dropout: torch.Generator | None = None
     ) -> Tensor:
         """Return ν for one problem or several, shape (..., N, D)."""
-        return self.context.encode_supports(supports, rng, for_dropout).mean(dim=-2)
+        return self.encode_supports(supports, rng, for_dropout).mean(dim=-2)
 
     def match(
         self, encoded: Tensor, queries: Tensor, for_dropout: torch.Generator | None = None
@@ -246,66 +242,20 @@ class PrototypeMatcher(Matcher):
     def _similarities(
         self, prototypes: Tensor, queries: Tensor, for_dropout: torch.Generator | None = None
     ) -> Tensor:
-        encoded = self.context.encode_queries(queries, prototypes, for_dropout)
+        encoded = self.encode_queries(queries, prototypes, for_dropout)
         if self._distance == "cosine":
             return normalize(encoded, dim=1) @ normalize(prototypes, dim=1).T
         return prototype_scores(prototypes.unsqueeze(1), encoded)
 
     @torch.no_grad()
-    def set_scale(self, supports: Tensor, queries: Tensor, rng: torch.Generator) -> None:
+    def set_scale(self, rng: torch.Generator) -> None:
         """Choose the scale at which an episode's predictions have half of the possible entropy."""
-        similarities = self._similarities(self.encode(supports, rng), queries).double()
+        episode = self.episodes.draw_middling(rng)
+        encoded = self.encode(episode.supports, rng)
+        similarities = self._similarities(encoded, episode.queries).double()
         self.log_scale.fill_(
             find_log_scale(lambda scale: (scale * similarities).log_softmax(dim=1))
         )
-
-
-class MatchingLearner(Learner):
-    """A matcher, and the episodes that train it."""
-
-    TERMS = ("query_loss", "query_top1")
-    MATCHER: ClassVar[type[Matcher]] = PrototypeMatcher
-
-    def __init__(self, base: BaseSet, config: ContextSettings, rng: torch.Generator) -> None:
-        super().__init__()
-        self.episodes = FewShotEpisodes(base, config)
-        self.matcher = self.MATCHER(base, config, rng)
-
-    def fill(self, supports: Tensor, rng: torch.Generator) -> Tensor:
-        """Return the examples that an episode's classes are learnt from, shape (N, ?, D)."""
-        return supports
-
-    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
-        """Return the cross-entropy of an episode's queries, and the percentage that is right."""
-        episode, rng = self.episodes.draw_next(rngs), rngs.device
-        encoded = self.matcher.encode(self.fill(episode.supports, rng), rng, rng)
-        logits = self.matcher.match(encoded, episode.queries, rng)
-        return [cross_entropy(logits, episode.labels), percent_right(logits, episode.labels)]
-
-    def set_scale(self, rng: torch.Generator) -> None:
-        """Set the matcher's scale by an episode."""
-        episode = self.episodes.draw_middling(rng)
-        self.matcher.set_scale(episode.supports, episode.queries, rng)
-
-
-class MatchingMethod(MetaLearned[C]):
-    """A matcher that learns all classes of a problem, base and novel, from balanced supports."""
-
-    @torch.no_grad()
-    def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
-        """Encode the supports of every problem.
-
-        At the benchmark's size, all encoded supports of 25 problems of 507 classes and 512
-        dimensions need half a gigabyte with 20 supports of a class, and 2.6 with 100.
-        """
-        assert isinstance(run.learner, MatchingLearner)
-        self._matcher = run.learner.matcher
-        self._encoded = encode_problems(task, self._config.num_examples, rng, self._matcher.encode)
-
-    @torch.no_grad()
-    def predict(self, queries: Tensor) -> Mapping[str, Tensor]:
-        """Return the matcher's scores."""
-        return {OWN: torch.stack([self._matcher.scores(each, queries) for each in self._encoded])}
 
 
 def encode_problems(

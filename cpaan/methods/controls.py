@@ -14,7 +14,6 @@ augmentation.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -80,21 +79,12 @@ class Control(Augmented):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class TranslationRow(TableRow):
-    """The row of a control that translates."""
-
-    def check(
-        self,
-        config: Settings,
-        evaluation: EvaluationConfig,
-        num_rows: Mapping[str, int],
-        num_dims: int,
-    ) -> None:
-        """Refuse neighbours and numbers of synthetic examples that do not suit the classes."""
-        super().check(config, evaluation, num_rows, num_dims)
-        check_neighbours(evaluation, len(num_rows))
-        num_synthetic_of(torch.tensor(list(num_rows.values())), max(evaluation.shots), evaluation)
+def _check(
+    config: Settings, evaluation: EvaluationConfig, num_rows: Mapping[str, int], num_dims: int
+) -> None:
+    """Refuse neighbours and numbers of synthetic examples that do not suit the classes."""
+    check_neighbours(evaluation, len(num_rows))
+    num_synthetic_of(torch.tensor(list(num_rows.values())), max(evaluation.shots), evaluation)
 
 
 def _make(translation: Translation | None) -> Make:
@@ -103,13 +93,13 @@ def _make(translation: Translation | None) -> Make:
 
 ROWS = [
     *(
-        (TranslationRow if translation else TableRow)(
+        TableRow(
             name=f"{name}{suffix}",
             group="Control",
             generation=name if translation else NO_GENERATION,
-            space=SPACE if translation else {},
             make=_make(translation),
             **place_of(is_embedded=bool(suffix)),
+            **({"space": SPACE, "check_own": _check} if translation else {}),
         )
         for suffix in ("", IN_PN)
         for name, translation in CONTROLS.items()

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, layer_norm, leaky_relu, normalize
 
-from cpaan.methods.fake_novel import FakeNovelSettings, GeneratedWeights, WeightLearner
-from cpaan.methods.table_row import Range, SearchSpace, TableRow
+from cpaan.methods.fake_novel import FakeNovelSettings, WeightLearner
+from cpaan.methods.table_row import Range, SearchSpace, learned_row
 from cpaan.protocol.tasks import BaseSet
 from cpaan.training.layers import draw_linear, drop, set_to_zero
 from cpaan.training.learning import EpisodeRngs
@@ -170,22 +170,15 @@ def _activate(values: Tensor, dropout: float, rng: torch.Generator | None) -> Te
     return leaky_relu(drop(layer_norm(values, values.shape[-1:]), dropout, rng), 0.01)
 
 
-class DenoisingWeights(GeneratedWeights[DenoisingWeightsConfig]):
-    """Denoised weights as a row of the table."""
-
-    NAME = "DenoisingWeights"
-    LEARNER = DenoisingNetwork
-
-
 ROWS = [
-    TableRow(
-        name="wDAE",
+    learned_row(
+        "wDAE",
+        DenoisingNetwork,
         group="Later",
-        representation="wDAE",
+        is_printed=False,
         config=DenoisingWeightsConfig(),
         published=PUBLISHED,
         space=SPACE,
         quick={"num_episodes": 100},
-        make=lambda config, evaluation, checkpointing: DenoisingWeights(config, checkpointing),
     )
 ]

@@ -10,26 +10,19 @@ K = shots, P = problems, Q = queries.
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from cpaan.methods.base import MetaLearned
-from cpaan.protocol.config import OWN
+from cpaan.methods.base import LowShotLearner
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.training.few_shot_episodes import FewShotEpisodes
 from cpaan.training.layers import drop
-from cpaan.training.learning import (
-    EpisodeRngs,
-    EpisodeSettings,
-    Learner,
-    LearningRun,
-    LearningSettings,
-)
+from cpaan.training.learning import EpisodeRngs, EpisodeSettings, LearningSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +51,6 @@ class FakeNovelSettings(EpisodeSettings, LearningSettings):
         self._refuse_unless_below_one("dropout")
 
 
-C = TypeVar("C", bound=FakeNovelSettings)
-
-
 class FakeNovelEpisode(NamedTuple):
     """Directions of base examples, some of classes that are taken for novel."""
 
@@ -76,7 +66,7 @@ def cosine_scores(queries: Tensor, weights: Tensor, scale: Tensor | float = 1.0)
     return scale * normalize(queries, dim=-1) @ normalize(weights, dim=-1).mT
 
 
-class WeightLearner(Learner):
+class WeightLearner(LowShotLearner):
     """A cosine classifier of base classes that are known well, and of novel ones."""
 
     _config: FakeNovelSettings
@@ -138,26 +128,14 @@ class WeightLearner(Learner):
         weights = self.weights(episode.base, episode.supports, rngs.device)
         return [cross_entropy(self.scores(episode.queries, weights), episode.labels)]
 
-
-class GeneratedWeights(MetaLearned[C]):
-    """A cosine classifier with generated weights; its learner is a `WeightLearner`."""
-
-    @torch.no_grad()
-    def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
+    def solve(self, task: LowShotTask, rng: torch.Generator) -> Callable[[Tensor], Tensor]:
         """Generate the weights of every problem, with the help of all base classes."""
-        assert isinstance(run.learner, WeightLearner)
-        self._learner = run.learner
         in_order = torch.arange(len(task.base.counts), device=task.device)
-        columns = task.columns_from(task.base.order)
-        shots = self._learner.directions(task.shots)
+        shots = self.directions(task.shots)
         # One by one: attention or messages of one problem take some hundred megabytes at most.
-        weights = [
-            self._learner.weights(in_order, shots[problem.draw, :, : problem.num_shots])
+        generated = [
+            self.weights(in_order, shots[problem.draw, :, : problem.num_shots])
             for problem in task.problems
         ]
-        self._weights = torch.stack(weights)[:, columns]
-
-    @torch.no_grad()
-    def predict(self, queries: Tensor) -> Mapping[str, Tensor]:
-        """Return logits."""
-        return {OWN: self._learner.scores(self._learner.directions(queries), self._weights)}
+        weights = torch.stack(generated)[:, task.columns_from(task.base.order)]
+        return lambda queries: self.scores(self.directions(queries), weights)

@@ -29,7 +29,7 @@ from torch.nn.functional import cross_entropy, linear, relu
 from cpaan.core.randomness import draw_word, new_rng
 from cpaan.methods.analogies import Clusters, cluster_classes, mine_analogies
 from cpaan.methods.base import NO_CHECKPOINT, Checkpointing, TrainedAugmentation
-from cpaan.methods.table_row import Choice, Range, SearchSpace, TableRow, place_of
+from cpaan.methods.table_row import Range, SearchSpace, TableRow, place_of
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.training.layers import draw_linear, set_to_zero
@@ -121,7 +121,7 @@ PUBLISHED = HallucinationConfig(
 SPACE: SearchSpace = {
     "learning_rate": Range(3e-5, 3e-3, log=True),
     "weight_decay": Range(1e-3, 1.0, log=True),
-    "num_clusters": Choice(5, 10, 20, 50),
+    "num_clusters": (5, 10, 20, 50),
     "squared_error_weight": Range(1.0, 100.0, log=True),
     "least_cosine": Range(0.0, 0.6),
 }

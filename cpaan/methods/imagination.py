@@ -28,7 +28,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, pad, relu
+from torch.nn.functional import pad, relu
 
 from cpaan.core.randomness import draw_word, new_rng
 from cpaan.core.settings import Settings
@@ -36,19 +36,18 @@ from cpaan.methods.base import NO_CHECKPOINT, Checkpointing, MetaLearned
 from cpaan.methods.context import (
     CONTEXT_SPACE,
     PUBLISHED_RECIPE,
-    MatcherSettings,
-    MatchingLearner,
-    MatchingMethod,
+    PrototypeMatcher,
+    PrototypeMatchingConfig,
 )
-from cpaan.methods.table_row import PN, Choice, Range, SearchSpace, TableRow
+from cpaan.methods.table_row import PN, Range, SearchSpace, TableRow, learned_row
 from cpaan.protocol.config import HEADS, OWN, EvaluationConfig
 from cpaan.protocol.heads import HEAD_CLASSES, GroupedHeads
 from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.representation.embedding import PrototypicalNetwork, prototype_scores
-from cpaan.training.few_shot_episodes import percent_right
+from cpaan.training.few_shot_episodes import FewShotEpisode
 from cpaan.training.layers import draw_linear, set_to_zero
-from cpaan.training.learning import EpisodeRngs, Learner, LearningRun
+from cpaan.training.learning import LearningRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +84,7 @@ class ImaginationConfig(HallucinatorSettings, EmbeddingConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MatchingImaginationConfig(HallucinatorSettings, MatcherSettings):
+class MatchingImaginationConfig(HallucinatorSettings, PrototypeMatchingConfig):
     """Everything that decides FI-PMN, apart from features and seed."""
 
     num_episodes: int = 600
@@ -109,7 +108,7 @@ MATCHING_PUBLISHED = MatchingImaginationConfig(
     seeds="random",
 )
 HALLUCINATOR_SPACE: SearchSpace = {
-    "num_augmented": Choice(6, 10, 20, 40),
+    "num_augmented": (6, 10, 20, 40),
     "noise": Range(0.1, 3.0, log=True),
 }
 SPACE: SearchSpace = {
@@ -207,35 +206,22 @@ class Hallucinator(nn.Module):
         return hallucinated
 
 
-class ImaginingNetwork(Learner):
+class ImaginingNetwork(PrototypicalNetwork):
     """A hallucinator and a prototypical network, which learn together."""
 
-    TERMS = ("query_loss", "query_top1")
-
     def __init__(self, base: BaseSet, config: ImaginationConfig, rng: torch.Generator) -> None:
-        super().__init__()
-        self.network = PrototypicalNetwork(base, config, rng)
+        super().__init__(base, config, rng)
         self.hallucinator = Hallucinator(base, config, rng)
 
-    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
-        """Return the cross-entropy of an episode's queries, and the percentage that is right."""
-        network, rng = self.network, rngs.device
-        episode = network.episodes.draw_next(rngs)
+    def scores(self, episode: FewShotEpisode, rng: torch.Generator | None = None) -> Tensor:
+        """Return logits of an episode's queries by real and hallucinated supports."""
+        assert rng is not None, "what is hallucinated is random"
         filled = self.hallucinator.fill(episode.supports, rng)
-        scores = prototype_scores(network(filled, rng), network(episode.queries, rng))
-        scores = network.log_scale.exp() * scores
-        return [cross_entropy(scores, episode.labels), percent_right(scores, episode.labels)]
-
-    def set_scale(self, rng: torch.Generator) -> None:
-        """Set the scale of the prototypical network."""
-        self.network.set_scale(rng)
+        return super().scores(episode._replace(supports=filled), rng)
 
 
-class Imagination(MetaLearned[ImaginationConfig]):
+class Imagination(MetaLearned):
     """FI on PN: prototypes and heads in the embedding, of real and hallucinated examples."""
-
-    NAME = "Imagination"
-    LEARNER = ImaginingNetwork
 
     def __init__(
         self,
@@ -243,14 +229,14 @@ class Imagination(MetaLearned[ImaginationConfig]):
         evaluation: EvaluationConfig,
         checkpointing: Checkpointing = NO_CHECKPOINT,
     ) -> None:
-        super().__init__(config, checkpointing)
+        super().__init__("FI-PN", ImaginingNetwork, config, checkpointing)
         alike = {"mixing_shots": None, "mixing_weight": None}
         self._heads = GroupedHeads(evaluation.with_overrides(alike))
 
     def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
         """Hallucinate examples of the novel classes, embed all, and fit the heads to them."""
         assert isinstance(run.learner, ImaginingNetwork)
-        self._network = run.learner.network
+        self._network = run.learner
         hallucinated = run.learner.hallucinator.imagine(task, rng)
         embedded = replace(
             task,
@@ -290,7 +276,7 @@ class Imagination(MetaLearned[ImaginationConfig]):
         return torch.cat([of_base.expand(self._num_problems, -1, -1), of_novel], dim=2)
 
 
-class ImaginingMatcher(MatchingLearner):
+class ImaginingMatcher(PrototypeMatcher):
     """A hallucinator and a Prototype Matching Network, which learn together."""
 
     def __init__(
@@ -304,11 +290,8 @@ class ImaginingMatcher(MatchingLearner):
         return self.hallucinator.fill(supports, rng)
 
 
-class MatchingImagination(MatchingMethod[MatchingImaginationConfig]):
+class MatchingImagination(MetaLearned):
     """FI on PMN: class means in context, where the context has hallucinated examples, too."""
-
-    NAME = "Matching Imagination"
-    LEARNER = ImaginingMatcher
 
     def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
         """Hallucinate examples of the novel classes, and take class means of all in context."""
@@ -344,16 +327,16 @@ ROWS = [
         quick={"num_episodes": 40, "num_ways": 30, "episode_shots": (1, 2, 5), "hidden_dim": 128},
         make=Imagination,
     ),
-    TableRow(
-        name="FI-PMN",
+    learned_row(
+        "FI-PMN",
+        ImaginingMatcher,
+        MatchingImagination,
         group="FI",
         representation="PMN",
         generation="meta-learned LR",
-        is_printed=True,
         config=MatchingImaginationConfig(),
         published=MATCHING_PUBLISHED,
         space={**CONTEXT_SPACE, **HALLUCINATOR_SPACE},
         quick={"num_episodes": 20, "num_ways": 20, "episode_shots": (1, 2)},
-        make=lambda config, evaluation, checkpointing: MatchingImagination(config, checkpointing),
     ),
 ]

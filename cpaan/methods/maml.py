@@ -22,6 +22,7 @@ B = base classes of the phase, N = novel classes, Q = queries.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -29,13 +30,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot, relu
 
-from cpaan.methods.base import MetaLearned
-from cpaan.methods.table_row import Range, SearchSpace, TableRow
-from cpaan.protocol.config import OWN
+from cpaan.methods.base import LowShotLearner
+from cpaan.methods.table_row import Range, SearchSpace, learned_row
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.training.few_shot_episodes import FewShotEpisodes, percent_right
 from cpaan.training.layers import Perceptron, PerceptronSettings
-from cpaan.training.learning import EpisodeRngs, EpisodeSettings, LearningRun, LearningSettings
+from cpaan.training.learning import EpisodeRngs, EpisodeSettings, LearningSettings
 
 _MOST_BASE_SHOTS = 20
 
@@ -157,7 +157,7 @@ class Support(NamedTuple):
         return cls(inputs, torch.cat(labels), torch.cat(shares), num_classes)
 
 
-class AdaptedNetwork(Perceptron):
+class AdaptedNetwork(Perceptron, LowShotLearner):
     """Where the adaptation of a network begins, and how it goes."""
 
     TERMS = ("query_loss", "query_top1")
@@ -263,48 +263,35 @@ class AdaptedNetwork(Perceptron):
         labels = torch.cat([task.labels for task in tasks])
         return [cross_entropy(logits, labels), percent_right(logits, labels)]
 
-
-class MAML(MetaLearned[MAMLConfig]):
-    """A network that is adapted to all classes, base and novel ones together."""
-
-    NAME = "MAML"
-    LEARNER = AdaptedNetwork
-
-    @torch.no_grad()
-    def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
-        """Adapt the network to each problem."""
-        assert isinstance(run.learner, AdaptedNetwork)
-        network = self._network = run.learner
+    def solve(self, task: LowShotTask, rng: torch.Generator) -> Callable[[Tensor], Tensor]:
+        """Adapt the network to all classes of each problem, base and novel ones together."""
         most = self._num_base_shots(max(problem.num_shots for problem in task.problems))
-        base = network.normalise(task.draw_exemplars(most, rng)).unsqueeze(0)
-        self._weights = []
+        base = self.normalise(task.draw_exemplars(most, rng)).unsqueeze(0)
+        adapted = []
         # One by one: in the benchmark, a problem's 10,140 supports have some 100 MB of hidden
         # layers and logits, and its adapted weights, which are kept, have 3 MB.
         for problem in task.problems:
-            shots = network.normalise(task.support(problem)).unsqueeze(0)
+            shots = self.normalise(task.support(problem)).unsqueeze(0)
             support = Support.of(base[:, :, : self._num_base_shots(problem.num_shots)], shots)
-            weights = network.begin(support)
-            self._weights.append(network.adapt(weights, support, self._config.num_test_steps))
+            adapted.append(self.adapt(self.begin(support), support, self._config.num_test_steps))
+
+        def scores(queries: Tensor) -> Tensor:
+            inputs = self.normalise(queries).unsqueeze(0)
+            return torch.cat([self.logits(weights, inputs) for weights in adapted])
+
+        return scores
 
     def _num_base_shots(self, num_shots: int) -> int:
         return self._config.num_base_shots or min(num_shots, _MOST_BASE_SHOTS)
 
-    @torch.no_grad()
-    def predict(self, queries: Tensor) -> dict[str, Tensor]:
-        """Return logits, shape (P, Q, B + N)."""
-        inputs = self._network.normalise(queries).unsqueeze(0)
-        return {OWN: torch.cat([self._network.logits(each, inputs) for each in self._weights])}
 
-
-_ROW = TableRow(
-    name="MAML",
-    representation="MAML",
-    is_printed=True,
+_ROW = learned_row(
+    "MAML",
+    AdaptedNetwork,
     config=MAMLConfig(),
     published=PUBLISHED,
     space=SPACE,
     quick={"num_episodes": 40},
-    make=lambda config, evaluation, checkpointing: MAML(config, checkpointing),
 )
 ROWS = [
     _ROW,

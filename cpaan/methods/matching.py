@@ -16,6 +16,7 @@ recurrent networks are multiplied by a learnt gate that starts half open, and in
 because few base classes are soon learnt by heart.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,12 +28,11 @@ from cpaan.methods.context import (
     PUBLISHED_RECIPE,
     ContextSettings,
     Matcher,
-    MatcherSettings,
-    MatchingLearner,
-    MatchingMethod,
+    PrototypeMatcher,
+    PrototypeMatchingConfig,
 )
-from cpaan.methods.table_row import Choice, Range, SearchSpace, TableRow
-from cpaan.protocol.tasks import BaseSet
+from cpaan.methods.table_row import Range, SearchSpace, learned_row
+from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.training.layers import find_log_scale
 
 _LEAST_NORM = 1e-5  # is added to a support's norm, as published
@@ -47,11 +47,6 @@ class MatchingConfig(ContextSettings):
     start, predictions have half of the entropy that they could have. One, as published."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PrototypeMatchingConfig(MatcherSettings):
-    """Everything that decides a Prototype Matching Network, apart from features and seed."""
-
-
 PUBLISHED = MatchingConfig(
     **PUBLISHED_RECIPE,
     num_ways=389,
@@ -63,7 +58,6 @@ PROTOTYPE_PUBLISHED = PrototypeMatchingConfig(
     **PUBLISHED_RECIPE, episode_shots=(1, 2, 3, 4, 5), distance="euclidean"
 )
 SPACE: SearchSpace = {**CONTEXT_SPACE, "context_gate": Range(0.01, 1.0, log=True)}
-PROTOTYPE_SPACE: SearchSpace = {**SPACE, "distance": Choice("cosine", "euclidean")}
 
 
 def class_logits(queries: Tensor, supports: Tensor, scale: Tensor) -> Tensor:
@@ -83,36 +77,32 @@ def class_logits(queries: Tensor, supports: Tensor, scale: Tensor) -> Tensor:
 
 
 class SupportMatcher(Matcher):
-    """Matches queries in context with every single support in context."""
+    """MN: queries in context have the classes of the single supports that they resemble."""
 
     def __init__(self, base: BaseSet, config: MatchingConfig, rng: torch.Generator) -> None:
         super().__init__(base, config, rng)
         self.log_scale.requires_grad_(config.scale == "learnt")
 
-    def encode(
-        self, supports: Tensor, rng: torch.Generator, for_dropout: torch.Generator | None = None
-    ) -> Tensor:
-        """Return encoded supports, shape (..., N, K, D)."""
-        return self.context.encode_supports(supports, rng, for_dropout)
-
     def match(
         self, encoded: Tensor, queries: Tensor, for_dropout: torch.Generator | None = None
     ) -> Tensor:
         """Return logits of queries, shape (Q, N), for supports, shape (N, K, D)."""
-        in_context = self.context.encode_queries(queries, encoded.flatten(0, 1), for_dropout)
+        in_context = self.encode_queries(queries, encoded.flatten(0, 1), for_dropout)
         return class_logits(in_context, encoded, self.log_scale.exp())
 
-    def scores(self, encoded: Tensor, queries: Tensor) -> Tensor:
-        """Return logarithms of class probabilities."""
-        return self.match(encoded, queries).log_softmax(dim=1)
+    def solve(self, task: LowShotTask, rng: torch.Generator) -> Callable[[Tensor], Tensor]:
+        """Encode the supports; scores are logarithms of class probabilities."""
+        logits = super().solve(task, rng)
+        return lambda queries: logits(queries).log_softmax(dim=-1)
 
     @torch.no_grad()
-    def set_scale(self, supports: Tensor, queries: Tensor, rng: torch.Generator) -> None:
+    def set_scale(self, rng: torch.Generator) -> None:
         """Choose the scale at which predictions have half of the possible entropy, if learnt."""
         if not self.log_scale.requires_grad:
             return
-        encoded = self.encode(supports, rng)
-        in_context = self.context.encode_queries(queries, encoded.flatten(0, 1)).double()
+        episode = self.episodes.draw_middling(rng)
+        encoded = self.encode(episode.supports, rng)
+        in_context = self.encode_queries(episode.queries, encoded.flatten(0, 1)).double()
         encoded, one = encoded.double(), in_context.new_ones(())
         self.log_scale.fill_(
             find_log_scale(
@@ -121,47 +111,23 @@ class SupportMatcher(Matcher):
         )
 
 
-class SupportMatchingLearner(MatchingLearner):
-    """A support matcher, and the episodes that train it."""
-
-    MATCHER = SupportMatcher
-
-
-class Matching(MatchingMethod[MatchingConfig]):
-    """MN: the classes of the supports that a query resembles, in the context of all supports."""
-
-    NAME = "Matching"
-    LEARNER = SupportMatchingLearner
-
-
-class PrototypeMatching(MatchingMethod[PrototypeMatchingConfig]):
-    """PMN: the most similar class mean, in the context of all classes' supports."""
-
-    NAME = "Prototype Matching"
-    LEARNER = MatchingLearner
-
-
 _QUICK: dict[str, Any] = {"num_episodes": 20, "num_ways": 20, "episode_shots": (1, 2)}
 
 ROWS = [
-    TableRow(
-        name="MN",
-        representation="MN",
-        is_printed=True,
+    learned_row(
+        "MN",
+        SupportMatcher,
         config=MatchingConfig(),
         published=PUBLISHED,
         space=SPACE,
         quick=_QUICK,
-        make=lambda config, evaluation, checkpointing: Matching(config, checkpointing),
     ),
-    TableRow(
-        name="PMN",
-        representation="PMN",
-        is_printed=True,
+    learned_row(
+        "PMN",
+        PrototypeMatcher,
         config=PrototypeMatchingConfig(),
         published=PROTOTYPE_PUBLISHED,
-        space=PROTOTYPE_SPACE,
+        space={**SPACE, "distance": ("cosine", "euclidean")},
         quick=_QUICK,
-        make=lambda config, evaluation, checkpointing: PrototypeMatching(config, checkpointing),
     ),
 ]

@@ -22,7 +22,7 @@ from cpaan.core.files import locked
 from cpaan.core.randomness import draw_word, spawn
 from cpaan.methods.base import Checkpointing, LowShotMethod, Training
 from cpaan.methods.controls import Control
-from cpaan.methods.table_row import PN, Choice, Range, SearchSpace, TableRow
+from cpaan.methods.table_row import PN, Range, SearchSpace, TableRow
 from cpaan.protocol.config import HEADS
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.representation.config import EmbeddingConfig
@@ -35,7 +35,7 @@ SPACE: SearchSpace = {
     "learning_rate": Range(3e-4, 1e-2, log=True),
     "dropout": Range(0.0, 0.8),
     "weight_decay": Range(0.1, 10.0, log=True),
-    "output": Choice("sphere", "linear"),
+    "output": ("sphere", "linear"),
 }
 
 

@@ -1,7 +1,7 @@
 """Every row of the table by its name. A new method is a module with `ROWS`, and a line here."""
 
 import difflib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from cpaan.core.settings import Settings
@@ -23,7 +23,6 @@ from cpaan.methods.prototypical import Embedded
 from cpaan.methods.table_row import PN, TABLES, TableRow
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.representation.config import EmbeddingConfig
-from cpaan.training.few_shot_episodes import check_rows
 
 _MODULES: tuple[Sequence[TableRow], ...] = (
     controls.ROWS,
@@ -92,21 +91,6 @@ def with_episodes(config: Settings, num_episodes: int) -> Settings:
     if not num_episodes_of(config):
         return config
     return config.with_overrides({"num_episodes": num_episodes})
-
-
-def check_method(
-    name: str,
-    config: Settings,
-    evaluation: EvaluationConfig,
-    num_rows: Mapping[str, int],
-    num_dims: int,
-    embedding: EmbeddingConfig | None = None,
-) -> None:
-    """Refuse settings that do not suit the base classes, before any work is done."""
-    row = ROWS[name]
-    row.check(config, evaluation, num_rows, num_dims)
-    if row.is_embedded:
-        check_rows(num_rows, embedding or EmbeddingConfig())
 
 
 def make_method(

@@ -18,6 +18,7 @@ dimension.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -25,12 +26,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from cpaan.methods.base import MetaLearned
-from cpaan.methods.table_row import Choice, Range, SearchSpace, TableRow
-from cpaan.protocol.config import OWN
+from cpaan.methods.base import LowShotLearner
+from cpaan.methods.table_row import Range, SearchSpace, learned_row
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.training.layers import Perceptron, PerceptronSettings, drop
-from cpaan.training.learning import EpisodeRngs, LearningRun, LearningSettings
+from cpaan.training.learning import EpisodeRngs, LearningSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ SPACE: SearchSpace = {
     "dropout": Range(0.0, 0.8),
     "weight_decay": Range(0.1, 10.0, log=True),
     "near_share": Range(0.0, 1.0),
-    "comparison": Choice("mean", "max", "centroid"),
+    "comparison": ("mean", "max", "centroid"),
 }
 
 
@@ -94,7 +94,7 @@ class ExamplePairs(NamedTuple):
     is_same: Tensor  # (pairs,), 1.0 where both are of one class, else 0.0
 
 
-class SiameseNetwork(Perceptron):
+class SiameseNetwork(Perceptron, LowShotLearner):
     """The embedding, and the weights of its dimensions' differences."""
 
     TERMS = ("pair_loss", "pair_accuracy")
@@ -183,62 +183,48 @@ class SiameseNetwork(Perceptron):
         self.gain.copy_(1 / scores.std().clamp(min=torch.finfo(torch.float32).tiny))
         self.bias.copy_(-self.gain * scores.mean())
 
-
-class Siamese(MetaLearned[SiameseConfig]):
-    """Comparison with the examples of every class by a trained network."""
-
-    NAME = "the Siamese network"
-    LEARNER = SiameseNetwork
-
-    @torch.no_grad()
-    def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
+    def solve(self, task: LowShotTask, rng: torch.Generator) -> Callable[[Tensor], Tensor]:
         """Embed the shots, and some examples of every base class."""
-        assert isinstance(run.learner, SiameseNetwork)
-        self._network, self._task = run.learner, task
-        self._base = self._network(task.draw_exemplars(self._config.num_exemplars, rng))
-        if self._config.comparison == "centroid":
-            self._base = self._base.mean(dim=1, keepdim=True)
+        comparison = self._config.comparison
+        base = self(task.draw_exemplars(self._config.num_exemplars, rng))
         most_shots = max(problem.num_shots for problem in task.problems)
-        self._shots = {
-            draw: self._network(task.shots[draw, :, :most_shots])
+        shots = {
+            draw: self(task.shots[draw, :, :most_shots])
             for draw in sorted({problem.draw for problem in task.problems})
         }
 
-    @torch.no_grad()
-    def predict(self, queries: Tensor) -> dict[str, Tensor]:
-        """Return scores of queries and classes, shape (P, Q, B + N)."""
-        embedded, comparison = self._network(queries), self._config.comparison
-        of_base = self._scores(embedded, self._base)
-        scores = []
-        for num_shots, draw in self._task.problems:
-            shots = self._shots[draw][:, :num_shots]
+        def compared(queries: Tensor, examples: Tensor) -> Tensor:
+            """Return scores (Q, classes, examples) of examples (classes, examples, D)."""
             if comparison == "centroid":
-                shots = shots.mean(dim=1, keepdim=True)
-            # In the benchmark, 1,024 queries and the 6,220 shots of a draw have 25 MB of scores.
-            parts = [of_base, self._scores(embedded, shots)]
-            if comparison == "max":
-                num_compared = min(num_shots, of_base.shape[-1])
-                parts = [part[..., :num_compared].amax(dim=-1) for part in parts]
-            else:
-                parts = [part.mean(dim=-1) for part in parts]
-            scores.append(torch.cat(parts, dim=1))
-        return {OWN: torch.stack(scores)}
+                examples = examples.mean(dim=1, keepdim=True)
+            scores = self.compare_all(queries, examples.flatten(0, 1))
+            return scores.unflatten(1, examples.shape[:2])
 
-    def _scores(self, queries: Tensor, examples: Tensor) -> Tensor:
-        """Return scores, shape (Q, classes, examples), for examples (classes, examples, D)."""
-        scores = self._network.compare_all(queries, examples.flatten(0, 1))
-        return scores.unflatten(1, (examples.shape[0], examples.shape[1]))
+        def scores(queries: Tensor) -> Tensor:
+            embedded = self(queries)
+            of_base = compared(embedded, base)
+            scores = []
+            for num_shots, draw in task.problems:
+                # In the benchmark, 1,024 queries and 6,220 shots of a draw have 25 MB of scores.
+                parts = [of_base, compared(embedded, shots[draw][:, :num_shots])]
+                if comparison == "max":
+                    num_compared = min(num_shots, of_base.shape[-1])
+                    parts = [part[..., :num_compared].amax(dim=-1) for part in parts]
+                else:
+                    parts = [part.mean(dim=-1) for part in parts]
+                scores.append(torch.cat(parts, dim=1))
+            return torch.stack(scores)
+
+        return scores
 
 
 ROWS = [
-    TableRow(
-        name="SN",
-        representation="SN",
-        is_printed=True,
+    learned_row(
+        "SN",
+        SiameseNetwork,
         config=SiameseConfig(),
         published=PUBLISHED,
         space=SPACE,
         quick={"num_episodes": 100},
-        make=lambda config, evaluation, checkpointing: Siamese(config, checkpointing),
     )
 ]

@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any
 
 from cpaan.core.settings import Settings
 from cpaan.gan.gans import Gan
-from cpaan.methods.base import Checkpointing, LowShotMethod
+from cpaan.methods.base import Checkpointing, LowShotMethod, MetaLearned
 from cpaan.protocol.config import HEADS, OWN, EvaluationConfig, NeighbourSettings
+from cpaan.representation.config import EmbeddingConfig
 from cpaan.training.few_shot_episodes import check_rows
-from cpaan.training.learning import EpisodeSettings
+from cpaan.training.learning import EpisodeSettings, Learner
 
 RESNET, PN, NO_GENERATION = "ResNet-10", "PN", "-"
 
@@ -33,18 +34,10 @@ class Range:
     """Another parameter, and the value of it with which this one has an effect."""
 
 
-class Choice(tuple[Any, ...]):
-    """Values that a search may try."""
+SearchSpace = Mapping[str, Range | tuple[Any, ...]]
+"""What a search tries: ranges or choices of settings of a method and of the evaluation, by name."""
 
-    __slots__ = ()
-
-    def __new__(cls, *values: Any) -> Self:
-        """Take the values one by one."""
-        return super().__new__(cls, values)
-
-
-SearchSpace = Mapping[str, Range | Choice]
-"""What a search tries: settings of a method and of the evaluation, by name."""
+Check = Callable[[Any, EvaluationConfig, Mapping[str, int], int], None]
 
 Make = Callable[[Any, EvaluationConfig, Checkpointing], LowShotMethod]
 
@@ -71,6 +64,8 @@ class TableRow:
     """Classifiers to choose from."""
     make: Make
     """Makes the method from its settings, those of the evaluation, and its checkpoint."""
+    check_own: Check = lambda config, evaluation, num_rows, num_dims: None
+    """What `check` refuses beside what it refuses for all rows."""
     gan: Gan | None = None
 
     config: Settings = field(default_factory=NothingToSet)
@@ -133,8 +128,11 @@ class TableRow:
         evaluation: EvaluationConfig,
         num_rows: Mapping[str, int],
         num_dims: int,
+        embedding: EmbeddingConfig | None = None,
     ) -> None:
         """Refuse settings that do not suit base classes with so many train rows by name.
+
+        The ``embedding``, by default the recommended one, is for rows that work in one.
 
         Raises:
             ValueError: With the setting and both numbers.
@@ -150,6 +148,9 @@ class TableRow:
             )
         if isinstance(config, EpisodeSettings):
             check_rows(num_rows, config)
+        self.check_own(config, evaluation, num_rows, num_dims)
+        if self.is_embedded:
+            check_rows(num_rows, embedding or EmbeddingConfig())
 
     def heads_among(self, wanted: tuple[str, ...]) -> list[str]:
         """Return the heads that the method is scored with, where these are wanted."""
@@ -164,3 +165,15 @@ def place_of(*, is_embedded: bool) -> dict[str, Any]:
         "heads": HEADS,
         "is_embedded": is_embedded,
     }
+
+
+def learned_row(
+    name: str, learner: type[Learner], method: type[MetaLearned] = MetaLearned, **others: Any
+) -> TableRow:
+    """Return the row of a method that is its learner; by default, a row of the paper."""
+    fields: dict[str, Any] = {"representation": name, "is_printed": True, **others}
+    return TableRow(
+        name=name,
+        make=lambda config, evaluation, checkpointing: method(name, learner, config, checkpointing),
+        **fields,
+    )

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from cpaan.methods.fake_novel import FakeNovelSettings, GeneratedWeights, WeightLearner
-from cpaan.methods.table_row import COSINE_FEATURES, Choice, Range, SearchSpace, TableRow
+from cpaan.methods.fake_novel import FakeNovelSettings, WeightLearner
+from cpaan.methods.table_row import COSINE_FEATURES, Range, SearchSpace, learned_row
 from cpaan.protocol.tasks import BaseSet
 
 _QUERY_NOISE = 1e-3  # of the source, on the identity at which the query layer starts
@@ -68,7 +68,7 @@ SPACE: SearchSpace = {
     "dropout": Range(0.0, 0.8),
     "novel_share": Range(0.2, 0.8),
     "attention_scale": Range(5.0, 50.0, log=True),
-    "centred": Choice(True, False),
+    "centred": (True, False),
 }
 
 
@@ -106,22 +106,13 @@ class AttentiveWeights(WeightLearner):
         return torch.cat([known, novel])
 
 
-class WeightGenerator(GeneratedWeights[WeightGeneratorConfig]):
-    """The attentive weight generator as a row of the table."""
-
-    NAME = "WeightGenerator"
-    LEARNER = AttentiveWeights
-
-
-_ROW = TableRow(
-    name="AWG",
-    representation="AWG",
-    is_printed=True,
+_ROW = learned_row(
+    "AWG",
+    AttentiveWeights,
     config=WeightGeneratorConfig(),
     published=PUBLISHED,
     space=SPACE,
     quick={"num_episodes": 100},
-    make=lambda config, evaluation, checkpointing: WeightGenerator(config, checkpointing),
 )
 ROWS = [
     _ROW,

@@ -12,7 +12,7 @@ from cpaan.data.cache import open_features
 from cpaan.data.reference import DataReference
 from cpaan.data.splits import VALIDATION_PHASE, Split, find_split, read_split
 from cpaan.data.table import TRAIN, FeatureTable, align_rows
-from cpaan.methods.registry import ROWS, check_method, num_episodes_of, with_episodes
+from cpaan.methods.registry import ROWS, num_episodes_of, with_episodes
 from cpaan.methods.table_row import COSINE_FEATURES
 from cpaan.protocol.tasks import check_phase
 from cpaan.study.config import PRESETS, StudyConfig
@@ -92,8 +92,8 @@ def _check_row(row: StudyRow, table: FeatureTable) -> None:
     for whose in row.space.points:
         row.space.point(whose)
         tried = row.space.around(whose)
-        check_method(
-            row.method, tried.training, tried.evaluation, num_rows, table.num_dims, row.embedding
+        ROWS[row.method].check(
+            tried.training, tried.evaluation, num_rows, table.num_dims, row.embedding
         )
     Workers(count=row.config.workers_per_trial).check_shares(row.num_episodes)
 

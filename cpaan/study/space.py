@@ -6,7 +6,7 @@ from typing import Any, Protocol, Self
 
 from cpaan.core.settings import Settings
 from cpaan.methods.registry import ROWS, num_episodes_of
-from cpaan.methods.table_row import Choice, Range, SearchSpace
+from cpaan.methods.table_row import Range, SearchSpace
 from cpaan.protocol.config import EvaluationConfig
 
 RECOMMENDED, AS_PRINTED = "recommended", "as_printed"
@@ -119,7 +119,7 @@ class Space:
                 raise ValueError(f"{name} is searched, so it cannot be set")
 
 
-def suggest(trial: Suggests, name: str, values: Range | Choice) -> Any:
+def suggest(trial: Suggests, name: str, values: Range | tuple[Any, ...]) -> Any:
     """Return the value that a trial gives to a parameter: of a range, or one of some choices."""
     if not isinstance(values, Range):
         return trial.suggest_categorical(name, list(values))

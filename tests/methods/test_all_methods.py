@@ -1,6 +1,7 @@
 """What all methods have in common: what decides them, and what they refuse."""
 
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 import torch
@@ -8,12 +9,12 @@ import torch
 from cpaan.core.randomness import new_rng
 from cpaan.core.settings import Settings
 from cpaan.methods.base import LowShotMethod
-from cpaan.methods.registry import METHODS, ROWS, check_method, make_method
+from cpaan.methods.registry import METHODS, ROWS, make_method
 from cpaan.protocol.config import EvaluationConfig
-from cpaan.protocol.tasks import BaseSet, LowShotTask
+from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem
 from cpaan.representation.config import EmbeddingConfig
 from helpers.runs import assert_goes_on, flat
-from helpers.tasks import read_problems, reordered
+from helpers.tasks import normals, read_problems, reordered
 
 EVALUATION = EvaluationConfig(
     shots=(1, 5), num_draws=1, perplexity=4, num_synthetic=6, linear_num_steps=5
@@ -61,7 +62,7 @@ def test_a_row_learns_novel_classes_with_the_heads_it_names(name, gaussians):
     task, queries = read_problems(gaussians, num_draws=1)
     embedding, config = tiny(EmbeddingConfig()), tiny(ROWS[name].config)
     num_rows = dict(zip(task.base.names, task.base.counts.tolist(), strict=True))
-    check_method(name, config, EVALUATION, num_rows, 8, embedding)
+    ROWS[name].check(config, EVALUATION, num_rows, 8, embedding)
 
     scores = scores_of(new_method(name), task, queries)
 
@@ -176,3 +177,62 @@ def test_features_that_are_not_finite_are_refused(name, gaussians):
 
     with pytest.raises(ValueError, match="not finite"):
         new_method(name).begin(BaseSet(features, base.counts, base.names), new_rng(0))
+
+
+def noisy_classes(seed: int) -> torch.Tensor:
+    """Classes that differ in twelve dimensions, beside four of nothing but noise; (30, 30, 16)."""
+    means, rows = 1.5 * normals(30, 1, 16, seed=seed), normals(30, 30, 16, seed=seed + 2)
+    means[..., 12:] = 0
+    rows[..., 12:] *= 3
+    return means + rows
+
+
+EPISODES = {"num_episodes": 150, "num_ways": 15, "episode_shots": (2,), "num_queries": 5}
+PLAIN = {"dropout": 0.0, "weight_decay": 0.0}
+CONTEXT = {**EPISODES, **PLAIN, "num_examples": 5, "context_gate": 1.0, "learning_rate": 2e-2}
+LINEAR = {**PLAIN, "output": "linear", "hidden_dim": 32}
+LEARNING: dict[str, dict[str, Any]] = {
+    "SN": {"num_episodes": 150, "num_pairs": 256, "learning_rate": 1e-2, "hidden_dim": 64},
+    "MAML": {**EPISODES, **LINEAR, "learning_rate": 1e-2},
+    "Proto-MAML": {**EPISODES, **LINEAR, "learning_rate": 1e-2},
+    "PN": {**EPISODES, "learning_rate": 1e-2, "hidden_dim": 64},
+    "MN": CONTEXT,
+    "PMN": CONTEXT,
+    "AWG": {**EPISODES, **PLAIN, "learning_rate": 1e-2, "attention_start": 0.0},
+    "FH": {"num_episodes": 400, "learning_rate": 3e-3, "residual": False},
+    "FI-PN": {**EPISODES, "learning_rate": 1e-2, "hidden_dim": 64, "num_augmented": 6},
+    # Its classifier is fixed, but made-up examples take away what noise moved class means by.
+    "FI-PMN": {**CONTEXT, "context_gate": 0.0, "learns_gate": False, "distance": "euclidean"}
+    | {"num_ways": 10, "num_augmented": 6},
+    "wDAE": {**EPISODES, "learning_rate": 5e-3, "hidden_dim": 32, "num_neighbours": 3},
+}
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_training_lowers_the_loss_and_helps_with_classes_that_it_has_not_met(name):
+    """Novel classes have two shots; accuracies are among novel classes, in percent."""
+    base, new = noisy_classes(seed=0), noisy_classes(seed=1)
+    task = LowShotTask(
+        base=BaseSet(base.flatten(0, 1), torch.full((30,), 30)),
+        num_base=30,
+        shots=new[:, :2].unsqueeze(0),
+        problems=(Problem(2, 0),),
+    )
+    config = ROWS[name].config.with_overrides(LEARNING[name])
+    method = make_method(name, EvaluationConfig(heads=("centroid",)), config)
+    run = method.begin(task.base, new_rng(0))
+
+    def top1() -> float:
+        method.fit(task, new_rng(0))
+        scores = next(iter(method.predict(new[:, 2:].flatten(0, 1)).values()))
+        answers = scores[0, :, 30:].argmax(dim=-1).view(30, 28)
+        return 100 * float((answers == torch.arange(30).unsqueeze(1)).float().mean())
+
+    before = top1()
+    first = run.advance(10)
+    run.advance(config.num_episodes - 20)
+    last = run.advance(10)
+
+    assert last[run.losses[0]] < 0.9 * first[run.losses[0]]
+    if name != "FH":  # which changes neither features nor distances
+        assert top1() > before + 10

@@ -17,7 +17,7 @@ from cpaan.protocol.augmentation import mean_pairwise_distance
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.heads import NearestCentroid
 from cpaan.protocol.tasks import BaseSet
-from helpers.tasks import read_problems, small_task
+from helpers.tasks import small_task
 
 AS_THEY_ARE = DistributionCalibrationConfig(tukey_power=1.0, num_samples=40_000)
 CENTROID = EvaluationConfig(heads=("centroid",))
@@ -139,23 +139,3 @@ def test_a_relative_spread_is_in_units_of_the_variance_of_a_number(is_relative, 
 
     # Off the diagonal, the base class has nothing: all there is, is the spread.
     assert float(method.synthetic[0][0].T.cov()[0, 1]) == pytest.approx(expected, abs=0.6)
-
-
-def novel_top1(scores: torch.Tensor, labels: torch.Tensor) -> float:
-    is_novel = labels >= 12
-    right = scores[:, is_novel, 12:].argmax(dim=-1) == labels[is_novel] - 12
-    return 100 * float(right.float().mean())
-
-
-def test_at_one_shot_neighbours_tell_where_a_class_is(gaussians):
-    """Novel classes have relatives of the same family among the base classes."""
-    task, queries = read_problems(gaussians, shots=(1,))
-    config = DistributionCalibrationConfig(tukey_power=1.0, num_nearest=2)
-    top1 = []
-    for real_share in (1.0, 0.5):
-        evaluation = dataclasses.replace(CENTROID, mixing_weight=real_share)
-        method = DistributionCalibration(config, evaluation)
-        method.fit(task, new_rng(0))
-        top1.append(novel_top1(method.predict(queries.features)["centroid"], queries.labels))
-
-    assert top1[1] > top1[0]

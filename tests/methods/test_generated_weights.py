@@ -7,22 +7,14 @@ import torch
 from torch.nn.functional import normalize
 
 from cpaan.core.randomness import new_rng
+from cpaan.methods.base import MetaLearned
 from cpaan.methods.denoising_weights import (
     DenoisingNetwork,
-    DenoisingWeights,
     DenoisingWeightsConfig,
     Messages,
     neighbours_of,
 )
-from cpaan.methods.fake_novel import (
-    FakeNovelSettings,
-    WeightLearner,
-)
-from cpaan.methods.weight_generator import (
-    AttentiveWeights,
-    WeightGenerator,
-    WeightGeneratorConfig,
-)
+from cpaan.methods.weight_generator import AttentiveWeights, WeightGeneratorConfig
 from cpaan.protocol.config import OWN, EvaluationConfig
 from cpaan.protocol.heads import CosineCentroid
 from cpaan.protocol.tasks import BaseSet
@@ -34,21 +26,10 @@ AWG = WeightGeneratorConfig(num_episodes=20, episode_shots=(1, 2), num_queries=3
 WDAE = DenoisingWeightsConfig(
     num_episodes=20, episode_shots=(1, 2), num_queries=3, hidden_dim=16, num_neighbours=3
 )
-LEARNING = {"num_episodes": 150, "episode_shots": (1, 2), "num_queries": 3}
 
 
 def rngs(seed: int = 0) -> EpisodeRngs:
     return EpisodeRngs(new_rng(seed, 0), new_rng(seed, 1))
-
-
-class Nothing(WeightLearner):
-    """A learner whose episodes alone are of interest."""
-
-    def episode_terms(self, rngs):
-        raise AssertionError("nothing is trained here")
-
-    def weights(self, base, supports, rng=None):
-        raise AssertionError("nothing is classified here")
 
 
 def numbered_classes(num_classes: int) -> BaseSet:
@@ -65,10 +46,8 @@ def numbered_classes(num_classes: int) -> BaseSet:
     ("novel_share", "num_novel"), [(0.5, 3), (250 / 389, 4), (0.01, 1), (0.99, 5)]
 )
 def test_an_episode_splits_the_classes_and_labels_base_ones_first(novel_share, num_novel):
-    config = FakeNovelSettings(
-        novel_share=novel_share, episode_shots=(2,), num_queries=3, centred=False, num_episodes=1
-    )
-    learner = Nothing(numbered_classes(6), config)
+    settings = {"novel_share": novel_share, "episode_shots": (2,), "centred": False, "dropout": 0.0}
+    learner = AttentiveWeights(numbered_classes(6), AWG.with_overrides(settings), new_rng(0))
     met = set()
     for seed in range(20):
         episode = learner.draw(rngs(seed))
@@ -82,56 +61,6 @@ def test_an_episode_splits_the_classes_and_labels_base_ones_first(novel_share, n
         assert episode.labels.bincount().tolist() == [3] * 6
         met |= set(episode.novel.tolist())
     assert met == set(range(6))
-
-
-def hidden_signal(num_classes: int, seed: int) -> torch.Tensor:
-    """Classes that differ in six dimensions, beside a seventh of much noise; (classes, 20, 7)."""
-    means = 2 * torch.randn(num_classes, 1, 7, generator=new_rng(seed))
-    means[..., 6] = 0
-    noise = torch.randn(num_classes, 20, 7, generator=new_rng(seed, 1))
-    noise[..., 6] *= 10
-    return means + noise
-
-
-@pytest.mark.parametrize(
-    "method",
-    [
-        WeightGenerator(
-            WeightGeneratorConfig(**LEARNING, learning_rate=1e-2, attention_start=0.0, dropout=0.0)
-        ),
-        DenoisingWeights(
-            DenoisingWeightsConfig(
-                **LEARNING,
-                learning_rate=5e-3,
-                hidden_dim=32,
-                num_neighbours=3,
-                message_dropout=0.3,
-            )
-        ),
-    ],
-    ids=["AWG", "wDAE"],
-)
-def test_training_helps_classes_that_it_has_never_seen(method):
-    base, new = hidden_signal(32, seed=1), hidden_signal(16, seed=2)
-    run = method.begin(BaseSet(base.flatten(0, 1), torch.full((32,), 20)), new_rng(0))
-    learner = run.learner
-
-    def accuracy() -> float:
-        directions = learner.directions(new)
-        right = []
-        for shot in range(10):
-            weights = learner.weights(torch.arange(32), directions[:, shot : shot + 1])[32:]
-            answers = learner.scores(directions[:, 10:], weights).argmax(dim=-1)
-            right.append((answers == torch.arange(16).unsqueeze(1)).float().mean())
-        return 100 * float(torch.stack(right).mean())
-
-    before = accuracy()
-    first = run.advance(10)
-    run.advance(130)
-    last = run.advance(10)
-
-    assert all(last[name] < 0.9 * first[name] for name in first)
-    assert accuracy() > before + 15
 
 
 def axes(num_classes: int = 3, **settings: object) -> AttentiveWeights:
@@ -178,7 +107,8 @@ def test_attention_is_over_the_base_classes_at_hand():
 
 def test_without_attention_and_training_both_are_the_nearest_cosine_centroid(gaussians):
     task, queries = read_problems(gaussians, shots=(1,))
-    method = WeightGenerator(AWG.with_overrides({"attention_start": 0.0}))
+    config = AWG.with_overrides({"attention_start": 0.0})
+    method = MetaLearned("AWG", AttentiveWeights, config)
     run = method.new_run(task.base, new_rng(0), ALONE)
     method.adapt(run, task, new_rng(0))
     scores = method.predict(queries.features)[OWN]
@@ -193,7 +123,7 @@ def test_without_attention_and_training_both_are_the_nearest_cosine_centroid(gau
     means = normalize(directions.view(24, 25, 8).mean(dim=1), dim=-1)
     by_hand = 10 * normalize(queries.features - task.base.prototypes.mean(dim=0), dim=-1) @ means.T
     torch.testing.assert_close(scores[0, :, :12], by_hand[:, :12], rtol=1e-4, atol=1e-4)
-    other = DenoisingWeights(WDAE)
+    other = MetaLearned("wDAE", DenoisingNetwork, WDAE)
     other.adapt(other.new_run(task.base, new_rng(0), ALONE), task, new_rng(0))
     torch.testing.assert_close(other.predict(queries.features)[OWN], scores, rtol=1e-4, atol=1e-4)
 
@@ -206,12 +136,6 @@ def random_base(num_classes: int = 12, num_dims: int = 6) -> BaseSet:
 
 def new_network(**settings: object) -> DenoisingNetwork:
     return DenoisingNetwork(random_base(), WDAE.with_overrides(settings), new_rng(2))
-
-
-def with_corrections(network: DenoisingNetwork) -> DenoisingNetwork:
-    """Draw the last layer, which starts at zero."""
-    torch.nn.init.normal_(network.correction.weight, generator=new_rng(3))
-    return network
 
 
 def test_a_class_hears_of_the_nearest_others_by_their_cosine():
@@ -252,10 +176,9 @@ def test_at_the_start_weights_stay_as_they_are_so_that_the_truth_costs_nothing()
 
 def test_reconstruction_is_the_mean_squared_distance_to_the_base_weights():
     network = new_network(noise=0.0, reconstruction_weight=3.0, message_dropout=0.0)
-    rngs = EpisodeRngs(new_rng(1), new_rng(2))
-    loss, query_loss, reconstruction = network.episode_terms(rngs)
+    loss, query_loss, reconstruction = network.episode_terms(rngs(1))
 
-    episode = network.draw(EpisodeRngs(new_rng(1), new_rng(2)))
+    episode = network.draw(rngs(1))
     estimates = normalize(episode.supports.mean(dim=1), dim=-1)
     squares = (estimates - network.base_weights[episode.novel]).square().sum()
 

@@ -1,39 +1,164 @@
-"""Matching and Prototype Matching Networks: attention by hand, easyfsl, and what is learnt."""
+"""Matching and Prototype Matching Networks: by hand, against easyfsl; the supports of a task."""
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from cpaan.core.randomness import new_rng
 from cpaan.methods.base import MetaLearned
-from cpaan.methods.matching import (
-    Matching,
-    MatchingConfig,
-    PrototypeMatching,
+from cpaan.methods.context import (
+    ContextSettings,
+    PrototypeMatcher,
     PrototypeMatchingConfig,
-    class_logits,
+    QueryEncoder,
+    SupportEncoder,
+    encode_problems,
 )
-from cpaan.protocol.accuracy import score
-from cpaan.protocol.config import OWN, EvaluationConfig
-from cpaan.protocol.heads import HEAD_CLASSES
-from cpaan.protocol.tasks import LowShotTask, Queries
-from helpers.tasks import read_problems, small_task
+from cpaan.methods.matching import MatchingConfig, SupportMatcher, class_logits
+from cpaan.protocol.config import OWN
+from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem
+from cpaan.training.layers import set_to_zero
+from helpers.tasks import normals, small_task
 
-EPISODES = {"num_episodes": 4, "episode_shots": (1, 2), "num_queries": 2, "num_examples": 5}
-SMALL = MatchingConfig(**EPISODES)
-PLAIN = {"context_gate": 0.0, "learns_gate": False, "normalisation": "none", "scale": "one"}
+PUBLISHED = ContextSettings(
+    normalisation="none", context_gate=1.0, learns_gate=False, attention_scale=1.0, dropout=0.0
+)
+EPISODES = {"num_episodes": 4, "episode_shots": (1, 2), "num_queries": 2, "dropout": 0.0}
+CLOSED = {**EPISODES, "normalisation": "none", "context_gate": 0.0}
 ONE = torch.tensor(1.0)
 
 
-def adapted(task: LowShotTask, **settings: object) -> Matching:
-    """Return a method without any training, adapted to a task."""
-    few = {"episode_shots": (1,), "num_queries": 1, "num_examples": 1, **PLAIN, **settings}
-    method = Matching(SMALL.with_overrides(few))
-    method.begin(task.base, new_rng(0))
+BASE = BaseSet(3 + 2 * normals(40, 6), torch.tensor([10, 20, 10]))
+
+
+def matcher_of(**settings: object) -> PrototypeMatcher:
+    return PrototypeMatcher(BASE, PrototypeMatchingConfig(**{**EPISODES, **settings}), new_rng(0))
+
+
+def test_a_step_of_a_query_by_hand():
+    """Of a cell of which only the candidate hears something: the first dimension's read-out."""
+    encoder = QueryEncoder(2, PUBLISHED.with_overrides({"num_read_outs": 1}), new_rng(0))
+    set_to_zero(encoder.cell)
+    with torch.no_grad():
+        encoder.cell.weight_ih[4, 2] = 1.0  # rows: input, forget, candidate, output, two each
+    query = torch.tensor([[math.log(3.0), 0.0]])
+    memory = torch.tensor([[1.0, 0.0], [0.0, 5.0]])
+
+    encoded = encoder(query, memory)
+
+    # Attention is softmax(log 3, 0) = (3/4, 1/4), the read-out (3/4, 5/4); gates are at 1/2.
+    torch.testing.assert_close(encoder.read_out(query, memory), torch.tensor([[0.75, 1.25]]))
+    output = 0.5 * math.tanh(0.5 * math.tanh(0.75))
+    torch.testing.assert_close(encoded, torch.tensor([[math.log(3.0) + output, 0.0]]))
+
+
+def test_examples_are_encoded_as_by_easyfsl(easyfsl):
+    """It lets a query take as many steps as there are supports."""
+    of_queries = QueryEncoder(6, PUBLISHED.with_overrides({"num_read_outs": 7}), new_rng(0))
+    of_supports = SupportEncoder(6, PUBLISHED, new_rng(0))
+    lstm = nn.LSTM(6, 6, bidirectional=True, batch_first=True)
+    lstm.load_state_dict(of_supports.lstm.state_dict())
+    theirs = easyfsl.MatchingNetworks(
+        feature_dimension=6, support_encoder=lstm, query_encoder=of_queries.cell
+    )
+    supports, queries = normals(7, 6, seed=1), normals(5, 6, seed=2)
+
+    encoded = of_supports(supports.unsqueeze(1)).squeeze(1)
+
+    theirs.contextualized_support_features = theirs.encode_support_features(supports)
+    torch.testing.assert_close(encoded, theirs.contextualized_support_features)
+    torch.testing.assert_close(of_queries(queries, encoded), theirs.encode_query_features(queries))
+    assert not torch.allclose(encoded, supports, atol=0.01)
+
+
+def test_a_closed_gate_leaves_examples_as_they_are_and_in_their_order():
+    closed = matcher_of(**CLOSED)
+    supports, queries = normals(2, 3, 4, 6), normals(5, 6, seed=1)
+
+    assert torch.equal(closed.encode_supports(supports, new_rng(0)), supports)
+    assert torch.equal(closed.encode_queries(queries, supports.flatten(0, 2)), queries)
+    half = matcher_of(**{**CLOSED, "context_gate": 0.5})
+    in_random_order = [half.encode_supports(supports, new_rng(seed)) for seed in (0, 1)]
+    assert not torch.allclose(*in_random_order, atol=1e-3)
+
+
+def test_centred_features_have_the_base_classes_in_the_middle_and_their_variance_as_unit():
+    classes = [matcher_of().normalise(rows) for rows in BASE.by_class()]
+
+    means = torch.stack([rows.mean(dim=0) for rows in classes])
+    torch.testing.assert_close(means.mean(dim=0), torch.zeros(6), atol=1e-5, rtol=0)
+    spread = torch.cat([rows - rows.mean(dim=0) for rows in classes]).square().mean()
+    assert float(spread) == pytest.approx(1.0, rel=1e-4)
+
+
+def test_every_problem_has_a_sequence_of_its_own():
+    """Supports of one problem have no influence on another's, and all on each other."""
+    matcher = matcher_of(context_gate=1.0)
+    supports = normals(2, 3, 4, 6)
+    other = supports.clone()
+    other[0, 0, 0] += 1
+
+    before, after = (matcher.encode_supports(each, new_rng(1)) for each in (supports, other))
+
+    torch.testing.assert_close(before[1], after[1])
+    assert ((before[0] - after[0]).abs().amax(dim=-1) > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("learner", "config"),
+    [
+        (PrototypeMatcher, PrototypeMatchingConfig(**EPISODES)),
+        (PrototypeMatcher, PrototypeMatchingConfig(**EPISODES, distance="euclidean")),
+        (SupportMatcher, MatchingConfig(**EPISODES)),
+    ],
+    ids=["PMN", "PMN, euclidean", "MN"],
+)
+def test_at_the_start_predictions_have_half_of_the_entropy_they_could_have(learner, config):
+    matcher = learner(BaseSet(normals(90, 6), torch.full((9,), 10)), config, new_rng(0))
+
+    matcher.set_scale(new_rng(1))
+
+    rng = new_rng(1)
+    episode = matcher.episodes.draw_middling(rng)
+    logits = matcher.match(matcher.encode(episode.supports, rng), episode.queries)
+    logs = logits.detach().log_softmax(dim=1)
+    entropy = -(logs.exp() * logs).sum(dim=1).mean()
+    assert float(entropy) == pytest.approx(math.log(9) / 2, rel=1e-3)
+
+
+@pytest.mark.parametrize("distance", ["euclidean", "cosine"])
+def test_without_context_prototypes_score_as_those_of_easyfsl(easyfsl, distance):
+    """Its scores are minus distances; ours are minus their squares, a mean over dimensions."""
+    matcher = matcher_of(**CLOSED, distance=distance)
+    supports, queries = normals(3, 4, 6), normals(5, 6, seed=1)
+    is_cosine = distance == "cosine"
+    theirs = easyfsl.SimpleShot() if is_cosine else easyfsl.PrototypicalNetworks()
+    theirs.process_support_set(supports.flatten(0, 1), torch.arange(3).repeat_interleave(4))
+
+    scores = matcher.match(matcher.encode(supports, new_rng(0)), queries).detach()
+
+    expected = theirs(queries)
+    torch.testing.assert_close(scores, expected if is_cosine else -expected.square() / 6)
+
+
+def test_without_context_supports_score_as_those_of_easyfsl(easyfsl):
+    """It adds a millionth to every probability."""
+    rows, queries = normals(5, 3, 6), normals(7, 6, seed=1)
+    task = small_task(base=rows[:3].tolist(), shots=rows[3:].tolist())
+    theirs = easyfsl.MatchingNetworks(feature_dimension=6)
+    theirs.encode_query_features = lambda features: features
+    theirs.contextualized_support_features = rows.flatten(0, 1)
+    theirs.one_hot_support_labels = torch.eye(5).repeat_interleave(3, dim=0)
+    settings = {**CLOSED, "episode_shots": (1,), "num_queries": 1, "num_examples": 3}
+    method = MetaLearned("MN", SupportMatcher, MatchingConfig(**settings, scale="one"))
+
+    method.begin(task.base, new_rng(0))  # nobody trains it
     method.fit(task, new_rng(0))
-    return method
+
+    scores = method.predict(queries)[OWN][0]
+    torch.testing.assert_close(scores, theirs(queries), atol=1e-3, rtol=1e-4)
 
 
 def test_attention_by_hand():
@@ -47,98 +172,56 @@ def test_attention_by_hand():
     torch.testing.assert_close(logs.exp()[0], weights / weights.sum(), atol=1e-4, rtol=1e-4)
 
 
-def test_without_context_a_query_that_is_a_support_has_its_class():
-    """One row of a class, orthogonal to all others: a query equal to it can be nothing else."""
-    rows = 30 * torch.eye(5)
-    task = small_task(
-        base=[[rows[0].tolist()] * 2, [rows[1].tolist()] * 2, [rows[2].tolist()] * 2],
-        shots=[[rows[3].tolist()], [rows[4].tolist()]],
-    )
-    method = adapted(task)
-
-    probabilities = method.predict(rows)[OWN][0].exp()
-
-    torch.testing.assert_close(probabilities, torch.eye(5), atol=1e-6, rtol=0)
-    torch.testing.assert_close(probabilities.sum(dim=1), torch.ones(5))
-
-
-def test_without_context_scores_are_those_of_easyfsl(easyfsl):
-    """It adds a millionth to every probability."""
-    rng = new_rng(0)
-    rows = torch.randn((5, 3, 6), generator=rng)
-    queries = torch.randn((7, 6), generator=rng)
-    task = small_task(base=rows[:3].tolist(), shots=rows[3:].tolist())
-    theirs = easyfsl.MatchingNetworks(feature_dimension=6)
-    theirs.encode_query_features = lambda features: features
-    theirs.contextualized_support_features = rows.flatten(0, 1)
-    theirs.one_hot_support_labels = torch.eye(5).repeat_interleave(3, dim=0)
-
-    scores = adapted(task, num_examples=3).predict(queries)[OWN][0]
-
-    torch.testing.assert_close(scores, theirs(queries), atol=1e-3, rtol=1e-4)
-
-
 def test_far_classes_have_finite_scores_and_gradients():
     """As probabilities they would be zero, and their logarithms infinite."""
     supports = torch.tensor([[[1.0, 0.0]], [[-1.0, 0.0]], [[0.0, 0.0]]], requires_grad=True)
     query = torch.tensor([[500.0, 0.0]], requires_grad=True)
 
     logs = class_logits(query, supports, ONE).log_softmax(dim=1)
-    logs[0, 1].backward()
+    gradients = torch.autograd.grad(logs[0, 1], [supports, query])
 
     torch.testing.assert_close(logs[0], torch.tensor([0.0, -1000.0, -500.0]), atol=0.1, rtol=0)
-    for gradient in (supports.grad, query.grad):
-        assert gradient is not None
-        assert gradient.isfinite().all()
+    assert all(gradient.isfinite().all() for gradient in gradients)
 
 
-@pytest.mark.parametrize(("distance", "head"), [("cosine", "cosine"), ("euclidean", "centroid")])
-def test_without_context_scores_are_those_of_a_centroid_head(gaussians, distance, head):
-    """With all train rows of a base class, and up to the learnt scale."""
-    task, queries = read_problems(gaussians, num_draws=4)
-    settings = {"context_gate": 0.0, "learns_gate": False, "distance": distance}
-    method = MAKERS["PMN"](**settings, num_examples=25)
-    run = method.begin(task.base, new_rng(0))
-    method.fit(task, new_rng(0))
-    theirs = HEAD_CLASSES[head](EvaluationConfig(cosine_scale=1.0))
-    theirs.fit(task, None, new_rng(0))
+def test_supports_of_a_task_are_balanced_and_encoded_in_blocks(monkeypatch):
+    """Every row is its class and its own number; base classes have 4, 9 and 2 rows."""
+    counts, sizes = (4, 9, 2), []
+    rows = [[float(label), float(row)] for label, n in enumerate(counts) for row in range(n)]
+    shots = [[[10.0 + label, float(row)] for row in range(3)] for label in range(2)]
+    base = BaseSet(torch.tensor(rows), torch.tensor(counts), ["b", "c", "a"])
+    problems = (Problem(1, 0), Problem(3, 0), Problem(1, 0), Problem(1, 0))
+    task = LowShotTask(base, 2, torch.tensor([shots]), problems)
+    monkeypatch.setattr("cpaan.methods.context._ROWS_PER_BLOCK", 40)  # a problem has 16 rows or 24
 
-    scores = method.predict(queries.features)[OWN]
+    def encode(supports: Tensor, rng: torch.Generator) -> Tensor:
+        sizes.append(len(supports))
+        return supports
 
-    expected = run.learner.matcher.log_scale.detach().exp() * theirs.scores(queries.features)
-    torch.testing.assert_close(scores, expected, atol=1e-3, rtol=1e-3)
+    one, three, *_ = encode_problems(task, 4, new_rng(0), encode)
 
-
-LEARNING = {
-    "num_episodes": 150,
-    "context_gate": 1.0,
-    "learning_rate": 2e-2,
-    "dropout": 0.0,
-    "weight_decay": 0.0,
-}
-MAKERS: dict[str, Callable[..., MetaLearned]] = {
-    "MN": lambda **settings: Matching(MatchingConfig(**{**EPISODES, **settings})),
-    "PMN": lambda **settings: PrototypeMatching(
-        PrototypeMatchingConfig(**{**EPISODES, **settings})
-    ),
-}
-every_method = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+    assert sizes == [2, 1, 1]
+    assert (one.shape, three.shape) == ((4, 4, 2), (4, 6, 2))  # three shots, twice
+    for supports in (one, three):
+        assert supports[:, :, 0].unique(dim=1).flatten().tolist() == [0, 1, 10, 11]
+    assert sorted(one[0, :, 1].tolist()) == [0, 1, 2, 3]  # all four rows, once each
+    assert len(set(one[1, :, 1].tolist())) == 4
+    assert one[2:, :, 1].unique().tolist() == [0]
+    assert three[2, :, 1].tolist() == [0, 1, 2, 0, 1, 2]
 
 
-def top5(method: MetaLearned, task: LowShotTask, queries: Queries, column: str) -> float:
-    """Mean over problems, in percent."""
-    scored = [each.top5 for each in score(method, task, queries) if each.column == column]
-    return sum(scored) / len(scored)
+def test_supports_are_read_by_names_and_returned_in_the_order_of_the_task():
+    """Of three base classes whose names are in no order, and with one that is no answer."""
+    base = BaseSet(torch.arange(4.0).view(4, 1), torch.ones(4).long(), ["d", "a", "c", "b"])
+    task = LowShotTask(base, 3, torch.tensor([[[[9.0]]]]), (Problem(1, 0),))
+    read = []
 
+    def encode(supports: Tensor, rng: torch.Generator) -> Tensor:
+        read.extend(supports.flatten().tolist())
+        return supports
 
-@every_method
-def test_training_helps_with_classes_that_it_has_not_met(make, gaussians):
-    """Families of classes share directions of spread; all classes lie around one middle."""
-    task, queries = read_problems(gaussians, num_draws=4)
-    untrained, trained = (make(**LEARNING) for _ in range(2))
-    untrained.begin(task.base, new_rng(0))  # what others drive is taken as it is
-    for method in (untrained, trained):
-        method.fit(task, new_rng(0))
+    (encoded,) = encode_problems(task, 1, new_rng(0), encode)
 
-    for column in ("novel", "all"):
-        assert top5(trained, task, queries, column) > top5(untrained, task, queries, column) + 2
+    assert read == [1, 2, 0, 9]
+    assert encoded.flatten().tolist() == [0, 1, 2, 9]
+    assert task.columns_from(base.order).tolist() == [3, 0, 2, 4]  # of all four, and the novel one

@@ -10,7 +10,6 @@ from cpaan.methods.registry import (
     METHODS,
     ROWS,
     TABLE_1,
-    check_method,
     expand_methods,
     num_episodes_of,
     rows_of_table,
@@ -132,18 +131,18 @@ def test_settings_that_do_not_suit_the_base_classes_are_refused(
     config = ROWS[name].config.with_overrides({**sizes, **overrides})
 
     with pytest.raises(ValueError, match=message):
-        check_method(name, config, QUICK.with_overrides(evaluation), NUM_ROWS, 8)
+        ROWS[name].check(config, QUICK.with_overrides(evaluation), NUM_ROWS, 8)
 
 
 def test_an_embedding_or_settings_of_another_method_are_refused():
     few = {**NUM_ROWS, "class05": 6}
 
     one, two = (EmbeddingConfig(episode_shots=(shots,)) for shots in (1, 2))
-    check_method("copy-PN", ROWS["copy"].config, QUICK, few, 8, one)
+    ROWS["copy-PN"].check(ROWS["copy"].config, QUICK, few, 8, one)
     with pytest.raises(ValueError, match=r"class class05, .* has 6 train rows"):
-        check_method("copy-PN", ROWS["copy"].config, QUICK, few, 8, two)
+        ROWS["copy-PN"].check(ROWS["copy"].config, QUICK, few, 8, two)
     with pytest.raises(ValueError, match=r"^MN has MatchingConfig, got TrainConfig$"):
-        check_method("MN", TrainConfig(), QUICK, NUM_ROWS, 8)
+        ROWS["MN"].check(TrainConfig(), QUICK, NUM_ROWS, 8)
 
 
 def test_the_settings_of_a_source_are_other_settings_of_the_same_method():
@@ -172,4 +171,4 @@ def test_every_row_can_be_searched_with_every_preset_on_the_built_in_features():
         assert (embedding is not None) == row.is_embedded, name
         for whose in space.points:
             tried = space.around(whose)
-            check_method(name, tried.training, tried.evaluation, num_rows, 512, embedding)
+            ROWS[name].check(tried.training, tried.evaluation, num_rows, 512, embedding)

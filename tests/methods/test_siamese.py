@@ -1,13 +1,13 @@
-"""Siamese networks: pairs, comparisons by hand, and what they tell apart that centroids cannot."""
+"""Siamese networks: pairs, and comparisons by hand."""
 
 import dataclasses
-import math
 
 import pytest
 import torch
 
 from cpaan.core.randomness import new_rng
-from cpaan.methods.siamese import Siamese, SiameseConfig
+from cpaan.methods.base import MetaLearned
+from cpaan.methods.siamese import SiameseConfig, SiameseNetwork
 from cpaan.protocol.config import OWN
 from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem
 from cpaan.training.few_shot_episodes import read_base
@@ -19,20 +19,13 @@ SMALL = SiameseConfig(num_episodes=60, num_pairs=64, hidden_dim=16, num_exemplar
 IDENTITY = SMALL.with_overrides({"normalisation": "none", "output": "linear", "num_exemplars": 2})
 
 
-def method(**settings: object) -> Siamese:
-    return Siamese(SMALL.with_overrides(settings))
+def method(config: SiameseConfig = SMALL, **settings: object) -> MetaLearned:
+    return MetaLearned("SN", SiameseNetwork, config.with_overrides(settings))
 
 
-def scores_of(network: Siamese, run: LearningRun, task: LowShotTask, queries) -> torch.Tensor:
+def scores_of(network: MetaLearned, run: LearningRun, task: LowShotTask, queries) -> torch.Tensor:
     network.adapt(run, task, new_rng(0))
     return network.predict(queries)[OWN]
-
-
-def novel_top1(scores: torch.Tensor, task: LowShotTask, labels: torch.Tensor) -> float:
-    """Of novel queries among novel classes, over all problems; in percent."""
-    is_novel = labels >= task.num_base
-    answers = scores[:, is_novel, task.num_base :].argmax(dim=-1) + task.num_base
-    return 100 * float((answers == labels[is_novel]).float().mean())
 
 
 def hand_made() -> tuple[LowShotTask, torch.Tensor]:
@@ -55,7 +48,7 @@ def hand_made() -> tuple[LowShotTask, torch.Tensor]:
     ],
 )
 def test_scores_are_weighted_differences_by_hand(comparison, expected):
-    network = Siamese(IDENTITY.with_overrides({"comparison": comparison}))
+    network = method(IDENTITY, comparison=comparison)
     task, query = hand_made()
     run = network.begin(task.base, new_rng(0))
     with torch.no_grad():
@@ -84,7 +77,7 @@ def test_all_pairs_at_once_score_as_one_by_one(gaussians, sign):
 
 def test_the_largest_score_is_of_equally_many_examples_of_all_classes():
     """With one shot, a base class has one exemplar, too, however many it could have."""
-    network = Siamese(IDENTITY.with_overrides({"comparison": "max", "num_exemplars": 20}))
+    network = method(IDENTITY, comparison="max", num_exemplars=20)
     base = [[[float(row)] for row in range(50)], [[100.0], [101.0]]]
     task = small_task(base=base, shots=[[[0.0], [9.0], [5.0]]])
     task = dataclasses.replace(task, problems=tuple(Problem(shots, 0) for shots in (1, 2, 3)))
@@ -104,7 +97,7 @@ def test_half_of_the_pairs_are_of_one_class_and_the_others_are_as_near_as_asked(
     nearest = {0.0: 1.0, 1.0: 0.0, 2.5: 1.0, 10.0: 2.5}
     counts = (2, 3, 4, 5)
     rows = [[place, row / 64] for place, n in zip(nearest, counts, strict=True) for row in range(n)]
-    network = Siamese(IDENTITY.with_overrides({"near_share": near_share, "num_near": 1}))
+    network = method(IDENTITY, near_share=near_share, num_near=1)
     learner = network.begin(BaseSet(torch.tensor(rows), torch.tensor(counts)), new_rng(0)).learner
 
     met = set()
@@ -120,48 +113,6 @@ def test_half_of_the_pairs_are_of_one_class_and_the_others_are_as_near_as_asked(
         assert all(is_near) == (near_share == 1.0)
         met |= {tuple(row) for row in pairs.rows.flatten(0, 1).tolist()}
     assert len(met) == sum(counts)  # no row is out of reach
-
-
-def rings(radii: list[float], num_rows: int, seed: int) -> torch.Tensor:
-    """Classes around one point, which is the mean of all, shape (classes, num_rows, 2)."""
-    angles = 2 * math.pi * torch.rand(len(radii), num_rows, generator=new_rng(seed))
-    radius = torch.tensor(radii).unsqueeze(1)
-    return torch.stack([radius * angles.cos(), radius * angles.sin()], dim=-1)
-
-
-def test_classes_with_one_mean_are_told_apart_also_new_ones():
-    """No centroid can: they are all in the same place."""
-    base = rings([0.3 + 0.25 * number for number in range(16)], 60, seed=0)
-    novel = rings([0.5, 1.5, 2.5, 3.5], 105, seed=1)
-    shots, queries = novel[:, :5], novel[:, 5:].flatten(0, 1)
-    task = LowShotTask(
-        base=BaseSet(base.flatten(0, 1), torch.full((16,), 60)),
-        num_base=16,
-        shots=shots.unsqueeze(0),
-        problems=(Problem(5, 0),),
-    )
-    labels = 16 + torch.arange(4).repeat_interleave(100)
-    config = {
-        "num_episodes": 150,
-        "num_pairs": 256,
-        "hidden_dim": 64,
-        "residual": False,
-        "output": "linear",
-        "dropout": 0.0,
-        "weight_decay": 0.0,
-        "learning_rate": 1e-2,
-    }
-    network = method(**config)
-    run = network.begin(task.base, new_rng(0))
-
-    before = novel_top1(scores_of(network, run, task, queries), task, labels)
-    run.advance(150)
-    after = novel_top1(scores_of(network, run, task, queries), task, labels)
-
-    centroids = torch.cdist(queries, shots.mean(dim=1)).argmin(dim=1) + 16
-    assert 100 * float((centroids == labels).float().mean()) < 45
-    assert before < 60
-    assert after > 90
 
 
 def test_what_is_left_out_is_left_out_of_both_of_a_pair(gaussians):

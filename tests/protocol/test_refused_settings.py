@@ -7,7 +7,7 @@ import pytest
 
 from cpaan.core.settings import Settings
 from cpaan.gan.config import TrainConfig
-from cpaan.methods.context import MatcherSettings
+from cpaan.methods.context import PrototypeMatchingConfig
 from cpaan.methods.denoising_weights import DenoisingWeightsConfig
 from cpaan.methods.distribution_calibration import DistributionCalibrationConfig
 from cpaan.methods.fake_novel import FakeNovelSettings
@@ -128,7 +128,7 @@ REFUSED: dict[type[Settings], list[Case]] = {
         *each("dropout", [1.0, math.nan], "must be"),
         *each("hidden_dim", [0], "must be"),
     ],
-    MatcherSettings: [
+    PrototypeMatchingConfig: [
         *each("dropout", [1.0, -0.1], "must be"),
         *each("num_read_outs attention_scale", [0], "must be"),
         *each("context_gate", [-1.0], "must be"),
