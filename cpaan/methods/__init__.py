@@ -1,1 +1,1 @@
-"""The rows of the table: a file for each method. None of them imports another."""
+"""The rows of the table: a file for each method."""

@@ -8,7 +8,7 @@ their objective. Every choice that the paper leaves open is a field of `TrainCon
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -130,49 +130,39 @@ def _check(gan: Gan) -> Check:
     return check
 
 
-def _row(name: str, gan: Gan, *, is_embedded: bool, **others: Any) -> GanRow:
-    fields: dict[str, Any] = {
-        "group": "CP-AAN",
-        "config": TrainConfig.faithful(),
-        "space": _space(gan),
-        **place_of(is_embedded=is_embedded),
-        **others,
-    }
+def _row(gan: Gan, suffix: str) -> GanRow:
     return GanRow(
-        name=f"{name}{IN_PN}" if is_embedded else name,
+        name=f"{gan.name}{suffix}",
+        group="CP-AAN",
         generation=gan.name,
+        is_printed=bool(suffix) or gan is _BEST,
         gan=gan,
+        config=TrainConfig.faithful(),
+        space=_space(gan),
         check_own=_check(gan),
         published=TrainConfig.as_printed(),
         published_evaluation=META_TESTING_AS_PRINTED,
         quick=QUICK,
         full={"num_episodes": 100_000},
-        quick_head=None if is_embedded else "cosine",
+        quick_head=None if suffix else "cosine",
         make=lambda config, evaluation, checkpointing: Adversarial(
             gan, evaluation, config, checkpointing
         ),
-        **fields,
+        **place_of(is_embedded=bool(suffix)),
     )
 
 
 _BEST = GANS["cCov-GAN"]
 
-ROWS = [
-    *(
-        _row(gan.name, gan, is_embedded=is_embedded, is_printed=is_embedded or gan is _BEST)
-        for is_embedded in (False, True)
-        for gan in GANS.values()
-    ),
-    *(
-        _row(
-            "CP-AAN+",
-            _BEST,
-            is_embedded=is_embedded,
-            group="CP-AAN+",
-            config=TrainConfig(),
-            space={**_space(_BEST), **EXTENDED_SPACE},
-        )
-        for is_embedded in (False, True)
-    ),
+ROWS = [_row(gan, suffix) for suffix in ("", IN_PN) for gan in GANS.values()] + [
+    replace(
+        _row(_BEST, suffix),
+        name=f"CP-AAN+{suffix}",
+        group="CP-AAN+",
+        is_printed=False,
+        config=TrainConfig(),
+        space={**_space(_BEST), **EXTENDED_SPACE},
+    )
+    for suffix in ("", IN_PN)
 ]
 """The paper's four GANs, and cCov-GAN with what goes beyond the paper (CP-AAN+)."""

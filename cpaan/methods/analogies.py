@@ -149,8 +149,6 @@ class Analogies(NamedTuple):
 def mine_analogies(
     clusters: Clusters,
     *,
-    most_pairs: int | None = None,
-    rng: torch.Generator | None = None,
     block_bytes: int | None = None,
     dtype: torch.dtype | None = None,
 ) -> Analogies:
@@ -160,8 +158,6 @@ def mine_analogies(
 
     Args:
         clusters: Of all base classes.
-        most_pairs: Look at so many random pairs of each class only; None: at all.
-        rng: Decides the random pairs; on the CPU.
         block_bytes: Of memory for cosines at a time.
         dtype: Of the first look at all cosines.
     """
@@ -173,12 +169,6 @@ def mine_analogies(
             f"analogies need two classes and two clusters, got {num_classes} and {num_clusters}"
         )
     pairs = torch.combinations(torch.arange(num_clusters)).T  # (2, P)
-    if most_pairs is not None and most_pairs < pairs.shape[1]:
-        if rng is None:
-            raise ValueError(f"{most_pairs} random pairs of {pairs.shape[1]} need an rng")
-        # The same places for all classes: which cluster of a class has which place is random.
-        chosen = torch.randperm(pairs.shape[1], generator=rng)[:most_pairs]
-        pairs = pairs[:, chosen.sort().values]
     num_pairs = pairs.shape[1]
     search = _Search(
         centroids,

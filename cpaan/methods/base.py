@@ -75,31 +75,31 @@ class Checkpointing:
 NO_CHECKPOINT = Checkpointing()
 
 
-class Training(Generic[R]):
-    """The run of a method on base examples, trained once for these, whatever the phase."""
+class Trained(LowShotMethod, Generic[R]):
+    """A method with a run on base examples, trained once for these, whatever the phase."""
 
-    def __init__(
-        self,
-        new_run: Callable[[BaseSet, torch.Generator, Workers], R],
-        checkpointing: Checkpointing,
-    ) -> None:
-        self._new_run = new_run
+    _run: R | None = None
+
+    def __init__(self, checkpointing: Checkpointing) -> None:
         self._checkpointing = checkpointing
-        self._run: R | None = None
-        self.origin: dict[str, Any] | None = None
 
-    def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> R:
-        """Return a new run, which the caller drives; `run_for` then takes it as it is."""
-        self._run = self._new_run(base, rng, workers)
+    @abstractmethod
+    def new_run(self, base: BaseSet, rng: torch.Generator, workers: Workers) -> R:
+        """Return a new run; everything random about it comes from the ``rng``, on the CPU."""
+
+    def begin_training(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> R:
+        """Return a new run, which the caller drives; `trained` then takes it as it is."""
+        self._run = self.new_run(base, rng, workers)
         return self._run
 
-    def run_for(self, base: BaseSet, rng: torch.Generator) -> R:
+    def trained(self, base: BaseSet, rng: torch.Generator) -> R:
         """Return the run on these base examples, trained to its end unless a caller drives it."""
-        if self._run is None or self._run.data != base.fingerprint:
+        run = self._run
+        if run is None or run.data != base.fingerprint:
+            run = self.begin_training(base, rng)
             path, progress = self._checkpointing.path, self._checkpointing.progress
-            self.origin = train_to_end(self.begin(base, rng), path, progress=progress)
-        assert self._run is not None
-        return self._run
+            self.origin = train_to_end(run, path, progress=progress)
+        return run
 
 
 class LowShotLearner(Learner):
@@ -114,7 +114,7 @@ class LowShotLearner(Learner):
         """
 
 
-class MetaLearned(LowShotMethod):
+class MetaLearned(Trained[LearningRun]):
     """A method that is its learner: trained on base classes, with a classifier of its own."""
 
     def __init__(
@@ -124,21 +124,17 @@ class MetaLearned(LowShotMethod):
         config: LearningSettings,
         checkpointing: Checkpointing = NO_CHECKPOINT,
     ) -> None:
-        """Prepare the training of a learner.
+        """Name the training, for messages and checkpoints, and its learner.
 
-        Args:
-            name: Of the training, in messages and checkpoints.
-            learner: It is made from base examples in the order of names, ``config`` and an rng.
-            config: All settings of the learner.
-            checkpointing: Where the checkpoint is.
+        The learner is made from base examples in the order of names, the settings and an rng.
         """
+        super().__init__(checkpointing)
         self._name = name
         self._learner = learner
         self._config = config
-        self._training = Training(self.new_run, checkpointing)
 
     def new_run(self, base: BaseSet, rng: torch.Generator, workers: Workers) -> LearningRun:
-        """Return a new run; everything random about it comes from the ``rng``, on the CPU."""
+        """Make the learner."""
         ordered, seed = base.in_order_of_names(), draw_word(rng)
         learner = self._learner(ordered, self._config, new_rng(seed, 0))
         return LearningRun(self._name, learner, ordered, self._config, seed, workers)
@@ -146,14 +142,12 @@ class MetaLearned(LowShotMethod):
     def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> LearningRun:
         """Return the training run."""
         for_training, _ = spawn(rng, 2)
-        return self._training.begin(base, for_training, workers)
+        return self.begin_training(base, for_training, workers)
 
     def fit(self, task: LowShotTask, rng: torch.Generator) -> None:
         """Train once for these base examples; adapt at every call."""
         for_training, for_adapting = spawn(rng, 2)
-        run = self._training.run_for(task.base, for_training)
-        self.origin = self._training.origin
-        self.adapt(run, task, for_adapting)
+        self.adapt(self.trained(task.base, for_training), task, for_adapting)
 
     @torch.no_grad()
     def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
@@ -203,18 +197,14 @@ class Augmented(LowShotMethod):
         return spawn(rng, 1 + len(HEAD_CLASSES))
 
 
-class TrainedAugmentation(Augmented, Generic[R]):
+class TrainedAugmentation(Augmented, Trained[R]):
     """Augmentation by what was trained on the base examples of the task."""
 
     def __init__(
         self, config: EvaluationConfig, checkpointing: Checkpointing = NO_CHECKPOINT
     ) -> None:
-        super().__init__(config)
-        self._training = Training(self.new_run, checkpointing)
-
-    @abstractmethod
-    def new_run(self, base: BaseSet, rng: torch.Generator, workers: Workers) -> R:
-        """Return a new run; everything random about it comes from the ``rng``, on the CPU."""
+        Augmented.__init__(self, config)
+        Trained.__init__(self, checkpointing)
 
     @abstractmethod
     def synthesise_with(
@@ -226,14 +216,12 @@ class TrainedAugmentation(Augmented, Generic[R]):
         """Return the training run."""
         for_synthesis, *_ = self._spawn_for_fit(rng)
         for_training, _ = spawn(for_synthesis, 2)
-        return self._training.begin(base, for_training, workers)
+        return self.begin_training(base, for_training, workers)
 
     def synthesise(self, task: LowShotTask, rng: torch.Generator) -> Tensor | Sequence[Tensor]:
         """Train once for these base examples; synthesise at every call."""
         for_training, for_sources = spawn(rng, 2)
-        run = self._training.run_for(task.base, for_training)
-        self.origin = self._training.origin
-        return self.synthesise_with(run, task, for_sources)
+        return self.synthesise_with(self.trained(task.base, for_training), task, for_sources)
 
 
 def _copy(rng: torch.Generator) -> torch.Generator:

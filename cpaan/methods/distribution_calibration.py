@@ -38,24 +38,21 @@ class DistributionCalibrationConfig(Settings):
     """Everything that decides the samples, apart from features and seed."""
 
     tukey_power: float = 0.75
-    """Power to which features are raised, of their size where they are below zero; 1: as they
-    are. The source has a half."""
+    """Power to which the sizes of features are raised; they keep their signs."""
     num_nearest: int = 4
     """Base classes whose means and covariances a shot takes; all where there are fewer."""
     spread: float = 0.2
-    """What is added to covariances; see the next two."""
+    """What is added to covariances."""
     relative_spread: bool = True
-    """Whether the spread is in units of the mean variance of a number within base classes; in the
-    source it is in units of the features."""
+    """Whether its unit is the mean variance of a dimension within base classes; 1 in the source."""
     spread_everywhere: bool = True
-    """Whether the spread is added to every entry, as in the source: all numbers of a sample then
-    move up or down together. Otherwise to the diagonal alone: each moves by itself."""
+    """Whether the spread is added to every entry, as in the source: all dimensions of a sample then
+    move together. Otherwise to the diagonal alone."""
     num_samples: int = 100
     """Samples of a novel class, of all shots together. At the benchmark's scale, those of 25
     problems fill 1.6 GB for every hundred."""
     transformed_base: bool = True
-    """Whether means and covariances of base classes are those of transformed features; in the
-    source only shots are transformed."""
+    """Whether base classes are transformed, too; in the source only shots are."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

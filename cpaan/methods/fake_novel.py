@@ -61,11 +61,6 @@ class FakeNovelEpisode(NamedTuple):
     labels: Tensor  # (Q,) base classes first, then novel ones
 
 
-def cosine_scores(queries: Tensor, weights: Tensor, scale: Tensor | float = 1.0) -> Tensor:
-    """Return scaled cosines, shape (..., Q, classes); neither weights nor queries may be zero."""
-    return scale * normalize(queries, dim=-1) @ normalize(weights, dim=-1).mT
-
-
 class WeightLearner(LowShotLearner):
     """A cosine classifier of base classes that are known well, and of novel ones."""
 
@@ -104,8 +99,8 @@ class WeightLearner(LowShotLearner):
         """
 
     def scores(self, queries: Tensor, weights: Tensor) -> Tensor:
-        """Return logits, shape (..., Q, classes), of directions (Q, D) by weights."""
-        return cosine_scores(queries, weights, self.log_scale.exp())
+        """Return scaled cosines (..., Q, classes) of directions (Q, D) and non-zero weights."""
+        return self.log_scale.exp() * normalize(queries, dim=-1) @ normalize(weights, dim=-1).mT
 
     def draw(self, rngs: EpisodeRngs) -> FakeNovelEpisode:
         """Draw an episode with one of the configured numbers of shots."""

@@ -19,8 +19,9 @@ C = base classes, M = clusters of a class, D = feature dimension.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -29,13 +30,14 @@ from torch.nn.functional import cross_entropy, linear, relu
 from cpaan.core.randomness import draw_word, new_rng
 from cpaan.methods.analogies import Clusters, cluster_classes, mine_analogies
 from cpaan.methods.base import NO_CHECKPOINT, Checkpointing, TrainedAugmentation
-from cpaan.methods.table_row import Range, SearchSpace, TableRow, place_of
-from cpaan.protocol.config import EvaluationConfig
+from cpaan.methods.table_row import PN, Range, SearchSpace, TableRow
+from cpaan.protocol.config import HEADS, EvaluationConfig
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.training.layers import draw_linear, set_to_zero
 from cpaan.training.learning import EpisodeRngs, Learner, LearningRun, LearningSettings
 from cpaan.training.workers import Workers
 
+_REMOVED = ("most_pairs", None)  # a setting of older files, with the only value that is left
 _CLASSIFIER_BATCH_SIZE, _CLASSIFIER_RATE, _CLASSIFIER_DECAY = 1_000, 0.05, 1e-4
 
 
@@ -55,16 +57,12 @@ class HallucinationConfig(LearningSettings):
     num_cluster_steps: int = 20
     """Iterations of k-means."""
     cluster_start: Literal["rows", "sphere"] = "rows"
-    """Where k-means starts: at random rows, or at random points at distance one from zero, of which
-    those that no row is nearest to become random rows after the first iteration."""
-    most_pairs: int | None = None
-    """Look for analogies between so many random pairs of each class's clusters; none: all."""
+    """Where k-means starts; see `cluster_classes`."""
     least_cosine: float = 0.0
     """Analogies are those whose differences have a larger cosine."""
 
     normalisation: Literal["spread", "none"] = "spread"
-    """Of features. Spread: by one number, so that the variance within base classes is one in a
-    dimension, on average."""
+    """Spread: one factor gives dimensions a mean variance of one within base classes."""
     hidden_dim: int = 512
     """Width of both hidden layers."""
     residual: bool = True
@@ -80,11 +78,9 @@ class HallucinationConfig(LearningSettings):
     """Which shots are moved: each as often as any other, or random ones, some more often."""
 
     max_per_class: int = 20
-    """Examples of a novel class, shots and synthetic ones together; with more shots there are no
-    synthetic ones."""
+    """Number of examples, shots included, that a novel class is filled up to."""
     mixing_shots: float | None = 2.0
-    """All synthetic examples of a class weigh as much as so many shots; none: every single example
-    weighs the same, real or synthetic."""
+    """Shots that weigh as much as all synthetic examples of a class; none: all examples alike."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -92,14 +88,17 @@ class HallucinationConfig(LearningSettings):
             "batch_size", "num_cluster_steps", "hidden_dim", "num_classifier_steps", "max_per_class"
         )
         self._refuse_negative("squared_error_weight", "least_cosine")
-        if self.most_pairs is not None:
-            self._refuse_unless_positive("most_pairs")
         if self.mixing_shots is not None:
             self._refuse_unless_positive("mixing_shots")
         if self.num_clusters < 2:
             raise ValueError(f"num_clusters must be 2 or more, got {self.num_clusters}")
         if self.least_cosine >= 1:
             raise ValueError(f"least_cosine must be below 1, got {self.least_cosine}")
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Read saved settings, also those that name a removed one."""
+        return super().from_dict({k: v for k, v in content.items() if (k, v) != _REMOVED})
 
 
 PUBLISHED = HallucinationConfig(
@@ -160,8 +159,6 @@ class AnalogyNetwork(Learner):
         num_classes, num_dims = len(base.counts), base.features.shape[1]
         num_clusters = min(config.num_clusters, int(base.counts.max()))
         num_pairs = math.comb(num_clusters, 2)
-        if config.most_pairs is not None:
-            num_pairs = min(num_pairs, config.most_pairs)
         is_positive = bool((base.features >= 0).all())
         self._is_rectified = config.output == "relu" or (config.output == "match" and is_positive)
         unit = math.sqrt(base.variance / num_dims) if config.normalisation == "spread" else 1.0
@@ -200,10 +197,7 @@ class AnalogyNetwork(Learner):
                 start=config.cluster_start,
             )
             clusters = Clusters(clusters.centroids / self.unit, clusters.counts)
-            found = mine_analogies(
-                clusters, most_pairs=config.most_pairs, rng=new_rng(self._seed, 1, 1)
-            )
-            for part in (clusters, found):
+            for part in (clusters, mine_analogies(clusters)):
                 for name, value in part._asdict().items():
                     getattr(self, name).copy_(value)
             weight, bias = _train_classifier(
@@ -328,32 +322,26 @@ class Hallucination(TrainedAugmentation[LearningRun]):
         A stream for each draw keeps a problem's examples independent of the other problems.
         """
         assert isinstance(run.learner, AnalogyNetwork)
-        word, made = draw_word(rng), []
-        for problem in task.problems:
-            supports = task.support(problem)
-            count = max(0, self._settings.max_per_class - problem.num_shots)
-            made.append(
-                run.learner.hallucinate(supports, count, new_rng(word, problem.draw))
-                if count
-                else supports[:, :0]
+        word, most = draw_word(rng), self._settings.max_per_class
+        return [
+            run.learner.hallucinate(
+                task.support(problem), max(0, most - problem.num_shots), new_rng(word, problem.draw)
             )
-        return made
+            for problem in task.problems
+        ]
 
 
-def _row(name: str, *, is_embedded: bool) -> TableRow:
-    place: dict[str, Any] = {**place_of(is_embedded=is_embedded), "head": "linear"}
-    return TableRow(
-        name=name,
-        group=name,
-        generation="LR w/ A.",
-        is_printed=True,
-        config=HallucinationConfig(),
-        published=PUBLISHED,
-        space=SPACE,
-        quick={"num_episodes": 100, "num_clusters": 10},
-        make=Hallucination,
-        **place,
-    )
-
-
-ROWS = [_row("FH", is_embedded=False), _row("P-FH", is_embedded=True)]
+_ROW = TableRow(
+    name="FH",
+    group="FH",
+    generation="LR w/ A.",
+    is_printed=True,
+    head="linear",
+    heads=HEADS,
+    config=HallucinationConfig(),
+    published=PUBLISHED,
+    space=SPACE,
+    quick={"num_episodes": 100, "num_clusters": 10},
+    make=Hallucination,
+)
+ROWS = [_ROW, replace(_ROW, name="P-FH", group="P-FH", representation=PN, is_embedded=True)]

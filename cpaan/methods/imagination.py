@@ -33,7 +33,7 @@ from torch.nn.functional import pad, relu
 from cpaan.core.randomness import draw_word, new_rng
 from cpaan.core.settings import Settings
 from cpaan.methods.base import NO_CHECKPOINT, Checkpointing, MetaLearned
-from cpaan.methods.context import (
+from cpaan.methods.matching import (
     CONTEXT_SPACE,
     PUBLISHED_RECIPE,
     PrototypeMatcher,
@@ -55,14 +55,12 @@ class HallucinatorSettings(Settings):
     """What is hallucinated, and by which network."""
 
     num_augmented: int = 10
-    """Examples of a class, real and hallucinated ones together; nothing is hallucinated where
-    there are as many real ones."""
+    """Number of examples, real ones included, that a class is filled up to."""
     hallucinator: Literal["residual", "relu"] = "residual"
-    """Residual: the network's output is added to the example. Relu: there is a ReLU behind every
-    layer, as published; features must not be negative."""
+    """Residual: the output is added to the example. Relu: a ReLU follows every layer, as published;
+    features must not be negative."""
     seeds: Literal["in-turn", "random"] = "in-turn"
-    """Which real examples are hallucinated from. In turn: all, again and again, so that none
-    outweighs the others. Random: drawn with replacement, as published."""
+    """Which real examples are hallucinated from: each as often as any other, or random ones."""
     noise: float = 1.0
     """Standard deviation of the noise, in units of a base class's in a dimension."""
 
@@ -236,22 +234,29 @@ class Imagination(MetaLearned):
     def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
         """Hallucinate examples of the novel classes, embed all, and fit the heads to them."""
         assert isinstance(run.learner, ImaginingNetwork)
-        self._network = run.learner
-        hallucinated = run.learner.hallucinator.imagine(task, rng)
+        network = self._network = run.learner
+        hallucinated = network.hallucinator.imagine(task, rng)
         embedded = replace(
-            task,
-            base=self._network.embed_base(task.base),
-            shots=self._network.embed(task.shots),
+            task, base=network.embed_base(task.base), shots=network.embed(task.shots)
         )
-        synthetic = [self._network.embed(each) for each in hallucinated]
+        synthetic = [network.embed(each) for each in hallucinated]
         self.record_synthetic(synthetic)
         novel = [
             torch.cat([embedded.support(problem), each], dim=1).mean(dim=1)
             for problem, each in zip(task.problems, synthetic, strict=True)
         ]
-        self._num_base, self._num_problems = task.num_base, len(task.problems)
         # Base classes once, then the novel ones of every problem.
-        self._prototypes = torch.cat([embedded.base.prototypes[: task.num_base], *novel])
+        prototypes = torch.cat([embedded.base.prototypes[: task.num_base], *novel]).unsqueeze(1)
+        columns = torch.arange(len(prototypes), device=task.device)
+        of_base, of_novel = columns.tensor_split([task.num_base])
+        of_novel = of_novel.view(len(novel), -1)
+        columns = torch.cat([of_base.expand(len(novel), -1), of_novel], dim=1)
+
+        def scores(queries: Tensor) -> Tensor:
+            logits = network.log_scale.exp() * prototype_scores(prototypes, queries)
+            return logits[:, columns].transpose(0, 1)
+
+        self._scores = scores
         word, places = draw_word(rng), list(HEAD_CLASSES)
         self._heads.fit(
             embedded, synthetic, lambda name, count: new_rng(word, places.index(name), count)
@@ -260,20 +265,11 @@ class Imagination(MetaLearned):
     def predict(self, queries: Tensor) -> Mapping[str, Tensor]:
         """Return logarithms of odds by distances to prototypes, and each head's scores."""
         queries = self._network.embed(queries)
-        return {OWN: self._own_scores(queries), **self._heads.scores(queries)}
+        return {**super().predict(queries), **self._heads.scores(queries)}
 
     def represent(self, examples: Tensor) -> Tensor:
         """Return examples in the embedding, in which classes are compared."""
         return self._network.embed(examples)
-
-    def _own_scores(self, queries: Tensor) -> Tensor:
-        scale = self._network.log_scale.detach().exp()
-        scores = scale * prototype_scores(self._prototypes.unsqueeze(1), queries)
-        of_base, of_novel = scores.split(
-            [self._num_base, len(self._prototypes) - self._num_base], dim=1
-        )
-        of_novel = of_novel.unflatten(1, (self._num_problems, -1)).transpose(0, 1)
-        return torch.cat([of_base.expand(self._num_problems, -1, -1), of_novel], dim=2)
 
 
 class ImaginingMatcher(PrototypeMatcher):

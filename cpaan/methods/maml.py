@@ -59,15 +59,14 @@ class MAMLConfig(PerceptronSettings, EpisodeSettings, LearningSettings):
     inner_learning_rate: float = 0.01
     """Of these steps."""
     scales_rows: bool = True
-    """Whether this is multiplied by the number of classes for the head, so that a row's steps do
-    not depend on how many other rows there are."""
+    """Whether the head's rate is multiplied by the number of classes, so that a row's steps do not
+    depend on it."""
     first_order: bool = False
     """Whether the meta-gradient takes the inner gradients for constants."""
     clip: float = 10.0
     """The largest size of each number of the meta-gradient."""
     num_base_shots: int | None = 20
-    """Examples that stand for a base class at test; none: as many as there are shots, at most
-    20."""
+    """Examples of a base class at test; none: as many as there are shots, at most 20."""
 
     output: Literal["sphere", "linear"] = "sphere"
     """Of the body. Sphere: every embedded row is scaled to a mean square of one."""

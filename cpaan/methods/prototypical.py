@@ -13,6 +13,7 @@ classes are means of all their train rows. The learning rate falls along a half-
 """
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from cpaan.core.files import locked
 from cpaan.core.randomness import draw_word, spawn
-from cpaan.methods.base import Checkpointing, LowShotMethod, Training
+from cpaan.methods.base import Checkpointing, LowShotMethod, Trained
 from cpaan.methods.controls import Control
 from cpaan.methods.table_row import PN, Range, SearchSpace, TableRow
 from cpaan.protocol.config import HEADS
@@ -39,7 +40,7 @@ SPACE: SearchSpace = {
 }
 
 
-class Embedded(LowShotMethod):
+class Embedded(Trained[EmbeddingRun]):
     """A method on embedded features. The embedding is trained first, on the same base examples.
 
     Base examples, settings and seed decide it. All methods with one seed share it and its file.
@@ -48,67 +49,59 @@ class Embedded(LowShotMethod):
     def __init__(
         self, inner: LowShotMethod, config: EmbeddingConfig, checkpointing: Checkpointing
     ) -> None:
+        super().__init__(checkpointing)
         self._inner = inner
         self._config = config
-        self._checkpointing = checkpointing
-        self._training = Training(self._new_run, checkpointing)
-        self._network: PrototypicalNetwork | None = None
-        self._episode = 0
-        self._base: tuple[BaseSet, BaseSet] | None = None
+        self._embedded_base: tuple[object, BaseSet] | None = None
+
+    def new_run(self, base: BaseSet, rng: torch.Generator, workers: Workers) -> EmbeddingRun:
+        """Draw the network of the embedding."""
+        # In the order of names, so that it is the same in both phases, and in `represent`.
+        return EmbeddingRun(base.in_order_of_names(), self._config, draw_word(rng), workers)
+
+    def trained(self, base: BaseSet, rng: torch.Generator) -> EmbeddingRun:
+        """Return the trained embedding; the first process trains it for all that share its file."""
+        path = self._checkpointing.path
+        with locked(path.with_suffix(".lock")) if path else nullcontext():
+            return super().trained(base, rng)
 
     def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> Run:
         """Train the embedding to its end, and return the run of the method on it."""
         for_embedding, for_method = spawn(rng, 2)
-        self._embed_by(self._train(base, for_embedding))
+        self.trained(base, for_embedding)
         return self._inner.begin(self._embed_base(base), for_method, workers)
 
     def fit(self, task: LowShotTask, rng: torch.Generator) -> None:
         """Train the embedding once for these base examples; fit the method at every call."""
         for_embedding, for_method = spawn(rng, 2)
-        self._embed_by(self._train(task.base, for_embedding))
+        self.trained(task.base, for_embedding)
+        embedded = replace(
+            task, base=self._embed_base(task.base), shots=self._network.embed(task.shots)
+        )
         self._inner.keeps_synthetic = self.keeps_synthetic
-        self._inner.fit(self.embed_task(task), for_method)
+        self._inner.fit(embedded, for_method)
         self.diversity, self.synthetic = self._inner.diversity, self._inner.synthetic
-        self.origin = self._inner.origin or self._training.origin
+        self.origin = self._inner.origin or self.origin
 
     def predict(self, queries: Tensor) -> Mapping[str, Tensor]:
         """Return the method's scores."""
-        return self._inner.predict(self._embed(queries))
+        return self._inner.predict(self._network.embed(queries))
 
     def represent(self, examples: Tensor) -> Tensor:
         """Return examples in the space of the method."""
-        return self._inner.represent(self._embed(examples))
+        return self._inner.represent(self._network.embed(examples))
 
-    def embed_task(self, task: LowShotTask) -> LowShotTask:
-        """Return the same problems in the embedding."""
-        return replace(task, base=self._embed_base(task.base), shots=self._embed(task.shots))
-
-    def _train(self, base: BaseSet, rng: torch.Generator) -> EmbeddingRun:
-        path = self._checkpointing.path
-        if path is None:
-            return self._training.run_for(base, rng)
-        # The first process to come trains it for all that share the file.
-        with locked(path.with_suffix(".lock")):
-            return self._training.run_for(base, rng)
-
-    def _new_run(self, base: BaseSet, rng: torch.Generator, workers: Workers) -> EmbeddingRun:
-        # In the order of names, so that it is the same in both phases, and in `represent`.
-        return EmbeddingRun(base.in_order_of_names(), self._config, draw_word(rng), workers)
-
-    def _embed_by(self, run: EmbeddingRun) -> None:
-        # A network with other weights embeds the base examples in another way.
-        if (run.network, run.episode) != (self._network, self._episode):
-            self._network, self._episode, self._base = run.network, run.episode, None
+    @property
+    def _network(self) -> PrototypicalNetwork:
+        assert self._run is not None, "fit comes first"
+        return self._run.network
 
     def _embed_base(self, base: BaseSet) -> BaseSet:
-        if self._base is None or self._base[0] is not base:
-            assert self._network is not None, "fit comes first"
-            self._base = (base, self._network.embed_base(base))
-        return self._base[1]
-
-    def _embed(self, rows: Tensor) -> Tensor:
-        assert self._network is not None, "fit comes first"
-        return self._network.embed(rows)
+        # A network with other weights embeds the base examples in another way.
+        key = (base, self._run, self._run and self._run.episode)
+        if self._embedded_base is None or self._embedded_base[0] != key:
+            self._embedded_base = (key, self._network.embed_base(base))
+        return self._embedded_base[1]
 
 
 class Prototypical(Embedded):
@@ -117,7 +110,7 @@ class Prototypical(Embedded):
     def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> Run:
         """Return the run of the embedding."""
         for_embedding, _ = spawn(rng, 2)
-        return self._training.begin(base, for_embedding, workers)
+        return self.begin_training(base, for_embedding, workers)
 
 
 ROWS = [

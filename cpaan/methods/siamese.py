@@ -40,7 +40,7 @@ class SiameseConfig(PerceptronSettings, LearningSettings):
     num_episodes: int = 2_000
     """Steps of training, each on new pairs."""
     num_pairs: int = 512
-    """ExamplePairs of a step; half of them are of one class."""
+    """Pairs of a step; half of them are of one class."""
     near_share: float = 0.2
     """Share of the other half whose second class is one of the nearest to the first."""
     num_near: int = 5
@@ -55,8 +55,8 @@ class SiameseConfig(PerceptronSettings, LearningSettings):
     """A class's score: the mean or the largest score of a query and one of its examples, or the
     score of a query and the mean of its embedded examples."""
     num_exemplars: int = 20
-    """Examples that stand for a base class. For the largest score, which grows with their number,
-    all classes have as many as there are shots, at most this number."""
+    """Examples of a base class. For ``max``, which grows with their number, a class has as many as
+    there are shots, at most this number."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -30,13 +30,9 @@ def test_lloyd_goes_where_that_of_scikit_learn_goes():
         found = lloyd(rows, base.counts, starts, torch.full((3,), 6), num_iterations)
 
         for own, start, of_class in zip(found, starts, base.by_class(), strict=True):
-            expected = _scikit_learn(of_class.numpy(), start.numpy(), num_iterations)
+            theirs = KMeans(6, init=start.numpy(), n_init=1, max_iter=num_iterations, tol=0.0)
+            expected = theirs.fit(of_class.numpy()).cluster_centers_
             np.testing.assert_allclose(own, expected, rtol=1e-5, atol=1e-6)
-
-
-def _scikit_learn(rows: np.ndarray, start: np.ndarray, num_iterations: int) -> np.ndarray:
-    model = KMeans(len(start), init=start, n_init=1, max_iter=num_iterations, tol=0.0)
-    return model.fit(rows).cluster_centers_
 
 
 @pytest.mark.parametrize("start", ["rows", "sphere"])
@@ -172,34 +168,14 @@ class Largest(TorchDispatchMode):
 
 def test_blocks_keep_to_their_budget():
     """All 10 x 45 squared cosines would be 810 KB in float32; the tables are 18 KB."""
-    num_classes, num_clusters, num_dims = 10, 10, 10
-    centroids = normals(num_classes, num_clusters, num_dims)
-    largest = []
     for block_bytes in (60_000, 150_000, 400_000):
         with Largest() as noted:
-            mine_analogies(whole(centroids), block_bytes=block_bytes)
-        assert noted.num_bytes <= block_bytes
-        largest.append(noted.num_bytes)
+            mine_analogies(whole(normals(10, 10, 10)), block_bytes=block_bytes)
 
-    assert largest == sorted(set(largest))  # what there is, is used
-
-
-def test_some_pairs_are_looked_at_alone():
-    centroids = normals(6, 8, 30)
-
-    found = mine_analogies(whole(centroids), most_pairs=5, rng=new_rng(0))
-
-    chosen = set(zip(found.first.tolist(), found.second.tolist(), strict=True))
-    assert len(chosen) == 5
-    ends = zip(found.third.flatten().tolist(), found.fourth.flatten().tolist(), strict=True)
-    assert {tuple(sorted(each)) for each in ends} <= chosen
-    other = mine_analogies(whole(centroids), most_pairs=5, rng=new_rng(1))
-    assert chosen != set(zip(other.first.tolist(), other.second.tolist(), strict=True))
+        assert 0.1 * block_bytes < noted.num_bytes <= block_bytes
 
 
 @pytest.mark.parametrize(("num_classes", "num_clusters"), [(1, 5), (5, 1)])
-def test_without_two_of_each_or_an_rng_there_are_no_analogies(num_classes, num_clusters):
+def test_without_two_of_each_there_are_no_analogies(num_classes, num_clusters):
     with pytest.raises(ValueError, match=f"got {num_classes} and {num_clusters}"):
         mine_analogies(whole(normals(num_classes, num_clusters, 3)))
-    with pytest.raises(ValueError, match="3 random pairs of 6 need an rng"):
-        mine_analogies(whole(normals(3, 4, 5)), most_pairs=3)

@@ -61,8 +61,8 @@ def test_before_training_a_shot_moves_as_a_base_class_goes_from_cluster_to_clust
     assert len(nearest.unique()) > 40  # of 48: two shots, two classes, twelve moves each
 
 
-@pytest.mark.parametrize(("seeds", "least", "most"), [("in-turn", 3, 3), ("random", 0, 9)])
-def test_shots_take_turns_or_are_random(seeds, least, most):
+@pytest.mark.parametrize("seeds", ["in-turn", "random"])
+def test_shots_take_turns_or_are_random(seeds):
     task = lines()
     learner = untrained(task, seeds=seeds)
     supports = torch.arange(3.0).view(3, 1).expand(3, 3) * 1e4 * torch.ones(40, 1, 1)
@@ -72,8 +72,6 @@ def test_shots_take_turns_or_are_random(seeds, least, most):
     of_seed = (made[..., 2] / 1e4).round().long()
     counts = torch.stack([(of_seed == number).sum(dim=1) for number in range(3)])
     assert (counts.sum(dim=0) == 9).all()
-    assert counts.min() >= least
-    assert counts.max() <= most
     assert (counts.amax() == 3) == (seeds == "in-turn")
 
 
@@ -128,7 +126,7 @@ def test_every_example_weighs_the_same_or_all_synthetic_ones_as_so_many_shots(ga
     for settings, share in ((alike, 0.25), ({"mixing_shots": 2.0}, 0.5)):
         method = method_of(**settings)
         method.fit(task, new_rng(0))
-        run = method._training.run_for(task.base, new_rng(0))
+        run = method.trained(task.base, new_rng(0))
         _, for_sources = spawn(method._spawn_for_fit(new_rng(0))[0], 2)
         made = method.synthesise_with(run, task, for_sources)
 
@@ -142,19 +140,15 @@ def test_the_frozen_classifier_knows_base_rows_and_is_not_trained_on(gaussians):
     task, _ = read_problems(gaussians)
     run = method_of(num_classifier_steps=200).begin(task.base, new_rng(0))
     run.advance(1)
-    learner = run.learner
-    before = [learner.class_weight.clone(), learner.class_bias.clone()]
-
-    rows = run.base.features.float() / learner.unit
-    labels = torch.arange(len(run.base.counts)).repeat_interleave(run.base.counts)
-    logits = rows @ learner.class_weight.T + learner.class_bias
-    nearest = torch.cdist(run.base.features.float(), run.base.prototypes).argmin(dim=1)
+    base, weight = run.base, run.learner.class_weight.clone()
+    logits = base.features / run.learner.unit @ weight.T + run.learner.class_bias
     run.advance(10)
 
-    accuracy = (logits.argmax(dim=1) == labels).float().mean()
-    assert accuracy >= (nearest == labels).float().mean() - 0.02
-    assert torch.equal(before[0], learner.class_weight)
-    assert torch.equal(before[1], learner.class_bias)
+    labels = torch.arange(len(base.counts)).repeat_interleave(base.counts)
+    nearest = torch.cdist(base.features, base.prototypes).argmin(dim=1)
+    accuracy, of_nearest = ((each == labels).float().mean() for each in (logits.argmax(1), nearest))
+    assert accuracy >= of_nearest - 0.02
+    assert torch.equal(weight, run.learner.class_weight)
 
 
 def test_batches_hold_every_analogy_both_ways_round_and_no_other(monkeypatch):
@@ -196,12 +190,11 @@ def test_a_run_resumes_with_the_analogies_that_it_had(gaussians, monkeypatch):
     assert torch.equal(resumed.learner.classes, started.learner.classes)
 
 
-def test_some_pairs_and_cosines_suffice(gaussians):
+def test_analogies_with_small_cosines_are_left_out(gaussians):
     task, _ = read_problems(gaussians)
-    run = method_of(most_pairs=3, least_cosine=0.8).begin(task.base, new_rng(0))
+    run = method_of(least_cosine=0.8).begin(task.base, new_rng(0))
     run.advance(1)
 
-    assert run.learner.cosines.shape == (len(task.base.counts), 3)
     assert 0 < len(run.learner._kept) < run.learner.cosines.numel()
     assert (run.learner.cosines.flatten()[run.learner._kept] > 0.8).all()
 

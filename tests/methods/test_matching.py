@@ -8,15 +8,17 @@ from torch import Tensor, nn
 
 from cpaan.core.randomness import new_rng
 from cpaan.methods.base import MetaLearned
-from cpaan.methods.context import (
+from cpaan.methods.matching import (
     ContextSettings,
+    MatchingConfig,
     PrototypeMatcher,
     PrototypeMatchingConfig,
     QueryEncoder,
     SupportEncoder,
+    SupportMatcher,
+    class_logits,
     encode_problems,
 )
-from cpaan.methods.matching import MatchingConfig, SupportMatcher, class_logits
 from cpaan.protocol.config import OWN
 from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem
 from cpaan.training.layers import set_to_zero
@@ -74,13 +76,15 @@ def test_examples_are_encoded_as_by_easyfsl(easyfsl):
 
 
 def test_a_closed_gate_leaves_examples_as_they_are_and_in_their_order():
-    closed = matcher_of(**CLOSED)
-    supports, queries = normals(2, 3, 4, 6), normals(5, 6, seed=1)
+    closed, half = (
+        SupportMatcher(BASE, MatchingConfig(**{**CLOSED, "context_gate": gate}), new_rng(0))
+        for gate in (0.0, 0.5)
+    )
+    supports, queries = normals(3, 4, 6), normals(5, 6, seed=1)
 
-    assert torch.equal(closed.encode_supports(supports, new_rng(0)), supports)
-    assert torch.equal(closed.encode_queries(queries, supports.flatten(0, 2)), queries)
-    half = matcher_of(**{**CLOSED, "context_gate": 0.5})
-    in_random_order = [half.encode_supports(supports, new_rng(seed)) for seed in (0, 1)]
+    assert torch.equal(closed.encode(supports, new_rng(0)), supports)
+    assert torch.equal(closed.encode_queries(queries, supports), queries)
+    in_random_order = [half.encode(supports, new_rng(seed)) for seed in (0, 1)]
     assert not torch.allclose(*in_random_order, atol=1e-3)
 
 
@@ -95,12 +99,12 @@ def test_centred_features_have_the_base_classes_in_the_middle_and_their_variance
 
 def test_every_problem_has_a_sequence_of_its_own():
     """Supports of one problem have no influence on another's, and all on each other."""
-    matcher = matcher_of(context_gate=1.0)
+    matcher = SupportMatcher(BASE, MatchingConfig(**EPISODES), new_rng(0))
     supports = normals(2, 3, 4, 6)
     other = supports.clone()
     other[0, 0, 0] += 1
 
-    before, after = (matcher.encode_supports(each, new_rng(1)) for each in (supports, other))
+    before, after = (matcher.encode(each, new_rng(1)) for each in (supports, other))
 
     torch.testing.assert_close(before[1], after[1])
     assert ((before[0] - after[0]).abs().amax(dim=-1) > 0).all()
@@ -192,7 +196,7 @@ def test_supports_of_a_task_are_balanced_and_encoded_in_blocks(monkeypatch):
     base = BaseSet(torch.tensor(rows), torch.tensor(counts), ["b", "c", "a"])
     problems = (Problem(1, 0), Problem(3, 0), Problem(1, 0), Problem(1, 0))
     task = LowShotTask(base, 2, torch.tensor([shots]), problems)
-    monkeypatch.setattr("cpaan.methods.context._ROWS_PER_BLOCK", 40)  # a problem has 16 rows or 24
+    monkeypatch.setattr("cpaan.methods.matching._ROWS_PER_BLOCK", 40)  # a problem has 16 rows or 24
 
     def encode(supports: Tensor, rng: torch.Generator) -> Tensor:
         sizes.append(len(supports))

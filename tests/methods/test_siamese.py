@@ -12,7 +12,7 @@ from cpaan.protocol.config import OWN
 from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem
 from cpaan.training.few_shot_episodes import read_base
 from cpaan.training.learning import LearningRun
-from helpers.tasks import small_task
+from helpers.tasks import normals, small_task
 
 CPU = torch.device("cpu")
 SMALL = SiameseConfig(num_episodes=60, num_pairs=64, hidden_dim=16, num_exemplars=5)
@@ -28,14 +28,6 @@ def scores_of(network: MetaLearned, run: LearningRun, task: LowShotTask, queries
     return network.predict(queries)[OWN]
 
 
-def hand_made() -> tuple[LowShotTask, torch.Tensor]:
-    """Base classes at (0, 0), (2, 0) and at (0, 4) twice; a novel one with shots (1, 1), (3, 1)."""
-    task = small_task(
-        base=[[[0.0, 0.0], [2.0, 0.0]], [[0.0, 4.0], [0.0, 4.0]]], shots=[[[1.0, 1.0], [3.0, 1.0]]]
-    )
-    return task, torch.tensor([[1.0, 0.0]])
-
-
 @pytest.mark.parametrize(
     ("comparison", "expected"),
     # With weights (-1, 2) and bias 0.5, the query (1, 0) scores -|1 - x| + 2 |y| + 0.5.
@@ -49,14 +41,16 @@ def hand_made() -> tuple[LowShotTask, torch.Tensor]:
 )
 def test_scores_are_weighted_differences_by_hand(comparison, expected):
     network = method(IDENTITY, comparison=comparison)
-    task, query = hand_made()
+    task = small_task(
+        base=[[[0.0, 0.0], [2.0, 0.0]], [[0.0, 4.0], [0.0, 4.0]]], shots=[[[1.0, 1.0], [3.0, 1.0]]]
+    )
     run = network.begin(task.base, new_rng(0))
     with torch.no_grad():
         run.learner.gain.fill_(1.0)
         run.learner.weight.copy_(torch.tensor([-1.0, 2.0]))
         run.learner.bias.fill_(0.5)
 
-    scores = scores_of(network, run, task, query)
+    scores = scores_of(network, run, task, torch.tensor([[1.0, 0.0]]))
 
     torch.testing.assert_close(scores, torch.tensor([[expected]]))
 
@@ -127,11 +121,7 @@ def test_what_is_left_out_is_left_out_of_both_of_a_pair(gaussians):
     assert 0.3 < float((first == 0).float().mean()) < 0.7
 
 
-def test_too_few_examples_are_refused():
-    def begin(rows: list[list[float]], counts: list[int]) -> None:
-        method().begin(BaseSet(torch.tensor(rows), torch.tensor(counts)), new_rng(0))
-
-    with pytest.raises(ValueError, match="class 000000001, the smallest of 2, has 1 train rows"):
-        begin([[0.0], [1.0], [2.0]], [2, 1])
-    with pytest.raises(ValueError, match="the smallest of 1, has 2 train rows, but 2 classes"):
-        begin([[0.0], [1.0]], [2])
+@pytest.mark.parametrize(("counts", "message"), [([2, 1], "of 2, has 1"), ([2], "of 1, has 2")])
+def test_too_few_examples_are_refused(counts, message):
+    with pytest.raises(ValueError, match=f"the smallest {message} train rows, but 2 classes"):
+        method().begin(BaseSet(normals(sum(counts), 1), torch.tensor(counts)), new_rng(0))

@@ -7,13 +7,13 @@ import pytest
 
 from cpaan.core.settings import Settings
 from cpaan.gan.config import TrainConfig
-from cpaan.methods.context import PrototypeMatchingConfig
 from cpaan.methods.denoising_weights import DenoisingWeightsConfig
 from cpaan.methods.distribution_calibration import DistributionCalibrationConfig
 from cpaan.methods.fake_novel import FakeNovelSettings
 from cpaan.methods.hallucination import HallucinationConfig
 from cpaan.methods.imagination import ImaginationConfig, MatchingImaginationConfig
 from cpaan.methods.maml import MAMLConfig
+from cpaan.methods.matching import PrototypeMatchingConfig
 from cpaan.methods.siamese import SiameseConfig
 from cpaan.methods.weight_generator import WeightGeneratorConfig
 from cpaan.protocol.config import EvaluationConfig
@@ -149,7 +149,7 @@ REFUSED: dict[type[Settings], list[Case]] = {
         ({"num_clusters": 1}, "num_clusters must be 2 or more, got 1"),
         ({"least_cosine": 1.0}, "least_cosine must be below 1"),
         *each("least_cosine squared_error_weight", [-0.1], "must be finite and not negative"),
-        *each("max_per_class most_pairs mixing_shots batch_size", [0], "must be positive"),
+        *each("max_per_class mixing_shots batch_size", [0], "must be positive"),
         ({"cluster_start": "zero"}, "cluster_start must be one of rows, sphere"),
     ],
     ImaginationConfig: HALLUCINATORS,
