@@ -14,6 +14,7 @@ augmentation.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,6 +88,9 @@ def _check(
     num_synthetic_of(torch.tensor(list(num_rows.values())), max(evaluation.shots), evaluation)
 
 
+_TRANSLATES: dict[str, Any] = {"space": SPACE, "check_own": _check}
+
+
 def _make(translation: Translation | None) -> Make:
     return lambda config, evaluation, checkpointing: Control(translation, evaluation)
 
@@ -99,7 +103,7 @@ ROWS = [
             generation=name if translation else NO_GENERATION,
             make=_make(translation),
             **place_of(is_embedded=bool(suffix)),
-            **({"space": SPACE, "check_own": _check} if translation else {}),
+            **(_TRANSLATES if translation else {}),
         )
         for suffix in ("", IN_PN)
         for name, translation in CONTROLS.items()

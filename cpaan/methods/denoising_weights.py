@@ -174,11 +174,11 @@ ROWS = [
     learned_row(
         "wDAE",
         DenoisingNetwork,
+        DenoisingWeightsConfig(),
+        PUBLISHED,
+        SPACE,
+        {"num_episodes": 100},
         group="Later",
         is_printed=False,
-        config=DenoisingWeightsConfig(),
-        published=PUBLISHED,
-        space=SPACE,
-        quick={"num_episodes": 100},
     )
 ]

@@ -188,18 +188,14 @@ class Hallucinator(nn.Module):
         Problems of one draw share the random numbers whatever their shots, and do not depend on
         which other problems there are.
         """
-        word = draw_word(rng)
+        word, hallucinated = draw_word(rng), []
         shape = (task.num_novel, self._settings.num_augmented)
-        drawn = {}
-        for draw in {problem.draw for problem in task.problems}:
-            of_draw = new_rng(word, draw)
+        for problem in task.problems:
+            of_draw = new_rng(word, problem.draw)
             uniforms = torch.rand(shape, generator=of_draw)
             noise = torch.randn((*shape, task.shots.shape[-1]), generator=of_draw)
-            drawn[draw] = (uniforms.to(task.device), noise.to(task.device))
-        hallucinated = []
-        for problem in task.problems:
             count = self._settings.num_hallucinated(problem.num_shots)
-            uniforms, noise = (each[:, :count] for each in drawn[problem.draw])
+            uniforms, noise = (each[:, :count].to(task.device) for each in (uniforms, noise))
             hallucinated.append(self.hallucinate(task.support(problem), uniforms, noise))
         return hallucinated
 
@@ -326,13 +322,13 @@ ROWS = [
     learned_row(
         "FI-PMN",
         ImaginingMatcher,
-        MatchingImagination,
+        MatchingImaginationConfig(),
+        MATCHING_PUBLISHED,
+        {**CONTEXT_SPACE, **HALLUCINATOR_SPACE},
+        {"num_episodes": 20, "num_ways": 20, "episode_shots": (1, 2)},
+        method=MatchingImagination,
         group="FI",
         representation="PMN",
         generation="meta-learned LR",
-        config=MatchingImaginationConfig(),
-        published=MATCHING_PUBLISHED,
-        space={**CONTEXT_SPACE, **HALLUCINATOR_SPACE},
-        quick={"num_episodes": 20, "num_ways": 20, "episode_shots": (1, 2)},
     ),
 ]

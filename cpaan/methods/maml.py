@@ -284,22 +284,11 @@ class AdaptedNetwork(Perceptron, LowShotLearner):
         return self._config.num_base_shots or min(num_shots, _MOST_BASE_SHOTS)
 
 
-_ROW = learned_row(
-    "MAML",
-    AdaptedNetwork,
-    config=MAMLConfig(),
-    published=PUBLISHED,
-    space=SPACE,
-    quick={"num_episodes": 40},
-)
+_QUICK = {"num_episodes": 40}
+_OF_PROTOTYPE = replace(PUBLISHED, head=PROTOTYPE.head)
 ROWS = [
-    _ROW,
-    replace(
-        _ROW,
-        name="Proto-MAML",
-        representation="Proto-MAML",
-        is_printed=False,
-        config=PROTOTYPE,
-        published=replace(PUBLISHED, head=PROTOTYPE.head),
+    learned_row("MAML", AdaptedNetwork, MAMLConfig(), PUBLISHED, SPACE, _QUICK),
+    learned_row(
+        "Proto-MAML", AdaptedNetwork, PROTOTYPE, _OF_PROTOTYPE, SPACE, _QUICK, is_printed=False
     ),
 ]

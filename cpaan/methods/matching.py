@@ -376,20 +376,13 @@ def _draw_weights(module: nn.LSTM | nn.LSTMCell, rng: torch.Generator) -> None:
 _QUICK: dict[str, Any] = {"num_episodes": 20, "num_ways": 20, "episode_shots": (1, 2)}
 
 ROWS = [
-    learned_row(
-        "MN",
-        SupportMatcher,
-        config=MatchingConfig(),
-        published=PUBLISHED,
-        space=SPACE,
-        quick=_QUICK,
-    ),
+    learned_row("MN", SupportMatcher, MatchingConfig(), PUBLISHED, SPACE, _QUICK),
     learned_row(
         "PMN",
         PrototypeMatcher,
-        config=PrototypeMatchingConfig(),
-        published=PROTOTYPE_PUBLISHED,
-        space={**SPACE, "distance": ("cosine", "euclidean")},
-        quick=_QUICK,
+        PrototypeMatchingConfig(),
+        PROTOTYPE_PUBLISHED,
+        {**SPACE, "distance": ("cosine", "euclidean")},
+        _QUICK,
     ),
 ]

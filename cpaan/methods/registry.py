@@ -24,20 +24,12 @@ from cpaan.methods.table_row import PN, TABLES, TableRow
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.representation.config import EmbeddingConfig
 
-_MODULES: tuple[Sequence[TableRow], ...] = (
-    controls.ROWS,
-    siamese.ROWS,
-    maml.ROWS,
-    prototypical.ROWS,
-    matching.ROWS,
-    weight_generator.ROWS,
-    hallucination.ROWS,
-    imagination.ROWS,
-    adversarial.ROWS,
-    distribution_calibration.ROWS,
-    denoising_weights.ROWS,
-)
-ROWS = {row.name: row for rows in _MODULES for row in rows}
+_CLASSIFIERS = (controls, siamese, maml, prototypical, matching, weight_generator)
+_GENERATORS = (hallucination, imagination, adversarial)
+_LATER = (distribution_calibration, denoising_weights)
+ROWS: dict[str, TableRow] = {
+    row.name: row for module in _CLASSIFIERS + _GENERATORS + _LATER for row in module.ROWS
+}
 """In the order of the table."""
 
 METHODS = tuple(ROWS)

@@ -20,7 +20,7 @@ dimension.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -87,13 +87,6 @@ SPACE: SearchSpace = {
 }
 
 
-class ExamplePairs(NamedTuple):
-    """Examples of base classes, two by two."""
-
-    rows: Tensor  # (2, pairs, D)
-    is_same: Tensor  # (pairs,), 1.0 where both are of one class, else 0.0
-
-
 class SiameseNetwork(Perceptron, LowShotLearner):
     """The embedding, and the weights of its dimensions' differences."""
 
@@ -143,8 +136,12 @@ class SiameseNetwork(Perceptron, LowShotLearner):
             scores = scores + sign * distances
         return scores
 
-    def draw_pairs(self, rng: torch.Generator) -> ExamplePairs:
-        """Draw pairs of two different rows; nobody waits for the device."""
+    def draw_pairs(self, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw pairs of two different rows, without waiting for the device.
+
+        Returns:
+            Rows, shape (2, pairs, D), and 1.0 for pairs of one class, else 0.0, shape (pairs,).
+        """
         base, config, device = self._base, self._config, self._near.device
         num_classes, half = len(base.counts), config.num_pairs // 2
         classes, ahead, rows, others = torch.rand(
@@ -165,21 +162,21 @@ class SiameseNetwork(Perceptron, LowShotLearner):
         chosen = torch.stack(
             [base.first_row[first] + first_row, base.first_row[second] + second_row]
         )
-        return ExamplePairs(base.features[chosen].float(), (number < half).float())
+        return base.features[chosen].float(), (number < half).float()
 
     def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
         """Return the cross-entropy of a step's pairs, and how many are right, in percent."""
-        pairs = self.draw_pairs(rngs.device)
-        scores = self.compare(*self(pairs.rows, rngs.device).unbind())
-        is_right = (scores.detach() > 0) == (pairs.is_same > 0)
-        loss = binary_cross_entropy_with_logits(scores, pairs.is_same)
+        rows, is_same = self.draw_pairs(rngs.device)
+        scores = self.compare(*self(rows, rngs.device).unbind())
+        is_right = (scores.detach() > 0) == (is_same > 0)
+        loss = binary_cross_entropy_with_logits(scores, is_same)
         return [loss, 100 * is_right.float().mean()]
 
     @torch.no_grad()
     def set_scale(self, rng: torch.Generator) -> None:
         """Choose gain and bias so that scores of some pairs have variance 1 and mean 0."""
-        pairs = self.draw_pairs(rng)
-        scores = self.compare(*self(pairs.rows).unbind())
+        rows, _ = self.draw_pairs(rng)
+        scores = self.compare(*self(rows).unbind())
         self.gain.copy_(1 / scores.std().clamp(min=torch.finfo(torch.float32).tiny))
         self.bias.copy_(-self.gain * scores.mean())
 
@@ -218,13 +215,4 @@ class SiameseNetwork(Perceptron, LowShotLearner):
         return scores
 
 
-ROWS = [
-    learned_row(
-        "SN",
-        SiameseNetwork,
-        config=SiameseConfig(),
-        published=PUBLISHED,
-        space=SPACE,
-        quick={"num_episodes": 100},
-    )
-]
+ROWS = [learned_row("SN", SiameseNetwork, SiameseConfig(), PUBLISHED, SPACE, {"num_episodes": 100})]

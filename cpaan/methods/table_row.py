@@ -10,7 +10,7 @@ from cpaan.methods.base import Checkpointing, LowShotMethod, MetaLearned
 from cpaan.protocol.config import HEADS, OWN, EvaluationConfig, NeighbourSettings
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.training.few_shot_episodes import check_rows
-from cpaan.training.learning import EpisodeSettings, Learner
+from cpaan.training.learning import EpisodeSettings, Learner, LearningSettings
 
 RESNET, PN, NO_GENERATION = "ResNet-10", "PN", "-"
 
@@ -168,12 +168,24 @@ def place_of(*, is_embedded: bool) -> dict[str, Any]:
 
 
 def learned_row(
-    name: str, learner: type[Learner], method: type[MetaLearned] = MetaLearned, **others: Any
+    name: str,
+    learner: type[Learner],
+    config: LearningSettings,
+    published: LearningSettings,
+    space: SearchSpace,
+    quick: Mapping[str, Any],
+    *,
+    method: type[MetaLearned] = MetaLearned,
+    **others: Any,
 ) -> TableRow:
     """Return the row of a method that is its learner; by default, a row of the paper."""
     fields: dict[str, Any] = {"representation": name, "is_printed": True, **others}
     return TableRow(
         name=name,
+        config=config,
+        published=published,
+        space=space,
+        quick=quick,
         make=lambda config, evaluation, checkpointing: method(name, learner, config, checkpointing),
         **fields,
     )

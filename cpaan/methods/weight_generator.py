@@ -14,7 +14,7 @@ all cosines alike changes no probability and is left out; both scales are learnt
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -106,19 +106,13 @@ class AttentiveWeights(WeightLearner):
         return torch.cat([known, novel])
 
 
-_ROW = learned_row(
-    "AWG",
-    AttentiveWeights,
-    config=WeightGeneratorConfig(),
-    published=PUBLISHED,
-    space=SPACE,
-    quick={"num_episodes": 100},
-)
+_RECIPES = (WeightGeneratorConfig(), PUBLISHED, SPACE, {"num_episodes": 100})
 ROWS = [
-    _ROW,
-    replace(
-        _ROW,
-        name="AWG-cosine",
+    learned_row("AWG", AttentiveWeights, *_RECIPES),
+    learned_row(
+        "AWG-cosine",
+        AttentiveWeights,
+        *_RECIPES,
         representation="AWG, cosine",
         is_printed=False,
         features=COSINE_FEATURES,

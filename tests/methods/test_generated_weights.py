@@ -1,13 +1,13 @@
 """Cosine classifiers with generated weights: episodes, AWG and wDAE by hand, and what is learnt."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch.nn.functional import normalize
 
 from cpaan.core.randomness import new_rng
-from cpaan.methods.base import MetaLearned
 from cpaan.methods.denoising_weights import (
     DenoisingNetwork,
     DenoisingWeightsConfig,
@@ -15,12 +15,11 @@ from cpaan.methods.denoising_weights import (
     neighbours_of,
 )
 from cpaan.methods.weight_generator import AttentiveWeights, WeightGeneratorConfig
-from cpaan.protocol.config import OWN, EvaluationConfig
+from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.heads import CosineCentroid
 from cpaan.protocol.tasks import BaseSet
 from cpaan.training.learning import EpisodeRngs
-from cpaan.training.workers import ALONE
-from helpers.tasks import read_problems
+from helpers.tasks import normals, read_problems
 
 AWG = WeightGeneratorConfig(num_episodes=20, episode_shots=(1, 2), num_queries=3)
 WDAE = DenoisingWeightsConfig(
@@ -65,9 +64,8 @@ def test_an_episode_splits_the_classes_and_labels_base_ones_first(novel_share, n
 
 def axes(num_classes: int = 3, **settings: object) -> AttentiveWeights:
     """Base class i lies on axis i; queries are just the supports."""
-    rows = torch.eye(num_classes).repeat_interleave(5, dim=0)
-    base = BaseSet(rows, torch.full((num_classes,), 5))
-    learner = AttentiveWeights(base, AWG.with_overrides({"centred": False, **settings}), new_rng(0))
+    config = AWG.with_overrides({"centred": False, **settings})
+    learner = AttentiveWeights(numbered_classes(num_classes), config, new_rng(0))
     learner.query.weight.data = torch.eye(num_classes)
     return learner
 
@@ -80,17 +78,6 @@ def test_a_generated_weight_by_hand():
 
     expected = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1 + 2 * 0.75, 2 * 0.25]])
     torch.testing.assert_close(weights, expected)
-
-
-def test_attention_sums_to_one_and_goes_to_the_class_whose_key_is_met():
-    learner = axes()
-    learner.keys.data = torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, 3.0], [1.0, 0.0, 0.0]])
-    supports = torch.eye(3).unsqueeze(1)
-
-    attention = learner.attention(torch.arange(3), supports)
-
-    torch.testing.assert_close(attention.sum(dim=-1), torch.ones(3, 1))
-    assert attention.argmax(dim=-1).flatten().tolist() == [2, 0, 1]
 
 
 def test_attention_is_over_the_base_classes_at_hand():
@@ -107,11 +94,15 @@ def test_attention_is_over_the_base_classes_at_hand():
 
 def test_without_attention_and_training_both_are_the_nearest_cosine_centroid(gaussians):
     task, queries = read_problems(gaussians, shots=(1,))
-    config = AWG.with_overrides({"attention_start": 0.0})
-    method = MetaLearned("AWG", AttentiveWeights, config)
-    run = method.new_run(task.base, new_rng(0), ALONE)
-    method.adapt(run, task, new_rng(0))
-    scores = method.predict(queries.features)[OWN]
+    scores, of_wdae = (
+        learner(task.base.in_order_of_names(), config, new_rng(0))
+        .solve(task, new_rng(0))(queries.features)
+        .detach()
+        for learner, config in (
+            (AttentiveWeights, AWG.with_overrides({"attention_start": 0.0})),
+            (DenoisingNetwork, WDAE),
+        )
+    )
 
     head = CosineCentroid(EvaluationConfig(cosine_scale=10.0))
     head.fit(task, None, new_rng(0))
@@ -123,19 +114,7 @@ def test_without_attention_and_training_both_are_the_nearest_cosine_centroid(gau
     means = normalize(directions.view(24, 25, 8).mean(dim=1), dim=-1)
     by_hand = 10 * normalize(queries.features - task.base.prototypes.mean(dim=0), dim=-1) @ means.T
     torch.testing.assert_close(scores[0, :, :12], by_hand[:, :12], rtol=1e-4, atol=1e-4)
-    other = MetaLearned("wDAE", DenoisingNetwork, WDAE)
-    other.adapt(other.new_run(task.base, new_rng(0), ALONE), task, new_rng(0))
-    torch.testing.assert_close(other.predict(queries.features)[OWN], scores, rtol=1e-4, atol=1e-4)
-
-
-def random_base(num_classes: int = 12, num_dims: int = 6) -> BaseSet:
-    means = 3 * torch.randn(num_classes, 1, num_dims, generator=new_rng(0))
-    noise = torch.randn(num_classes, 10, num_dims, generator=new_rng(1))
-    return BaseSet((means + noise).flatten(0, 1), torch.full((num_classes,), 10))
-
-
-def new_network(**settings: object) -> DenoisingNetwork:
-    return DenoisingNetwork(random_base(), WDAE.with_overrides(settings), new_rng(2))
+    torch.testing.assert_close(of_wdae, scores, rtol=1e-4, atol=1e-4)
 
 
 def test_a_class_hears_of_the_nearest_others_by_their_cosine():
@@ -165,17 +144,10 @@ def test_a_message_is_of_the_pair_and_is_weighed():
     torch.testing.assert_close(heard[0], torch.tensor(expected), rtol=1e-4, atol=1e-5)
 
 
-def test_at_the_start_weights_stay_as_they_are_so_that_the_truth_costs_nothing():
-    network = new_network(noise=0.0)
-    base, novel = torch.arange(8), torch.arange(8, 12)
-
-    weights = network.weights(base, network.base_weights[novel].unsqueeze(1), new_rng(0))
-
-    torch.testing.assert_close(weights, network.base_weights)
-
-
 def test_reconstruction_is_the_mean_squared_distance_to_the_base_weights():
-    network = new_network(noise=0.0, reconstruction_weight=3.0, message_dropout=0.0)
+    config = replace(WDAE, noise=0.0, reconstruction_weight=3.0, message_dropout=0.0)
+    base = BaseSet(normals(120, 6), torch.full((12,), 10))
+    network = DenoisingNetwork(base, config, new_rng(2))
     loss, query_loss, reconstruction = network.episode_terms(rngs(1))
 
     episode = network.draw(rngs(1))

@@ -1,10 +1,12 @@
 """Feature hallucination: what is made of which shots, how much of it, and from what it learns."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
-from cpaan.core.randomness import new_rng, spawn
+from cpaan.core.randomness import new_rng
 from cpaan.methods import hallucination
 from cpaan.methods.controls import Control
 from cpaan.methods.hallucination import (
@@ -120,20 +122,13 @@ def test_with_shots_enough_nothing_is_made_and_scores_are_those_of_no_augmentati
     assert (method.diversity[~is_full] > 0).all()
 
 
-def test_every_example_weighs_the_same_or_all_synthetic_ones_as_so_many_shots(gaussians):
-    task, _ = read_problems(gaussians, (2,))
-    alike = {"max_per_class": 8, "mixing_shots": None}
-    for settings, share in ((alike, 0.25), ({"mixing_shots": 2.0}, 0.5)):
-        method = method_of(**settings)
-        method.fit(task, new_rng(0))
-        run = method.trained(task.base, new_rng(0))
-        _, for_sources = spawn(method._spawn_for_fit(new_rng(0))[0], 2)
-        made = method.synthesise_with(run, task, for_sources)
+@pytest.mark.parametrize("mixing_shots", [None, 2.0])
+def test_the_method_and_not_the_evaluation_says_how_synthetic_examples_weigh(mixing_shots):
+    evaluation = EvaluationConfig(mixing_weight=0.9, mixing_shots=7.0)
 
-        (_, heads), *_ = method._heads._groups
-        centroids = heads["centroid"]._centroids + heads["centroid"]._centre
-        expected = share * task.novel_prototypes + (1 - share) * torch.stack(made).mean(dim=2)
-        torch.testing.assert_close(centroids[:, task.num_base :], expected, rtol=1e-4, atol=1e-4)
+    used = Hallucination(replace(SMALL, mixing_shots=mixing_shots), evaluation)._heads._config
+
+    assert (used.mixing_weight, used.mixing_shots) == (None, mixing_shots)
 
 
 def test_the_frozen_classifier_knows_base_rows_and_is_not_trained_on(gaussians):

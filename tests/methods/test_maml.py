@@ -7,50 +7,35 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from cpaan.core.randomness import new_rng
-from cpaan.methods.base import MetaLearned
 from cpaan.methods.maml import AdaptedNetwork, MAMLConfig, Support
-from cpaan.protocol.config import OWN
 from cpaan.protocol.tasks import BaseSet
-from helpers.tasks import read_problems
+from helpers.tasks import normals, read_problems
 
 SMALL = MAMLConfig(
-    num_episodes=20,
     num_tasks=2,
     num_ways=5,
     episode_shots=(1, 2, 5),
     num_queries=3,
     num_inner_steps=3,
-    num_test_steps=3,
     hidden_dim=16,
-    num_base_shots=5,
 )
 PLAIN = {"normalisation": "none", "output": "linear", "dropout": 0.0, "scales_rows": False}
-HEADS = pytest.mark.parametrize("head", ["shared", "prototype"])
-
-
-def method(**settings: object) -> MetaLearned:
-    return MetaLearned("MAML", AdaptedNetwork, SMALL.with_overrides(settings))
 
 
 def tiny(**settings: object) -> AdaptedNetwork:
     """A network of three dimensions in float64, with weights everywhere."""
-    rows = torch.randn(24, 3, generator=new_rng(0))
     config = SMALL.with_overrides({**PLAIN, "num_ways": 2, "hidden_dim": 4, **settings})
-    base = BaseSet(rows, torch.tensor([12, 12]))
+    base = BaseSet(normals(24, 3), torch.tensor([12, 12]))
     network = AdaptedNetwork(base, config, new_rng(1)).double()
-    with torch.no_grad():
-        for parameter in network.parameters():
-            drawn = torch.randn(parameter.shape, generator=new_rng(2), dtype=torch.float64)
-            parameter.copy_(0.5 * drawn)
+    for parameter in network.parameters():
+        parameter.data = 0.5 * normals(*parameter.shape, seed=2).double()
     return network
 
 
-def tasks(num_classes: int = 3, num_shots: int = 2) -> tuple[Tensor, Tensor, Tensor]:
+def tasks() -> tuple[Tensor, Tensor, Tensor]:
     """Supports (2, classes, shots, 3) and queries (2, 4, 3) of two tasks, and labels (2, 4)."""
-    supports = torch.randn(2, num_classes, num_shots, 3, generator=new_rng(3), dtype=torch.float64)
-    queries = torch.randn(2, 4, 3, generator=new_rng(4), dtype=torch.float64)
-    labels = torch.randint(num_classes, (2, 4), generator=new_rng(5))
-    return supports, queries, labels
+    supports, queries = normals(2, 3, 2, 3, seed=3).double(), normals(2, 4, 3, seed=4).double()
+    return supports, queries, torch.randint(3, (2, 4), generator=new_rng(5))
 
 
 def query_loss(network: AdaptedNetwork) -> Tensor:
@@ -62,7 +47,7 @@ def query_loss(network: AdaptedNetwork) -> Tensor:
 def test_on_an_identity_the_first_two_steps_are_softmax_regression_by_hand():
     """From zero, all C classes are as likely: rows go by rate / C · (own mean - mean of all)."""
     supports = torch.tensor([[[[4.0, 0.0], [2.0, 0.0]], [[0.0, 6.0], [0.0, 0.0]]]])
-    base = BaseSet(torch.randn(12, 2, generator=new_rng(0)), torch.tensor([6, 6]))
+    base = BaseSet(normals(12, 2), torch.tensor([6, 6]))
     config = SMALL.with_overrides({**PLAIN, "episode_shots": (1,), "inner_learning_rate": 0.5})
     network = AdaptedNetwork(base, config, new_rng(0))
     support = Support.of(supports)
@@ -136,21 +121,19 @@ def test_the_meta_gradient_is_that_of_higher(first_order):
         torch.testing.assert_close(ours.bias.grad, theirs.bias.grad)
 
 
-@HEADS
+@pytest.mark.parametrize("head", ["shared", "prototype"])
 @pytest.mark.parametrize("output", ["linear", "sphere"])
 def test_the_meta_gradient_is_a_quotient_of_differences(head, output):
     network = tiny(head=head, output=output, scales_rows=True, inner_learning_rate=0.2)
     query_loss(network).backward()
 
     for name, parameter in network.named_parameters():
-        direction = torch.randn(parameter.shape, generator=new_rng(7), dtype=torch.float64)
+        direction = normals(*parameter.shape, seed=7).double()
         ends = []
-        for sign in (1, -1):
-            with torch.no_grad():
-                parameter += sign * 1e-5 * direction
+        for step in (1e-5, -2e-5):
+            parameter.data += step * direction
             ends.append(float(query_loss(network).detach()))
-            with torch.no_grad():
-                parameter -= sign * 1e-5 * direction
+        parameter.data += 1e-5 * direction
         slope = (ends[0] - ends[1]) / 2e-5
         assert slope == pytest.approx(float((parameter.grad * direction).sum()), rel=1e-4), name
         assert abs(slope) > 1e-4
@@ -170,13 +153,11 @@ def test_each_number_of_the_meta_gradient_is_clipped():
 def test_without_steps_prototype_rows_rank_like_nearest_centroids(gaussians, scale):
     """Distances to centroids, but for what all classes of a query have in common."""
     task, queries = read_problems(gaussians)
-    network = method(
-        head="prototype", num_test_steps=0, prototype_scale=scale, num_base_shots=25, **PLAIN
-    )
-    run = network.begin(task.base, new_rng(0))
+    settings = {"head": "prototype", "num_test_steps": 0, "num_base_shots": 25, **PLAIN}
+    config = SMALL.with_overrides({**settings, "prototype_scale": scale})
 
-    network.adapt(run, task, new_rng(0))
-    scores = network.predict(queries.features)[OWN]
+    network = AdaptedNetwork(task.base, config, new_rng(0))
+    scores = network.solve(task, new_rng(0))(queries.features).detach()
 
     base = task.base.prototypes[: task.num_base].expand(len(task.problems), -1, -1)
     centroids = torch.cat([base, task.novel_prototypes], dim=1)

@@ -1,4 +1,4 @@
-"""Matching and Prototype Matching Networks: by hand, against easyfsl; the supports of a task."""
+"""Matching and Prototype Matching Networks: against easyfsl; the supports of a task."""
 
 import math
 
@@ -21,7 +21,6 @@ from cpaan.methods.matching import (
 )
 from cpaan.protocol.config import OWN
 from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem
-from cpaan.training.layers import set_to_zero
 from helpers.tasks import normals, small_task
 
 PUBLISHED = ContextSettings(
@@ -29,7 +28,6 @@ PUBLISHED = ContextSettings(
 )
 EPISODES = {"num_episodes": 4, "episode_shots": (1, 2), "num_queries": 2, "dropout": 0.0}
 CLOSED = {**EPISODES, "normalisation": "none", "context_gate": 0.0}
-ONE = torch.tensor(1.0)
 
 
 BASE = BaseSet(3 + 2 * normals(40, 6), torch.tensor([10, 20, 10]))
@@ -37,23 +35,6 @@ BASE = BaseSet(3 + 2 * normals(40, 6), torch.tensor([10, 20, 10]))
 
 def matcher_of(**settings: object) -> PrototypeMatcher:
     return PrototypeMatcher(BASE, PrototypeMatchingConfig(**{**EPISODES, **settings}), new_rng(0))
-
-
-def test_a_step_of_a_query_by_hand():
-    """Of a cell of which only the candidate hears something: the first dimension's read-out."""
-    encoder = QueryEncoder(2, PUBLISHED.with_overrides({"num_read_outs": 1}), new_rng(0))
-    set_to_zero(encoder.cell)
-    with torch.no_grad():
-        encoder.cell.weight_ih[4, 2] = 1.0  # rows: input, forget, candidate, output, two each
-    query = torch.tensor([[math.log(3.0), 0.0]])
-    memory = torch.tensor([[1.0, 0.0], [0.0, 5.0]])
-
-    encoded = encoder(query, memory)
-
-    # Attention is softmax(log 3, 0) = (3/4, 1/4), the read-out (3/4, 5/4); gates are at 1/2.
-    torch.testing.assert_close(encoder.read_out(query, memory), torch.tensor([[0.75, 1.25]]))
-    output = 0.5 * math.tanh(0.5 * math.tanh(0.75))
-    torch.testing.assert_close(encoded, torch.tensor([[math.log(3.0) + output, 0.0]]))
 
 
 def test_examples_are_encoded_as_by_easyfsl(easyfsl):
@@ -165,23 +146,12 @@ def test_without_context_supports_score_as_those_of_easyfsl(easyfsl):
     torch.testing.assert_close(scores, theirs(queries), atol=1e-3, rtol=1e-4)
 
 
-def test_attention_by_hand():
-    """Supports of the first class in the query's direction and across, of the second opposite."""
-    supports = torch.tensor([[[5.0, 0.0], [0.0, 0.1]], [[-3.0, 0.0], [-3.0, 0.0]]])
-    query = torch.tensor([[2.0, 0.0]])
-
-    logs = class_logits(query, supports, ONE).log_softmax(dim=1)
-
-    weights = torch.tensor([math.exp(2) + math.exp(0), 2 * math.exp(-2)])
-    torch.testing.assert_close(logs.exp()[0], weights / weights.sum(), atol=1e-4, rtol=1e-4)
-
-
 def test_far_classes_have_finite_scores_and_gradients():
     """As probabilities they would be zero, and their logarithms infinite."""
     supports = torch.tensor([[[1.0, 0.0]], [[-1.0, 0.0]], [[0.0, 0.0]]], requires_grad=True)
     query = torch.tensor([[500.0, 0.0]], requires_grad=True)
 
-    logs = class_logits(query, supports, ONE).log_softmax(dim=1)
+    logs = class_logits(query, supports, torch.tensor(1.0)).log_softmax(dim=1)
     gradients = torch.autograd.grad(logs[0, 1], [supports, query])
 
     torch.testing.assert_close(logs[0], torch.tensor([0.0, -1000.0, -500.0]), atol=0.1, rtol=0)

@@ -96,16 +96,16 @@ def test_half_of_the_pairs_are_of_one_class_and_the_others_are_as_near_as_asked(
 
     met = set()
     for seed in range(30):
-        pairs = learner.draw_pairs(new_rng(seed))
-        assert pairs.is_same.tolist() == [1.0] * 32 + [0.0] * 32
-        first, second = pairs.rows
+        drawn, is_same = learner.draw_pairs(new_rng(seed))
+        assert is_same.tolist() == [1.0] * 32 + [0.0] * 32
+        first, second = drawn
         assert (first[:32, 0] == second[:32, 0]).all()
         assert (first[:32, 1] != second[:32, 1]).all()
         assert (first[32:, 0] != second[32:, 0]).all()
-        is_near = [nearest[one] == other for one, other in pairs.rows[:, 32:, 0].T.tolist()]
+        is_near = [nearest[one] == other for one, other in drawn[:, 32:, 0].T.tolist()]
         assert all(is_near[: round(32 * near_share)])
         assert all(is_near) == (near_share == 1.0)
-        met |= {tuple(row) for row in pairs.rows.flatten(0, 1).tolist()}
+        met |= {tuple(row) for row in drawn.flatten(0, 1).tolist()}
     assert len(met) == sum(counts)  # no row is out of reach
 
 
