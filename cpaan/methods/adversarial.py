@@ -9,6 +9,7 @@ their objective. Every choice that the paper leaves open is a field of `TrainCon
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from cpaan.gan.episodes import MetaEpisodes, TrainingData, check_training
 from cpaan.gan.gans import GANS, Gan, check_objective
 from cpaan.gan.loop import TrainingRun
 from cpaan.methods.base import NO_CHECKPOINT, Checkpointing, TrainedAugmentation
-from cpaan.methods.table_row import IN_PN, Check, Range, SearchSpace, TableRow, place_of
+from cpaan.methods.table_row import IN_PN, Range, SearchSpace, TableRow, place_of
 from cpaan.protocol.augmentation import num_synthetic_of
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.tasks import BaseSet, LowShotTask
@@ -51,8 +52,8 @@ class Adversarial(TrainedAugmentation[TrainingRun]):
     def __init__(
         self,
         gan: Gan,
-        config: EvaluationConfig,
         training: TrainConfig,
+        config: EvaluationConfig,
         checkpointing: Checkpointing = NO_CHECKPOINT,
     ) -> None:
         super().__init__(config, checkpointing)
@@ -117,17 +118,18 @@ class GanRow(TableRow):
         return printed.with_overrides({**sizes, "episode_shots": shots})
 
 
-def _check(gan: Gan) -> Check:
-    def check(
-        config: TrainConfig, evaluation: EvaluationConfig, num_rows: Mapping[str, int], dims: int
-    ) -> None:
-        """Refuse a training or a number of synthetic examples that does not suit the classes."""
-        counts = torch.tensor(list(num_rows.values()))
-        check_training(config, counts, dims, with_covariances=gan.has_covariance)
-        check_objective(gan, config)
-        num_synthetic_of(counts, max(evaluation.shots), evaluation)
-
-    return check
+def _check(
+    gan: Gan,
+    config: TrainConfig,
+    evaluation: EvaluationConfig,
+    num_rows: Mapping[str, int],
+    num_dims: int,
+) -> None:
+    """Refuse a training or a number of synthetic examples that does not suit the classes."""
+    counts = torch.tensor(list(num_rows.values()))
+    check_training(config, counts, num_dims, with_covariances=gan.has_covariance)
+    check_objective(gan, config)
+    num_synthetic_of(counts, max(evaluation.shots), evaluation)
 
 
 def _row(gan: Gan, suffix: str) -> GanRow:
@@ -139,15 +141,13 @@ def _row(gan: Gan, suffix: str) -> GanRow:
         gan=gan,
         config=TrainConfig.faithful(),
         space=_space(gan),
-        check_own=_check(gan),
+        check_own=partial(_check, gan),
         published=TrainConfig.as_printed(),
         published_evaluation=META_TESTING_AS_PRINTED,
         quick=QUICK,
         full={"num_episodes": 100_000},
         quick_head=None if suffix else "cosine",
-        make=lambda config, evaluation, checkpointing: Adversarial(
-            gan, evaluation, config, checkpointing
-        ),
+        make=partial(Adversarial, gan),
         **place_of(is_embedded=bool(suffix)),
     )
 

@@ -84,46 +84,39 @@ def cluster_classes(
         middle = base.prototypes[classes].float().unsqueeze(1)
         rows = rows - middle  # distances of points that are far from zero keep their digits
         starts = rows.gather(1, chosen[classes].unsqueeze(-1).expand(-1, -1, num_dims))
-        num_rows_of, counts_of = base.counts[classes], counts[classes]
-        if directions is None:
-            found = lloyd(rows, num_rows_of, starts, counts_of, num_iterations)
-        else:
-            drawn = directions[classes.cpu()].to(device) - middle
-            means, sizes = _step(rows, num_rows_of, drawn, counts_of)
-            starts = torch.where(sizes > 0, means, starts)
-            found = lloyd(rows, num_rows_of, starts, counts_of, num_iterations - 1)
+        first = starts if directions is None else directions[classes.cpu()].to(device) - middle
+        found = lloyd(rows, base.counts[classes], first, counts[classes], num_iterations, starts)
         is_none = beyond(counts[classes], num_clusters).unsqueeze(-1)
         centroids.append((found + middle).masked_fill(is_none, 0.0))
     return Clusters(torch.cat(centroids), counts)
 
 
 def lloyd(
-    rows: Tensor, num_rows: Tensor, centroids: Tensor, counts: Tensor, num_iterations: int
+    rows: Tensor,
+    num_rows: Tensor,
+    centroids: Tensor,
+    counts: Tensor,
+    num_iterations: int,
+    instead: Tensor | None = None,
 ) -> Tensor:
     """Move centroids (C, M, D) to the means of the rows (C, R, D) that are nearest to them.
 
-    A centroid that has no row stays where it is. Of R and M, a class has its ``num_rows`` rows and
-    its ``counts`` clusters, shape (C,).
+    A centroid that has no row stays where it is; in the first iteration, it becomes that of
+    ``instead``. Of R and M, a class has its ``num_rows`` rows and its ``counts`` clusters, (C,).
     """
+    is_row = (~beyond(num_rows, rows.shape[1])).unsqueeze(-1).to(rows.dtype)
+    is_none = beyond(counts, centroids.shape[1])
     for _ in range(num_iterations):
-        means, sizes = _step(rows, num_rows, centroids, counts)
-        centroids = torch.where(sizes > 0, means, centroids)
+        squares = centroids.square().sum(dim=-1).masked_fill(is_none, math.inf)
+        nearest = torch.baddbmm(squares.unsqueeze(1), rows, centroids.mT, alpha=-2).argmin(dim=-1)
+        members = rows.new_zeros((*rows.shape[:2], centroids.shape[1]))
+        members.scatter_(2, nearest.unsqueeze(-1), is_row)
+        sizes = members.sum(dim=1).unsqueeze(-1)
+        # A product, and not sums in whatever order: the same every time on a GPU, too.
+        means = (members.mT @ rows) / sizes.clamp(min=1)
+        centroids = torch.where(sizes > 0, means, centroids if instead is None else instead)
+        instead = None
     return centroids
-
-
-def _step(
-    rows: Tensor, num_rows: Tensor, centroids: Tensor, counts: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return means of the rows that are nearest to each centroid, and how many, (C, M, 1)."""
-    squares = centroids.square().sum(dim=-1)
-    squares = squares.masked_fill(beyond(counts, centroids.shape[1]), math.inf)
-    nearest = torch.baddbmm(squares.unsqueeze(1), rows, centroids.mT, alpha=-2).argmin(dim=-1)
-    is_row = ~beyond(num_rows, rows.shape[1])
-    members = rows.new_zeros((*rows.shape[:2], centroids.shape[1]))
-    members.scatter_(2, nearest.unsqueeze(-1), is_row.unsqueeze(-1).to(rows.dtype))
-    sizes = members.sum(dim=1).unsqueeze(-1)
-    # A product, and not sums in whatever order: the same every time on a GPU, too.
-    return (members.mT @ rows) / sizes.clamp(min=1), sizes
 
 
 def beyond(counts: Tensor, size: int) -> Tensor:
@@ -134,11 +127,10 @@ def beyond(counts: Tensor, size: int) -> Tensor:
 class Analogies(NamedTuple):
     """For every class and pair of its clusters, the most similar pair of another class.
 
-    Pairs are unordered, a before b; what holds for (b, a) is the same the other way round: (d, c).
+    Pairs (a, b) are those of `torch.combinations`; what holds for (b, a) is the same the other way
+    round: (d, c).
     """
 
-    first: Tensor  # (P,) a, int16
-    second: Tensor  # (P,) b, int16
     classes: Tensor  # (C, P) whose clusters c and d are, int32
     third: Tensor  # (C, P) c, int16
     fourth: Tensor  # (C, P) d, int16
@@ -185,8 +177,6 @@ def mine_analogies(
     first, second = pairs.to(device)
     is_turned = cosines < 0
     return Analogies(
-        first.short(),
-        second.short(),
         classes.int(),
         torch.where(is_turned, second[places], first[places]).short(),
         torch.where(is_turned, first[places], second[places]).short(),

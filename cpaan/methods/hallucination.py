@@ -134,8 +134,7 @@ class AnalogyNetwork(Learner):
     unit: Tensor
     centroids: Tensor  # (C, M, D) in units of ``unit``, classes in the order of ``base``
     counts: Tensor  # (C,) clusters of each class
-    first: Tensor
-    second: Tensor
+    pairs: Tensor  # (2, P) clusters a and b
     classes: Tensor
     third: Tensor
     fourth: Tensor
@@ -158,18 +157,17 @@ class AnalogyNetwork(Learner):
         self._kept: Tensor | None = None
         num_classes, num_dims = len(base.counts), base.features.shape[1]
         num_clusters = min(config.num_clusters, int(base.counts.max()))
-        num_pairs = math.comb(num_clusters, 2)
         is_positive = bool((base.features >= 0).all())
         self._is_rectified = config.output == "relu" or (config.output == "match" and is_positive)
         unit = math.sqrt(base.variance / num_dims) if config.normalisation == "spread" else 1.0
         self.register_buffer("unit", torch.tensor(unit))
         self.register_buffer("centroids", torch.zeros(num_classes, num_clusters, num_dims))
         self.register_buffer("counts", torch.zeros(num_classes, dtype=torch.long))
-        for name in ("first", "second"):
-            self.register_buffer(name, torch.zeros(num_pairs, dtype=torch.short))
+        pairs = torch.combinations(torch.arange(num_clusters)).T
+        self.register_buffer("pairs", pairs, persistent=False)
         of_classes = {"classes": torch.int, "third": torch.short, "fourth": torch.short}
         for name, dtype in {**of_classes, "cosines": torch.float32}.items():
-            self.register_buffer(name, torch.zeros(num_classes, num_pairs, dtype=dtype))
+            self.register_buffer(name, torch.zeros(num_classes, pairs.shape[1], dtype=dtype))
         self.register_buffer("class_weight", torch.zeros(num_classes, num_dims))
         self.register_buffer("class_bias", torch.zeros(num_classes))
 
@@ -224,13 +222,13 @@ class AnalogyNetwork(Learner):
         """Return the loss of some analogies, and its two parts."""
         self.prepare()
         assert self._kept is not None
-        num_pairs, config, device = len(self.first), self._config, self.unit.device
+        config, device = self._config, self.unit.device
         shape = (2, config.batch_size)
         which, way = torch.rand(shape, generator=rngs.device, device=device, dtype=torch.float64)
         number = self._kept[(which * len(self._kept)).long()]
-        own, pair = number // num_pairs, number % num_pairs
+        own, pair = number // self.pairs.shape[1], number % self.pairs.shape[1]
         # Every analogy holds the other way round, too.
-        ends = torch.stack([self.first[pair], self.second[pair]]).long()
+        ends = self.pairs[:, pair]
         its_ends = torch.stack([self.third.flatten()[number], self.fourth.flatten()[number]]).long()
         is_turned = way < 0.5
         first, second = torch.where(is_turned, ends.flip(0), ends)

@@ -183,12 +183,8 @@ class AdaptedNetwork(Perceptron, LowShotLearner):
         num_tasks, _, num_dims = support.inputs.shape
         body = [
             self._clipped(each).expand(num_tasks, -1, -1)
-            for each in (
-                self.hidden.weight,
-                self.hidden.bias.unsqueeze(0),
-                self.last.weight,
-                self.last.bias.unsqueeze(0),
-            )
+            for layer in (self.hidden, self.last)
+            for each in (layer.weight, layer.bias.unsqueeze(0))
         ]
         rows = support.inputs.new_zeros(num_tasks, support.num_classes, num_dims)
         row_bias = support.inputs.new_zeros(num_tasks, 1, support.num_classes)
@@ -221,16 +217,13 @@ class AdaptedNetwork(Perceptron, LowShotLearner):
         rate = self._config.inner_learning_rate
         row_rate = rate * support.num_classes if self._config.scales_rows else rate
         rates = (rate, rate, rate, rate, row_rate, row_rate)  # in the order of `Weights`
+        create_graph = is_training and not self._config.first_order
         for _ in range(num_steps):
             with torch.enable_grad():
                 if not is_training:
                     weights = Weights._make(each.detach().requires_grad_() for each in weights)
                 losses = self.support_losses(weights, support)
-                gradients = torch.autograd.grad(
-                    losses.sum(),
-                    weights,
-                    create_graph=is_training and not self._config.first_order,
-                )
+                gradients = torch.autograd.grad(losses.sum(), weights, create_graph=create_graph)
             steps = zip(weights, rates, gradients, strict=True)
             weights = Weights._make(each - by * gradient for each, by, gradient in steps)
         return weights if is_training else Weights._make(each.detach() for each in weights)

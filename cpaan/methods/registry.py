@@ -74,8 +74,7 @@ def expand_methods(names: Sequence[str], features: Collection[str] = TABLES) -> 
 
 def num_episodes_of(config: Settings) -> int:
     """Return the length of a method's training; zero where there is no training."""
-    num_episodes: int = getattr(config, "num_episodes", 0)
-    return num_episodes
+    return int(getattr(config, "num_episodes", 0))
 
 
 def with_episodes(config: Settings, num_episodes: int) -> Settings:

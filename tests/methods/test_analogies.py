@@ -54,13 +54,10 @@ def test_clusters_that_are_far_from_zero_and_apart_are_found():
     middles = 4096 + 100 * torch.eye(3).repeat(2, 1, 1) * torch.tensor([1.0, 5.0]).view(2, 1, 1)
     rows = middles.repeat_interleave(8, dim=1) + 0.01 * normals(2, 24, 3)
     base = BaseSet(rows.flatten(0, 1), torch.tensor([24, 24]))
-    for seed in range(40):  # a start from one row of each is a matter of luck
-        found = cluster_classes(base, 3, new_rng(seed))
-        distances = torch.cdist(found.centroids, middles)
-        if (distances.amin(dim=1) < 1).all():
-            break
 
-    assert distances.amin(dim=1).max() < 0.1
+    found = cluster_classes(base, 3, new_rng(3))  # which starts from one row of each
+
+    assert torch.cdist(found.centroids, middles).amin(dim=1).max() < 0.1
 
 
 @pytest.mark.parametrize("start", ["rows", "sphere"])
@@ -91,12 +88,14 @@ def whole(centroids: Tensor) -> Clusters:
     return Clusters(centroids, torch.full((len(centroids),), centroids.shape[1]))
 
 
-def as_ordered(found: Analogies) -> dict[tuple[int, int, int], tuple[int, int, int, float]]:
+def as_ordered(
+    found: Analogies, num_clusters: int
+) -> dict[tuple[int, int, int], tuple[int, int, int, float]]:
     """Return (class, c, d, cosine) of every (class, a, b), both ways round."""
     every = {}
+    pairs = torch.combinations(torch.arange(num_clusters)).T
     for own in range(len(found.cosines)):
-        columns = (found.first, found.second, found.classes[own], found.third[own])
-        columns = (*columns, found.fourth[own], found.cosines[own])
+        columns = (*pairs, *(each[own] for each in found))
         for a, b, other, c, d, cosine in zip(*(each.tolist() for each in columns), strict=True):
             every[own, a, b] = (other, c, d, cosine)
             every[own, b, a] = (other, d, c, cosine)
@@ -108,7 +107,8 @@ def as_ordered(found: Analogies) -> dict[tuple[int, int, int], tuple[int, int, i
 @pytest.mark.parametrize("block_bytes", [3_000, 2**26])
 def test_analogies_are_those_of_all_products_in_float64(shape, dtype, block_bytes):
     centroids = 50 + normals(*shape)
-    every = as_ordered(mine_analogies(whole(centroids), dtype=dtype, block_bytes=block_bytes))
+    found = mine_analogies(whole(centroids), dtype=dtype, block_bytes=block_bytes)
+    every = as_ordered(found, shape[1])
 
     pairs = list(itertools.permutations(range(shape[1]), 2))
     starts, ends = zip(*pairs, strict=True)
@@ -129,8 +129,7 @@ def test_what_is_no_pair_has_no_analogy():
 
     found = mine_analogies(clusters)
 
-    pairs = list(zip(found.first.tolist(), found.second.tolist(), strict=True))
-    assert pairs == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
+    # Pairs are (0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3).
     assert (found.cosines[0] > 0).all()
     assert (found.cosines > 0).tolist()[1] == [True, False, True, True, True, True]
     assert (found.cosines > 0).tolist()[2] == [True, False, False, False, False, False]

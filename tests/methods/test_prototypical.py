@@ -76,32 +76,20 @@ def test_all_methods_with_one_seed_have_the_same_embedding(gaussians, name):
     assert not torch.allclose(other.represent(queries.features), expected)
 
 
-def test_an_embedding_is_trained_once_for_all_methods_that_share_its_file(gaussians, tmp_path):
-    task, _ = read_problems(gaussians)
-    said: list[str] = []
+def test_an_embedding_is_trained_once_for_both_phases_and_all_methods_that_share_its_file(
+    gaussians, tmp_path
+):
+    tasks = [read_problems(gaussians, phase=phase)[0] for phase in ("validation", "test")]
+    names, said = ("PN", "c-GAN-PN", "cDeLi-GAN-PN"), []
 
-    for name in ("PN", "c-GAN-PN", "cDeLi-GAN-PN"):
-        new_method(name, tmp_path, said.append).fit(task, new_rng(0))
+    for name in names:
+        method = new_method(name, tmp_path, said.append)
+        for task in tasks:
+            method.fit(task, new_rng(0))
 
-    of_embedding = [line for line in said if line.startswith("the embedding")]
-    assert sum("episode 6 of 6" in line for line in of_embedding) == 1
-    assert of_embedding[1:] == ["the embedding: resuming from episode 6"] * 2
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "PN-seed0.pt",
-        "c-GAN-PN-seed0.pt",
-        "cDeLi-GAN-PN-seed0.pt",
-    ]
-
-
-def test_neither_embedding_nor_method_is_trained_again_for_the_other_phase(gaussians):
-    said: list[str] = []
-    method = new_method("c-GAN-PN", progress=said.append)
-
-    for phase in ("validation", "test"):
-        task, _ = read_problems(gaussians, phase=phase)
-        method.fit(task, new_rng(0))
-
+    begun = "the embedding: resuming from episode 6"
     assert [line.partition(",")[0] for line in said] == [
-        "the embedding: episode 6 of 6",
-        "c-GAN: episode 2 of 2",
+        *("the embedding: episode 6 of 6", begun, "c-GAN: episode 2 of 2"),
+        *(begun, "cDeLi-GAN: episode 2 of 2"),
     ]
+    assert {path.name for path in tmp_path.iterdir()} == {f"{name}-seed0.pt" for name in names}

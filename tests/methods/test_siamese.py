@@ -10,11 +10,10 @@ from cpaan.methods.base import MetaLearned
 from cpaan.methods.siamese import SiameseConfig, SiameseNetwork
 from cpaan.protocol.config import OWN
 from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem
-from cpaan.training.few_shot_episodes import read_base
 from cpaan.training.learning import LearningRun
 from helpers.tasks import normals, small_task
 
-CPU = torch.device("cpu")
+BASE = BaseSet(normals(20, 8), torch.tensor([10, 10]))
 SMALL = SiameseConfig(num_episodes=60, num_pairs=64, hidden_dim=16, num_exemplars=5)
 IDENTITY = SMALL.with_overrides({"normalisation": "none", "output": "linear", "num_exemplars": 2})
 
@@ -56,12 +55,11 @@ def test_scores_are_weighted_differences_by_hand(comparison, expected):
 
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0, None])
-def test_all_pairs_at_once_score_as_one_by_one(gaussians, sign):
-    network = method().begin(read_base(gaussians.table, gaussians.split, CPU), new_rng(0)).learner
-    first, second = (torch.randn(count, 8, generator=new_rng(count)) for count in (3, 5))
-    with torch.no_grad():
-        drawn = torch.randn(8, generator=new_rng(1))
-        network.weight.copy_(drawn if sign is None else sign * drawn.abs())
+def test_all_pairs_at_once_score_as_one_by_one(sign):
+    network = SiameseNetwork(BASE, SMALL, new_rng(0))
+    first, second = normals(3, 8), normals(5, 8, seed=1)
+    drawn = normals(8, seed=2)
+    network.weight.data = drawn if sign is None else sign * drawn.abs()
 
     scores = network.compare_all(first, second)
 
@@ -109,13 +107,10 @@ def test_half_of_the_pairs_are_of_one_class_and_the_others_are_as_near_as_asked(
     assert len(met) == sum(counts)  # no row is out of reach
 
 
-def test_what_is_left_out_is_left_out_of_both_of_a_pair(gaussians):
-    network = method(output="linear").begin(
-        read_base(gaussians.table, gaussians.split, CPU), new_rng(0)
-    )
-    rows = torch.randn(1, 50, 8, generator=new_rng(1)).expand(2, -1, -1)
+def test_what_is_left_out_is_left_out_of_both_of_a_pair():
+    network = SiameseNetwork(BASE, SMALL.with_overrides({"output": "linear"}), new_rng(0))
 
-    first, second = network.learner(rows, new_rng(2))
+    first, second = network(normals(1, 50, 8).expand(2, -1, -1), new_rng(2))
 
     assert torch.equal(first, second)
     assert 0.3 < float((first == 0).float().mean()) < 0.7
