@@ -1,112 +1,112 @@
-"""What the commands' options have in common."""
+"""Options that several commands have, and the types of their values."""
 
 import argparse
-import sys
-import tempfile
-import time
+import re
 from collections.abc import Callable
-from pathlib import Path
-from typing import NoReturn
+from dataclasses import fields
+from typing import Any, TypeVar
 
-import torch
+from cpaan.protocol.config import HEADS
 
-from cpaan.data.builtin import builtin_features
-from cpaan.data.cache import open_features
-from cpaan.data.splits import Split, find_split, read_split
-from cpaan.data.table import FeatureTable
-
-BAD_INPUT = 2
+_T = TypeVar("_T")
+Group = argparse._ActionsContainer
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Exit with the line."""
-        self.exit(BAD_INPUT, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+def add_count(group: Group, option: str, help_: str, **others: Any) -> None:
+    """Add an option that is a positive whole number."""
+    group.add_argument(option, type=positive_number, metavar="N", help=help_, **others)
 
 
-def add_device(parser: argparse.ArgumentParser) -> None:
+def add_features(group: Group) -> None:
+    """Add the feature tables and their split."""
+    help_ = "Parquet file, HDF5 pair, or a folder of either; path or s3://... (default: built-in)"
+    group.add_argument("--features", nargs="+", metavar="F", help=help_)
+    help_ = "the same rows from `represent --loss cosine`, for AWG-cosine"
+    group.add_argument("--cosine-features", nargs="+", metavar="F", help=help_)
+    add_split(group)
+
+
+def add_split(group: Group) -> None:
+    """Add the split."""
+    help_ = "split.json, or the benchmark's label_idx.json (default: the one beside the data)"
+    group.add_argument("--split", metavar="S", help=help_)
+
+
+def add_settings(group: Group, what: str, option: str = "--set") -> None:
+    """Add an option that sets anything by its name."""
+    help_ = f"any setting of {what}, repeatable; `python -m cpaan settings` lists them"
+    group.add_argument(option, action="append", default=[], metavar="NAME=VALUE", help=help_)
+
+
+def add_draws_file(group: Group) -> None:
+    """Add draws from files."""
+    help_ = "fixed draws as JSON: rows by class, or the benchmark's index files"
+    group.add_argument("--draws-file", nargs="+", metavar="J", help=help_)
+
+
+def add_heads(group: Group, default: str) -> None:
+    """Add the classifiers."""
+    help_ = f"of {', '.join(HEADS)} (default: {default})"
+    group.add_argument("--heads", type=names, metavar="H,H,...", help=help_)
+
+
+def add_device(group: Group) -> None:
     """Add the choice of a device."""
-    parser.add_argument("--device", help="default: cuda where there is one, otherwise cpu")
+    group.add_argument("--device", help="cpu or cuda (default: cuda where there is one)")
 
 
-def add_traceback(parser: argparse.ArgumentParser) -> None:
-    """Add what every command has."""
-    parser.add_argument("--traceback", action="store_true", help="show where an error came from")
+def add_traceback(group: Group) -> None:
+    """Add the option that every command has."""
+    group.add_argument("--traceback", action="store_true", help="show where an error came from")
 
 
-def choose_device(name: str | None) -> torch.device:
-    """Return a device that works.
-
-    Raises:
-        ValueError: If the named one does not.
-    """
-    try:
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.empty(1, device=device)
-    # A name torch does not know, a device that is not there, one torch was not built for.
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"device {name} cannot be used: {reason}") from error
-    if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"device is cpu or cuda, got {name}")
-    if device.type == "cuda" and device.index is not None:
-        torch.cuda.set_device(device)  # where kernels and streams of our own begin
-    return device
+def add_ray(group: Group) -> None:
+    """Add the choice of a Ray, or of a cluster on which the command runs."""
+    add = group.add_argument
+    add("--address", metavar="A", help="running Ray, host:port or auto (default: start one)")
+    help_ = "run on the cluster of this `ray up` file; the same command follows its job again"
+    add("--cluster", metavar="Y", help=help_)
+    add("--stop", action="store_true", help="with --cluster: stop the job and keep its results")
 
 
-def open_data(features: list[str] | None, split: str | None) -> tuple[FeatureTable, Split]:
-    """Open the features and the split that were named; without any, the built-in ones.
-
-    Raises:
-        ValueError: If there is a split without features, or none beside them.
-    """
-    if features is None:
-        if split is not None:
-            raise ValueError("--split needs --features")
-        return builtin_features()
-    found = read_split(split or find_split(features[0]))
-    table = open_features(*features, label_names=found.label_names, progress=new_progress())
-    return table, found
+def overrides_of(options: argparse.Namespace, kind: Any) -> dict[str, Any]:
+    """Return the given options that are named like fields of a dataclass."""
+    values = {field.name: getattr(options, field.name, None) for field in fields(kind)}
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def check_writable(folder: Path) -> None:
-    """Find out before the work whether its results can be written, and leave nothing behind."""
-    existing = folder
-    while not existing.exists() and existing != existing.parent:
-        existing = existing.parent
-    try:
-        with tempfile.TemporaryFile(dir=existing):
-            pass
-    except OSError as error:
-        raise ValueError(f"cannot write to {folder}: {error.strerror}") from error
+def _type(wanted: str, parse: Callable[[str], _T]) -> Callable[[str], _T]:
+    """Return a type for argparse: ``parse`` raises ValueError for a text that is not wanted."""
+
+    def checked(text: str) -> _T:
+        try:
+            return parse(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}") from None
+
+    return checked
 
 
-def new_progress() -> Callable[[str], None]:
-    """Return a function that prints a line with the time since now, to the error stream."""
-    started = time.monotonic()
-
-    def progress(message: str) -> None:
-        # In one piece: several threads may have something to say.
-        sys.stderr.write(f"[{time.monotonic() - started:6.1f} s] {message}\n")
-        sys.stderr.flush()
-
-    return progress
-
-
-def names(text: str) -> list[str]:
-    """Return names that have commas between them."""
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def positive_number(text: str) -> int:
-    """Return a positive whole number."""
+def _positive(text: str) -> int:
     if not text.strip().isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+        raise ValueError
     return int(text)
 
 
-def positive_numbers(text: str) -> tuple[int, ...]:
-    """Return positive whole numbers that have commas between them."""
-    return tuple(positive_number(part) for part in text.split(","))
+def _seconds(text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    if not found or not float(found[1]):
+        raise ValueError
+    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Return names that have commas between them."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+positive_number = _type("a positive whole number", _positive)
+positive_numbers = _type(
+    "positive whole numbers with commas", lambda text: tuple(map(_positive, text.split(",")))
+)
+duration = _type("a time like 90, 10m or 2h", _seconds)

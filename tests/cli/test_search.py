@@ -4,11 +4,13 @@ import json
 import re
 import socket
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from cpaan import open_features, write_features
+from cpaan.cli import main
 from cpaan.cli.report import main as report
 from cpaan.cli.search import main as search
 from cpaan.methods.registry import ROWS, rows_of_table
@@ -22,10 +24,10 @@ from helpers.tables import in_other_order
 pytestmark = pytest.mark.usefixtures("builtin_cache")
 
 
-def refused(capsys, main, *arguments: str) -> str:
+def refused(capsys, command, *arguments: str) -> str:
     """Return the one line with which a command refuses its input."""
     try:
-        status = main(list(arguments))
+        status = command(list(arguments))
     except SystemExit as exit:  # of the parser
         status = exit.code
     said = capsys.readouterr()
@@ -47,14 +49,23 @@ def dry_run(capsys, *arguments: str) -> dict[str, dict]:
     return shown
 
 
-@pytest.mark.parametrize(("name", "command"), [("search", search), ("report", report)])
-def test_the_commands_teach(name, command, capsys):
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (search, ["examples:", "python tune/search.py --", "--resume", "exit status"]),
+        (report, ["examples:", "python tune/report.py results/mine", "--redraw"]),
+        (partial(main, ["evaluate", "--help"]), ["examples:", "among the novel classes (LSL)"]),
+        (partial(main, ["represent", "--help"]), ["examples:", "--holdout", "val/", "resume"]),
+        (partial(main, ["spiral", "--help"]), ["--out", "diversity"]),
+        (partial(main, ["settings", "--help"]), ["--embed-set NAME=VALUE"]),
+    ],
+)
+def test_the_help_teaches(command, words, capsys):
     with pytest.raises(SystemExit, match="0"):
-        command(["--help"])
+        command() if isinstance(command, partial) else command(["--help"])
 
     shown = capsys.readouterr().out
-    assert "examples:" in shown
-    assert f"python tune/{name}.py" in shown
+    assert [word for word in words if word not in shown] == []
 
 
 def test_a_dry_run_shows_everything_and_does_nothing(capsys):
@@ -89,21 +100,18 @@ def test_short_trials_are_a_part_of_what_finalists_are_trained_for(capsys):
 def test_options_reach_the_study(capsys):
     (shown,) = dry_run(
         capsys,
-        *("--method", "c-GAN", "--workers-per-trial", "2", "--gpus-per-worker", "0.25"),
-        *("--weights", "2,1", "--no-early-stopping", "--head", "centroid"),
-        *("--seed", "7", "--set", "num_finalists=2"),
+        *("--method", "c-GAN", "--gpus-per-worker", "0.25", "--set", "num_finalists=2"),
+        *("--no-early-stopping", "--no-ray-train", "--head", "centroid", "--seed", "7"),
     ).values()
 
     expected = StudyConfig(
         method="c-GAN",
-        workers_per_trial=2,
         gpus_per_worker=0.25,
-        novel_weight=2.0,
-        all_weight=1.0,
+        num_finalists=2,
         early_stopping=False,
+        ray_train=False,
         head="centroid",
         seed=7,
-        num_finalists=2,
     )
     assert shown["config"] == expected.to_dict()
 
@@ -120,7 +128,6 @@ def test_options_reach_the_study(capsys):
         (["--set", "num_ways=75", "--set", "batch_size=1000"], "num_ways is 75, but of 76 base"),
         (["--study", "../x"], "a study's name has letters"),
         (["--timeout", "soon"], "'soon' is"),
-        (["--weights", "1"], "'1' is not two numbers"),
         (["--features", "nowhere.parquet"], "no such file: nowhere.parquet"),
         (["--resume"], "there is no study in results/"),
         (["--resume", "nothing"], "results/nothing has no config.json"),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cpaan.cli import main
-from cpaan.cli.options import open_data
+from cpaan.cli.inputs import open_data
 from cpaan.core.remote_paths import RemotePath, join
 from cpaan.data.cache import default_cache_folder, open_features
 from cpaan.data.parquet import write_features

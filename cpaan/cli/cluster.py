@@ -1,4 +1,4 @@
-"""Options and exit statuses of the commands that can run on a cluster."""
+"""Commands of ``tune/`` on a cluster: submit, follow and stop their jobs."""
 
 import argparse
 import logging
@@ -7,24 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cpaan.cli.guard import INCOMPLETE, INTERRUPTED
-from cpaan.cli.options import new_progress
+from cpaan.cli.command import INCOMPLETE, INTERRUPTED, new_progress
 from cpaan.core.remote_paths import is_address
 from cpaan.study.cluster_job import ClusterCommand, ClusterJob
-
-
-def add_cluster(group: argparse._ActionsContainer) -> None:
-    """Add ``--cluster`` and ``--stop``."""
-    group.add_argument(
-        "--cluster",
-        metavar="Y",
-        help="run on the cluster of this file, which `ray up` has started: submit the command as a "
-        "job, follow it and download its results; after Ctrl-C or a lost connection, the same "
-        "command follows the job again or downloads what it has finished",
-    )
-    group.add_argument(
-        "--stop", action="store_true", help="with --cluster: stop the job; its results are kept"
-    )
 
 
 def is_for_cluster(options: argparse.Namespace) -> bool:
@@ -72,10 +57,7 @@ def run_on_cluster(options: argparse.Namespace, command: ClusterCommand) -> int:
     except ValueError as error:
         raise ValueError(f"{error}; its records are in the storage: --resume {study}") from error
     except KeyboardInterrupt:
-        say(
-            f"not following any more; the job goes on. The same command with study {study} "
-            "follows it again, and --stop stops it"
-        )
+        say(f"the job of {study} continues; the same command follows it again, --stop stops it")
         return INTERRUPTED
     status = details.driver_exit_code
     if status is None:  # stopped, lost with its machine, or not started
