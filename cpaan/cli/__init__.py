@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from importlib import import_module
 
-from cpaan.cli.command import Parser, guarded
+from cpaan.cli.command import Parser, run_program
 from cpaan.cli.options import add_traceback
 from cpaan.cli.parsers import COMMANDS
 
@@ -18,11 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = commands.add_parser(name, help=summary)
         declare(command)
         add_traceback(command)
-    options = parser.parse_args(arguments)
-
-    def run() -> int:
-        # Only this command's module: some take seconds to import.
-        status: int = import_module(f"cpaan.cli.{options.command}").run(options)
-        return status
-
-    return guarded(f"{parser.prog} {options.command}", run, traceback=options.traceback)
+    # Only the module of the command is imported: some take seconds.
+    return run_program(
+        parser, lambda given, _: import_module(f"cpaan.cli.{given.command}").run(given), arguments
+    )

@@ -30,8 +30,8 @@ def check_reachable(features: Sequence[str]) -> None:
     for path in features:
         if not is_address(path) and not Path(path).is_absolute():
             raise ValueError(
-                f"{path} is a file of this machine: give an address such as s3://bucket/{path}, "
-                "or the absolute path of a folder that all machines of the cluster share"
+                f"{path} is a file of this machine: give s3://bucket/{path}, or an absolute path "
+                "that all machines of the cluster share"
             )
 
 

@@ -20,10 +20,22 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **settings})
+        self.set_defaults(program=self.prog)
 
     def error(self, message: str) -> NoReturn:
         """Exit with the line."""
         self.exit(BAD_INPUT, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+Run = Callable[[argparse.Namespace, Sequence[str]], int]
+"""A command: parsed options and the arguments themselves in, exit status out."""
+
+
+def run_program(parser: Parser, run: Run, arguments: Sequence[str] | None) -> int:
+    """Parse the arguments, by default those of the process, and run; return the exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    options = parser.parse_args(arguments)
+    return guarded(options.program, lambda: run(options, arguments), traceback=options.traceback)
 
 
 def guarded(program: str, command: Callable[[], int], *, traceback: bool) -> int:
@@ -51,17 +63,6 @@ def guarded(program: str, command: Callable[[], int], *, traceback: bool) -> int
         return INTERRUPTED
 
 
-def run_program(
-    parser: Parser,
-    run: Callable[[argparse.Namespace, Sequence[str]], int],
-    arguments: Sequence[str] | None = None,
-) -> int:
-    """Parse the arguments, by default those of the process, and run; return the exit status."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    options = parser.parse_args(arguments)
-    return guarded(parser.prog, lambda: run(options, arguments), traceback=options.traceback)
-
-
 def _is_memory(error: Exception) -> bool:
     """Return whether memory ran out; on the CPU, torch raises a plain RuntimeError."""
     texts = ("out of memory", "can't allocate memory")
@@ -75,14 +76,18 @@ def _one_line(error: Exception) -> str:
     return f"not enough memory: {line}" if _is_memory(error) else line
 
 
-def new_progress() -> Callable[[str], None]:
-    """Return a function that prints a line with the time since now to the error stream."""
+def new_progress(log: Path | None = None) -> Callable[[str], None]:
+    """Return a function that prints a line with the time since now, and appends it to a log."""
     started = time.monotonic()
 
     def progress(message: str) -> None:
-        # One write for the whole line, because several threads may print.
-        sys.stderr.write(f"[{time.monotonic() - started:6.1f} s] {message}\n")
+        line = f"[{time.monotonic() - started:6.1f} s] {message}\n"
+        sys.stderr.write(line)  # in one piece, because several threads may print
         sys.stderr.flush()
+        if log is not None:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            with log.open("a") as file:
+                file.write(line)
 
     return progress
 

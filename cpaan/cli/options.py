@@ -1,72 +1,77 @@
-"""Options that several commands have, and the types of their values."""
+"""How options are declared: groups of them, those of several commands, and types of values."""
 
 import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
 from cpaan.protocol.config import HEADS
 
 _T = TypeVar("_T")
-Group = argparse._ActionsContainer
 
 
-def add_count(group: Group, option: str, help_: str, **others: Any) -> None:
-    """Add an option that is a positive whole number."""
-    group.add_argument(option, type=positive_number, metavar="N", help=help_, **others)
+class Options:
+    """A group of options, each declared in a line; further arguments are those of argparse."""
+
+    def __init__(self, group: argparse._ActionsContainer) -> None:
+        self.group = group
+
+    def text(self, option: str, metavar: str, help_: str, **others: Any) -> None:
+        """Add an option with a value."""
+        self.group.add_argument(option, metavar=metavar, help=help_, **others)
+
+    def count(self, option: str, help_: str, **others: Any) -> None:
+        """Add an option that is a positive whole number."""
+        self.text(option, "N", help_, type=positive_number, **others)
+
+    def choice(self, option: str, choices: Sequence[str], help_: str, **others: Any) -> None:
+        """Add an option that is one of some words."""
+        self.group.add_argument(option, choices=choices, help=help_, **others)
+
+    def flag(self, option: str, help_: str, **others: Any) -> None:
+        """Add an option without a value."""
+        self.group.add_argument(option, action="store_true", help=help_, **others)
+
+    def switch_off(self, option: str, dest: str, help_: str) -> None:
+        """Add an option that makes a setting false; without it, the setting is not given."""
+        self.group.add_argument(option, action="store_const", const=False, dest=dest, help=help_)
+
+    def features(self) -> None:
+        """Add the feature tables and their split."""
+        help_ = "Parquet file, HDF5 pair, or a folder of either (default: the built-in features)"
+        self.text("--features", "F", help_, nargs="+")
+        help_ = "the same rows from `represent --loss cosine`, for AWG-cosine"
+        self.text("--cosine-features", "F", help_, nargs="+")
+        self.split()
+
+    def split(self) -> None:
+        """Add the split."""
+        self.text("--split", "S", "split.json or label_idx.json (default: the one beside the data)")
+
+    def draws_file(self) -> None:
+        """Add draws from files."""
+        self.text("--draws-file", "J", "fixed draws as JSON, or the benchmark's files", nargs="+")
+
+    def heads(self, default: str) -> None:
+        """Add the classifiers."""
+        self.text("--heads", "H,H,...", f"of {', '.join(HEADS)} (default: {default})", type=names)
+
+    def settings(self, what: str, option: str = "--set") -> None:
+        """Add an option that sets anything by its name."""
+        help_ = f"any setting of {what}, repeatable; `python -m cpaan settings` lists them"
+        self.text(option, "NAME=VALUE", help_, action="append", default=[])
+
+    def ray(self) -> None:
+        """Add the choice of a Ray, or of a cluster on which the command runs."""
+        self.text("--address", "A", "running Ray, host:port or auto (default: start one)")
+        self.text("--cluster", "Y", "run on the cluster of this `ray up` file; repeat to follow it")
+        self.flag("--stop", "with --cluster: stop the job and keep its results")
 
 
-def add_features(group: Group) -> None:
-    """Add the feature tables and their split."""
-    help_ = "Parquet file, HDF5 pair, or a folder of either; path or s3://... (default: built-in)"
-    group.add_argument("--features", nargs="+", metavar="F", help=help_)
-    help_ = "the same rows from `represent --loss cosine`, for AWG-cosine"
-    group.add_argument("--cosine-features", nargs="+", metavar="F", help=help_)
-    add_split(group)
-
-
-def add_split(group: Group) -> None:
-    """Add the split."""
-    help_ = "split.json, or the benchmark's label_idx.json (default: the one beside the data)"
-    group.add_argument("--split", metavar="S", help=help_)
-
-
-def add_settings(group: Group, what: str, option: str = "--set") -> None:
-    """Add an option that sets anything by its name."""
-    help_ = f"any setting of {what}, repeatable; `python -m cpaan settings` lists them"
-    group.add_argument(option, action="append", default=[], metavar="NAME=VALUE", help=help_)
-
-
-def add_draws_file(group: Group) -> None:
-    """Add draws from files."""
-    help_ = "fixed draws as JSON: rows by class, or the benchmark's index files"
-    group.add_argument("--draws-file", nargs="+", metavar="J", help=help_)
-
-
-def add_heads(group: Group, default: str) -> None:
-    """Add the classifiers."""
-    help_ = f"of {', '.join(HEADS)} (default: {default})"
-    group.add_argument("--heads", type=names, metavar="H,H,...", help=help_)
-
-
-def add_device(group: Group) -> None:
-    """Add the choice of a device."""
-    group.add_argument("--device", help="cpu or cuda (default: cuda where there is one)")
-
-
-def add_traceback(group: Group) -> None:
+def add_traceback(parser: argparse.ArgumentParser) -> None:
     """Add the option that every command has."""
-    group.add_argument("--traceback", action="store_true", help="show where an error came from")
-
-
-def add_ray(group: Group) -> None:
-    """Add the choice of a Ray, or of a cluster on which the command runs."""
-    add = group.add_argument
-    add("--address", metavar="A", help="running Ray, host:port or auto (default: start one)")
-    help_ = "run on the cluster of this `ray up` file; the same command follows its job again"
-    add("--cluster", metavar="Y", help=help_)
-    add("--stop", action="store_true", help="with --cluster: stop the job and keep its results")
+    parser.add_argument("--traceback", action="store_true", help="show where an error came from")
 
 
 def overrides_of(options: argparse.Namespace, kind: Any) -> dict[str, Any]:

@@ -1,14 +1,13 @@
 """Progress of a study: a line for each evaluation and each end of a trial."""
 
 import statistics
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from optuna.trial import FrozenTrial, TrialState
 
+from cpaan.cli.command import new_progress
 from cpaan.study.records import STATES
 from cpaan.study.searcher import RowSearch
 from cpaan.study.study import Study
@@ -41,19 +40,14 @@ class StudyProgress:
     """Prints lines about a study to the error stream, and appends them to a log."""
 
     def __init__(self, study: Study, log: Path) -> None:
-        self._log, self._is_only_row = log, len(study.rows) == 1
+        self._print, self._is_only_row = new_progress(log), len(study.rows) == 1
         self._num_trials = sum(row.config.num_trials for row in study.rows)
-        self._started, self._most_at_once = time.monotonic(), 1
         self._shown: set[str] | None = None
+        self._most_at_once = 1
 
     def say(self, message: str) -> None:
         """Print a line with the time since the start."""
-        line = f"[{time.monotonic() - self._started:6.1f} s] {message}\n"
-        sys.stderr.write(line)
-        sys.stderr.flush()
-        self._log.parent.mkdir(parents=True, exist_ok=True)
-        with self._log.open("a") as file:
-            file.write(line)
+        self._print(message)
 
     def show(self, searches: Sequence[RowSearch]) -> None:
         """Print a line for each trial that was evaluated or has ended since the last call."""

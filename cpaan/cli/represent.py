@@ -29,7 +29,10 @@ LARGEST_IMAGE = 256
 LARGE_GAP = 10.0
 HOLDOUT = 0.3
 MAX_BAD = 0.001
-_OF_IMAGES = ("loss", "holdout", "size", "epochs", "val_labels", "max_bad", "set", "workers")
+_OF_IMAGES = (
+    *("loss", "holdout", "size", "epochs", "as_in_benchmark", "val_labels", "max_bad"),
+    *("set", "workers"),
+)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -81,8 +84,8 @@ def _refuse_unused(options: argparse.Namespace) -> None:
         raise ValueError("--embed-set is for --embed")
     if options.features and not options.embed:
         raise ValueError("--features needs --embed: there is nothing else to do")
-    for name in (*_OF_IMAGES, "as_in_benchmark"):
-        if options.features and getattr(options, name) not in (None, []):
+    for name in _OF_IMAGES:
+        if options.features and getattr(options, name) not in (None, False, []):
             raise ValueError(f"--{name.replace('_', '-')} is for --images, not for --features")
 
 

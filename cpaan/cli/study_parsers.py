@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from cpaan.cli import options
 from cpaan.cli.command import Parser
+from cpaan.cli.options import Options, add_traceback, duration, names
 from cpaan.protocol.config import HEADS, OWN
 
 SEARCH, REPORT = "python tune/search.py", "python tune/report.py"
@@ -18,25 +18,21 @@ A trial is scored on the validation phase: the mean of LSL and GLSL top-5 over a
 on the same draws. Optuna proposes trials, ASHA stops some early, and up to five finalists are
 scored again on fresh draws and more seeds; best.json has the winner. Trials 0 and 1 of a GAN are
 the paper's printed weights with our settings, and all settings as printed; of another method,
-the settings that we recommend and those of its source. The test phase is not read.
+the settings that we recommend and those of its source.
 
-Without arguments this is a study of CP-AAN+ on the built-in features: minutes on two CPU cores.
+A study is a folder results/STUDY. It can be read at any time, and resumed after Ctrl-C, a dead
+machine or a full disk.
 
 examples:
+  CP-AAN+ on the built-in features, in minutes on two CPU cores:
+    {SEARCH}
   your own features, at the paper's scale, four trials on each GPU:
     {SEARCH} --features F.parquet --split split.json --preset paper --gpus-per-worker 0.25
-  on a cluster that `ray up cluster/gpu.yaml` has started, two GPUs a trial:
-    {SEARCH} --cluster cluster/gpu.yaml --preset paper --study mine \\
-      --features s3://bucket/features.parquet --workers-per-trial 2
-  every row of the paper's table, twelve trials each:
-    {SEARCH} --method table-1 --trials 12 --study table
+  every row of the paper's table, twelve trials each, on a cluster that `ray up` has started:
+    {SEARCH} --method table-1 --trials 12 --study table --cluster cluster/gpu.yaml
   stop after ten minutes; resume with more trials:
     {SEARCH} --study mine --timeout 10m
     {SEARCH} --resume mine --trials 40
-
-A study is a folder results/STUDY: config.json, trials.parquet, best.json, optuna.db (for
-optuna-dashboard), tensorboard/, study.log. It can be read at any time, and resumed after Ctrl-C, a
-dead machine or a full disk.
 
 exit status: 0 if the study is complete; 1 if trials failed or are left; 2 for bad input and for
 files or machines that cannot be reached; 130 after Ctrl-C.
@@ -45,14 +41,13 @@ files or machines that cannot be reached; 130 after Ctrl-C.
 _REPORT = f"""\
 Evaluate the best configuration of each row of a study on the test phase, and write the report.
 
-The configuration of best.json is trained with new seeds, beside trial 0 (the paper's printed
-weights) and the controls, and scored on the same draws of test classes: five fixed ones, as in the
-paper's table, and 50 seeded ones for intervals and comparisons. A study of several rows gives the
-paper's table: by the paper's rule for the final classifier, and with the head of each row that was
-best on the validation phase.
+Each is trained with new seeds, beside the paper's printed weights and the controls, and scored on
+the same draws of test classes: five fixed ones, as in the paper's table, and 50 seeded ones for
+intervals and comparisons. A study of several rows gives the paper's table, with the paper's final
+classifiers and with the best ones on the validation phase.
 
-report/index.html shows the tables, ablations, pictures of synthetic examples and the spiral;
-report/findings.md has its text. results/test-reads.jsonl records each run: run it once.
+report/index.html is the page to open; report/findings.md has its text. Each run is recorded in
+results/test-reads.jsonl: run it once.
 
 examples:
   {REPORT}                           the newest study
@@ -64,63 +59,55 @@ examples:
 def search_parser() -> Parser:
     """Return the parser of ``tune/search.py``."""
     parser = Parser(prog=SEARCH, description=_SEARCH)
-    what = parser.add_argument_group("what to search")
-    add = what.add_argument
-    help_ = "quick: minutes on two CPU cores (default); paper: the paper's scale, for GPUs"
-    add("--preset", choices=["quick", "paper"], help=help_)
+    what = Options(parser.add_argument_group("what to search"))
+    what.choice("--preset", ["quick", "paper"], "for two CPU cores (default), or for GPUs")
     help_ = "a row of the table, several with commas, or table-1 for all (default: CP-AAN+)"
-    add("--method", type=options.names, dest="methods", metavar="M", help=help_)
-    options.add_features(what)
-    options.add_count(what, "--trials", "default: 12, paper 40", dest="num_trials")
-    options.add_count(what, "--episodes", "of a trial, over all of its workers")
-    help_ = "train trials for one N-th of the episodes, finalists for all (default: 1)"
-    options.add_count(what, "--short", help_)
-    add("--seed", type=int, metavar="N", help="of proposals and training (default: 0)")
-    add("--head", choices=[*HEADS, OWN], help="classifier that trials are scored with")
-    help_ = "train every trial to its end"
-    add("--no-early-stopping", action="store_const", const=False, dest="early_stopping", help=help_)
-    options.add_settings(what, "study, evaluation or training; METHOD.NAME=VALUE for one method")
-    where = parser.add_argument_group("where to run")
-    add = where.add_argument
-    help_ = "processes that train one model together (default: 1)"
-    options.add_count(where, "--workers-per-trial", help_)
+    what.text("--method", "M", help_, type=names, dest="methods")
+    what.features()
+    what.count("--trials", "default: 12, paper 40", dest="num_trials")
+    what.count("--episodes", "of a trial, over all of its workers")
+    what.count("--short", "train trials for one N-th of the episodes, finalists for all")
+    what.text("--seed", "N", "of proposals and training (default: 0)", type=int)
+    what.choice("--head", [*HEADS, OWN], "classifier that trials are scored with")
+    what.switch_off("--no-early-stopping", "early_stopping", "train every trial to its end")
+    what.settings("study, evaluation or training; METHOD.NAME=VALUE for one method")
+    where = Options(parser.add_argument_group("where to run"))
+    where.count("--workers-per-trial", "processes that train one model together (default: 1)")
     help_ = "also a fraction; 0: a CPU core (default: 1 where there is a GPU)"
-    add("--gpus-per-worker", type=float, metavar="X", help=help_)
-    help_ = "run trials of one worker in one process each, without Ray Train; the scores are equal"
-    add("--no-ray-train", action="store_const", const=False, dest="ray_train", help=help_)
-    options.add_count(where, "--concurrent", "trials at a time (default: as many as fit)")
-    help_ = f"folder or s3://... that all machines reach (default: ${STORAGE}, or the study)"
-    add("--storage", metavar="P", help=help_)
-    help_ = "stop after 90 seconds, 10m or 2h; the study can be resumed"
-    add("--timeout", type=options.duration, metavar="T", help=help_)
-    options.add_ray(where)
-    keep = parser.add_argument_group("what is kept")
-    help_ = f"name of a new folder in {RESULTS}/ (default: method and time)"
-    keep.add_argument("--study", metavar="NAME", help=help_)
+    where.text("--gpus-per-worker", "X", help_, type=float)
+    help_ = "run trials of one worker in one process each; the scores are equal"
+    where.switch_off("--no-ray-train", "ray_train", help_)
+    where.count("--concurrent", "trials at a time (default: as many as fit)")
+    where.text(
+        "--storage", "P", f"folder or s3://... of all machines (default: ${STORAGE}, or here)"
+    )
+    where.text("--timeout", "T", "stop after 90 seconds, 10m or 2h; resume later", type=duration)
+    where.ray()
+    keep = Options(parser.add_argument_group("what is kept"))
+    keep.text("--study", "NAME", f"name of a new folder in {RESULTS}/ (default: method and time)")
     help_ = "resume a study by its name or folder (default: the newest), also with more --trials"
-    keep.add_argument("--resume", nargs="?", const="", metavar="STUDY", help=help_)
-    keep.add_argument("--dry-run", action="store_true", help="print every setting, and end")
-    options.add_traceback(parser)
+    keep.text("--resume", "STUDY", help_, nargs="?", const="")
+    keep.flag("--dry-run", "print every setting, and end")
+    add_traceback(parser)
     return parser
 
 
 def report_parser() -> Parser:
     """Return the parser of ``tune/report.py``."""
     parser = Parser(prog=REPORT, description=_REPORT)
-    add, add_count = parser.add_argument, options.add_count
-    add("study", nargs="?", help=f"its name or folder (default: the newest in {RESULTS}/)")
-    add_count(parser, "--seeds", "trainings, at least three (default: 3)", dest="num_seeds")
-    add_count(parser, "--draws", "seeded draws (default: 50)", dest="num_seeded_draws")
-    options.add_draws_file(parser)
-    options.add_heads(parser, default="the one of the search; of several rows, all")
-    add_count(parser, "--ablation-seeds", "default: 1", dest="num_ablation_seeds")
+    parser.add_argument("study", nargs="?", help="its name or folder (default: the newest)")
+    options = Options(parser)
+    options.count("--seeds", "trainings, at least three (default: 3)", dest="num_seeds")
+    options.count("--draws", "seeded draws (default: 50)", dest="num_seeded_draws")
+    options.draws_file()
+    options.heads("the one of the search; of several rows, all")
+    options.count("--ablation-seeds", "default: 1", dest="num_ablation_seeds")
     help_ = "without ablations, pictures of synthetic examples and the spiral"
-    add("--table-only", action="store_true", dest="is_table_only", help=help_)
-    help_ = "draw the page again from the report's files; reads no test class"
-    add("--redraw", action="store_true", help=help_)
-    add("--partial", action="store_true", help="leave out rows whose search has no result")
+    options.flag("--table-only", help_, dest="is_table_only")
+    options.flag("--redraw", "draw the page again from the report's files; reads no test class")
+    options.flag("--partial", "leave out rows whose search has no result")
     help_ = "log of test reads of another machine to add to this one's; --cluster sends it"
-    add("--known-reads", type=Path, metavar="J", help=help_)
-    options.add_ray(parser)
-    options.add_traceback(parser)
+    options.text("--known-reads", "J", help_, type=Path)
+    options.ray()
+    add_traceback(parser)
     return parser

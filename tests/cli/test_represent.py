@@ -122,7 +122,6 @@ def test_the_same_command_again_makes_only_what_is_missing(done, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--holdout", "1"], "holdout must be from 0 to below 1, got 1.0"),
         (["--holdout", "0.99"], "keeps 10: some must be kept and some fitted"),
         (["--set", "batchsize=3"], "unknown setting 'batchsize'"),
         (["--embed", "pn", "--embed-set", "loss=ce"], "unknown setting 'loss'"),
