@@ -143,12 +143,9 @@ def test_hdf5_with_the_benchmarks_files_gives_the_same_scores(files, gaussians, 
 
 
 def test_the_test_phase_says_how_often_it_was_read(files, capsys):
-    options = ["--phase", "test", "--methods", "none", "--heads", "centroid"]
-
-    evaluate(*files, *options)
-    assert "was read 1 times so far" in capsys.readouterr().out
-    evaluate(*files, *options)
-    assert "was read 2 times so far" in capsys.readouterr().out
+    for number in (1, 2):
+        evaluate(*files, "--phase", "test", "--methods", "none")
+        assert f"was read {number} times so far" in capsys.readouterr().out
     assert len(TEST_READS.read_text().splitlines()) == 2
 
 
@@ -159,10 +156,6 @@ def test_the_split_beside_the_features_is_found(files, capsys):
     files[1].unlink()
     assert main(options) == 2
     assert "no split.json or label_idx.json in" in capsys.readouterr().err
-
-    files[0].unlink()
-    assert main(options) == 2
-    assert "no such file" in capsys.readouterr().err
 
 
 def spoil_log(features: Path, split: Path) -> None:
@@ -259,13 +252,6 @@ def test_an_interrupted_run_writes_nothing(files, tmp_path, monkeypatch, capsys)
     assert evaluate(*files, "--out", "out") == 130
     assert "interrupted" in capsys.readouterr().err
     assert not Path("out").exists()
-
-
-def test_a_damaged_log_does_not_matter_to_validation(files, capsys):
-    Path("results").mkdir()
-    TEST_READS.write_text("damaged")
-
-    assert evaluate(*files, "--methods", "none") == 0
 
 
 def test_a_failed_write_shows_the_results_all_the_same(files, monkeypatch, capsys):
@@ -440,34 +426,20 @@ def test_cosine_trained_features_are_for_their_row(files, gaussians):
     pd.testing.assert_frame_equal(plain, cosine)
 
 
-def test_settings_are_listed_with_values_and_meanings(capsys):
+def test_settings_are_listed_with_meanings_and_every_value_can_be_set(capsys):
     assert main(["settings"]) == 0
 
     text = capsys.readouterr().out
     assert "  cycle_weight=5.0\n" in text
     assert "  residual=identity    (as printed: none)\n      What a generator's output is" in text
-    assert "  perplexity=10.0    (as printed: none)\n      NBS-S: how many base classes" in text
     assert "  episode_shots=1,2,5,10,20    (as printed: 10)\n" in text
-    names = {*EvaluationConfig().to_dict(), *TrainConfig().to_dict()}
-    assert all(f"  {name}=" in text for name in names)
-
-
-@pytest.mark.parametrize(
-    ("title", "config"),
-    [
-        ("Evaluation", EvaluationConfig()),
-        ("Meta-training", TrainConfig()),
-        ("Backbone", BackboneConfig()),
-        ("Embedding", EmbeddingConfig()),
-    ],
-)
-def test_every_listed_value_can_be_set(title, config, capsys):
-    main(["settings"])
-    sections = capsys.readouterr().out.split("\n\n")
-    (section,) = [each for each in sections if each.startswith(title)]
-    assignments = [x.split()[0] for x in section.splitlines() if re.match(r"  \w+=", x)]
-
-    (settings,) = parse_settings(assignments, config)
-
-    assert set(settings) == set(config.to_dict())
-    assert type(config)(**settings) == config
+    sections = {section.partition("\n")[0]: section for section in text.split("\n\n")}
+    for title, config in {
+        "Evaluation": EvaluationConfig(),
+        "Meta-training": TrainConfig(),
+        "Backbone": BackboneConfig(),
+        "Embedding": EmbeddingConfig(),
+    }.items():
+        (settings,) = parse_settings(re.findall(r"^  (\w+=\S+)", sections[title], re.M), config)
+        assert set(settings) == set(config.to_dict())
+        assert type(config)(**settings) == config
