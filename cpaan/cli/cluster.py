@@ -3,7 +3,6 @@
 import argparse
 import logging
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -53,7 +52,7 @@ def run_on_cluster(options: argparse.Namespace, command: ClusterCommand) -> int:
     say(f"{'sent to' if is_new else 'is already on'} {options.cluster} as {job.name}")
     say(f"dashboard: ray dashboard {options.cluster}")
     try:
-        details = job.follow(_write, say)
+        details = job.follow(lambda text: print(text, end="", flush=True), say)
     except ValueError as error:
         raise ValueError(f"{error}; its records are in the storage: --resume {study}") from error
     except KeyboardInterrupt:
@@ -68,8 +67,3 @@ def run_on_cluster(options: argparse.Namespace, command: ClusterCommand) -> int:
         if status in (0, INCOMPLETE):  # after other statuses there may be nothing to download
             raise
     return INCOMPLETE if status is None else status
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()

@@ -27,11 +27,11 @@ class Parser(argparse.ArgumentParser):
         self.exit(BAD_INPUT, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 
-Run = Callable[[argparse.Namespace, Sequence[str]], int]
-"""A command: parsed options and the arguments themselves in, exit status out."""
-
-
-def run_program(parser: Parser, run: Run, arguments: Sequence[str] | None) -> int:
+def run_program(
+    parser: Parser,
+    run: Callable[[argparse.Namespace, Sequence[str]], int],
+    arguments: Sequence[str] | None,
+) -> int:
     """Parse the arguments, by default those of the process, and run; return the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
     options = parser.parse_args(arguments)
