@@ -32,7 +32,7 @@ class StudyProgress:
     def show(self, searches: Sequence[RowSearch]) -> None:
         """Print a line for each trial that was evaluated or has ended since the last call."""
         trials = {
-            f"{'' if self._is_only_row else f'{search.row.method} '}{trial['trial']}": trial
+            f"{self._prefix(search)}{trial['trial']}": trial
             for search in searches
             for trial in trial_table(search.trials, search.row.config).to_dict("records")
         }
@@ -50,6 +50,9 @@ class StudyProgress:
                 self.say(f"{line}; {self._summary(ended)}" if has_ended else line)
         self._shown |= set(lines)
 
+    def _prefix(self, search: RowSearch) -> str:
+        return "" if self._is_only_row else f"{search.row.method} "
+
     def _summary(self, ended: dict[str, Any]) -> str:
         num_left = self._num_trials - len(ended)
         text = f"{len(ended)} of {self._num_trials} ended"
@@ -66,5 +69,6 @@ class StudyProgress:
 
 def _describe(name: str, trial: dict[Any, Any]) -> str:
     state = "evaluated" if trial["state"] == _RUNNING else trial["state"]
-    result = f"score {trial['score']:.2f} after {trial['episodes']} episodes"
-    return f"trial {name} {state}: {trial['problem'] or result}"
+    if isinstance(trial["problem"], str):  # pandas has NaN for None beside texts
+        return f"trial {name} {state}: {trial['problem']}"
+    return f"trial {name} {state}: score {trial['score']:.2f} after {trial['episodes']} episodes"
