@@ -68,9 +68,7 @@ class BackboneConfig(Settings):
         self._refuse_negative("weight_decay")
         self._refuse_unless_below_one("momentum", "label_smoothing", "warmup")
         shares = ("first_view", "grown_after", "smallest_crop", "colour_jitter", "cut_and_paste")
-        for name in shares:
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be from 0 to 1, got {getattr(self, name)}")
+        self._refuse(shares, lambda value: 0 <= value <= 1, "from 0 to 1")
         if self.auxiliary_weight is not None:
             self._refuse_negative("auxiliary_weight")
         if self.view_size is not None:

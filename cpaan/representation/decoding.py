@@ -6,7 +6,6 @@ Images that cannot be decoded are skipped and recorded, up to a share that the c
 
 import io
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ _IMAGES_PER_TASK = 8  # fewer would spend a good part of the time on handing ove
 _TASKS_PER_THREAD = 2
 _NUM_TRIED = 21
 _SECONDS_BETWEEN_MESSAGES = 10.0
+_MAX_PIXELS = 89_478_485  # from which on Pillow warns
 
 Pixels = NDArray[np.uint8]
 
@@ -64,7 +64,7 @@ def find_size(images: ImageList) -> int:
     sizes = []
     for _, content in images.source.read(rows):
         with suppress(_BadImageError):
-            sizes.append(min(_decode(content, Image.MAX_IMAGE_PIXELS or sys.maxsize).size))
+            sizes.append(min(_decode(content, _MAX_PIXELS).size))
     if not sizes:
         raise ValueError(f"none of {len(rows)} images that were tried can be decoded")
     return sorted(sizes)[len(sizes) // 2]
@@ -178,10 +178,8 @@ def _decode(content: Content, size: int) -> Image.Image:
     try:
         image: Image.Image = kind(io.BytesIO(content))
         width, height = image.size
-        if Image.MAX_IMAGE_PIXELS is not None and width * height > Image.MAX_IMAGE_PIXELS:
-            raise _BadImageError(
-                f"{width} x {height} pixels, more than the {Image.MAX_IMAGE_PIXELS} allowed"
-            )
+        if width * height > _MAX_PIXELS:
+            raise _BadImageError(f"{width} x {height} pixels, more than {_MAX_PIXELS}")
         # JPEG can be decoded at 1/2, 1/4 or 1/8 of its size. At twice the wanted size or more,
         # the last step of scaling is still ours and not the rough one of the decoder.
         image.draft(None, (2 * size, 2 * size))

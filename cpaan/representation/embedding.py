@@ -7,8 +7,6 @@ The network is trained on train rows of base classes alone.
 Shapes: D = feature dimension, N = ways, K = shots, Q = queries of a class.
 """
 
-import dataclasses
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +21,7 @@ from cpaan.core.provenance import describe_run
 from cpaan.core.randomness import new_rng
 from cpaan.data.cache import open_features
 from cpaan.data.splits import VALIDATION_PHASE, Split
-from cpaan.data.table import FeatureTable, as_feature_block, finish_fingerprint
+from cpaan.data.table import FeatureTable, as_feature_block
 from cpaan.protocol.tasks import BaseSet
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.representation.feature_folder import FEATURES, centroid_accuracy, read_made, write_made
@@ -140,18 +138,11 @@ def embed_table(run: EmbeddingRun, table: FeatureTable) -> FeatureTable:
             features, largest = features.astype(np.float32), np.finfo(np.float32).max
         features[rows] = block
     known = table.backbone_classes
-    return dataclasses.replace(
-        table,
+    return table.with_changes(
         features=features,
         backbone=f"{table.backbone or 'unknown backbone'}, embedded by a prototypical network, "
         f"{run.episode} episodes, seed {run.seed}",
         backbone_classes=None if known is None else known | set(run.base.names),
-        fingerprint=finish_fingerprint(
-            hashlib.blake2b(features.data, digest_size=16),
-            table.labels,
-            table.is_train,
-            table.class_names,
-        ),
     )
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from cpaan.core.files import write_whole
 from cpaan.data.parquet import write_features
@@ -76,13 +75,13 @@ def centroid_accuracy(table: FeatureTable, base_classes: Sequence[str]) -> dict[
         for partition in (TRAIN, TEST)
     }
     centroids = torch.stack([each.mean(dim=0) for each in rows[TRAIN]])
-    train, test = (_accuracy(rows[partition], centroids) for partition in (TRAIN, TEST))
-    return {"base_train": train, "base_test": test, "gap": train - test}
-
-
-def _accuracy(rows_of_class: list[Tensor], centroids: Tensor) -> float:
-    num_correct = sum(
-        int((torch.cdist(rows, centroids).argmin(dim=1) == label).sum())
-        for label, rows in enumerate(rows_of_class)
+    train, test = (
+        100
+        * sum(
+            int((torch.cdist(own, centroids).argmin(dim=1) == label).sum())
+            for label, own in enumerate(rows[partition])
+        )
+        / sum(map(len, rows[partition]))
+        for partition in (TRAIN, TEST)
     )
-    return 100 * num_correct / sum(map(len, rows_of_class))
+    return {"base_train": train, "base_test": test, "gap": train - test}

@@ -3,7 +3,6 @@
 Shapes: R = rows of a store.
 """
 
-import json
 import math
 import os
 import shutil
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from cpaan.core.files import replacing, write_whole
+from cpaan.core.files import replacing
 from cpaan.representation.decoding import BadImages, Pixels, decode_images
 from cpaan.representation.images import ImageList
 
@@ -42,7 +41,6 @@ class RowStore:
             ValueError: If the disk has no room for the arrays.
         """
         self._rows = rows
-        self._complete = folder / "complete.json"
         self._done = folder / "done.npy"
         self.is_made: NDArray[np.bool_] = np.zeros(len(rows), dtype=np.bool_)
         if self._done.exists():
@@ -56,7 +54,12 @@ class RowStore:
                     f"{folder} needs {needed / 1e6:.0f} MB, but its disk has {free / 1e6:.0f} MB"
                 )
             for name, (shape, kind) in arrays.items():
-                _make_array(folder / f"{name}.npy", (len(rows), *shape), np.dtype(kind))
+                path = folder / f"{name}.npy"
+                np.lib.format.open_memmap(path, "w+", np.dtype(kind), (len(rows), *shape))
+                # A process that writes into a hole of this sparse file on a disk that is full by
+                # then is killed without a message.
+                with path.open("r+b") as file:
+                    os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
         self.arrays: dict[str, NDArray[Any]] = {
             name: np.load(folder / f"{name}.npy", mmap_mode="r+", allow_pickle=False)
             for name in arrays
@@ -73,6 +76,8 @@ class RowStore:
     ) -> None:
         """Fill all rows that are not filled yet, except those of bad images.
 
+        Bad images are decoded again when a job resumes, and recorded again.
+
         Args:
             images: Images of the rows.
             size: Size to which they are decoded.
@@ -81,12 +86,7 @@ class RowStore:
             bad: Record of images that cannot be decoded.
             progress: Called with a line every ten seconds.
         """
-        if self._complete.exists():
-            for name, reason in json.loads(self._complete.read_text()).items():
-                bad.add(name, reason)
-            return
         saved = time.monotonic()
-        before = set(bad.reasons)
         for rows, pixels in decode_images(images, self._rows[~self.is_made], size, bad, progress):
             own = np.searchsorted(self._rows, rows)
             for name, values in make(own, pixels).items():
@@ -96,8 +96,6 @@ class RowStore:
                 self._save()
                 saved = time.monotonic()
         self._save()
-        found = {name: reason for name, reason in bad.reasons.items() if name not in before}
-        write_whole(self._complete, json.dumps(found))
 
     def _save(self) -> None:
         """Record which rows are filled, after their values have reached the disk."""
@@ -106,20 +104,3 @@ class RowStore:
             array.flush()
         with replacing(self._done) as file:
             np.save(file, self.is_made)
-
-
-def _make_array(path: Path, shape: tuple[int, ...], kind: np.dtype[Any]) -> None:
-    """Create an array file with all of its blocks allocated.
-
-    A sparse file would take no space at first; a process that later writes into a hole of it on a
-    full disk is killed without a message.
-    """
-    with path.open("wb") as file:
-        header = {
-            "descr": np.lib.format.dtype_to_descr(kind),
-            "fortran_order": False,
-            "shape": shape,
-        }
-        np.lib.format.write_array_header_1_0(file, header)
-        file.flush()
-        os.posix_fallocate(file.fileno(), file.tell(), math.prod(shape) * kind.itemsize)
