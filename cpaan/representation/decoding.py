@@ -31,6 +31,8 @@ _SECONDS_BETWEEN_MESSAGES = 10.0
 _MAX_PIXELS = 89_478_485  # from which on Pillow warns
 
 Pixels = NDArray[np.uint8]
+_Result = tuple[int, Pixels | str]
+"""A row with its pixels, or with the reason why it has none."""
 
 
 class BadImages:
@@ -114,13 +116,11 @@ def decode_images(
     progress(f"decoded {num_decoded} of {len(rows)} images in {taken:.0f} s")
 
 
-def _results(
-    images: ImageList, rows: NDArray[np.int64], size: int
-) -> Iterator[tuple[int, Pixels | str]]:
-    """Yield each row with its pixels or with the reason why it has none, in reading order."""
+def _results(images: ImageList, rows: NDArray[np.int64], size: int) -> Iterator[_Result]:
+    """Yield the results of rows in reading order."""
     contents, num_threads = images.source.read(rows), os.cpu_count() or 1
     pool = ThreadPoolExecutor(num_threads, thread_name_prefix="decode")
-    tasks: deque[Future[list[tuple[int, Pixels | str]]]] = deque()
+    tasks: deque[Future[list[_Result]]] = deque()
     try:
         while some := list(islice(contents, _IMAGES_PER_TASK)):
             tasks.append(pool.submit(_decode_some, some, size))
@@ -133,8 +133,8 @@ def _results(
         pool.shutdown(cancel_futures=True)
 
 
-def _decode_some(contents: list[tuple[int, Content]], size: int) -> list[tuple[int, Pixels | str]]:
-    results: list[tuple[int, Pixels | str]] = []
+def _decode_some(contents: list[tuple[int, Content]], size: int) -> list[_Result]:
+    results: list[_Result] = []
     for row, content in contents:
         try:
             results.append((row, _square(_decode(content, size), size)))

@@ -117,17 +117,11 @@ class EmbeddingRun(LearningRun):
 
 @torch.no_grad()
 def embed_table(run: EmbeddingRun, table: FeatureTable) -> FeatureTable:
-    """Return a table of the same rows, embedded.
+    """Return a table of the same rows, embedded; the embedding must be of this many dimensions.
 
     Features have the precision of the table, or float32 where float16 cannot hold a value. If the
     classes of the backbone are known, the base classes of the embedding are added to them.
     """
-    num_dims = run.base.features.shape[1]
-    if table.num_dims != num_dims:
-        raise ValueError(
-            f"the features have {table.num_dims} dimensions, but the embedding was trained on "
-            f"{num_dims}"
-        )
     features = np.empty(table.features.shape, dtype=table.features.dtype)
     largest = np.finfo(features.dtype).max
     for start in range(0, len(features), _ROWS_PER_BLOCK):

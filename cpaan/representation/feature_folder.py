@@ -1,6 +1,7 @@
 """Folders of features: the table, and ``about.json`` with the job that made it."""
 
 import json
+import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,12 +46,11 @@ def read_made(folder: Path, job: Mapping[str, Any], *own: Path) -> dict[str, Any
 def check_same_job(before: Mapping[str, Any], job: Mapping[str, Any], folder: Path) -> None:
     """Raise a ValueError if a folder holds the work of another job."""
     for name, value in job.items():
-        was = before.get(name)
-        if was != value:
-            is_short = not isinstance(value, dict | list) and name not in ("images", "features")
-            what = f"{name} = {was} and not {value}" if is_short else f"other {name}"
+        if before.get(name) != value:
+            was, wanted = map(reprlib.repr, (before.get(name), value))
             raise ValueError(
-                f"{folder} holds the work of a run with {what}: choose another folder, or remove it"
+                f"{folder} holds the work of a run with {name} = {was} and not {wanted}: choose "
+                "another folder, or remove it"
             )
 
 
@@ -75,13 +75,10 @@ def centroid_accuracy(table: FeatureTable, base_classes: Sequence[str]) -> dict[
         for partition in (TRAIN, TEST)
     }
     centroids = torch.stack([each.mean(dim=0) for each in rows[TRAIN]])
-    train, test = (
-        100
-        * sum(
-            int((torch.cdist(own, centroids).argmin(dim=1) == label).sum())
-            for label, own in enumerate(rows[partition])
-        )
-        / sum(map(len, rows[partition]))
-        for partition in (TRAIN, TEST)
-    )
+    accuracies = []
+    for of_class in rows.values():
+        nearest = [torch.cdist(each, centroids).argmin(dim=1) for each in of_class]
+        num_right = sum(int((each == label).sum()) for label, each in enumerate(nearest))
+        accuracies.append(100 * num_right / sum(map(len, of_class)))
+    train, test = accuracies
     return {"base_train": train, "base_test": test, "gap": train - test}

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from cpaan.core.files import replacing
 from cpaan.representation.decoding import BadImages, Pixels, decode_images
 from cpaan.representation.images import ImageList
 
+_DONE = "done"
 _SECONDS_BETWEEN_SAVES = 30.0
 
 
@@ -41,19 +41,16 @@ class RowStore:
             ValueError: If the disk has no room for the arrays.
         """
         self._rows = rows
-        self._done = folder / "done.npy"
-        self.is_made: NDArray[np.bool_] = np.zeros(len(rows), dtype=np.bool_)
-        if self._done.exists():
-            self.is_made = np.load(self._done, allow_pickle=False)
-        else:
+        kinds = {**arrays, _DONE: ((), np.bool_)}
+        if not (folder / f"{_DONE}.npy").exists():
             folder.mkdir(parents=True, exist_ok=True)
-            sizes = [math.prod(shape) * np.dtype(kind).itemsize for shape, kind in arrays.values()]
+            sizes = [math.prod(shape) * np.dtype(kind).itemsize for shape, kind in kinds.values()]
             needed, free = len(rows) * sum(sizes), shutil.disk_usage(folder).free
             if needed > free:
                 raise ValueError(
                     f"{folder} needs {needed / 1e6:.0f} MB, but its disk has {free / 1e6:.0f} MB"
                 )
-            for name, (shape, kind) in arrays.items():
+            for name, (shape, kind) in kinds.items():
                 path = folder / f"{name}.npy"
                 np.lib.format.open_memmap(path, "w+", np.dtype(kind), (len(rows), *shape))
                 # A process that writes into a hole of this sparse file on a disk that is full by
@@ -61,10 +58,9 @@ class RowStore:
                 with path.open("r+b") as file:
                     os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
         self.arrays: dict[str, NDArray[Any]] = {
-            name: np.load(folder / f"{name}.npy", mmap_mode="r+", allow_pickle=False)
-            for name in arrays
+            name: np.lib.format.open_memmap(folder / f"{name}.npy", "r+") for name in kinds
         }
-        self._save()
+        self.is_made: NDArray[np.bool_] = np.array(self.arrays[_DONE])
 
     def fill(
         self,
@@ -99,8 +95,8 @@ class RowStore:
 
     def _save(self) -> None:
         """Record which rows are filled, after their values have reached the disk."""
-        for array in self.arrays.values():
+        for name, array in self.arrays.items():
+            if name == _DONE:  # the last one
+                array[:] = self.is_made
             assert isinstance(array, np.memmap)
             array.flush()
-        with replacing(self._done) as file:
-            np.save(file, self.is_made)
