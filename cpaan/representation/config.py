@@ -112,12 +112,10 @@ class BackboneConfig(Settings):
             learning_rate=0.1,
             schedule="steps",
             warmup=0.0,
-            momentum=0.9,
             nesterov=False,
             weight_decay=1e-4,
             label_smoothing=0.0,
             smallest_crop=0.08,
-            colour_jitter=0.4,
             cut_and_paste=0.0,
         )
 

@@ -23,7 +23,7 @@ from cpaan.data.table import TEST, TRAIN, FeatureTable, name_some
 from cpaan.representation.backbone import FEATURE_DIM
 from cpaan.representation.backbone_training import BACKBONE, LABELS, load_backbone
 from cpaan.representation.config import BackboneConfig
-from cpaan.representation.decoding import BadImages, Pixels
+from cpaan.representation.decoding import BadImages, Pixels, RowStore
 from cpaan.representation.feature_folder import (
     FEATURES,
     centroid_accuracy,
@@ -32,7 +32,6 @@ from cpaan.representation.feature_folder import (
     write_made,
 )
 from cpaan.representation.images import ImageList
-from cpaan.representation.stores import RowStore
 from cpaan.training.drive import Progress
 
 _WORK, _JOB = "work", "job.json"

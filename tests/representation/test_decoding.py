@@ -154,15 +154,13 @@ def test_results_do_not_depend_on_the_number_of_threads(tmp_path, monkeypatch):
             np.testing.assert_array_equal(pixels, first_pixels)
 
 
-@pytest.mark.parametrize(("size", "most"), [(64, 256), (224, 111), (3000, 1)])
-def test_batches_of_large_images_are_smaller(tmp_path, monkeypatch, size, most):
+def test_batches_of_large_images_are_smaller(tmp_path, monkeypatch):
     monkeypatch.setattr(decoding, "_square", lambda image, size: np.zeros(3, np.uint8))
-    images = listed(tmp_path, [encoded(noise(0))] * 257)
+    images = listed(tmp_path, [encoded(noise(0))] * 9)
 
-    batches = list(decode_images(images, np.arange(257), size, BadImages(0.0, 257)))
+    batches = decode_images(images, np.arange(9), 1200, BadImages(0.0, 9))
 
-    assert max(len(rows) for rows, _ in batches) == most
-    assert sum(len(rows) for rows, _ in batches) == 257
+    assert [len(rows) for rows, _ in batches] == [3, 3, 3]  # 4 MB each
 
 
 def png_header(width: int, height: int) -> bytes:

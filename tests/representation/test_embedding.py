@@ -9,9 +9,7 @@ import pytest
 import torch
 
 from cpaan.core.randomness import new_rng
-from cpaan.data.splits import Split
 from cpaan.data.synthetic import GaussianClasses
-from cpaan.data.table import FeatureTable
 from cpaan.protocol.tasks import BaseSet
 from cpaan.representation import embedding
 from cpaan.representation.config import EmbeddingConfig
@@ -111,18 +109,12 @@ def test_distances_far_from_zero_keep_their_digits_and_gradients():
     torch.testing.assert_close(far.grad, near.grad, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        SMALL,
-        SMALL.with_overrides(LINEAR),
-        SMALL.with_overrides({"output": "relu", "residual": False}),
-        dataclasses.replace(EmbeddingConfig.plain(), episode_shots=(1, 2, 5), num_queries=3),
-    ],
-    ids=["sphere", "linear", "relu", "plain"],
-)
-def test_at_the_start_predictions_have_half_of_the_entropy_they_could_have(gaussians, config):
-    run = EmbeddingRun(read_base(gaussians.table, gaussians.split, CPU), config, seed=0)
+PLAIN = {**EmbeddingConfig.plain().to_dict(), "episode_shots": (1, 2, 5), "num_queries": 3}
+
+
+@pytest.mark.parametrize("settings", [{}, LINEAR, {"output": "relu", "residual": False}, PLAIN])
+def test_at_the_start_predictions_have_half_of_the_entropy_they_could_have(gaussians, settings):
+    run = new_run(gaussians, **settings)
     entropies = []
     for seed in range(10):
         scores = run.network.scores(run.network.episodes.draw(2, new_rng(seed)))
@@ -176,32 +168,24 @@ def test_the_state_of_another_device_is_for_use_and_not_for_resuming(gaussians):
         run.load_state_dict({**state, "episode": 19})
 
 
-def poisoned(table: FeatureTable, is_poisoned: np.ndarray) -> FeatureTable:
-    features = np.where(is_poisoned[:, None], 1e4, table.features).astype(np.float32)
-    return dataclasses.replace(table, features=features)
-
-
-def is_base_train(table: FeatureTable, split: Split) -> np.ndarray:
-    base = split.validation.base + split.test.base
-    return table.is_train & np.isin(np.array(table.class_names)[table.labels], base)
+def poisoned(data: GaussianClasses, is_poisoned: np.ndarray) -> GaussianClasses:
+    features = np.where(is_poisoned[:, None], 1e4, data.table.features).astype(np.float32)
+    return dataclasses.replace(data, table=data.table.with_changes(features=features))
 
 
 def test_base_train_rows_and_the_seed_decide_everything(gaussians):
-    is_seen = is_base_train(gaussians.table, gaussians.split)
-    hidden = dataclasses.replace(gaussians, table=poisoned(gaussians.table, ~is_seen))
+    table, base = gaussians.table, gaussians.split.base_classes("test")
+    is_seen = table.is_train & np.isin(np.array(table.class_names)[table.labels], base)
     one_seen = is_seen & (np.cumsum(is_seen) == 1)
-    changed = dataclasses.replace(gaussians, table=poisoned(gaussians.table, one_seen))
-
     state = torch.get_rng_state()
-    runs = [new_run(data) for data in (gaussians, hidden, changed)]
-    runs.append(new_run(gaussians, seed=1))
+
+    hidden, changed = poisoned(gaussians, ~is_seen), poisoned(gaussians, one_seen)
+    runs = [new_run(data) for data in (gaussians, hidden, changed)] + [new_run(gaussians, seed=1)]
     for run in runs:
         run.advance(5)
 
     assert torch.equal(torch.get_rng_state(), state)
-    assert torch.equal(flat(runs[0]), flat(runs[1]))
-    assert not torch.equal(flat(runs[0]), flat(runs[2]))
-    assert not torch.equal(flat(runs[0]), flat(runs[3]))
+    assert [torch.equal(flat(runs[0]), flat(run)) for run in runs] == [True, True, False, False]
 
 
 def test_a_row_at_the_centre_has_a_finite_gradient_on_the_sphere(gaussians):
@@ -252,7 +236,7 @@ def test_an_embedded_table_has_the_same_rows_and_says_what_made_it(gaussians, mo
     ("factor", "dtype"), [(1.0, np.float16), (1e5, np.float32)], ids=["fits", "too large"]
 )
 def test_embedded_features_keep_the_precision_of_the_table_where_they_fit(gaussians, factor, dtype):
-    half = dataclasses.replace(gaussians.table, features=gaussians.table.features.astype("f2"))
+    half = gaussians.table.with_changes(features=gaussians.table.features.astype("f2"))
     run = new_run(dataclasses.replace(gaussians, table=half), **LINEAR)
     run.network.unit /= factor
 
