@@ -130,10 +130,9 @@ def _decode(files: list[Path], label_names: Sequence[str] | None, entry: Path) -
 
 
 def _write_entry(source: Source, folder: Path) -> None:
-    """Write the arrays of one table, holding one block at a time."""
+    """Write the arrays of one table, holding one block of features at a time."""
     backbone, backbone_classes = backbone_of(source)
-    number_of_name: dict[str, int] = {}
-    numbers: list[NDArray[np.int32]] = []
+    classes: list[NDArray[np.str_]] = []
     is_train: list[NDArray[np.bool_]] = []
     digest = hashlib.blake2b(digest_size=16)
     form: tuple[int, np.dtype[Any]] | None = None
@@ -158,9 +157,7 @@ def _write_entry(source: Source, folder: Path) -> None:
                 )
             file.write(content.data)
             digest.update(content.data)
-            names, inverse = np.unique(block.classes, return_inverse=True)
-            known = [number_of_name.setdefault(str(n), len(number_of_name)) for n in names]
-            numbers.append(np.array(known, dtype=np.int32)[inverse])
+            classes.append(block.classes)
             is_train.append(block.is_train)
             num_rows += len(block.classes)
     if num_rows == 0:
@@ -168,11 +165,9 @@ def _write_entry(source: Source, folder: Path) -> None:
     if num_rows != source.num_rows:
         raise ValueError(f"{num_rows} rows found, but {source.num_rows} announced")
 
-    class_names = tuple(sorted(number_of_name))
-    rank_of_number = np.empty(len(class_names), dtype=np.int32)
-    rank_of_number[[number_of_name[name] for name in class_names]] = range(len(class_names))
-    labels = rank_of_number[np.concatenate(numbers)]
-    train_mask = np.concatenate(is_train)
+    names, inverse = np.unique(np.concatenate(classes), return_inverse=True)
+    class_names = tuple(str(name) for name in names)
+    labels, train_mask = inverse.astype(np.int32), np.concatenate(is_train)
     np.save(folder / "labels.npy", labels)
     np.save(folder / "is_train.npy", train_mask)
     about = {

@@ -5,8 +5,6 @@ Shapes: I = stored images, S = their size, B = images of a step, C = classes.
 
 import hashlib
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -113,10 +111,14 @@ class BackboneRun:
         """
         total = torch.zeros((), device=self._device)
         self.model.train()
-        with _fastest_kernels():
+        # cuDNN times its kernels: training has few sizes of convolutions, and many of each.
+        before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
+        try:
             for _ in range(num_episodes):
                 total += self._train_one_step()
                 self.episode += 1
+        finally:
+            torch.backends.cudnn.benchmark = before
         # Every worker gathers the statistics of batch normalisation on images of its own.
         statistics = [each for each in self.model.buffers() if each.is_floating_point()]
         self._workers.average([total, *statistics])
@@ -266,23 +268,3 @@ def train_backbone(
         device=device,
     ):
         pass
-
-
-def load_backbone(state: dict[str, Any], device: torch.device) -> Backbone:
-    """Return the backbone of a run's state, for making features."""
-    weights = state["model"]
-    config = BackboneConfig(**state["config"])
-    model = Backbone(config, len(weights["classifier.weight"]), torch.Generator())
-    model.load_state_dict(weights)
-    return model.to(device)
-
-
-@contextmanager
-def _fastest_kernels() -> Iterator[None]:
-    """Let cuDNN time its kernels: training has few sizes of convolutions, and many of each."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before

@@ -122,7 +122,8 @@ def embed_table(run: EmbeddingRun, table: FeatureTable) -> FeatureTable:
     Features have the precision of the table, or float32 where float16 cannot hold a value. If the
     classes of the backbone are known, the base classes of the embedding are added to them.
     """
-    features = np.empty(table.features.shape, dtype=table.features.dtype)
+    # Not np.empty: rows that are not embedded yet may be cast, which warns of some bit patterns.
+    features = np.zeros(table.features.shape, dtype=table.features.dtype)
     largest = np.finfo(features.dtype).max
     for start in range(0, len(features), _ROWS_PER_BLOCK):
         rows = np.arange(start, min(start + _ROWS_PER_BLOCK, len(features)))

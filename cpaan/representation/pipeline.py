@@ -20,8 +20,8 @@ from cpaan.core.provenance import describe_run
 from cpaan.data.cache import open_features
 from cpaan.data.splits import TEST_PHASE, VALIDATION_PHASE, Split
 from cpaan.data.table import TEST, TRAIN, FeatureTable, name_some
-from cpaan.representation.backbone import FEATURE_DIM
-from cpaan.representation.backbone_training import BACKBONE, LABELS, load_backbone
+from cpaan.representation.backbone import FEATURE_DIM, Backbone
+from cpaan.representation.backbone_training import BACKBONE, LABELS
 from cpaan.representation.config import BackboneConfig
 from cpaan.representation.decoding import BadImages, Pixels, RowStore
 from cpaan.representation.feature_folder import (
@@ -213,7 +213,9 @@ def _make_features(
     labels = job.base_labels
     rows = np.flatnonzero(~job.is_fitted) if job.holdout else np.arange(len(labels))
     progress(f"computing features of {len(rows)} images")
-    model = load_backbone(state, device)
+    model = Backbone(job.config, len(job.base_classes), torch.Generator())
+    model.load_state_dict(state["model"])
+    model.to(device)
 
     def make(own: NDArray[np.int64], pixels: Pixels) -> dict[str, NDArray[Any]]:
         features, scores = model.describe(torch.from_numpy(pixels).to(device))

@@ -65,9 +65,7 @@ REFUSED: dict[type[Settings], list[Case]] = {
         ({"num_ways": 4, "episode_shots": (1, 5), "batch_size": 20}, "batch_size .* 4 x 5, got 20"),
     ],
     EvaluationConfig: [
-        ({"shots": (1, 0)}, r"shots must be positive whole numbers, got \[1, 0\]"),
-        ({"shots": ()}, "shots must be positive"),
-        ({"shots": (1, 1)}, "each number of shots is wanted once"),
+        *each("shots", [(1, 0), (), (1, 1)], "must be positive whole numbers, each once, got"),
         *each("num_draws num_neighbours", [0], "must be positive and finite, got 0"),
         *each("perplexity knn_temperature", [math.nan, math.inf], "must be positive and finite"),
         ({"heads": ("centroid", "svm")}, "heads are centroid, cosine, knn, linear, each once"),
