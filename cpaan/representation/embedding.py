@@ -185,4 +185,5 @@ def embed(
         "fingerprint": embedded.fingerprint,
         "made_from": origin,
     }
-    return embedded, write_made(out, embedded, about)
+    write_made(out, embedded, about)
+    return embedded, about

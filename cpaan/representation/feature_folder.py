@@ -54,14 +54,11 @@ def check_same_job(before: Mapping[str, Any], job: Mapping[str, Any], folder: Pa
             )
 
 
-def write_made(
-    folder: Path, table: FeatureTable, about: dict[str, Any], *, log: Sequence[Any] = ()
-) -> dict[str, Any]:
-    """Write features and then ``about.json``; only the latter has the log. Return its content."""
-    write_features(folder / FEATURES, table, about)
-    about = {**about, "log": list(log)} if log else about
+def write_made(folder: Path, table: FeatureTable, about: Mapping[str, Any]) -> None:
+    """Write features and then ``about.json``; only the latter has the log."""
+    without_log = {name: value for name, value in about.items() if name != "log"}
+    write_features(folder / FEATURES, table, without_log)
     write_whole(folder / ABOUT, json.dumps(about, indent=1))
-    return about
 
 
 def centroid_accuracy(table: FeatureTable, base_classes: Sequence[str]) -> dict[str, float]:

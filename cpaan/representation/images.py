@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -39,14 +38,46 @@ _Files = list[tuple[bytes, int]]
 """Paths below a root, as bytes because a file name need not be text, and sizes."""
 
 
-class ImageSource(Protocol):
-    """Storage of the R images of a list."""
+@dataclass(frozen=True, eq=False)
+class _ParquetSource:
+    """Images in Parquet files: ``name`` is for messages, ``read`` goes in the order of the disk."""
+
+    files: tuple[Path, ...]
+    first_rows: _Rows  # (files + 1,) position of each file's first row in all of them, and the end
+    positions: _Rows  # (R,) rows in all files, one after the other
 
     def name(self, row: int) -> str:
-        """Return the name of an image in messages."""
+        """Return "images_0.parquet row 17"."""
+        position = self.positions[row]
+        number = int(np.searchsorted(self.first_rows, position, side="right")) - 1
+        return f"{self.files[number].name} row {position - self.first_rows[number]}"
 
     def read(self, rows: _Rows) -> Iterator[tuple[int, Content]]:
-        """Yield some rows with their contents, in the order in which they lie on disk."""
+        rows = rows[np.argsort(self.positions[rows])]
+        positions = self.positions[rows]
+        starts = np.searchsorted(positions, self.first_rows)
+        for number, path in enumerate(self.files):
+            here = slice(starts[number], starts[number + 1])
+            if here.start < here.stop:
+                first_row, end = self.first_rows[number : number + 2]
+                contents = _read_rows(path, positions[here] - first_row, int(end - first_row))
+                yield from zip(rows[here].tolist(), contents, strict=True)
+
+
+@dataclass(frozen=True, eq=False)
+class _FolderSource:
+    """Images in folders, with the same functions."""
+
+    root: Path
+    paths: NDArray[np.bytes_]  # (R,) below the root; as a Python list they take more memory
+
+    def name(self, row: int) -> str:
+        """Return "train/n01/x.JPEG"."""
+        return os.fsdecode(self.paths[row])
+
+    def read(self, rows: _Rows) -> Iterator[tuple[int, Content]]:
+        for row in np.sort(rows).tolist():
+            yield row, self.root / self.name(row)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +90,7 @@ class ImageList:
     class_names: tuple[str, ...]  # sorted
     labels: NDArray[np.int32]  # (R,) positions in class_names
     is_train: NDArray[np.bool_]  # (R,) train partition, otherwise test
-    source: ImageSource
+    source: _ParquetSource | _FolderSource
     digest: str
     """Digest of class names, partitions, image names and file sizes, by which a resumed job
     recognises its data. It does not depend on the folder of the files or on their dates."""
@@ -115,7 +146,7 @@ def open_images(
     if val_labels is not None and not flat:
         raise ValueError(f"{val_labels} is for a flat val folder, but {root} has none")
     digest = hashlib.blake2b(digest_size=16)
-    source: ImageSource
+    source: _ParquetSource | _FolderSource
     if files:
         labels, is_train, source = _list_parquet(files, class_names, digest)
     else:
@@ -131,30 +162,6 @@ def open_images(
     return ImageList(class_names, labels, is_train, source, digest.hexdigest())
 
 
-@dataclass(frozen=True, eq=False)
-class _ParquetSource:
-    files: tuple[Path, ...]
-    first_rows: _Rows  # (files + 1,) position of each file's first row in all of them, and the end
-    positions: _Rows  # (R,) rows in all files, one after the other
-
-    def name(self, row: int) -> str:
-        """Return "images_0.parquet row 17"."""
-        position = self.positions[row]
-        number = int(np.searchsorted(self.first_rows, position, side="right")) - 1
-        return f"{self.files[number].name} row {position - self.first_rows[number]}"
-
-    def read(self, rows: _Rows) -> Iterator[tuple[int, Content]]:
-        rows = rows[np.argsort(self.positions[rows])]
-        positions = self.positions[rows]
-        starts = np.searchsorted(positions, self.first_rows)
-        for number, path in enumerate(self.files):
-            here = slice(starts[number], starts[number + 1])
-            if here.start < here.stop:
-                first_row, end = self.first_rows[number : number + 2]
-                contents = _read_rows(path, positions[here] - first_row, int(end - first_row))
-                yield from zip(rows[here].tolist(), contents, strict=True)
-
-
 def _parquet_files_in(folder: Path) -> list[Path]:
     """Return the Parquet files that hold images, sorted by name; features may lie beside them."""
     found = []
@@ -167,7 +174,7 @@ def _parquet_files_in(folder: Path) -> list[Path]:
 
 def _list_parquet(
     files: Sequence[Path], class_names: Sequence[str], digest: "hashlib.blake2b"
-) -> tuple[NDArray[np.int32], NDArray[np.bool_], ImageSource]:
+) -> tuple[NDArray[np.int32], NDArray[np.bool_], _ParquetSource]:
     label_of = {name: label for label, name in enumerate(class_names)}
     labels, is_train = [], []
     for path in files:
@@ -208,27 +215,13 @@ def _read_rows(path: Path, wanted: _Rows, num_rows: int) -> Iterator[bytes]:
             first += len(batch)
 
 
-@dataclass(frozen=True, eq=False)
-class _FolderSource:
-    root: Path
-    paths: NDArray[np.bytes_]  # (R,) below the root; as a Python list they take more memory
-
-    def name(self, row: int) -> str:
-        """Return "train/n01/x.JPEG"."""
-        return os.fsdecode(self.paths[row])
-
-    def read(self, rows: _Rows) -> Iterator[tuple[int, Content]]:
-        for row in np.sort(rows).tolist():
-            yield row, self.root / self.name(row)
-
-
 def _list_folders(
     root: Path,
     class_names: Sequence[str],
     flat: _Files,
     val_labels: str | Path | None,
     digest: "hashlib.blake2b",
-) -> tuple[NDArray[np.int32], NDArray[np.bool_], ImageSource]:
+) -> tuple[NDArray[np.int32], NDArray[np.bool_], _FolderSource]:
     """List train images by class folder, and those of ``val`` too unless it is flat."""
     partitions = ["train"] if flat else ["train", "val"]
     folders = [f"{partition}/{name}" for partition in partitions for name in class_names]
