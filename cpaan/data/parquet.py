@@ -95,7 +95,8 @@ def check_columns(schema: pa.Schema, types: Mapping[str, str]) -> None:
     for column, wanted in types.items():
         kind = schema.field(column).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        if not str(kind).removeprefix("large_").removeprefix("fixed_size_").startswith(wanted):
+        name = str(kind).partition("<")[0]
+        if name.removeprefix("large_").removeprefix("fixed_size_") != wanted:
             raise ValueError(f"column {column} must be of type {wanted}, but is of {kind}")
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from cpaan.data.table import FeatureTable, align_rows, name_some
+from cpaan.data.table import FeatureTable, align_rows
 
 FEATURES = np.arange(8, dtype=np.float32).reshape(4, 2)
 CLASSES = ["cat", "ant", "cat", "cat"]
@@ -56,11 +56,6 @@ def features_with(value: float) -> np.ndarray:
 def test_unsound_arrays_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         table_of(**change)
-
-
-def test_long_lists_are_cut_in_messages():
-    assert name_some("row", [3]) == "row 3"
-    assert name_some("class", list("abcdefg")) == "classes a, b, c, d, e and 2 more"
 
 
 def test_the_nth_row_of_a_class_and_partition_is_taken_for_the_nth_of_the_other_table():
