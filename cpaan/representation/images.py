@@ -82,10 +82,7 @@ class _FolderSource:
 
 @dataclass(frozen=True, eq=False)
 class ImageList:
-    """Labelled images: train images first, each partition by class name, then in file order.
-
-    It can be pickled, and holds absolute paths but no images.
-    """
+    """Labelled images: train images first, each partition by class name, then in file order."""
 
     class_names: tuple[str, ...]  # sorted
     labels: NDArray[np.int32]  # (R,) positions in class_names

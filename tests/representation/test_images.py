@@ -1,7 +1,6 @@
 """Parquet files and ImageNet's folders give one list, in one order."""
 
 import os
-import pickle
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -150,17 +149,6 @@ def test_all_endings_of_image_files_count_and_names_need_not_be_text(tmp_path):
     assert found[:4] == [b"a.JPEG", b"b.jpeg", b"c.jpg", b"d.PNG"]
     assert found[-1] == b"\xff.JPG"
     assert len(found) == 5 + 3
-
-
-@pytest.mark.parametrize("form", ["parquet", "folders"])
-def test_a_pickled_list_is_small_and_works_in_any_folder(tmp_path, monkeypatch, form):
-    write(form, tmp_path / "images", some_pictures())
-    monkeypatch.chdir(tmp_path)
-    content = pickle.dumps(open_images("images", CLASSES))
-    monkeypatch.chdir("/")
-
-    assert len(content) < 5_000
-    assert_lists(pickle.loads(content))
 
 
 @pytest.mark.parametrize("form", ["parquet", "folders"])
