@@ -5,18 +5,17 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from cpaan.core.files import find_or_make
-from cpaan.core.remote_paths import download, is_address
-from cpaan.data.files import Source, check_kinds, expand
+from cpaan.core.remote_paths import download
+from cpaan.data.files import Source, backbone_of, check_kinds, expand, naming
 from cpaan.data.parquet import open_parquet
 from cpaan.data.table import FeatureTable, finish_fingerprint
 
@@ -54,7 +53,7 @@ def open_features(
         ValueError: If the files are not a feature table, or damaged.
         OSError: If a file is missing or cannot be reached.
     """
-    files = local_files(locations, cache_folder, progress)
+    places, files = _fetch(locations, cache_folder, progress)
     names = tuple(label_names) if label_names is not None and len(files) == 2 else None
     stats = [file.stat() for file in files]
     source = _digest([str(file) for file in files], names)
@@ -63,7 +62,7 @@ def open_features(
     entry = folder / f"{source}-{state}"
 
     def make(is_locked: bool) -> FeatureTable:
-        shutil.rmtree(entry, ignore_errors=True)  # it may be damaged
+        shutil.rmtree(entry, ignore_errors=True)
         if is_locked:
             for partial in folder.glob(f".{source}-*"):  # of a process that was killed
                 shutil.rmtree(partial, ignore_errors=True)
@@ -72,36 +71,37 @@ def open_features(
             shutil.rmtree(outdated, ignore_errors=True)
         return _map_entry(entry)
 
-    with _naming_addresses(locations):
-        return find_or_make(lambda: _find_entry(entry), make, folder / f".{source}.lock")
+    def find() -> FeatureTable | None:
+        # A damaged entry is made again.
+        with suppress(OSError, ValueError, KeyError, TypeError, EOFError):
+            return _map_entry(entry)
+        return None
+
+    with naming(*places):
+        return find_or_make(find, make, folder / f".{source}.lock")
 
 
-def local_files(
+def local_files(locations: Sequence[str | Path]) -> list[Path]:
+    """Return the files of a table, downloaded where they are remote; see `open_features`."""
+    return _fetch(locations)[1]
+
+
+def _fetch(
     locations: Sequence[str | Path],
     cache_folder: Path | None = None,
     progress: Callable[[str], None] | None = None,
-) -> list[Path]:
-    """Return the files of a table, downloaded where they are remote; see `open_features`."""
+) -> tuple[list[str], list[Path]]:
+    """Return the locations of a table's files, and the files themselves or their local copies."""
     folder = (cache_folder or default_cache_folder()) / _DOWNLOADS
+    paths = expand(locations)
     files = [
         download(path, folder, progress) if path.local is None else path.local.resolve()
-        for path in expand(locations)
+        for path in paths
     ]
-    with _naming_addresses(locations):
+    places = [path.location for path in paths]
+    with naming(*places):
         check_kinds(files)
-    return files
-
-
-@contextmanager
-def _naming_addresses(locations: Sequence[str | Path]) -> Iterator[None]:
-    """Put addresses before a message, which names their local copies only."""
-    try:
-        yield
-    except ValueError as error:
-        addresses = [str(location) for location in locations if is_address(location)]
-        if not addresses:
-            raise
-        raise ValueError(f"{' and '.join(addresses)}: {error}") from error
+    return places, files
 
 
 def _digest(*parts: object) -> str:
@@ -113,25 +113,13 @@ def _decode(files: list[Path], label_names: Sequence[str] | None, entry: Path) -
     entry.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{entry.name}-", dir=entry.parent))
     try:
-        try:
-            if len(files) == 1:
-                _write_entry(open_parquet(files[0]), partial)
-            else:
-                # Imported here: every process of a study imports this module and few read HDF5.
-                from cpaan.data.hdf5 import open_hdf5_pair
+        if len(files) == 1:
+            _write_entry(open_parquet(files[0]), partial)
+        else:
+            # Imported here: every process of a study imports this module and few read HDF5.
+            from cpaan.data.hdf5 import open_hdf5_pair
 
-                _write_entry(open_hdf5_pair(files[0], files[1], label_names), partial)
-        # Arrow and HDF5 report a damaged file in many ways.
-        except (pa.ArrowException, OSError, RuntimeError, KeyError) as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise  # for example a full disk: nothing is wrong with the file
-            cause = str(error).splitlines()[0] if str(error) else type(error).__name__
-            names = " and ".join(str(file) for file in files)
-            raise ValueError(f"{names} cannot be read, truncated or damaged: {cause}") from error
-        except ValueError as error:
-            if len(files) == 1:  # for a pair, the message has the name of the file
-                raise ValueError(f"{files[0]}: {error}") from error
-            raise
+            _write_entry(open_hdf5_pair(files[0], files[1], label_names), partial)
         try:
             partial.rename(entry)
         except OSError:
@@ -142,9 +130,9 @@ def _decode(files: list[Path], label_names: Sequence[str] | None, entry: Path) -
 
 
 def _write_entry(source: Source, folder: Path) -> None:
-    """Write the arrays of one table, holding one block at a time."""
-    number_of_name: dict[str, int] = {}
-    numbers: list[NDArray[np.int32]] = []
+    """Write the arrays of one table, holding one block of features at a time."""
+    backbone, backbone_classes = backbone_of(source)
+    classes: list[NDArray[np.str_]] = []
     is_train: list[NDArray[np.bool_]] = []
     digest = hashlib.blake2b(digest_size=16)
     form: tuple[int, np.dtype[Any]] | None = None
@@ -169,9 +157,7 @@ def _write_entry(source: Source, folder: Path) -> None:
                 )
             file.write(content.data)
             digest.update(content.data)
-            names, inverse = np.unique(block.classes, return_inverse=True)
-            known = [number_of_name.setdefault(str(n), len(number_of_name)) for n in names]
-            numbers.append(np.array(known, dtype=np.int32)[inverse])
+            classes.append(block.classes)
             is_train.append(block.is_train)
             num_rows += len(block.classes)
     if num_rows == 0:
@@ -179,28 +165,18 @@ def _write_entry(source: Source, folder: Path) -> None:
     if num_rows != source.num_rows:
         raise ValueError(f"{num_rows} rows found, but {source.num_rows} announced")
 
-    class_names = tuple(sorted(number_of_name))
-    rank_of_number = np.empty(len(class_names), dtype=np.int32)
-    rank_of_number[[number_of_name[name] for name in class_names]] = range(len(class_names))
-    labels = rank_of_number[np.concatenate(numbers)]
-    train_mask = np.concatenate(is_train)
+    names, inverse = np.unique(np.concatenate(classes), return_inverse=True)
+    class_names = tuple(str(name) for name in names)
+    labels, train_mask = inverse.astype(np.int32), np.concatenate(is_train)
     np.save(folder / "labels.npy", labels)
     np.save(folder / "is_train.npy", train_mask)
     about = {
         "class_names": class_names,
-        "backbone": source.backbone,
-        "backbone_classes": source.backbone_classes,
+        "backbone": backbone,
+        "backbone_classes": backbone_classes,
         "fingerprint": finish_fingerprint(digest, labels, train_mask, class_names),
     }
     (folder / "about.json").write_text(json.dumps(about))
-
-
-def _find_entry(entry: Path) -> FeatureTable | None:
-    """Return the table of an entry, or None if it is missing or damaged."""
-    try:
-        return _map_entry(entry)
-    except (OSError, ValueError, KeyError, TypeError, EOFError):
-        return None
 
 
 def _map_entry(entry: Path) -> FeatureTable:

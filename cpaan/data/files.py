@@ -5,12 +5,14 @@ Formats are Parquet (`cpaan.data.parquet`) and the HDF5 pair of the low-shot ben
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from cpaan.core.remote_paths import RemotePath
@@ -39,21 +41,42 @@ class Source:
 
     num_rows: int
     blocks: Iterator[Block]
-    backbone: str | None
-    backbone_classes: list[str] | None
+    metadata: Mapping[str, object]
+    """May have the name and the classes of the backbone."""
 
 
-def parse_classes(text: object) -> list[str] | None:
-    """Return the backbone's classes from a file's metadata, if it has any."""
+@contextmanager
+def naming(*files: str | Path) -> Iterator[None]:
+    """Raise a ValueError with the names of files whose content is damaged or not as it should be.
+
+    Errors of the disk, such as a full one, pass unchanged: nothing is wrong with the files.
+    """
+    names = " and ".join(map(str, files))
+    try:
+        yield
+    # Arrow and HDF5 report a damaged file in many ways.
+    except (pa.ArrowException, OSError, RuntimeError, KeyError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        cause = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"{names} cannot be read, truncated or damaged: {cause}") from error
+    except ValueError as error:
+        raise ValueError(f"{names}: {error}") from error
+
+
+def backbone_of(source: Source) -> tuple[str | None, list[str] | None]:
+    """Return the name of the backbone and its classes, if the file has any."""
+    name, text = (source.metadata.get(key) for key in (BACKBONE, BACKBONE_CLASSES))
+    backbone = None if name is None else str(name)
     if text is None:
-        return None
+        return backbone, None
     try:
         names = json.loads(str(text))
     except json.JSONDecodeError:
         names = None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{BACKBONE_CLASSES} must be a JSON list of class names")
-    return names
+    return backbone, names
 
 
 def expand(locations: Sequence[str | Path]) -> list[RemotePath]:
@@ -83,18 +106,13 @@ def _features_in(folder: RemotePath) -> list[RemotePath]:
 
 
 def check_kinds(files: Sequence[Path]) -> None:
-    """Refuse files that are neither one Parquet file nor an HDF5 pair."""
+    """Refuse files that are neither one Parquet file nor an HDF5 pair; callers name the files."""
     kinds = [_kind_of(file) for file in files]
-    if kinds == ["hdf5"]:
+    if kinds not in (["parquet"], ["hdf5", "hdf5"]) or len(set(files)) < len(files):
         raise ValueError(
-            f"{files[0]} holds one partition: give the train and the test file, or their folder"
+            "features are one Parquet file, or two HDF5 files for train and test rows, or a folder "
+            f"that holds either, got {' and '.join(kinds)}"
         )
-    if kinds not in (["parquet"], ["hdf5", "hdf5"]):
-        raise ValueError(
-            f"features are one Parquet file or a pair of HDF5 files, got {' and '.join(kinds)}"
-        )
-    if len(set(files)) < len(files):
-        raise ValueError(f"{files[0]} cannot be both the train and the test file")
 
 
 def _kind_of(file: Path) -> str:
@@ -107,7 +125,7 @@ def _kind_of(file: Path) -> str:
         return "hdf5"
     if start[:1] == b"\x80" or start[:2] == b"PK" or start[:6] == b"\x93NUMPY":
         raise ValueError(
-            f"{file} is refused: pickles and the files that may hold them (.pkl, .pt, .npz, .npy) "
-            "can run code; load it yourself and use FeatureTable.from_arrays"
+            "refused: pickles and the files that may hold them (.pkl, .pt, .npz, .npy) can run "
+            "code; load it yourself and use FeatureTable.from_arrays"
         )
-    raise ValueError(f"{file} is neither Parquet nor HDF5")
+    raise ValueError("neither Parquet nor HDF5")

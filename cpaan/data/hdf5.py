@@ -9,77 +9,56 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
-from cpaan.data.files import (
-    BACKBONE,
-    BACKBONE_CLASSES,
-    ROWS_PER_BLOCK,
-    Block,
-    Source,
-    parse_classes,
-)
-from cpaan.data.table import FeatureArray, as_feature_block
+from cpaan.data.files import ROWS_PER_BLOCK, Block, Source
+from cpaan.data.table import as_feature_block
 
 
 def open_hdf5_pair(train: Path, test: Path, label_names: Sequence[str] | None) -> Source:
     """Open a pair for decoding; without label names, classes are called by their numbers."""
-    parts = []
-    for path in (train, test):
-        try:
-            parts.append(_Part(path, h5py.File(path, "r")))
-        except OSError as error:
-            raise ValueError(f"{path} cannot be read, truncated or damaged: {error}") from error
-    attributes = parts[0].file.attrs
-    backbone = attributes.get(BACKBONE)
+    parts = [_Part(train), _Part(test)]
     return Source(
         num_rows=sum(part.num_rows for part in parts),
-        blocks=(
-            Block(*rows, np.full(len(rows[0]), part is parts[0]))
-            for part in parts
-            for rows in part.blocks(label_names)
-        ),
-        backbone=None if backbone is None else str(backbone),
-        backbone_classes=parse_classes(attributes.get(BACKBONE_CLASSES)),
+        blocks=(block for part in parts for block in part.blocks(label_names, part is parts[0])),
+        metadata=dict(parts[0].file.attrs),
     )
 
 
 class _Part:
     """One file of a pair, its arrays checked."""
 
-    def __init__(self, path: Path, file: h5py.File) -> None:
-        self.name, self.file = path.name, file
-        self.features = self._array(["all_feats", "all_features"], "f")
-        self.labels = self._array(["all_labels"], "iu")
-        count = self._array(["count"], "iu")
-        if self.features.ndim != 2 or self.labels.ndim != 1 or count.size != 1:
+    def __init__(self, path: Path) -> None:
+        self.name = path.name
+        try:
+            self.file = h5py.File(path, "r")
+        except OSError as error:
+            raise ValueError(f"{path} cannot be read, truncated or damaged: {error}") from error
+        self.features = self._array(["all_feats", "all_features"], "f", [2])
+        self.labels = self._array(["all_labels"], "iu", [1])
+        counts = np.ravel(self._array(["count"], "iu", [0, 1]))
+        most = min(len(self.features), len(self.labels))
+        if len(counts) != 1 or not 0 < counts[0] <= most:
             raise ValueError(
-                f"{self.name}: features, labels and count have the shapes {self.features.shape}, "
-                f"{self.labels.shape} and {count.shape}, but must have two, one and no dimensions"
+                f"{self.name}: count is {counts.tolist()}, but must be one number up to {most}"
             )
-        self.num_rows = int(np.asarray(count).reshape(()))
-        if not 0 < self.num_rows <= min(len(self.features), len(self.labels)):
+        self.num_rows = int(counts[0])
+
+    def _array(self, names: Sequence[str], kinds: str, num_dims: Sequence[int]) -> h5py.Dataset:
+        """Return the array of one of these names, kinds of numbers and numbers of dimensions."""
+        found = next((self.file[name] for name in names if name in self.file), None)
+        if found is None:
+            raise ValueError(f"{self.name} has no {' or '.join(names)}, found {sorted(self.file)}")
+        is_array = isinstance(found, h5py.Dataset) and found.dtype.kind in kinds
+        if not is_array or found.ndim not in num_dims:
+            wanted = "floating-point" if kinds == "f" else "whole"
             raise ValueError(
-                f"{self.name}: count is {self.num_rows}, but there are {len(self.features)} "
-                f"features and {len(self.labels)} labels"
+                f"{self.name}: {found.name[1:]} must be an array of {wanted} numbers with "
+                f"{num_dims[-1]} dimensions, got {found}"
             )
+        return found
 
-    def _array(self, names: Sequence[str], kinds: str) -> h5py.Dataset:
-        """Return the first array of these names, which must be of a kind of numbers."""
-        for name in names:
-            if name in self.file:
-                found = self.file[name]
-                if not isinstance(found, h5py.Dataset) or found.dtype.kind not in kinds:
-                    raise ValueError(
-                        f"{self.name}: {name} is no array of the right kind of numbers"
-                    )
-                return found
-        raise ValueError(f"{self.name} has no {' or '.join(names)}, found {sorted(self.file)}")
-
-    def blocks(
-        self, label_names: Sequence[str] | None
-    ) -> Iterator[tuple[FeatureArray, NDArray[np.str_]]]:
-        """Iterate over features and class names."""
+    def blocks(self, label_names: Sequence[str] | None, is_train: bool) -> Iterator[Block]:
+        """Iterate over the rows."""
         for start in range(0, self.num_rows, ROWS_PER_BLOCK):
             stop = min(start + ROWS_PER_BLOCK, self.num_rows)
             try:
@@ -88,11 +67,12 @@ class _Part:
                 raise ValueError(f"{self.name}: {error}") from error
             numbers = self.labels[start:stop]
             if label_names is None:
-                yield features, numbers.astype(np.str_)
-                continue
-            if numbers.min() < 0 or numbers.max() >= len(label_names):
+                classes = numbers.astype(np.str_)
+            elif numbers.min() < 0 or numbers.max() >= len(label_names):
                 raise ValueError(
                     f"{self.name}: labels go from {numbers.min()} to {numbers.max()}, "
                     f"but there are {len(label_names)} label names"
                 )
-            yield features, np.asarray(label_names, dtype=np.str_)[numbers]
+            else:
+                classes = np.asarray(label_names, dtype=np.str_)[numbers]
+            yield Block(features, classes, np.full(stop - start, is_train))

@@ -15,14 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cpaan.core.files import replacing
-from cpaan.data.files import (
-    BACKBONE,
-    BACKBONE_CLASSES,
-    ROWS_PER_BLOCK,
-    Block,
-    Source,
-    parse_classes,
-)
+from cpaan.data.files import BACKBONE, BACKBONE_CLASSES, ROWS_PER_BLOCK, Block, Source, naming
 from cpaan.data.table import (
     TEST,
     TRAIN,
@@ -73,52 +66,52 @@ def write_features(
 
 def read_about(path: str | Path) -> dict[str, Any] | None:
     """Return the origin of the features in a Parquet file, if it has one."""
-    try:
+    with naming(path):
         text = (pq.read_metadata(path).metadata or {}).get(_ABOUT.encode())
-    except pa.ArrowException as error:
-        raise ValueError(f"{path} cannot be read as Parquet: {error}") from error
-    if text is None:
-        return None
-    try:
-        about = json.loads(text)
-    except ValueError:
-        about = None
-    if not isinstance(about, dict):
-        raise ValueError(f"{path}: {_ABOUT} must be a JSON object")
-    return about
+        return None if text is None else json.loads(text)
 
 
 def open_parquet(path: Path) -> Source:
     """Open a file for decoding."""
     # With a buffer, Arrow reads pages when they are needed and not a row group at once.
     file = pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
-    schema = file.schema_arrow
-    missing = [column for column in _COLUMNS if schema.names.count(column) != 1]
-    if missing:
-        raise ValueError(f"{name_some('column', missing)} missing or double in {schema.names}")
-    for column in (_CLASS, _PARTITION):
-        kind = schema.field(column).type
-        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-            raise ValueError(f"column {column} must hold strings, but holds {kind}")
-    metadata = {
-        key.decode(): value.decode() for key, value in (file.metadata.metadata or {}).items()
-    }
+    check_columns(file.schema_arrow, {_CLASS: "string", _PARTITION: "string", _FEATURE: "list"})
+    metadata = file.metadata.metadata or {}
     return Source(
         num_rows=file.metadata.num_rows,
         blocks=_blocks(file.iter_batches(batch_size=ROWS_PER_BLOCK, columns=list(_COLUMNS))),
-        backbone=metadata.get(BACKBONE),
-        backbone_classes=parse_classes(metadata.get(BACKBONE_CLASSES)),
+        metadata={key.decode(): value.decode() for key, value in metadata.items()},
     )
+
+
+def check_columns(schema: pa.Schema, types: Mapping[str, str]) -> None:
+    """Refuse a file that lacks a column of a name and type, or has it twice.
+
+    Types are "string", "binary" and "list": of any width, and strings also with a dictionary.
+    """
+    missing = [column for column in types if schema.names.count(column) != 1]
+    if missing:
+        raise ValueError(f"{name_some('column', missing)} missing or double in {schema.names}")
+    for column, wanted in types.items():
+        kind = schema.field(column).type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        name = str(kind).partition("<")[0]
+        if name.removeprefix("large_").removeprefix("fixed_size_") != wanted:
+            raise ValueError(f"column {column} must be of type {wanted}, but is of {kind}")
+
+
+def refuse_empty(batch: pa.RecordBatch | pa.Table, first_row: int = 0) -> None:
+    """Refuse an empty value in any column."""
+    for name in batch.schema.names:
+        if batch.column(name).null_count:
+            row = first_row + int(np.argmax(batch.column(name).is_null()))
+            raise ValueError(f"{name} of row {row} is empty")
 
 
 def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[Block]:
     first_row = 0
     for batch in batches:
-        for name in _COLUMNS:
-            if batch.column(name).null_count:
-                row = first_row + int(np.argmax(batch.column(name).is_null()))
-                raise ValueError(f"{name} of row {row} is empty")
+        refuse_empty(batch, first_row)
         partitions = batch.column(_PARTITION).cast(pa.string()).to_pylist()
         yield Block(
             features=_matrix_from(batch.column(_FEATURE), first_row),
@@ -130,14 +123,7 @@ def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[Block]:
 
 def _matrix_from(lists: pa.Array, first_row: int) -> FeatureArray:
     """Return a list column as a matrix, checked; shape (rows, D)."""
-    is_fixed = pa.types.is_fixed_size_list(lists.type)
-    if not (is_fixed or pa.types.is_list(lists.type) or pa.types.is_large_list(lists.type)):
-        raise ValueError(f"column feature must hold lists of numbers, but holds {lists.type}")
-    if not pa.types.is_floating(lists.type.value_type):
-        raise ValueError(
-            f"column feature must hold floating-point numbers, but holds {lists.type.value_type}"
-        )
-    if is_fixed:
+    if pa.types.is_fixed_size_list(lists.type):
         width = lists.type.list_size
     else:
         widths = np.diff(lists.offsets.to_numpy())
@@ -152,4 +138,5 @@ def _matrix_from(lists: pa.Array, first_row: int) -> FeatureArray:
     if values.null_count:
         row = first_row + int(np.argmax(values.is_null())) // width
         raise ValueError(f"feature of row {row} has an empty value")
-    return as_feature_block(values.to_numpy().reshape(len(lists), width), first_row)
+    matrix = values.to_numpy(zero_copy_only=False).reshape(len(lists), width)
+    return as_feature_block(matrix, first_row)

@@ -7,7 +7,7 @@ from typing import Any, Self
 from cpaan.core.remote_paths import absolute
 from cpaan.data.builtin import builtin_features
 from cpaan.data.cache import open_features
-from cpaan.data.splits import Phase, Split
+from cpaan.data.splits import Split
 from cpaan.data.table import FeatureTable, align_rows
 
 
@@ -66,11 +66,5 @@ class DataReference:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
         """Return the reference that `to_dict` was called on."""
-        names = content["split"]["label_names"]
-        phases = {
-            name: Phase(*(tuple(content["split"][name][kind]) for kind in ("base", "novel")))
-            for name in ("validation", "test")
-        }
-        split = Split(**phases, label_names=None if names is None else tuple(names))
-        others = content.get("in_order_of", ())
+        split, others = Split.from_dict(content["split"]), content.get("in_order_of", ())
         return cls(tuple(content["features"]), split, content["fingerprint"], tuple(others))

@@ -2,10 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,12 +49,19 @@ class Split:
                 if not classes:
                     raise ValueError(f"there are no {group}")
                 for name in classes:
-                    other = group_of_class.setdefault(name, group)
-                    if other != group:
+                    if other := group_of_class.get(name):
                         raise ValueError(f"class {name} is in the {other} and in the {group}")
-                if len(set(classes)) < len(classes):
-                    twice = next(name for name in classes if classes.count(name) > 1)
-                    raise ValueError(f"class {twice} is twice in the {group}")
+                    group_of_class[name] = group
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Return a split from JSON; KeyError or TypeError if it is not one."""
+        validation, test = (
+            Phase(*(_strings(content[name][kind]) for kind in ("base", "novel")))
+            for name in (VALIDATION_PHASE, TEST_PHASE)
+        )
+        names = content.get("label_names")
+        return cls(validation, test, None if names is None else _strings(names))
 
     def phase(self, name: str) -> Phase:
         """Return the phase called "validation" or "test"."""
@@ -86,11 +93,7 @@ def read_split(path: str | Path) -> Split:
         if isinstance(content, dict) and "base_classes_1" in content:
             return _from_label_index(content)
         if isinstance(content, dict) and VALIDATION_PHASE in content:
-            validation, test = (
-                Phase(*(_strings(content[name][kind]) for kind in ("base", "novel")))
-                for name in (VALIDATION_PHASE, TEST_PHASE)
-            )
-            return Split(validation=validation, test=test)
+            return Split.from_dict(content)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} lacks a group of classes, or it is no list: {error}") from error
     except ValueError as error:
@@ -120,7 +123,7 @@ def _from_label_index(content: dict[str, Any]) -> Split:
 
 
 def _strings(values: Any) -> tuple[str, ...]:
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+    if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
         raise TypeError("class names must be a list of strings")
     return tuple(values)
 
@@ -182,11 +185,21 @@ def read_draws(
         ValueError: If a file is neither, misses a class or shots, or names rows that are not
             distinct train rows of their class.
     """
-    draws = [
-        _check_draw(draw, where, table, split.phase(phase_name), max_shots)
-        for path in paths
-        for where, draw in _draws_in(path, table, split, phase_name)
-    ]
+    phase, draws = split.phase(phase_name), []
+    for path in paths:
+        for where, draw in _draws_in(path, table, split, phase_name):
+            missing = [class_name for class_name in phase.novel if class_name not in draw]
+            if missing:
+                raise ValueError(f"{where}: no shots for {name_some('class', missing)}")
+            shots = [_whole_numbers(draw[class_name]) for class_name in phase.novel]
+            for class_name, rows in zip(phase.novel, shots, strict=True):
+                if rows is None or rows.ndim != 1 or len(rows) < max_shots:
+                    raise ValueError(
+                        f"{where}: class {class_name} needs {max_shots} row numbers, "
+                        f"got {draw[class_name]!r}"
+                    )
+            draws.append(np.stack([rows[:max_shots] for rows in shots if rows is not None]))
+            check_shots(draws[-1][None], table, phase, max_shots, where=f"{where}: ")
     return np.stack(draws)
 
 
@@ -221,26 +234,6 @@ def _draws_in(
             )
         return [(str(path), dict(zip(split.label_names, train_list[positions], strict=True)))]
     raise ValueError(f"{path} holds no draws: neither rows by class nor an index matrix")
-
-
-def _check_draw(
-    draw: dict[str, Any], where: str, table: FeatureTable, phase: Phase, max_shots: int
-) -> NDArray[np.int64]:
-    """Return one draw as an array of shape (novel classes, shots), checked against the table."""
-    missing = [class_name for class_name in phase.novel if class_name not in draw]
-    if missing:
-        raise ValueError(f"{where}: no shots for {name_some('class', missing)}")
-    shots = np.empty((len(phase.novel), max_shots), dtype=np.int64)
-    for position, class_name in enumerate(phase.novel):
-        rows = _whole_numbers(draw[class_name])
-        if rows is None or rows.ndim != 1 or len(rows) < max_shots:
-            raise ValueError(
-                f"{where}: class {class_name} needs {max_shots} row numbers, "
-                f"got {draw[class_name]!r}"
-            )
-        shots[position] = rows[:max_shots]
-    check_shots(shots[None], table, phase, max_shots, where=f"{where}: ")
-    return shots
 
 
 def check_shots(

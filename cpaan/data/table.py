@@ -66,16 +66,16 @@ class FeatureTable:
         labels: NDArray[np.int32] = inverse.astype(np.int32)
         is_train = parse_partitions(partitions, first_row=0)
         class_names = tuple(str(name) for name in names)
-        digest = hashlib.blake2b(np.ascontiguousarray(features).data, digest_size=16)
-        return cls(
-            features=features,
-            labels=labels,
-            is_train=is_train,
-            class_names=class_names,
-            backbone=backbone,
-            backbone_classes=None if backbone_classes is None else frozenset(backbone_classes),
-            fingerprint=finish_fingerprint(digest, labels, is_train, class_names),
-        )
+        known = None if backbone_classes is None else frozenset(backbone_classes)
+        table = cls(features, labels, is_train, class_names, backbone, known, fingerprint="")
+        return table.with_changes()
+
+    def with_changes(self, **changes: Any) -> "FeatureTable":
+        """Return a table with some fields replaced, and with the fingerprint of its content."""
+        new = replace(self, **changes)
+        digest = hashlib.blake2b(np.ascontiguousarray(new.features).data, digest_size=16)
+        fingerprint = finish_fingerprint(digest, new.labels, new.is_train, new.class_names)
+        return replace(new, fingerprint=fingerprint)
 
     @property
     def num_dims(self) -> int:
@@ -126,15 +126,11 @@ def align_rows(table: FeatureTable, to: FeatureTable) -> FeatureTable:
             source[places] = rows
     if table.class_names == to.class_names and (np.diff(source) == 1).all():
         return table
-    features: FeatureArray = table.features[source]
-    digest = hashlib.blake2b(features.data, digest_size=16)
-    return replace(
-        table,
-        features=features,
+    return table.with_changes(
+        features=table.features[source],
         labels=to.labels,
         is_train=to.is_train,
         class_names=to.class_names,
-        fingerprint=finish_fingerprint(digest, to.labels, to.is_train, to.class_names),
     )
 
 

@@ -101,23 +101,16 @@ class EvaluationConfig(NeighbourSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._refuse_unless_positive(
-            "num_draws",
-            "num_seeds",
-            "num_synthetic",
-            "cosine_scale",
-            "knn_temperature",
-            "linear_num_steps",
-            "linear_batch_size",
-            "linear_learning_rate",
-        )
+        self._refuse_unless_positive("num_draws", "num_seeds", "num_synthetic", "cosine_scale")
+        self._refuse_unless_positive("knn_temperature", "linear_num_steps", "linear_batch_size")
+        self._refuse_unless_positive("linear_learning_rate")
         self._refuse_negative("linear_weight_decay")
         if self.draw_seed < 0 or self.seed < 0:
             raise ValueError(f"seeds must not be negative, got {self.draw_seed} and {self.seed}")
-        if not self.shots or min(self.shots) < 1:
-            raise ValueError(f"shots must be positive whole numbers, got {list(self.shots)}")
-        if len(set(self.shots)) < len(self.shots):
-            raise ValueError(f"each number of shots is wanted once, got {list(self.shots)}")
+        if min(self.shots, default=0) < 1 or len(set(self.shots)) < len(self.shots):
+            raise ValueError(
+                f"shots must be positive whole numbers, each once, got {list(self.shots)}"
+            )
         unknown = [head for head in self.heads if head not in (*HEADS, OWN)]
         if unknown or not self.heads or len(set(self.heads)) < len(self.heads):
             raise ValueError(

@@ -7,9 +7,9 @@ Shapes: P = problems, B = base classes of the phase, N = novel classes, C = B + 
 S = synthetic examples a class, Q = queries, D = feature dimension.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -20,21 +20,23 @@ from cpaan.protocol.config import OWN, EvaluationConfig
 from cpaan.protocol.tasks import LowShotTask
 
 
-class Head(Protocol):
+class Head(ABC):
     """A classifier of real and synthetic examples."""
 
+    def __init__(self, config: EvaluationConfig) -> None:
+        self._config = config
+
+    @abstractmethod
     def fit(self, task: LowShotTask, synthetic: Tensor | None, rng: torch.Generator) -> None:
         """Learn all problems; ``synthetic`` has shape (P, N, S, D)."""
 
+    @abstractmethod
     def scores(self, queries: Tensor) -> Tensor:
         """Return scores of shape (P, Q, C) for queries of shape (Q, D)."""
 
 
-class NearestCentroid:
+class NearestCentroid(Head):
     """The nearest class centroid in Euclidean distance, as prototypical networks classify."""
-
-    def __init__(self, config: EvaluationConfig) -> None:
-        self._config = config
 
     def fit(self, task: LowShotTask, synthetic: Tensor | None, rng: torch.Generator) -> None:
         """Compute the centroids."""
@@ -48,15 +50,12 @@ class NearestCentroid:
         return -_squared_distances(queries - self._centre, self._centroids) / self._unit
 
 
-class CosineCentroid:
+class CosineCentroid(Head):
     """The class centroid at the smallest angle, seen from the mean of all base prototypes.
 
     Features after a ReLU lie in one corner of the space, where all angles are small; from the
     middle of the classes they are not.
     """
-
-    def __init__(self, config: EvaluationConfig) -> None:
-        self._config = config
 
     def fit(self, task: LowShotTask, synthetic: Tensor | None, rng: torch.Generator) -> None:
         """Compute the directions of the centroids."""
@@ -70,15 +69,12 @@ class CosineCentroid:
         return self._config.cosine_scale * directions @ self._directions.transpose(1, 2)
 
 
-class SoftNearestNeighbours:
+class SoftNearestNeighbours(Head):
     """Soft k-NN: a class's score is the mean of exp(-distance²/temperature) over its examples.
 
     Every example counts, near ones more: k is the number of examples. Cutting at a smaller k
     would favour classes with many examples, whose nearest few are nearer by their number alone.
     """
-
-    def __init__(self, config: EvaluationConfig) -> None:
-        self._config = config
 
     def fit(self, task: LowShotTask, synthetic: Tensor | None, rng: torch.Generator) -> None:
         """Keep the examples."""
@@ -111,7 +107,7 @@ class SoftNearestNeighbours:
         return similarities.logsumexp(dim=-1) - torch.tensor(float(num_examples)).log()
 
 
-class LinearHead:
+class LinearHead(Head):
     """Softmax regression on batches that hold every class equally often.
 
     All problems are trained in one go. They share each step's base examples, so that the base
@@ -120,9 +116,6 @@ class LinearHead:
     A batch takes a class's rows at even distances from a random start: each row as often as any
     other, with far less noise than independent draws, and all of them once where they fit.
     """
-
-    def __init__(self, config: EvaluationConfig) -> None:
-        self._config = config
 
     def fit(self, task: LowShotTask, synthetic: Tensor | None, rng: torch.Generator) -> None:
         """Minimise cross-entropy and weight decay."""
@@ -242,7 +235,7 @@ class _NovelPool:
         return torch.where(is_real.flatten(1).unsqueeze(-1), picked, synthetic)
 
 
-HEAD_CLASSES: dict[str, Callable[[EvaluationConfig], Head]] = {
+HEAD_CLASSES: dict[str, type[Head]] = {
     "centroid": NearestCentroid,
     "cosine": CosineCentroid,
     "knn": SoftNearestNeighbours,

@@ -17,15 +17,22 @@ _PASSES = 5
 def similarity(novel: Tensor, base: Tensor, settings: NeighbourSettings) -> Tensor:
     """Return scores of base classes for novel classes, shape (..., N, C), by NBS-S, NBS-H or none.
 
-    They sum to one over the base classes. Prototypes have the shapes (..., N, D) and (C, D).
+    NBS-S is `soft_similarity` or, without a perplexity, the paper's softmax over negative squared
+    distances; NBS-H is 1/k for each of the k nearest base classes; none is the same for all. Scores
+    sum to one over the base classes. Prototypes have the shapes (..., N, D) and (C, D).
     """
+    check_neighbours(settings, len(base))
+    if settings.neighbours == "soft" and settings.perplexity is not None:
+        return soft_similarity(novel, base, settings.perplexity)
     if settings.neighbours == "none":
-        return uniform_similarity(novel, base)
+        return novel.new_full((*novel.shape[:-1], len(base)), 1 / len(base))
+    distances = torch.cdist(novel.double(), base.double())
     if settings.neighbours == "hard":
-        return hard_similarity(novel, base, settings.num_neighbours)
-    if settings.perplexity is None:
-        return printed_similarity(novel, base)
-    return soft_similarity(novel, base, settings.perplexity)
+        nearest = distances.topk(settings.num_neighbours, dim=-1, largest=False).indices
+        scores = torch.zeros_like(distances).scatter(-1, nearest, 1 / settings.num_neighbours)
+    else:
+        scores = (-distances.square()).softmax(dim=-1)
+    return scores.to(novel.dtype)
 
 
 def draw_by(scores: Tensor, uniforms: Tensor) -> Tensor:
@@ -45,26 +52,12 @@ def check_neighbours(settings: NeighbourSettings, num_base: int) -> None:
             f"num_neighbours is {settings.num_neighbours}, but there are {num_base} base classes "
             "to choose from (--set num_neighbours=...)"
         )
-    if settings.neighbours == "soft" and settings.perplexity is not None:
-        check_perplexity(settings.perplexity, num_base)
-
-
-def uniform_similarity(novel: Tensor, base: Tensor) -> Tensor:
-    """Return the same score for all base classes, as without neighbourhood batch sampling."""
-    return torch.full_like(novel[..., :1], 1 / len(base)).repeat_interleave(len(base), dim=-1)
-
-
-def hard_similarity(novel: Tensor, base: Tensor, num_neighbours: int) -> Tensor:
-    """Return NBS-H scores: 1/k for the k nearest base classes, zero for the others."""
-    distances = torch.cdist(novel.double(), base.double())
-    nearest = distances.topk(num_neighbours, dim=-1, largest=False).indices
-    return torch.zeros_like(distances).scatter(-1, nearest, 1 / num_neighbours).to(novel.dtype)
-
-
-def printed_similarity(novel: Tensor, base: Tensor) -> Tensor:
-    """Return NBS-S scores by the paper's formula: softmax(-distance²), without a temperature."""
-    distances = torch.cdist(novel.double(), base.double())
-    return (-distances.square()).softmax(dim=-1).to(novel.dtype)
+    perplexity = settings.perplexity
+    if settings.neighbours == "soft" and perplexity is not None and not 1 < perplexity < num_base:
+        raise ValueError(
+            f"perplexity must be above 1 and below the number of base classes, {num_base}, "
+            f"got {perplexity} (--set perplexity=...)"
+        )
 
 
 def soft_similarity(novel: Tensor, base: Tensor, perplexity: float) -> Tensor:
@@ -80,7 +73,6 @@ def soft_similarity(novel: Tensor, base: Tensor, perplexity: float) -> Tensor:
     The perplexity is the mean over novel classes of exp(entropy of a class's scores). Base classes
     that are all equally far from every novel one score the same.
     """
-    check_perplexity(perplexity, len(base))
     distances = torch.cdist(novel.double(), base.double()).square()
     # Only differences to the nearest matter to a softmax; their mean sets the search's scale.
     distances = distances - distances.amin(dim=-1, keepdim=True)
@@ -96,15 +88,6 @@ def soft_similarity(novel: Tensor, base: Tensor, perplexity: float) -> Tensor:
         # Perplexity grows with temperature: go on from the last one that is too sharp.
         low = low + width * (is_too_sharp.sum(dim=0) - 1).clamp(min=0)
     return (-distances / low.exp()).softmax(dim=-1).to(novel.dtype)
-
-
-def check_perplexity(perplexity: float, num_base: int) -> None:
-    """Refuse a perplexity that scores of so many base classes cannot have."""
-    if not 1 < perplexity < num_base:
-        raise ValueError(
-            f"perplexity must be above 1 and below the number of base classes, {num_base}, "
-            f"got {perplexity} (--set perplexity=...)"
-        )
 
 
 def _mean_perplexity(distances: Tensor, log_temperature: Tensor) -> Tensor:

@@ -50,10 +50,8 @@ def best_heads(scores: pd.DataFrame) -> pd.DataFrame:
     means = relevant.groupby(["method", "head", "column"], sort=False)["top5"].mean()
     found = means.groupby(["method", "head"], sort=False).mean().rename("score").reset_index()
     found["score"] = found["score"].round(9)  # or the last bit would decide between equal ones
-    order = {name: number for number, name in enumerate(found["method"].unique())}
-    found = found.sort_values("score", ascending=False, kind="stable")
     return found.sort_values(
-        "method", key=lambda names: names.map(order), kind="stable", ignore_index=True
+        ["method", "score"], ascending=[True, False], key=in_order, ignore_index=True
     )
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cpaan.core.provenance import record_test_read
-from cpaan.data.splits import TEST_PHASE, Phase, ShotRows, Split
+from cpaan.data.splits import TEST_PHASE, ShotRows, Split
 from cpaan.data.table import TEST, TRAIN, FeatureTable, name_some
 
 
@@ -241,21 +241,13 @@ def check_phase(
     missing = [name for name in wanted if name not in table.class_names]
     if missing:
         raise ValueError(f"the features lack {name_some('class', missing)} of the split")
-    _check_rows(table, split.base_classes(phase_name), TRAIN)
-    _check_rows(table, phase.base + phase.novel, TEST)
-    if table.backbone_classes is not None and not allow_trained_novel:
-        _check_backbone(table.backbone_classes, phase, phase_name)
-
-
-def _check_rows(table: FeatureTable, classes: Sequence[str], partition: str) -> None:
-    empty = [name for name in classes if len(table.rows_of(name, partition)) == 0]
-    if empty:
-        raise ValueError(f"no {partition} rows for {name_some('class', empty)}")
-
-
-def _check_backbone(backbone_classes: frozenset[str], phase: Phase, phase_name: str) -> None:
-    known = [name for name in phase.novel if name in backbone_classes]
-    if known:
+    needed = {TRAIN: split.base_classes(phase_name), TEST: phase.base + phase.novel}
+    for partition, classes in needed.items():
+        empty = [name for name in classes if len(table.rows_of(name, partition)) == 0]
+        if empty:
+            raise ValueError(f"no {partition} rows for {name_some('class', empty)}")
+    known = [name for name in phase.novel if name in (table.backbone_classes or ())]
+    if known and not allow_trained_novel:
         raise ValueError(
             f"the backbone was trained on {len(known)} of {len(phase.novel)} novel classes of the "
             f"{phase_name} phase ({name_some('class', known)}): they are not novel to it "

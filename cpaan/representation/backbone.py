@@ -84,28 +84,22 @@ def _convolution(
     return layer
 
 
-class LinearClassifier(nn.Module):
-    """Scores of classes as products, without a bias, as in the benchmark."""
+class BackboneClassifier(nn.Module):
+    """Scores of classes as products without a bias, as in the benchmark, or as cosines.
 
-    def __init__(self, num_classes: int, rng: torch.Generator) -> None:
+    Cosines are multiplied by a learned scale (Gidaris & Komodakis, 2018).
+    """
+
+    def __init__(self, num_classes: int, rng: torch.Generator, *, has_cosine: bool) -> None:
         super().__init__()
         weight = torch.randn(num_classes, FEATURE_DIM, generator=rng)
         self.weight = nn.Parameter(weight / FEATURE_DIM**0.5)
+        self.scale = nn.Parameter(torch.tensor(_FIRST_SCALE)) if has_cosine else None
 
     def forward(self, features: Tensor) -> Tensor:
         """Return scores, shape (B, C)."""
-        return linear(features, self.weight)
-
-
-class CosineClassifier(LinearClassifier):
-    """Scores of classes as cosines, times a learned scale (Gidaris & Komodakis, 2018)."""
-
-    def __init__(self, num_classes: int, rng: torch.Generator) -> None:
-        super().__init__(num_classes, rng)
-        self.scale = nn.Parameter(torch.tensor(_FIRST_SCALE))
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Return scores, shape (B, C)."""
+        if self.scale is None:
+            return linear(features, self.weight)
         return self.scale * linear(normalize(features), normalize(self.weight))
 
 
@@ -116,8 +110,7 @@ class Backbone(nn.Module):
         super().__init__()
         has_cosine = config.loss == "cosine"
         self.network = ResNet10(is_small=config.is_small, last_relu=not has_cosine, rng=rng)
-        classifier = CosineClassifier if has_cosine else LinearClassifier
-        self.classifier = classifier(num_classes, rng)
+        self.classifier = BackboneClassifier(num_classes, rng, has_cosine=has_cosine)
         self.view_size = config.last_view_size
 
     def forward(self, views: Tensor) -> tuple[Tensor, Tensor]:

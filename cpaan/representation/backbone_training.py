@@ -5,8 +5,6 @@ Shapes: I = stored images, S = their size, B = images of a step, C = classes.
 
 import hashlib
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +50,8 @@ class BackboneRun:
         """Draw the weights; each of the workers takes its share of the images of every step.
 
         Args:
-            images: Shape (I, S, S, 3), often a memory map; a GPU holds all of them if it can.
+            images: Shape (I, S, S, 3), often a memory map; a GPU holds all of them if they take
+                less than half of its free memory.
             labels: Classes from zero on, shape (I,); -1 leaves an image out.
             num_classes: C.
             config: All settings.
@@ -73,11 +72,12 @@ class BackboneRun:
         self.data = hashlib.sha256(labels.tobytes()).hexdigest()[:16]
         self._device = device
         self._workers = workers
-        self._images = images
+        self._images = torch.from_numpy(images)
+        if device.type == "cuda" and images.nbytes < torch.cuda.mem_get_info(device)[0] / 2:
+            self._images = self._images.to(device)
         self._labels = torch.from_numpy(labels)
         self._used = torch.from_numpy(used)
         self._num_classes = num_classes
-        self._images_on_device = _on_device(images, device)
         self.model = Backbone(config, num_classes, new_rng(seed, 0)).to(device)
         # torch's own annotation of `to` does not know this argument.
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -111,10 +111,14 @@ class BackboneRun:
         """
         total = torch.zeros((), device=self._device)
         self.model.train()
-        with _fastest_kernels():
+        # cuDNN times its kernels: training has few sizes of convolutions, and many of each.
+        before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
+        try:
             for _ in range(num_episodes):
                 total += self._train_one_step()
                 self.episode += 1
+        finally:
+            torch.backends.cudnn.benchmark = before
         # Every worker gathers the statistics of batch normalisation on images of its own.
         statistics = [each for each in self.model.buffers() if each.is_floating_point()]
         self._workers.average([total, *statistics])
@@ -160,12 +164,10 @@ class BackboneRun:
         start = position * self.config.batch_size
         batch = self._order[1][start : start + self.config.batch_size]
         rows = batch[self._workers.rank :: self._workers.count]
-        labels = self._labels[rows].to(self._device)
+        # A GPU still works on the last step while images are read from a disk.
+        images = self._images[rows.to(self._images.device)].to(self._device)
         share = len(rows) * self._workers.count / len(batch)
-        if self._images_on_device is not None:
-            return self._images_on_device[rows.to(self._device)], labels, share
-        # A GPU still works on the last step while these are read.
-        return torch.from_numpy(self._images[rows.numpy()]).to(self._device), labels, share
+        return images, self._labels[rows].to(self._device), share
 
     def view_size(self, step: int) -> int:
         """Return the height and width of views at a step."""
@@ -266,31 +268,3 @@ def train_backbone(
         device=device,
     ):
         pass
-
-
-def load_backbone(state: dict[str, Any], device: torch.device) -> Backbone:
-    """Return the backbone of a run's state, for making features."""
-    weights = state["model"]
-    config = BackboneConfig(**state["config"])
-    model = Backbone(config, len(weights["classifier.weight"]), torch.Generator())
-    model.load_state_dict(weights)
-    return model.to(device)
-
-
-@contextmanager
-def _fastest_kernels() -> Iterator[None]:
-    """Let cuDNN time its kernels: training has few sizes of convolutions, and many of each."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
-
-
-def _on_device(images: NDArray[np.uint8], device: torch.device) -> Tensor | None:
-    """Return all images on a GPU, or None where they would take more than half its memory."""
-    if device.type == "cpu":
-        return None
-    free, _ = torch.cuda.mem_get_info(device)
-    return torch.from_numpy(images).to(device) if images.nbytes < free / 2 else None

@@ -68,9 +68,7 @@ class BackboneConfig(Settings):
         self._refuse_negative("weight_decay")
         self._refuse_unless_below_one("momentum", "label_smoothing", "warmup")
         shares = ("first_view", "grown_after", "smallest_crop", "colour_jitter", "cut_and_paste")
-        for name in shares:
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be from 0 to 1, got {getattr(self, name)}")
+        self._refuse(shares, lambda value: 0 <= value <= 1, "from 0 to 1")
         if self.auxiliary_weight is not None:
             self._refuse_negative("auxiliary_weight")
         if self.view_size is not None:
@@ -114,12 +112,10 @@ class BackboneConfig(Settings):
             learning_rate=0.1,
             schedule="steps",
             warmup=0.0,
-            momentum=0.9,
             nesterov=False,
             weight_decay=1e-4,
             label_smoothing=0.0,
             smallest_crop=0.08,
-            colour_jitter=0.4,
             cut_and_paste=0.0,
         )
 

@@ -1,22 +1,26 @@
-"""Decode images in parallel and in a fixed order.
+"""Decode images in parallel and in a fixed order, and fill arrays on disk with what they give.
 
 Every image is scaled until its shorter side has the wanted size, and cropped to its central square.
 Images that cannot be decoded are skipped and recorded, up to a share that the caller allows.
+
+Shapes: R = rows of a store.
 """
 
 import io
+import math
 import os
-import sys
+import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
@@ -29,8 +33,13 @@ _IMAGES_PER_TASK = 8  # fewer would spend a good part of the time on handing ove
 _TASKS_PER_THREAD = 2
 _NUM_TRIED = 21
 _SECONDS_BETWEEN_MESSAGES = 10.0
+_SECONDS_BETWEEN_SAVES = 30.0
+_DONE = "done"
+_MAX_PIXELS = 89_478_485  # from which on Pillow warns
 
 Pixels = NDArray[np.uint8]
+_Result = tuple[int, Pixels | str]
+"""A row with its pixels, or with the reason why it has none."""
 
 
 class BadImages:
@@ -54,6 +63,87 @@ class BadImages:
             )
 
 
+class RowStore:
+    """Arrays on disk with a row for each image, filled by jobs that may be killed."""
+
+    def __init__(
+        self,
+        folder: Path,
+        rows: NDArray[np.int64],
+        arrays: Mapping[str, tuple[tuple[int, ...], DTypeLike]],
+    ) -> None:
+        """Open or create the arrays.
+
+        Args:
+            folder: The store's own.
+            rows: Images of the rows, ascending, shape (R,).
+            arrays: Shape and type of one row of each array, by name.
+
+        Raises:
+            ValueError: If the disk has no room for the arrays.
+        """
+        self._rows = rows
+        kinds = {**arrays, _DONE: ((), np.bool_)}
+        if not (folder / f"{_DONE}.npy").exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            sizes = [math.prod(shape) * np.dtype(kind).itemsize for shape, kind in kinds.values()]
+            needed, free = len(rows) * sum(sizes), shutil.disk_usage(folder).free
+            if needed > free:
+                raise ValueError(
+                    f"{folder} needs {needed / 1e6:.0f} MB, but its disk has {free / 1e6:.0f} MB"
+                )
+            for name, (shape, kind) in kinds.items():
+                path = folder / f"{name}.npy"
+                np.lib.format.open_memmap(path, "w+", np.dtype(kind), (len(rows), *shape))
+                # A process that writes into a hole of this sparse file on a disk that is full by
+                # then is killed without a message.
+                with path.open("r+b") as file:
+                    os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+        self.arrays: dict[str, NDArray[Any]] = {
+            name: np.lib.format.open_memmap(folder / f"{name}.npy", "r+") for name in kinds
+        }
+        self.is_made: NDArray[np.bool_] = np.array(self.arrays[_DONE])
+
+    def fill(
+        self,
+        images: ImageList,
+        size: int,
+        make: Callable[[NDArray[np.int64], Pixels], Mapping[str, NDArray[Any]]],
+        bad: BadImages,
+        progress: Callable[[str], None],
+    ) -> None:
+        """Fill all rows that are not filled yet, except those of bad images.
+
+        Bad images are decoded again when a job resumes, and recorded again.
+
+        Args:
+            images: Images of the rows.
+            size: Size to which they are decoded.
+            make: Computes the rows of each array, from rows of the store, shape (b,), and their
+                pixels, shape (b, size, size, 3).
+            bad: Record of images that cannot be decoded.
+            progress: Called with a line every ten seconds.
+        """
+        saved = time.monotonic()
+        for rows, pixels in decode_images(images, self._rows[~self.is_made], size, bad, progress):
+            own = np.searchsorted(self._rows, rows)
+            for name, values in make(own, pixels).items():
+                self.arrays[name][own] = values
+            self.is_made[own] = True
+            if time.monotonic() - saved > _SECONDS_BETWEEN_SAVES:
+                self._save()
+                saved = time.monotonic()
+        self._save()
+
+    def _save(self) -> None:
+        """Record which rows are filled, after their values have reached the disk."""
+        for name, array in self.arrays.items():
+            if name == _DONE:  # the last one
+                array[:] = self.is_made
+            assert isinstance(array, np.memmap)
+            array.flush()
+
+
 class _BadImageError(Exception):
     """One image cannot be decoded."""
 
@@ -64,7 +154,7 @@ def find_size(images: ImageList) -> int:
     sizes = []
     for _, content in images.source.read(rows):
         with suppress(_BadImageError):
-            sizes.append(min(_decode(content, Image.MAX_IMAGE_PIXELS or sys.maxsize).size))
+            sizes.append(min(_decode(content, _MAX_PIXELS).size))
     if not sizes:
         raise ValueError(f"none of {len(rows)} images that were tried can be decoded")
     return sorted(sizes)[len(sizes) // 2]
@@ -114,13 +204,11 @@ def decode_images(
     progress(f"decoded {num_decoded} of {len(rows)} images in {taken:.0f} s")
 
 
-def _results(
-    images: ImageList, rows: NDArray[np.int64], size: int
-) -> Iterator[tuple[int, Pixels | str]]:
-    """Yield each row with its pixels or with the reason why it has none, in reading order."""
+def _results(images: ImageList, rows: NDArray[np.int64], size: int) -> Iterator[_Result]:
+    """Yield the results of rows in reading order."""
     contents, num_threads = images.source.read(rows), os.cpu_count() or 1
     pool = ThreadPoolExecutor(num_threads, thread_name_prefix="decode")
-    tasks: deque[Future[list[tuple[int, Pixels | str]]]] = deque()
+    tasks: deque[Future[list[_Result]]] = deque()
     try:
         while some := list(islice(contents, _IMAGES_PER_TASK)):
             tasks.append(pool.submit(_decode_some, some, size))
@@ -133,8 +221,8 @@ def _results(
         pool.shutdown(cancel_futures=True)
 
 
-def _decode_some(contents: list[tuple[int, Content]], size: int) -> list[tuple[int, Pixels | str]]:
-    results: list[tuple[int, Pixels | str]] = []
+def _decode_some(contents: list[tuple[int, Content]], size: int) -> list[_Result]:
+    results: list[_Result] = []
     for row, content in contents:
         try:
             results.append((row, _square(_decode(content, size), size)))
@@ -178,10 +266,8 @@ def _decode(content: Content, size: int) -> Image.Image:
     try:
         image: Image.Image = kind(io.BytesIO(content))
         width, height = image.size
-        if Image.MAX_IMAGE_PIXELS is not None and width * height > Image.MAX_IMAGE_PIXELS:
-            raise _BadImageError(
-                f"{width} x {height} pixels, more than the {Image.MAX_IMAGE_PIXELS} allowed"
-            )
+        if width * height > _MAX_PIXELS:
+            raise _BadImageError(f"{width} x {height} pixels, more than {_MAX_PIXELS}")
         # JPEG can be decoded at 1/2, 1/4 or 1/8 of its size. At twice the wanted size or more,
         # the last step of scaling is still ours and not the rough one of the decoder.
         image.draft(None, (2 * size, 2 * size))

@@ -7,8 +7,6 @@ The network is trained on train rows of base classes alone.
 Shapes: D = feature dimension, N = ways, K = shots, Q = queries of a class.
 """
 
-import dataclasses
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +21,7 @@ from cpaan.core.provenance import describe_run
 from cpaan.core.randomness import new_rng
 from cpaan.data.cache import open_features
 from cpaan.data.splits import VALIDATION_PHASE, Split
-from cpaan.data.table import FeatureTable, as_feature_block, finish_fingerprint
+from cpaan.data.table import FeatureTable, as_feature_block
 from cpaan.protocol.tasks import BaseSet
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.representation.feature_folder import FEATURES, centroid_accuracy, read_made, write_made
@@ -119,18 +117,13 @@ class EmbeddingRun(LearningRun):
 
 @torch.no_grad()
 def embed_table(run: EmbeddingRun, table: FeatureTable) -> FeatureTable:
-    """Return a table of the same rows, embedded.
+    """Return a table of the same rows, embedded; the embedding must be of this many dimensions.
 
     Features have the precision of the table, or float32 where float16 cannot hold a value. If the
     classes of the backbone are known, the base classes of the embedding are added to them.
     """
-    num_dims = run.base.features.shape[1]
-    if table.num_dims != num_dims:
-        raise ValueError(
-            f"the features have {table.num_dims} dimensions, but the embedding was trained on "
-            f"{num_dims}"
-        )
-    features = np.empty(table.features.shape, dtype=table.features.dtype)
+    # Not np.empty: rows that are not embedded yet may be cast, which warns of some bit patterns.
+    features = np.zeros(table.features.shape, dtype=table.features.dtype)
     largest = np.finfo(features.dtype).max
     for start in range(0, len(features), _ROWS_PER_BLOCK):
         rows = np.arange(start, min(start + _ROWS_PER_BLOCK, len(features)))
@@ -140,18 +133,11 @@ def embed_table(run: EmbeddingRun, table: FeatureTable) -> FeatureTable:
             features, largest = features.astype(np.float32), np.finfo(np.float32).max
         features[rows] = block
     known = table.backbone_classes
-    return dataclasses.replace(
-        table,
+    return table.with_changes(
         features=features,
         backbone=f"{table.backbone or 'unknown backbone'}, embedded by a prototypical network, "
         f"{run.episode} episodes, seed {run.seed}",
         backbone_classes=None if known is None else known | set(run.base.names),
-        fingerprint=finish_fingerprint(
-            hashlib.blake2b(features.data, digest_size=16),
-            table.labels,
-            table.is_train,
-            table.class_names,
-        ),
     )
 
 
@@ -199,4 +185,5 @@ def embed(
         "fingerprint": embedded.fingerprint,
         "made_from": origin,
     }
-    return embedded, write_made(out, embedded, about)
+    write_made(out, embedded, about)
+    return embedded, about

@@ -1,12 +1,12 @@
 """Folders of features: the table, and ``about.json`` with the job that made it."""
 
 import json
+import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from cpaan.core.files import write_whole
 from cpaan.data.parquet import write_features
@@ -46,23 +46,19 @@ def read_made(folder: Path, job: Mapping[str, Any], *own: Path) -> dict[str, Any
 def check_same_job(before: Mapping[str, Any], job: Mapping[str, Any], folder: Path) -> None:
     """Raise a ValueError if a folder holds the work of another job."""
     for name, value in job.items():
-        was = before.get(name)
-        if was != value:
-            is_short = not isinstance(value, dict | list) and name not in ("images", "features")
-            what = f"{name} = {was} and not {value}" if is_short else f"other {name}"
+        if before.get(name) != value:
+            was, wanted = map(reprlib.repr, (before.get(name), value))
             raise ValueError(
-                f"{folder} holds the work of a run with {what}: choose another folder, or remove it"
+                f"{folder} holds the work of a run with {name} = {was} and not {wanted}: choose "
+                "another folder, or remove it"
             )
 
 
-def write_made(
-    folder: Path, table: FeatureTable, about: dict[str, Any], *, log: Sequence[Any] = ()
-) -> dict[str, Any]:
-    """Write features and then ``about.json``; only the latter has the log. Return its content."""
-    write_features(folder / FEATURES, table, about)
-    about = {**about, "log": list(log)} if log else about
+def write_made(folder: Path, table: FeatureTable, about: Mapping[str, Any]) -> None:
+    """Write features and then ``about.json``; only the latter has the log."""
+    without_log = {name: value for name, value in about.items() if name != "log"}
+    write_features(folder / FEATURES, table, without_log)
     write_whole(folder / ABOUT, json.dumps(about, indent=1))
-    return about
 
 
 def centroid_accuracy(table: FeatureTable, base_classes: Sequence[str]) -> dict[str, float]:
@@ -76,13 +72,10 @@ def centroid_accuracy(table: FeatureTable, base_classes: Sequence[str]) -> dict[
         for partition in (TRAIN, TEST)
     }
     centroids = torch.stack([each.mean(dim=0) for each in rows[TRAIN]])
-    train, test = (_accuracy(rows[partition], centroids) for partition in (TRAIN, TEST))
+    accuracies = []
+    for of_class in rows.values():
+        nearest = [torch.cdist(each, centroids).argmin(dim=1) for each in of_class]
+        num_right = sum(int((each == label).sum()) for label, each in enumerate(nearest))
+        accuracies.append(100 * num_right / sum(map(len, of_class)))
+    train, test = accuracies
     return {"base_train": train, "base_test": test, "gap": train - test}
-
-
-def _accuracy(rows_of_class: list[Tensor], centroids: Tensor) -> float:
-    num_correct = sum(
-        int((torch.cdist(rows, centroids).argmin(dim=1) == label).sum())
-        for label, rows in enumerate(rows_of_class)
-    )
-    return 100 * num_correct / sum(map(len, rows_of_class))

@@ -14,20 +14,18 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from cpaan.data.files import naming
+from cpaan.data.parquet import check_columns, refuse_empty
 from cpaan.data.table import TEST, TRAIN, name_some, parse_partitions
 
 _CLASS, _PARTITION, _IMAGE = "wnid", "partition", "jpeg"
-_LABELS_PER_BATCH = 65_536
 _IMAGES_PER_BATCH = 64  # about 7 MiB of full-size ImageNet
 _ENDINGS = (".jpeg", ".jpg", ".png")
 _LIST_NAMES = ("LOC_val_solution.csv", "val_annotations.txt")
@@ -36,29 +34,60 @@ _LISTING_THREADS = 16  # a network file system answers slowly, but many requests
 Content = bytes | Path
 """An image before it is decoded: its bytes, or the file that holds them."""
 _Rows = NDArray[np.int64]
+_Files = list[tuple[bytes, int]]
+"""Paths below a root, as bytes because a file name need not be text, and sizes."""
 
 
-class ImageSource(Protocol):
-    """Storage of the R images of a list."""
+@dataclass(frozen=True, eq=False)
+class _ParquetSource:
+    """Images in Parquet files: ``name`` is for messages, ``read`` goes in the order of the disk."""
+
+    files: tuple[Path, ...]
+    first_rows: _Rows  # (files + 1,) position of each file's first row in all of them, and the end
+    positions: _Rows  # (R,) rows in all files, one after the other
 
     def name(self, row: int) -> str:
-        """Return the name of an image in messages."""
+        """Return "images_0.parquet row 17"."""
+        position = self.positions[row]
+        number = int(np.searchsorted(self.first_rows, position, side="right")) - 1
+        return f"{self.files[number].name} row {position - self.first_rows[number]}"
 
     def read(self, rows: _Rows) -> Iterator[tuple[int, Content]]:
-        """Yield some rows with their contents, in the order in which they lie on disk."""
+        rows = rows[np.argsort(self.positions[rows])]
+        positions = self.positions[rows]
+        starts = np.searchsorted(positions, self.first_rows)
+        for number, path in enumerate(self.files):
+            here = slice(starts[number], starts[number + 1])
+            if here.start < here.stop:
+                first_row, end = self.first_rows[number : number + 2]
+                contents = _read_rows(path, positions[here] - first_row, int(end - first_row))
+                yield from zip(rows[here].tolist(), contents, strict=True)
+
+
+@dataclass(frozen=True, eq=False)
+class _FolderSource:
+    """Images in folders, with the same functions."""
+
+    root: Path
+    paths: NDArray[np.bytes_]  # (R,) below the root; as a Python list they take more memory
+
+    def name(self, row: int) -> str:
+        """Return "train/n01/x.JPEG"."""
+        return os.fsdecode(self.paths[row])
+
+    def read(self, rows: _Rows) -> Iterator[tuple[int, Content]]:
+        for row in np.sort(rows).tolist():
+            yield row, self.root / self.name(row)
 
 
 @dataclass(frozen=True, eq=False)
 class ImageList:
-    """Labelled images: train images first, each partition by class name, then in file order.
-
-    It can be pickled, and holds absolute paths but no images.
-    """
+    """Labelled images: train images first, each partition by class name, then in file order."""
 
     class_names: tuple[str, ...]  # sorted
     labels: NDArray[np.int32]  # (R,) positions in class_names
     is_train: NDArray[np.bool_]  # (R,) train partition, otherwise test
-    source: ImageSource
+    source: _ParquetSource | _FolderSource
     digest: str
     """Digest of class names, partitions, image names and file sizes, by which a resumed job
     recognises its data. It does not depend on the folder of the files or on their dates."""
@@ -93,31 +122,32 @@ def open_images(
     """
     class_names = tuple(sorted(set(classes)))
     given = [paths] if isinstance(paths, str | Path) else list(paths)
-    resolved = [Path(path).resolve() for path in given]
-    for path in resolved:
+    files = [Path(path).resolve() for path in given]
+    for path in files:
         if not path.exists():
             raise FileNotFoundError(f"no such file or folder: {path}")
-    num_folders = sum(path.is_dir() for path in resolved)
-    if num_folders > 1 or (num_folders and len(given) > 1) or len(given) > len(set(resolved)):
+    root, has_folder = files[0], any(path.is_dir() for path in files)
+    if len(set(files)) < len(files) or (has_folder and len(files) > 1):
         raise ValueError(
-            f"images are one folder, or one or more different Parquet files, got {num_folders} "
-            f"folders and {len(given) - num_folders} files: {', '.join(map(str, given))}"
+            "images are one folder, or one or more different Parquet files, got "
+            f"{', '.join(map(str, given))}"
         )
-    root = resolved[0]
-    files = _parquet_files_in(root) if num_folders else resolved
-    if files and val_labels is not None:
-        raise ValueError(f"{val_labels} is for a flat val folder, but the images are in Parquet")
+    if has_folder:
+        files = _parquet_files_in(root)
     if not files and not all((root / name).is_dir() for name in ("train", "val")):
         raise ValueError(
             f"{root} holds neither Parquet files with the columns {_CLASS}, {_PARTITION} and "
             f"{_IMAGE}, nor the folders train and val"
         )
+    flat = [] if files else _images_in(root, "val")
+    if val_labels is not None and not flat:
+        raise ValueError(f"{val_labels} is for a flat val folder, but {root} has none")
     digest = hashlib.blake2b(digest_size=16)
-    source: ImageSource
+    source: _ParquetSource | _FolderSource
     if files:
         labels, is_train, source = _list_parquet(files, class_names, digest)
     else:
-        labels, is_train, source = _list_folders(root, class_names, val_labels, digest)
+        labels, is_train, source = _list_folders(root, class_names, flat, val_labels, digest)
     for partition, is_in in ((TRAIN, is_train), (TEST, ~is_train)):
         counts = np.bincount(labels[is_in], minlength=len(class_names))
         missing = [class_names[label] for label in np.flatnonzero(counts == 0)]
@@ -129,185 +159,105 @@ def open_images(
     return ImageList(class_names, labels, is_train, source, digest.hexdigest())
 
 
-@dataclass(frozen=True, eq=False)
-class _ParquetSource:
-    files: tuple[Path, ...]
-    first_rows: _Rows  # (files + 1,) position of each file's first row in all of them, and the end
-    positions: _Rows  # (R,) rows in all files, one after the other
-
-    def name(self, row: int) -> str:
-        """Return "images_0.parquet row 17"."""
-        position = self.positions[row]
-        number = int(np.searchsorted(self.first_rows, position, side="right")) - 1
-        return f"{self.files[number].name} row {position - self.first_rows[number]}"
-
-    def read(self, rows: _Rows) -> Iterator[tuple[int, Content]]:
-        rows = rows[np.argsort(self.positions[rows], kind="stable")]
-        positions = self.positions[rows]
-        starts = np.searchsorted(positions, self.first_rows)
-        for number, path in enumerate(self.files):
-            here = slice(starts[number], starts[number + 1])
-            if here.start < here.stop:
-                first_row, end = self.first_rows[number : number + 2]
-                contents = _read_rows(path, positions[here] - first_row, int(end - first_row))
-                yield from zip(rows[here].tolist(), contents, strict=True)
-
-
 def _parquet_files_in(folder: Path) -> list[Path]:
     """Return the Parquet files that hold images, sorted by name; features may lie beside them."""
     found = []
     for path in sorted(folder.glob("*.parquet")):
-        with _naming(path):
+        with naming(path):
             if {_CLASS, _IMAGE} <= set(pq.read_schema(path).names):
                 found.append(path)
     return found
 
 
-def _check_columns(schema: pa.Schema) -> None:
-    for name in (_CLASS, _PARTITION, _IMAGE):
-        if schema.names.count(name) != 1:
-            raise ValueError(f"column {name} missing or double in {schema.names}")
-        kind = schema.field(name).type
-        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        wanted = "bytes" if name == _IMAGE else "strings"
-        if str(kind).removeprefix("large_") != {"bytes": "binary", "strings": "string"}[wanted]:
-            raise ValueError(f"column {name} must hold {wanted}, but holds {kind}")
-
-
 def _list_parquet(
     files: Sequence[Path], class_names: Sequence[str], digest: "hashlib.blake2b"
-) -> tuple[NDArray[np.int32], NDArray[np.bool_], ImageSource]:
+) -> tuple[NDArray[np.int32], NDArray[np.bool_], _ParquetSource]:
     label_of = {name: label for label, name in enumerate(class_names)}
-    first_rows = [0]
-    labels, is_train, positions = [], [], []
+    labels, is_train = [], []
     for path in files:
-        row = 0
-        with _naming(path), pq.ParquetFile(path) as file:
-            _check_columns(file.schema_arrow)
-            for batch in file.iter_batches(
-                batch_size=_LABELS_PER_BATCH, columns=[_CLASS, _PARTITION]
-            ):
-                for name in (_CLASS, _PARTITION):
-                    if batch.column(name).null_count:
-                        empty = row + int(np.argmax(batch.column(name).is_null()))
-                        raise ValueError(f"{name} of row {empty} is empty")
-                names = batch.column(_CLASS).cast(pa.string()).to_pylist()
-                label = np.array([label_of.get(name, -1) for name in names], dtype=np.int32)
-                partitions = batch.column(_PARTITION).cast(pa.string()).to_pylist()
-                is_wanted = label >= 0
-                labels.append(label[is_wanted])
-                is_train.append(parse_partitions(partitions, first_row=row)[is_wanted])
-                positions.append(first_rows[-1] + row + np.flatnonzero(is_wanted))
-                row += len(batch)
-        first_rows.append(first_rows[-1] + row)
-        digest.update(f"{path.name}\0{path.stat().st_size}\0{row}\0".encode())
-    if first_rows[-1] == 0:
-        raise ValueError(f"{name_some('file', [path.name for path in files])} without any image")
+        with naming(path), pq.ParquetFile(path) as file:
+            types = {_CLASS: "string", _PARTITION: "string", _IMAGE: "binary"}
+            check_columns(file.schema_arrow, types)
+            columns = file.read(columns=[_CLASS, _PARTITION])
+            refuse_empty(columns)
+            names = columns.column(_CLASS).to_pylist()
+            labels.append(np.array([label_of.get(name, -1) for name in names], dtype=np.int32))
+            is_train.append(parse_partitions(columns.column(_PARTITION).to_pylist(), first_row=0))
+        digest.update(f"{path.name}\0{path.stat().st_size}\0{len(names)}\0".encode())
     all_labels, all_train = np.concatenate(labels), np.concatenate(is_train)
-    order = np.lexsort((all_labels, ~all_train))  # stable: file order within a class
-    source = _ParquetSource(
-        tuple(files), np.array(first_rows, dtype=np.int64), np.concatenate(positions)[order]
-    )
-    digest.update(source.positions.tobytes())
-    return all_labels[order], all_train[order], source
+    wanted = np.flatnonzero(all_labels >= 0)
+    # The sort is stable: file order within a class.
+    positions = wanted[np.lexsort((all_labels[wanted], ~all_train[wanted]))]
+    digest.update(positions.tobytes())
+    first_rows = np.cumsum([0, *map(len, labels)], dtype=np.int64)
+    source = _ParquetSource(tuple(files), first_rows, positions)
+    return all_labels[positions], all_train[positions], source
 
 
 def _read_rows(path: Path, wanted: _Rows, num_rows: int) -> Iterator[bytes]:
     """Yield the images of some rows of a file, ascending; an empty value is no bytes."""
+    is_wanted = np.zeros(num_rows, dtype=np.bool_)
+    is_wanted[wanted] = True
     # A buffer makes Arrow read pages as they are wanted rather than a row group at once.
-    with _naming(path), pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
+    with naming(path), pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
         if file.metadata.num_rows != num_rows:
             raise ValueError(f"{file.metadata.num_rows} rows, but it had {num_rows} when listed")
-        first = 0
-        for group in range(file.num_row_groups):
-            end = first + file.metadata.row_group(group).num_rows
-            low, high = np.searchsorted(wanted, (first, end))
-            batches: Iterable[Any] = file.iter_batches(
-                batch_size=_IMAGES_PER_BATCH, row_groups=[group], columns=[_IMAGE]
-            )
-            for batch in batches if low < high else ():
-                low, high = np.searchsorted(wanted, (first, first + len(batch)))
-                for row in wanted[low:high]:
-                    yield batch.column(0)[int(row) - first].as_py() or b""
-                first += len(batch)
-            first = end
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Prefix errors of a file's content with its name; errors of the disk pass unchanged."""
-    try:
-        yield
-    except (ValueError, OSError, pa.ArrowException) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise ValueError(f"{path}: {error}") from error
-
-
-@dataclass(frozen=True, eq=False)
-class _FolderSource:
-    root: Path
-    # Paths below the root; 1.3 million take 50 MB here, and several times that as a Python list.
-    paths: pa.Array  # (R,) of bytes, because a file name need not be text
-
-    def name(self, row: int) -> str:
-        """Return "train/n01/x.JPEG"."""
-        return os.fsdecode(self.paths[int(row)].as_py())
-
-    def read(self, rows: _Rows) -> Iterator[tuple[int, Content]]:
-        for row in np.sort(rows).tolist():
-            yield row, self.root / self.name(row)
+        sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+        parts = np.split(is_wanted, np.cumsum(sizes)[:-1])
+        groups = [group for group, part in enumerate(parts) if part.any()]
+        is_wanted, first = np.concatenate([parts[group] for group in groups]), 0
+        for batch in file.iter_batches(_IMAGES_PER_BATCH, row_groups=groups, columns=[_IMAGE]):
+            for row in np.flatnonzero(is_wanted[first : first + len(batch)]).tolist():
+                yield batch.column(0)[row].as_py() or b""
+            first += len(batch)
 
 
 def _list_folders(
     root: Path,
     class_names: Sequence[str],
+    flat: _Files,
     val_labels: str | Path | None,
     digest: "hashlib.blake2b",
-) -> tuple[NDArray[np.int32], NDArray[np.bool_], ImageSource]:
-    flat_paths, flat_sizes = _images_in(root, "val")
-    if val_labels is not None and not len(flat_paths):
-        raise ValueError(f"{val_labels} is for a flat val folder, but {root / 'val'} is not flat")
-    partitions = ["train"] if len(flat_paths) else ["train", "val"]
+) -> tuple[NDArray[np.int32], NDArray[np.bool_], _FolderSource]:
+    """List train images by class folder, and those of ``val`` too unless it is flat."""
+    partitions = ["train"] if flat else ["train", "val"]
     folders = [f"{partition}/{name}" for partition in partitions for name in class_names]
     with ThreadPoolExecutor(_LISTING_THREADS) as pool:
         groups = list(pool.map(lambda folder: _images_in(root, folder), folders))
-    if len(flat_paths):
-        files = [os.path.basename(os.fsdecode(path)) for path in flat_paths.to_pylist()]
-        rows_of: dict[str, list[int]] = {name: [] for name in class_names}
-        for row, name in enumerate(_classes_of_flat_val(root, files, val_labels)):
-            rows_of.get(name, []).append(row)
-        for rows in rows_of.values():
-            groups.append((flat_paths.take(pa.array(rows, pa.int64())), flat_sizes[rows]))
-    for paths, sizes in groups:
-        digest.update(b"\0".join(paths.to_pylist()) + b"\0" + sizes.tobytes())
-    counts = [len(paths) for paths, _ in groups]
+    if flat:
+        files_of: dict[str, _Files] = {name: [] for name in class_names}
+        names = [os.path.basename(os.fsdecode(path)) for path, _ in flat]
+        for file, name in zip(flat, _classes_of_flat_val(root, names, val_labels), strict=True):
+            files_of.get(name, []).append(file)
+        groups += files_of.values()
+    for group in groups:
+        sizes = np.array([size for _, size in group], dtype=np.int64)
+        digest.update(b"\0".join(path for path, _ in group) + b"\0" + sizes.tobytes())
+    counts = [len(group) for group in groups]
     labels = np.repeat(np.tile(np.arange(len(class_names), dtype=np.int32), 2), counts)
     is_train = np.arange(sum(counts)) < sum(counts[: len(class_names)])
-    return labels, is_train, _FolderSource(root, pa.concat_arrays([paths for paths, _ in groups]))
+    paths = np.array([path for group in groups for path, _ in group], dtype=np.bytes_)
+    return labels, is_train, _FolderSource(root, paths)
 
 
-def _images_in(root: Path, folder: str) -> tuple[pa.Array, NDArray[np.int64]]:
-    """Return paths below the root and sizes of the images in a folder, or in its ``images``.
+def _images_in(root: Path, folder: str) -> _Files:
+    """Return the images in a folder, or in its ``images``, sorted.
 
-    They are sorted. A broken link has the size -1: it is an image that cannot be read.
+    A broken link has the size -1: it is an image that cannot be read.
     """
-    found = []
+    found: _Files = []
     if (root / folder / "images").is_dir():
         folder = f"{folder}/images"
     if (root / folder).is_dir():
-        with os.scandir(root / folder) as entries:
-            for entry in entries:
-                # Hidden files beside images are leftovers of file managers and archivers.
-                if entry.name.lower().endswith(_ENDINGS) and not entry.name.startswith("."):
-                    try:
-                        size = entry.stat().st_size
-                    except FileNotFoundError:
-                        size = -1
-                    found.append((os.fsencode(f"{folder}/{entry.name}"), size))
-    found.sort()
-    paths = pa.array([path for path, _ in found], pa.binary())
-    return paths, np.array([size for _, size in found], dtype=np.int64)
+        for entry in os.scandir(root / folder):
+            # Hidden files beside images are leftovers of file managers and archivers.
+            if entry.name.lower().endswith(_ENDINGS) and not entry.name.startswith("."):
+                try:
+                    size = entry.stat().st_size
+                except FileNotFoundError:
+                    size = -1
+                found.append((os.fsencode(f"{folder}/{entry.name}"), size))
+    return sorted(found)
 
 
 def _classes_of_flat_val(
@@ -321,32 +271,24 @@ def _classes_of_flat_val(
             f"{root / 'val'} holds {len(files)} images outside class folders and no list of their "
             f"classes: give --val-labels, or put {' or '.join(_LIST_NAMES)} there"
         )
-    if not path.is_file():
-        raise FileNotFoundError(f"no such file: {path}")
-    # Kaggle's list begins with a line of column names, and leaves the ending of files out.
-    file_of = {Path(file).stem: file for file in files} | {file: file for file in files}
     class_of: dict[str, str] = {}
-    unknown = []
     lines = path.read_text(encoding="utf-8-sig", errors="replace").strip().splitlines()
     for number, line in enumerate(lines, start=1):
-        words = line.replace(",", " ").split()
-        if words[:2] == ["ImageId", "PredictionString"]:
+        name, class_name = [*line.replace(",", " ").split(), "", ""][:2]
+        if name == "ImageId":  # column names of Kaggle's list
             continue
-        if len(words) < 2 or words[1].isdecimal():
+        if not class_name or class_name.isdecimal():
             raise ValueError(f"{path}: line {number} does not begin with a file name and a class")
-        file = file_of.get(words[0])
-        if file is None:
-            unknown.append(words[0])
-        elif class_of.setdefault(file, words[1]) != words[1]:
-            raise ValueError(f"{path} puts {file} into {class_of[file]} and into {words[1]}")
-    missing = [file for file in files if file not in class_of]
-    for kind, names, problem in (
-        ("file", missing, "does not list"),
-        ("image", unknown, "lists images that val does not have:"),
-    ):
+        if class_of.setdefault(name, class_name) != class_name:
+            raise ValueError(f"{path} puts {name} into {class_of[name]} and into {class_name}")
+    # Kaggle's list leaves the ending of files out.
+    keys = [file if file in class_of else Path(file).stem for file in files]
+    missing = [file for file, key in zip(files, keys, strict=True) if key not in class_of]
+    unknown = sorted(set(class_of) - set(keys))
+    for names, problem in ((missing, "does not list"), (unknown, "lists what val does not have:")):
         if names:
             raise ValueError(
                 f"{path} with {len(lines)} lines, for {len(files)} images of val, {problem} "
-                f"{name_some(kind, names)}"
+                f"{name_some('image', names)}"
             )
-    return [class_of[file] for file in files]
+    return [class_of[key] for key in keys]

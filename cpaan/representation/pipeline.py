@@ -20,10 +20,10 @@ from cpaan.core.provenance import describe_run
 from cpaan.data.cache import open_features
 from cpaan.data.splits import TEST_PHASE, VALIDATION_PHASE, Split
 from cpaan.data.table import TEST, TRAIN, FeatureTable, name_some
-from cpaan.representation.backbone import FEATURE_DIM
-from cpaan.representation.backbone_training import BACKBONE, LABELS, load_backbone
+from cpaan.representation.backbone import FEATURE_DIM, Backbone
+from cpaan.representation.backbone_training import BACKBONE, LABELS
 from cpaan.representation.config import BackboneConfig
-from cpaan.representation.decoding import BadImages, Pixels
+from cpaan.representation.decoding import BadImages, Pixels, RowStore
 from cpaan.representation.feature_folder import (
     FEATURES,
     centroid_accuracy,
@@ -32,7 +32,6 @@ from cpaan.representation.feature_folder import (
     write_made,
 )
 from cpaan.representation.images import ImageList
-from cpaan.representation.stores import RowStore
 from cpaan.training.drive import Progress
 
 _WORK, _JOB = "work", "job.json"
@@ -145,13 +144,14 @@ def represent(
         return open_features(out / FEATURES), made
     # All checks come before the first file, which would make a corrected command another job.
     bad = BadImages(max_bad, len(job.images))
-    rows_to_fit = np.flatnonzero(job.is_fitted)
     if (work / _JOB).exists():
         check_same_job(json.loads((work / _JOB).read_text()), job.to_dict(), work)
+    what = f"{job.is_fitted.sum()} images of {len(job.base_classes)} base classes"
+    progress(f"decoding {what}, at {job.config.image_size} pixels, to fit")
     write_whole(work / _JOB, json.dumps(job.to_dict()))
 
     fitted = work / "fitted"
-    num_fitted = _store_fitted(job, rows_to_fit, fitted, bad, progress)
+    num_fitted = _store_fitted(job, fitted, bad, progress)
     train(fitted, len(job.base_classes), job.config, job.seed)
     state = load_state(fitted / BACKBONE)
     trained = state["run"]
@@ -173,24 +173,18 @@ def represent(
         "centroid": centroid_accuracy(table, job.base_classes),
         "bad_images": bad.reasons,
         "fingerprint": table.fingerprint,
+        "log": state["curve"],
     }
     weights = {name: trained[name] for name in ("config", "model")}
     save_state(out / BACKBONE, {"training": weights, "classes": job.base_classes})
-    about = write_made(out, table, about, log=state["curve"])
+    write_made(out, table, about)
     shutil.rmtree(work)
     return table, about
 
 
-def _store_fitted(
-    job: FeatureJob,
-    rows: NDArray[np.int64],
-    folder: Path,
-    bad: BadImages,
-    progress: Progress,
-) -> int:
+def _store_fitted(job: FeatureJob, folder: Path, bad: BadImages, progress: Progress) -> int:
     """Decode the images that the backbone is fitted to; return their number."""
-    count, size = len(job.base_classes), job.config.image_size
-    progress(f"decoding {len(rows)} images of {count} base classes, at {size} pixels, to fit")
+    rows, size = np.flatnonzero(job.is_fitted), job.config.image_size
     store = RowStore(folder, rows, {"images": ((size, size, 3), np.uint8)})
     store.fill(job.images, size, lambda own, pixels: {"images": pixels}, bad, progress)
     labels = np.where(store.is_made, job.base_labels[rows], -1)
@@ -214,7 +208,9 @@ def _make_features(
     labels = job.base_labels
     rows = np.flatnonzero(~job.is_fitted) if job.holdout else np.arange(len(labels))
     progress(f"computing features of {len(rows)} images")
-    model = load_backbone(state, device)
+    model = Backbone(job.config, len(job.base_classes), torch.Generator())
+    model.load_state_dict(state["model"])
+    model.to(device)
 
     def make(own: NDArray[np.int64], pixels: Pixels) -> dict[str, NDArray[Any]]:
         features, scores = model.describe(torch.from_numpy(pixels).to(device))

@@ -136,7 +136,7 @@ def test_a_missing_damaged_or_forbidden_object_is_told_in_a_line(bucket):
     for location in (missing, elsewhere, join(elsewhere, "features.parquet")):
         with pytest.raises(FileNotFoundError, match=f"^no such file: {re.escape(location)}$"):
             open_features(location)
-    with pytest.raises(ValueError, match=rf"^{re.escape(damaged)}: .* truncated or damaged"):
+    with pytest.raises(ValueError, match=rf"^{re.escape(damaged)} .* truncated or damaged"):
         open_features(damaged)
     for use in (open_features, find_split, read_split):
         with pytest.raises(OSError, match=r"^s3://forbidden.* cannot .*ACCESS_DENIED") as told:

@@ -16,7 +16,8 @@ from cpaan.gan.episodes import (
     draw_shares,
     importance,
 )
-from cpaan.protocol.neighbours import hard_similarity, printed_similarity, soft_similarity
+from cpaan.protocol.config import NeighbourSettings
+from cpaan.protocol.neighbours import similarity
 from cpaan.protocol.tasks import BaseSet
 
 COUNTS = [4, 6, 5, 7, 4, 5]  # examples of the base classes
@@ -121,20 +122,14 @@ def test_prototypes_and_partners_are_of_the_shots_that_count(seed):
         assert set(partners.tolist()) == set(range(num_shots))
 
 
-@pytest.mark.parametrize(
-    ("settings", "score"),
-    [
-        ({}, lambda novel, base: soft_similarity(novel, base, 2.0)),
-        ({"perplexity": None}, printed_similarity),
-        ({"neighbours": "hard"}, lambda novel, base: hard_similarity(novel, base, 2)),
-    ],
-    ids=["soft", "printed", "hard"],
-)
-def test_similarity_is_between_shots_and_whole_meta_base_classes(settings, score):
-    episode, data = draw(**settings)
+@pytest.mark.parametrize("changes", [{}, {"perplexity": None}, {"neighbours": "hard"}])
+def test_similarity_is_between_shots_and_whole_meta_base_classes(changes):
+    episode, data = draw(**changes)
 
     whole = torch.stack([data.base.by_class()[each].mean(dim=0) for each in episode.base_classes])
-    torch.testing.assert_close(episode.alpha, score(episode.novel_prototypes, whole))
+    settings = NeighbourSettings(**{"perplexity": 2.0, "num_neighbours": 2, **changes})
+    expected = similarity(episode.novel_prototypes, whole, settings)
+    torch.testing.assert_close(episode.alpha, expected)
 
 
 def test_real_examples_are_of_the_meta_novel_classes_or_the_shots_that_count():

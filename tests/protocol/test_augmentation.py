@@ -4,8 +4,12 @@ import pytest
 import torch
 
 from cpaan.core.randomness import new_rng
+from cpaan.evaluation.scoring import run_method
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.episodes import TrainingData
+from cpaan.methods.base import Checkpointing
+from cpaan.methods.controls import Control
+from cpaan.methods.prototypical import Embedded
 from cpaan.protocol.augmentation import (
     copy,
     half_mean_shift,
@@ -15,9 +19,10 @@ from cpaan.protocol.augmentation import (
     synthesise,
 )
 from cpaan.protocol.config import EvaluationConfig, NeighbourSettings
-from cpaan.protocol.neighbours import soft_similarity
+from cpaan.protocol.neighbours import similarity
 from cpaan.protocol.tasks import BaseSet, LowShotTask
-from helpers.tasks import read_problems, small_task
+from cpaan.representation.config import EmbeddingConfig
+from helpers.tasks import read_problems
 
 NEIGHBOURS = NeighbourSettings(perplexity=4)
 
@@ -35,7 +40,7 @@ def synthetic(task: LowShotTask, translate, num_synthetic: int = 50) -> torch.Te
 
 def test_source_classes_are_drawn_by_their_similarity(task):
     num_synthetic = 20_000
-    scores = soft_similarity(task.novel_prototypes, task.base.prototypes, perplexity=4)
+    scores = similarity(task.novel_prototypes, task.base.prototypes, NEIGHBOURS)
     sources = synthetic(
         task, lambda examples, base, novel: base.expand_as(examples), num_synthetic
     )[0, 0]
@@ -62,44 +67,28 @@ def test_a_draw_has_the_same_random_numbers_in_any_company(task):
     assert not torch.equal(first, other_draw)
 
 
-def normalised_synthetic(task: LowShotTask, translate, normalisation: str) -> torch.Tensor:
-    config = TrainConfig(normalisation=normalisation)
-    data = TrainingData.prepare(task.base, config, with_covariances=False)
-    return data.synthesise(task, translate, neighbours=NEIGHBOURS, num_synthetic=50, rng=new_rng(0))
-
-
 @pytest.mark.parametrize("normalisation", ["spread", "none"])
-@pytest.mark.parametrize("translate", [copy, mean_shift])
-def test_a_translation_of_normalised_features_is_on_the_scale_of_the_task(
-    task, translate, normalisation
+def test_a_translation_sees_normalised_features_and_its_result_is_on_the_scale_of_the_task(
+    task, normalisation
 ):
-    """These translations do not care about the scale, and soft scores do not either."""
-    larger = replace(
-        task, base=BaseSet(100 * task.base.features, task.base.counts), shots=100 * task.shots
-    )
-
-    synthetic_examples = normalised_synthetic(larger, translate, normalisation)
-
-    torch.testing.assert_close(
-        synthetic_examples, synthetic(larger, translate), rtol=1e-4, atol=1e-2
-    )
-
-
-def test_a_translation_sees_normalised_features(task):
+    task = replace(task, base=BaseSet(task.base.features, task.base.counts))  # in order of names
     seen = []
 
-    def remember(examples: torch.Tensor, base: torch.Tensor, novel: torch.Tensor) -> torch.Tensor:
-        seen.append((examples, base, novel))
-        return examples
+    def shift(examples: torch.Tensor, base: torch.Tensor, novel: torch.Tensor) -> torch.Tensor:
+        seen.append((examples, novel))
+        return mean_shift(examples, base, novel)
 
-    normalised_synthetic(task, remember, "spread")
+    data = TrainingData.prepare(
+        task.base, TrainConfig(normalisation=normalisation), with_covariances=False
+    )
+    made = data.synthesise(task, shift, neighbours=NEIGHBOURS, num_synthetic=50, rng=new_rng(0))
 
-    examples, base, novel = seen[0]
-    scale = task.base.variance**0.5
+    torch.testing.assert_close(made, synthetic(task, mean_shift), rtol=1e-4, atol=1e-4)
+    scale = task.base.variance**0.5 if normalisation == "spread" else 1.0
+    examples, novel = seen[0]
     torch.testing.assert_close(novel[:, 0] * scale, task.novel_prototypes[0])
-    for vectors, rows in ((examples, task.base.features), (base, task.base.prototypes)):
-        nearest, _ = torch.cdist(vectors.flatten(0, 1) * scale, rows).min(dim=1)
-        assert nearest.max() < 1e-2
+    nearest, _ = torch.cdist(examples.flatten(0, 1) * scale, task.base.features).min(dim=1)
+    assert nearest.max() < 1e-2
 
 
 def test_diversity_is_the_mean_distance_of_two_different_examples():
@@ -111,44 +100,37 @@ def test_diversity_is_the_mean_distance_of_two_different_examples():
     assert distances.shape == (1, 2)
     assert distances.flatten().tolist() == pytest.approx([(3 + 4 + 1) / 3, 0])
     assert mean_pairwise_distance(torch.zeros(2, 1, 3)).isnan().all()
+    narrow = torch.randn(40, 512, generator=new_rng(0)) * 0.01 + 30  # and far from zero
+    expected = torch.nn.functional.pdist(narrow.double()).mean()
+    assert mean_pairwise_distance(narrow).item() == pytest.approx(expected.item(), rel=1e-3)
 
 
-def test_a_narrow_class_far_from_zero_keeps_its_diversity():
-    rng = torch.Generator().manual_seed(0)
-    examples = torch.randn(40, 512, generator=rng) * 0.01 + 30
+def test_diversity_is_compared_with_that_of_real_examples_in_the_embedding(gaussians):
+    task, queries = read_problems(gaussians)
+    config = EvaluationConfig(num_draws=2, perplexity=4.0, heads=("centroid",))
+    settings = EmbeddingConfig(num_episodes=5, episode_shots=(1,), num_queries=1)
+    method = Embedded(Control(copy, config), settings, Checkpointing())
 
-    expected = torch.nn.functional.pdist(examples.double()).mean()
+    _, found = run_method("copy-PN", method, 0, task, queries, config)
 
-    assert mean_pairwise_distance(examples).item() == pytest.approx(expected.item(), rel=1e-3)
+    real = [
+        torch.pdist(method.represent(queries.features[queries.labels == task.num_base + number]))
+        for number in range(task.num_novel)
+    ]
+    ratios = method.diversity / torch.stack([distances.mean() for distances in real])
+    assert method.represent(queries.features).square().mean() == pytest.approx(1, rel=1e-3)
+    assert found["distance"].tolist() == pytest.approx(method.diversity.mean(dim=1).tolist())
+    assert found["ratio"].tolist() == pytest.approx(ratios.mean(dim=1).tolist(), rel=1e-4)
 
 
 def test_translations_move_the_mean_all_of_the_way_half_of_it_or_not_at_all(task):
-    examples, base, novel = (
-        task.base.by_class()[2],
-        task.base.prototypes[2],
-        task.novel_prototypes[0, 0],
-    )
+    examples, base = task.base.by_class()[2], task.base.prototypes[2]
+    novel = task.novel_prototypes[0, 0]
     means = {mean_shift: novel, half_mean_shift: (base + novel) / 2, copy: base}
     for translation, mean in means.items():
         moved = translation(examples, base, novel)
         torch.testing.assert_close(moved.mean(dim=0), mean, atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(torch.cov(moved.T), torch.cov(examples.T), atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({"neighbours": "hard", "num_neighbours": 2}, [{10.0, 20.0}, {20.0, 30.0}]),
-        ({"neighbours": "none"}, [{0.0, 10.0, 20.0, 30.0}] * 2),
-    ],
-)
-def test_examples_are_those_of_the_neighbours_alone(settings, expected):
-    task = small_task(base=[[[0.0]], [[10.0]], [[20.0]], [[30.0]]], shots=[[[12.0]], [[29.0]]])
-    neighbours = NeighbourSettings(**settings)
-
-    (made,) = synthesise(task, copy, neighbours=neighbours, num_synthetic=200, rng=new_rng(0))
-
-    assert [set(rows.flatten().tolist()) for rows in made] == expected
 
 
 def test_the_number_of_synthetic_examples_is_given_or_fills_classes_to_the_average():

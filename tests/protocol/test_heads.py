@@ -1,5 +1,7 @@
 """Heads against scikit-learn, against their plain definition, and by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -15,15 +17,7 @@ from cpaan.protocol.config import (
     EvaluationConfig,
     NeighbourSettings,
 )
-from cpaan.protocol.heads import (
-    HEAD_CLASSES,
-    CosineCentroid,
-    LinearHead,
-    NearestCentroid,
-    SoftNearestNeighbours,
-    _NovelPool,
-    real_shares,
-)
+from cpaan.protocol.heads import HEAD_CLASSES, Head, _NovelPool, real_shares
 from cpaan.protocol.tasks import BaseSet, LowShotTask, Queries, read_phase
 from helpers.tasks import read_problems, small_task
 
@@ -33,6 +27,14 @@ CONFIG = EvaluationConfig()
 @pytest.fixture
 def data(gaussians) -> tuple[LowShotTask, Queries]:
     return read_problems(gaussians)
+
+
+def fitted(
+    name: str, task: LowShotTask, synthetic: torch.Tensor | None = None, **settings: object
+) -> Head:
+    head = HEAD_CLASSES[name](CONFIG.with_overrides(settings))
+    head.fit(task, synthetic, new_rng(0))
+    return head
 
 
 def plain_training_set(task: LowShotTask, problem: int) -> tuple[np.ndarray, np.ndarray]:
@@ -48,10 +50,10 @@ def plain_training_set(task: LowShotTask, problem: int) -> tuple[np.ndarray, np.
 )
 def test_centroids_and_a_cold_soft_neighbourhood_predict_what_scikit_learn_does(data, name, theirs):
     task, queries = data
-    head = HEAD_CLASSES[name](CONFIG.with_overrides({"knn_temperature": 1e-4}))
-    head.fit(task, None, new_rng(0))
 
-    predictions = head.scores(queries.features).argmax(dim=-1)
+    scores = fitted(name, task, knn_temperature=1e-4).scores(queries.features)
+
+    predictions = scores.argmax(dim=-1)
 
     for problem, ours in enumerate(predictions):
         theirs.fit(*plain_training_set(task, problem))
@@ -69,10 +71,8 @@ def test_the_linear_head_predicts_what_scikit_learn_does(gaussians):
     )
     settings = {"linear_unit_norm": False, "linear_weight_decay": weight_decay}
     settings |= {"linear_num_steps": 2000, "linear_batch_size": 24 * 25}  # all rows in each step
-    head = LinearHead(CONFIG.with_overrides(settings))
-    head.fit(task, None, new_rng(0))
 
-    (predictions,) = head.scores(queries.features).argmax(dim=-1)
+    (scores,) = fitted("linear", task, **settings).scores(queries.features)
 
     features, labels = plain_training_set(task, 0)
     with_ones = np.c_[features, np.ones(len(features))]
@@ -82,20 +82,17 @@ def test_the_linear_head_predicts_what_scikit_learn_does(gaussians):
     probabilities = theirs.predict_proba(
         np.c_[queries.features.double().numpy(), np.ones(len(queries.labels))]
     )
-    np.testing.assert_array_equal(predictions, probabilities.argmax(axis=1))
-    ours = head.scores(queries.features)[0].softmax(dim=-1).numpy()
-    np.testing.assert_allclose(ours, probabilities, atol=1e-5)
+    np.testing.assert_array_equal(scores.argmax(dim=-1), probabilities.argmax(axis=1))
+    np.testing.assert_allclose(scores.softmax(dim=-1).numpy(), probabilities, atol=1e-5)
 
 
 def test_all_problems_at_once_are_trained_as_the_benchmark_trains_one(data):
     """Against a plain loop with `torch.nn.Linear` over the batches of one problem."""
     task, queries = data
     few = {"linear_num_steps": 60, "linear_batch_size": 24 * 2, "mixing_weight": 0.5}
-    config = CONFIG.with_overrides({**LINEAR_AS_IN_BENCHMARK, **few})
     neighbours = NeighbourSettings(perplexity=4)
     synthetic = synthesise(task, mean_shift, neighbours=neighbours, num_synthetic=7, rng=new_rng(1))
-    head = LinearHead(config)
-    head.fit(task, synthetic, new_rng(0))
+    head = fitted("linear", task, synthetic, **{**LINEAR_AS_IN_BENCHMARK, **few})
 
     for number, problem in enumerate(task.problems):
         rng = new_rng(0)
@@ -108,9 +105,8 @@ def test_all_problems_at_once_are_trained_as_the_benchmark_trains_one(data):
         labels = torch.arange(24).repeat_interleave(2)
         for _ in range(60):
             batch = []
-            for label, (start, _) in enumerate(
-                torch.rand(24, 2, generator=rng, dtype=torch.float64)
-            ):
+            starts = torch.rand(24, 2, generator=rng, dtype=torch.float64)[:, 0]
+            for label, start in enumerate(starts):
                 if label < 12:
                     rows = task.base.by_class()[label]
                     batch += [rows[int((start + n) / 2 * len(rows))] for n in range(2)]
@@ -148,10 +144,8 @@ def test_cosines_are_measured_from_the_mean_of_the_base_prototypes():
     # Prototypes (1, 1), (3, 1) and a shot at (2, 5); from their base mean (2, 1) these lie to
     # the left, to the right and above.
     task = small_task(base=[[[1.0, 1.0]], [[3.0, 1.0]]], shots=[[[2.0, 5.0]]])
-    head = CosineCentroid(CONFIG.with_overrides({"cosine_scale": 1.0}))
-    head.fit(task, None, new_rng(0))
 
-    ((scores,),) = head.scores(torch.tensor([[2.0, 1.5]]))
+    ((scores,),) = fitted("cosine", task, cosine_scale=1.0).scores(torch.tensor([[2.0, 1.5]]))
 
     torch.testing.assert_close(scores, torch.tensor([0.0, 0.0, 1.0]))
 
@@ -176,23 +170,19 @@ def test_the_weight_of_the_real_examples(settings, share):
 def test_centroids_mix_real_and_synthetic_means():
     task = small_task(base=[[[0.0]], [[2.0]]], shots=[[[10.0], [12.0]]])
     synthetic = torch.tensor([[[[1.0], [2.0], [3.0]]]])
-    head = NearestCentroid(CONFIG.with_overrides({"mixing_weight": 0.25}))
-    head.fit(task, synthetic, new_rng(0))
 
     # 0.25 * 11 + 0.75 * 2 = 4.25
-    scores = head.scores(torch.tensor([[4.25], [5.25]]))[0, :, 2]
+    head = fitted("centroid", task, synthetic, mixing_weight=0.25)
 
-    assert scores[0] == pytest.approx(0.0, abs=1e-5)
-    assert scores[1] < scores[0]
+    assert head.scores(torch.tensor([[4.25]]))[0, 0, 2] == pytest.approx(0.0, abs=1e-5)
 
 
 def test_soft_neighbours_take_the_mean_over_a_classs_examples():
     # Distances² of the query at 0: base class 1 and 9; shots 4; synthetic 16 and 16.
     task = small_task(base=[[[1.0], [3.0]]], shots=[[[2.0]]])
-    head = SoftNearestNeighbours(
-        CONFIG.with_overrides({"knn_temperature": 2.0, "mixing_weight": 0.75})
-    )
-    head.fit(task, torch.tensor([[[[4.0], [-4.0]]]]), new_rng(0))
+    synthetic = torch.tensor([[[[4.0], [-4.0]]]])
+
+    head = fitted("knn", task, synthetic, knn_temperature=2.0, mixing_weight=0.75)
 
     ((scores,),) = head.scores(torch.zeros(1, 1))
 
@@ -202,74 +192,52 @@ def test_soft_neighbours_take_the_mean_over_a_classs_examples():
     np.testing.assert_allclose(scores, np.log([base, novel]), rtol=1e-5)
 
 
+def moved(task: LowShotTask, factor: float = 1.0, by: float = 0.0) -> LowShotTask:
+    base = BaseSet(factor * task.base.features + by, task.base.counts)
+    return replace(task, base=base, shots=factor * task.shots + by)
+
+
 @pytest.mark.parametrize("name", ["centroid", "cosine", "knn"])
 def test_points_far_from_zero_keep_their_neighbours(data, name):
     """The square of a sum loses the digits that the distance is made of."""
     task, queries = data
-    far = 1e4
-    moved = LowShotTask(
-        BaseSet(task.base.features + far, task.base.counts),
-        task.num_base,
-        task.shots + far,
-        task.problems,
-    )
-    here, there = HEAD_CLASSES[name](CONFIG), HEAD_CLASSES[name](CONFIG)
-    here.fit(task, None, new_rng(0))
-    there.fit(moved, None, new_rng(0))
 
-    agree = here.scores(queries.features).argmax(-1) == there.scores(queries.features + far).argmax(
-        -1
-    )
+    here = fitted(name, task).scores(queries.features)
+    there = fitted(name, moved(task, by=1e4)).scores(queries.features + 1e4)
 
-    assert agree.double().mean() > 0.99
+    assert (here.argmax(-1) == there.argmax(-1)).double().mean() > 0.99
 
 
 def test_the_linear_head_does_not_depend_on_the_scale_of_the_features(data):
     task, queries = data
-    scaled = LowShotTask(
-        BaseSet(1024 * task.base.features, task.base.counts),  # a power of two rounds nothing
-        task.num_base,
-        1024 * task.shots,
-        task.problems,
-    )
-    heads = [LinearHead(CONFIG) for _ in range(2)]
-    heads[0].fit(task, None, new_rng(0))
-    heads[1].fit(scaled, None, new_rng(0))
 
-    torch.testing.assert_close(
-        heads[1].scores(1024 * queries.features), heads[0].scores(queries.features)
-    )
+    scores = fitted("linear", task).scores(queries.features)
+
+    scaled = fitted("linear", moved(task, factor=1024))  # a power of two rounds nothing
+    torch.testing.assert_close(scaled.scores(1024 * queries.features), scores)
 
 
 @pytest.mark.parametrize("name", HEADS)
 def test_with_all_weight_on_the_shots_synthetic_examples_change_nothing(data, name):
     task, queries = data
-    config = CONFIG.with_overrides({"mixing_weight": 1.0, "linear_num_steps": 20})
     nonsense = torch.full((len(task.problems), task.num_novel, 3, 8), 100.0)
-    with_synthetic, without = HEAD_CLASSES[name](config), HEAD_CLASSES[name](config)
 
-    with_synthetic.fit(task, nonsense, new_rng(0))
-    without.fit(task, None, new_rng(0))
-
-    torch.testing.assert_close(
-        with_synthetic.scores(queries.features), without.scores(queries.features)
+    with_synthetic, without = (
+        fitted(name, task, each, mixing_weight=1.0, linear_num_steps=20).scores(queries.features)
+        for each in (nonsense, None)
     )
+
+    torch.testing.assert_close(with_synthetic, without)
 
 
 @pytest.mark.parametrize("name", HEADS)
 def test_a_problem_is_solved_alike_alone_and_among_others(data, name):
     task, queries = data
+
     # Adam turns the sign of a gradient that is zero but for rounding into a whole step.
-    config = CONFIG.with_overrides({"linear_num_steps": 30, "linear_optimiser": "sgd"})
-    alone = LowShotTask(task.base, task.num_base, task.shots, task.problems[2:3])
-    together, single = HEAD_CLASSES[name](config), HEAD_CLASSES[name](config)
-
-    together.fit(task, None, new_rng(0))
-    single.fit(alone, None, new_rng(0))
-
-    torch.testing.assert_close(
-        together.scores(queries.features)[2:3],
-        single.scores(queries.features),
-        atol=1e-4,
-        rtol=1e-4,
+    together, alone = (
+        fitted(name, each, linear_num_steps=30, linear_optimiser="sgd").scores(queries.features)
+        for each in (task, replace(task, problems=task.problems[2:3]))
     )
+
+    torch.testing.assert_close(together[2:3], alone, atol=1e-4, rtol=1e-4)

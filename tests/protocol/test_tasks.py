@@ -6,10 +6,10 @@ import torch
 
 from cpaan.core.provenance import TEST_READS, command, count_test_reads
 from cpaan.core.randomness import new_rng
-from cpaan.data.splits import Phase, Split, draw_shots
+from cpaan.data.splits import Phase, Split
 from cpaan.data.table import FeatureTable
 from cpaan.protocol.tasks import BaseSet, Problem, check_phase, read_phase
-from helpers.tasks import shots_of, small_task
+from helpers.tasks import small_task
 
 SPLIT = Split(validation=Phase(("a", "b"), ("c",)), test=Phase(("d",), ("e",)))
 
@@ -34,12 +34,10 @@ def test_a_task_holds_base_train_rows_shots_and_queries():
         table_of(FULL), SPLIT, "validation", shot_rows, (1, 2), torch.device("cpu")
     )
 
-    assert [rows.flatten().tolist() for rows in task.base.by_class()] == [
-        [0, 1, 2],
-        [5, 6, 7],
-        [15, 16, 17],
-    ]
+    base = [rows.flatten().tolist() for rows in task.base.by_class()]
+    assert base == [[0, 1, 2], [5, 6, 7], [15, 16, 17]]
     assert task.base.prototypes.flatten().tolist() == [1, 6, 16]
+    assert task.base.variance == pytest.approx(2 / 3)  # squared distance to the class mean
     assert task.num_base == 2
     assert task.problems == (Problem(1, 0), Problem(1, 1), Problem(2, 0), Problem(2, 1))
     assert task.support(Problem(2, 1)).flatten().tolist() == [11, 12]
@@ -48,35 +46,18 @@ def test_a_task_holds_base_train_rows_shots_and_queries():
     assert queries.labels.tolist() == [0, 0, 1, 1, 2, 2]
 
 
-def test_the_unit_of_distances_is_the_mean_squared_distance_to_the_class_mean():
-    task, _ = read_phase(
-        table_of(FULL), SPLIT, "validation", np.array([[[10]]]), (1,), torch.device("cpu")
-    )
-
-    assert task.base.variance == pytest.approx(2 / 3)  # of 0, 1, 2
-
-
-def test_every_read_of_the_test_phase_is_written_down():
+def test_every_read_of_the_test_phase_is_written_down_and_of_no_other():
     table = table_of(FULL)
-    shot_rows = draw_shots(table, SPLIT.test, num_draws=1, max_shots=1, seed=0)
-    arguments = (table, SPLIT, "test", shot_rows, (1,), torch.device("cpu"))
+    of_phase = {"validation": np.array([[[10]]]), "test": np.array([[[20]]])}
 
-    read_phase(*arguments)
-    read_phase(*arguments)
+    for phase in ("test", "validation", "test"):
+        read_phase(table, SPLIT, phase, of_phase[phase], (1,), torch.device("cpu"))
 
     entries = [json.loads(line) for line in TEST_READS.read_text().splitlines()]
     assert len(entries) == count_test_reads(table.fingerprint) == 2
     assert set(entries[0]) == {"time", "command", "commit", "features"}
     assert entries[0]["command"] == command()
     assert count_test_reads("another table") == 0
-
-
-def test_reading_the_validation_phase_is_not(gaussians):
-    shot_rows = shots_of(gaussians.table, gaussians.split)
-
-    read_phase(gaussians.table, gaussians.split, "validation", shot_rows, (1,), torch.device("cpu"))
-
-    assert not TEST_READS.exists()
 
 
 @pytest.mark.parametrize(
@@ -93,21 +74,17 @@ def test_a_table_that_cannot_serve_the_phase_is_refused(rows, message):
         check_phase(table_of(rows), SPLIT, "validation")
 
 
-def test_only_the_phase_that_needs_a_class_misses_it():
+def test_only_the_phase_that_needs_a_class_misses_it_or_knows_it_already():
     table = table_of({**FULL, "d": (3, 0), "e": (0, 0)})
+    trained = table_of(FULL, backbone="ResNet-10", backbone_classes=["a", "b", "c", "d"])
 
     check_phase(table, SPLIT, "validation")
     with pytest.raises(ValueError, match="class e of the split"):
         check_phase(table, SPLIT, "test")
-
-
-def test_novel_classes_that_the_backbone_was_trained_on_are_refused():
-    table = table_of(FULL, backbone="ResNet-10", backbone_classes=["a", "b", "c", "d"])
-
+    check_phase(trained, SPLIT, "test")
     with pytest.raises(ValueError, match=r"trained on 1 of 1 novel classes .* \(class c\)"):
-        check_phase(table, SPLIT, "validation")
-    check_phase(table, SPLIT, "validation", allow_trained_novel=True)
-    check_phase(table, SPLIT, "test")
+        check_phase(trained, SPLIT, "validation")
+    check_phase(trained, SPLIT, "validation", allow_trained_novel=True)
 
 
 def test_the_order_of_names_is_the_same_for_both_phases():
