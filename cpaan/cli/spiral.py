@@ -75,7 +75,7 @@ def _spiral(options: argparse.Namespace) -> int:
     rows = [_summary(name, found) for name, found in outcomes.items()]
     content = {"run": run, "config": config.to_dict(), "seeds": options.seeds, "rows": rows}
     options.out.mkdir(parents=True, exist_ok=True)
-    write_whole(options.out / "spiral.svg", picture.svg_file())
+    write_whole(options.out / "spiral.svg", picture.file("svg").decode())
     write_whole(options.out / "spiral.json", json.dumps(content, indent=1))
     print(f"{'method':<12}{'diversity':<11}{'|log|':<8}covariance")
     for row in rows:

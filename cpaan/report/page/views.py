@@ -36,8 +36,11 @@ MEANINGS = {
 }
 METRICS = {"top5": "Top-5", "top1": "Top-1"}
 PAPER, VALIDATION = "paper", "validation"
-_HEADS = {head: head for head in (*HEADS, OWN)}
-RULES = {PAPER: "the paper’s rule", VALIDATION: "chosen on validation", **_HEADS}
+RULES = {
+    PAPER: "the paper’s rule",
+    VALIDATION: "chosen on validation",
+    **{head: head for head in (*HEADS, OWN)},
+}
 SEEDED, FIXED = "seeded", "fixed"
 """Kinds of draws: many, for narrow intervals; and the few that a benchmark has in its files."""
 OURS = ("CP-AAN", "CP-AAN+")
@@ -77,22 +80,22 @@ class TableViews:
     def for_page(self) -> dict[str, Any]:
         """Return views and comparisons as plain lists, rounded as the page shows them."""
 
-        def row(key: tuple[str, str, str], name: str) -> dict[str, Any] | None:
-            head, cells = self.rules[key[0]].get(name), self.views[key]
-            shown = {
-                column: [_plain(cells.get((name, column, k))) for k in self.shots]
-                for column in self.columns
-            }
+        def row(rule: str, name: str, cells: Cells) -> dict[str, Any] | None:
+            head = self.rules[rule].get(name)
+            shown = {c: [_plain(cells.get((name, c, k))) for k in self.shots] for c in self.columns}
             return None if head is None else {"head": head, "cells": shown}
 
-        def pair(rule: str, subject: str, other: str) -> list[list[float | None] | None]:
-            keys = [(subject, other, column, k) for column in TITLES for k in self.shots]
-            return [_plain(self.differences[rule].get(key)) for key in keys]
-
-        views = {" ".join(key): [row(key, name) for name in self.rows] for key in self.views}
+        views = {
+            " ".join(key): [row(key[0], name, cells) for name in self.rows]
+            for key, cells in self.views.items()
+        }
+        keys = [(column, k) for column in TITLES for k in self.shots]
         pairs = {
-            rule: [[pair(rule, subject, other) for other in self.rows] for subject in self.rows]
-            for rule in self.differences
+            rule: [
+                [[_plain(found.get((a, b, *key))) for key in keys] for b in self.rows]
+                for a in self.rows
+            ]
+            for rule, found in self.differences.items()
         }
         return {"draws": list(self.draws), "views": views, "pairs": pairs}
 
@@ -149,10 +152,11 @@ def make_views(contents: Contents) -> TableViews:
 def _rules_of(contents: Contents, scores: pd.DataFrame) -> dict[str, dict[str, str]]:
     """Return the heads of rows by every rule, as far as they were scored."""
     known = set(scores[["method", "head"]].itertuples(index=False, name=None))
-    rules = {PAPER: heads_by_paper(contents.methods)}
-    if contents.heads is not None:
-        rules[VALIDATION] = heads_by_validation(contents.heads)
-    rules |= {head: dict.fromkeys(contents.methods, head) for head in _HEADS}
+    rules = {
+        PAPER: heads_by_paper(contents.methods),
+        VALIDATION: heads_by_validation(contents.heads),
+        **{head: dict.fromkeys(contents.methods, head) for head in (*HEADS, OWN)},
+    }
     scored = {
         rule: {name: head for name, head in head_of.items() if (name, head) in known}
         for rule, head_of in rules.items()

@@ -19,9 +19,8 @@ def points_of(methods: dict[str, float]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["method", "class", "kind", "x", "y"])
 
 
-@pytest.mark.parametrize("num_methods", [1, 2, 3])
-def test_projections_have_a_panel_for_each_method_and_a_key(num_methods):
-    sides = dict(list({"FH": 1.0, "FI": 2.0, "ours": 4.0}.items())[:num_methods])
+@pytest.mark.parametrize("sides", [{"FH": 1.0}, {"FH": 1.0, "FI": 2.0}])
+def test_projections_have_a_panel_for_each_method_and_a_key(sides):
 
     picture = projections(points_of(sides))
 
@@ -34,7 +33,7 @@ def test_projections_have_a_panel_for_each_method_and_a_key(num_methods):
     assert "the 1 shots" in picture.caption
     # Thousands of points are pixels.
     points = picture.figure.axes[0].collections
-    assert [each.get_rasterized() for each in points[:2]] == [True, True]
+    assert sum(each.get_rasterized() for each in points) == 4
 
 
 def shares_of(methods: dict[str, list[list[float]]]) -> pd.DataFrame:
@@ -88,5 +87,3 @@ def test_nothing_to_draw_is_refused():
         spectra(shares_of({"FH": [[0.3]]}))
     with pytest.raises(ValueError, match="no points"):
         projections(points_of({}))
-    with pytest.raises(ValueError, match="no outcomes"):
-        draw_spiral(draw_points(seed=0), {})

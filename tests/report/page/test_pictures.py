@@ -13,9 +13,8 @@ from cpaan.report.page.pictures import draw_searches, draw_sections, make_splits
 from cpaan.report.page.views import make_views
 
 DRAWN = (
-    *("accuracy_against_diversity", "accuracy_against_shots", "cost_of_trials", "differences"),
-    *("gain_by_idea", "gain_by_neighbours", "gain_steps", "projections", "search_pictures"),
-    "spectra",
+    *("accuracy_against_diversity", "accuracy_against_shots", "gain_of_variants"),
+    *("projections", "search_pictures", "spectra"),
 )
 
 
@@ -25,9 +24,10 @@ def calls(monkeypatch):
     found: dict[str, tuple] = {}
 
     def instead(name: str):
-        def draw(*arguments):
+        def draw(*arguments, **words):
             found[name] = arguments
-            picture = Picture(name.replace("_", "-"), "title", "caption", "alt", Figure())
+            file = words.get("name", name.replace("_", "-"))
+            picture = Picture(file, "title", "caption", "alt", Figure())
             return [picture] if name == "search_pictures" else picture
 
         return draw
@@ -38,7 +38,7 @@ def calls(monkeypatch):
 
 
 def sections_of(contents):
-    drawn = draw_sections(contents, make_views(contents), "cCov-GAN-PN", [])
+    drawn = draw_sections(contents, make_views(contents), "cCov-GAN-PN")
     return {name: [picture.name for picture in each] for name, each in drawn.items()}
 
 
@@ -59,11 +59,8 @@ def with_none_in_pn(contents):
 def test_only_pictures_of_existing_files_are_drawn(contents, calls):
     assert sections_of(contents) == {
         "accuracy": ["accuracy-against-shots"],
-        "differences": ["differences"],
-        "gains": [],
         "ablations": ["gain-by-neighbours", "accuracy-against-diversity"],
         "synthetic": [],
-        "searches": ["cost-of-trials"],
     }
     frame = pd.DataFrame({"method": ["P-FH", "FI-PN", "FI-PN, real"]})
     with_real = pd.concat([frame, pd.DataFrame({"method": ["P-FH, real"]})])
@@ -71,51 +68,38 @@ def test_only_pictures_of_existing_files_are_drawn(contents, calls):
     assert sections["synthetic"] == ["projections", "spectra"]
     (drawn,) = calls["spectra"]
     assert drawn["method"].tolist() == ["real", "P-FH"], "FI has a space of its own"
-    sections = sections_of(replace(contents, diversity=None, trials={}))
-    assert (sections["ablations"], sections["searches"]) == (["gain-by-neighbours"], [])
-
-
-def test_pictures_are_of_the_seeded_draws_and_of_the_table_s_rows(contents, calls):
-    sections_of(contents)
-
-    scores, head_of, rows = calls["accuracy_against_shots"]
-    assert set(scores["draw"]) == {2, 3, 4}
-    assert set(scores["method"]) == set(contents.methods)
-    assert (head_of["cCov-GAN-PN"], rows[0]) == ("centroid", "cCov-GAN-PN")
-    assert calls["differences"][1] == "cCov-GAN-PN"
-    assert calls["differences"][3:] == (["none", "copy", "MAML", "PN"], [1, 5])
-    # Only generators have a diversity.
-    assert calls["accuracy_against_diversity"][2] == {"copy": "linear", "cCov-GAN-PN": "centroid"}
-    assert calls["accuracy_against_diversity"][3] == 1
+    sections = sections_of(replace(contents, diversity=contents.diversity.head(0)))
+    assert sections["ablations"] == ["gain-by-neighbours"]
 
 
 def test_variants_are_compared_with_the_row_that_they_vary_or_no_augmentation(contents, calls):
     sections_of(contents)
+    cells, strong = calls["accuracy_against_shots"]
+    assert {name for name, _, _ in cells} == set(contents.methods)
+    assert strong[0] == "cCov-GAN-PN"
     # The table has it by centroids, but the variant was scored with the head of its search.
-    _, labels, *compared = calls.pop("gain_by_neighbours")
+    scores, labels, *compared = calls["gain_of_variants"]
+    assert set(scores["draw"]) == {2, 3, 4}, "the seeded draws"
     assert labels == {"all base classes": "cCov-GAN-PN: all base classes"}
     assert compared == ["linear", "PN"]
     sections_of(with_none_in_pn(contents))
-    assert calls.pop("gain_by_neighbours")[3] == "none-PN", "in the same embedding"
+    assert calls["gain_of_variants"][3] == "none-PN", "in the same embedding"
     ablation = Ablation("cCov-GAN-PN", "ideas", "without it")
     row = next(row for row in contents.rows if row.ablation)
-    sections_of(replace(contents, rows=(*contents.table_rows, replace(row, ablation=ablation))))
-    _, labels, *compared = calls["gain_by_idea"]
+    rows = (*contents.table_rows, replace(row, ablation=ablation))
+    assert sections_of(replace(contents, rows=rows))["ablations"][0] == "gain-by-idea"
+    _, labels, *compared = calls["gain_of_variants"]
     assert labels == {"without it": "cCov-GAN-PN: all base classes"}
     assert compared == ["linear", "cCov-GAN-PN"]
-    assert "gain_by_neighbours" not in calls
 
 
-def test_searches_have_rungs_a_summary_and_one_has_files(contents, calls):
-    searches = draw_searches(contents, "cCov-GAN-PN")
+def test_searches_have_a_summary(contents, calls):
+    searches = draw_searches(contents)
 
-    # Trials were evaluated at the rungs, and at their end.
-    assert calls["search_pictures"][1:] == ("cCov-GAN-PN", [5, 10])
-    assert [(s.name, s.has_files) for s in searches] == [("PN", False), ("cCov-GAN-PN", True)]
-    assert searches[0].summary == "2 complete, 2 stopped early; best 42.0 on validation"
-    contents.studies["cCov-GAN-PN"]["config"]["early_stopping"] = False
-    draw_searches(contents, "PN")
-    assert calls["search_pictures"][2] == [], "nothing was stopped early"
+    assert calls["search_pictures"][1:] == ("cCov-GAN-PN", contents.studies["PN"]["config"])
+    assert [search.name for search in searches] == ["PN", "cCov-GAN-PN"]
+    summary = "2 complete, 2 stopped early, 6 min; best 42.0 on validation"
+    assert searches[0].summary == summary
 
 
 def split_of(contents):
@@ -155,7 +139,7 @@ def test_steps_that_lack_a_score_are_left_out(contents):
     assert [step.label for step in split.steps] == ["head", "augmentation"]
     assert split.start == pytest.approx(40)
     only = contents.scores[contents.scores["head"] == "linear"]
-    split = split_of(replace(contents, scores=only, heads=None))
+    split = split_of(replace(contents, scores=only, heads=contents.heads.head(0)))
     assert [step.label for step in split.steps] == ["representation", "augmentation"]
     assert split.start == pytest.approx(32)
     poor = without(contents, "PN")

@@ -37,7 +37,7 @@ def test_only_rules_that_give_anyone_a_head_are_offered(contents):
     assert table.rules[VALIDATION]["cCov-GAN-PN"] == "linear"
     # Without linear scores, the paper's rule would leave out all rows but two.
     only = contents.scores[contents.scores["head"] == "centroid"]
-    table = make_views(replace(contents, scores=only, heads=None))
+    table = make_views(replace(contents, scores=only, heads=contents.heads.head(0)))
     assert set(table.rules[PAPER]) == {"PN", "cCov-GAN-PN"}
     assert table.default_rule == "centroid"
 
