@@ -30,26 +30,12 @@ from cpaan.report.tables import TITLES, side_of
 
 INDEX, FINDINGS, FIGURES = (f"{REPORT}/{name}" for name in ("index.html", "findings.md", "figures"))
 SYMBOLS = {"confirmed": "✓", "not confirmed": "✗", "unclear": "?"}
-_BEST_OF_OURS = ("cCov-GAN", "CP-AAN+")
-_SECTIONS = {
-    "table-1": "Table 1",
-    "standing": "Where ours stand",
-    "claims": "The paper’s claims",
-    "accuracy": "Accuracy",
-    "differences": "Differences",
-    "gains": "Gains",
-    "ablations": "Ablations",
-    "synthetic": "Synthetic examples",
-    "searches": "Searches",
-    "chosen": "Settings",
-    "provenance": "Provenance",
-}
-"""Titles by id."""
+_BEST_OF_OURS = [f"{name}{suffix}" for name in ("cCov-GAN", "CP-AAN+") for suffix in ("", IN_PN)]
 
 
 @dataclass(frozen=True, eq=False)
 class Page:
-    """A report summarised and drawn; empty sections are left out."""
+    """A report summarised and drawn."""
 
     contents: Contents
     table: TableViews
@@ -65,21 +51,6 @@ class Page:
     pictures: Mapping[str, Sequence[Picture]]
     """By section: accuracy, ablations, synthetic."""
     searches: Sequence[Search]
-
-    @property
-    def sections(self) -> dict[str, str]:
-        """Return the titles of the sections that have anything to show, by their ids."""
-        shown: dict[str, Any] = {
-            **self.pictures,
-            "standing": self.standing,
-            "claims": self.claims,
-            "differences": len(self.table.rows) > 1,
-            "gains": self.splits,
-            "searches": self.searches,
-            "chosen": self.contents.best,
-        }
-        always = ("table-1", "provenance")
-        return {id: title for id, title in _SECTIONS.items() if id in always or shown.get(id)}
 
 
 def write_page(folder: Path, write: Callable[[str, bytes], None]) -> None:
@@ -107,7 +78,11 @@ def compose(contents: Contents) -> Page:
     splits = make_splits(contents, table, subject)
     seeded, methods, head_of = contents.seeded, contents.methods, table.head_of
     variants = [{"name": row.name, **vars(row.ablation)} for row in contents.rows if row.ablation]
-    places = _standing(contents, head_of)
+    ranked = {name: method for name, method in methods.items() if name in head_of}
+    ours = [name for name, method in ranked.items() if method in _BEST_OF_OURS]
+    if not contents.is_table:
+        ours = ours[-1:]
+    places = standing(seeded, head_of, ranked, ours) if ours and len(ranked) > 2 else []
     return Page(
         contents=contents,
         table=table,
@@ -120,18 +95,6 @@ def compose(contents: Contents) -> Page:
         pictures=draw_sections(contents, table, subject),
         searches=draw_searches(contents),
     )
-
-
-def _standing(contents: Contents, head_of: Mapping[str, str]) -> list[Standing]:
-    """Return the places of the best of ours, by the rule that the table shows first."""
-    methods = {name: method for name, method in contents.methods.items() if name in head_of}
-    wanted = {f"{name}{suffix}" for name in _BEST_OF_OURS for suffix in ("", IN_PN)}
-    ours = [name for name, method in methods.items() if method in wanted]
-    if not contents.is_table:
-        ours = ours[-1:]
-    if not ours or len(methods) < 3:
-        return []
-    return standing(contents.seeded, head_of, methods, ours)
 
 
 def render(page: Page) -> str:

@@ -2,13 +2,10 @@
 
 from dataclasses import replace
 
-import pytest
-
 from cpaan.report.page.facts import (
     make_commands,
     make_headline,
     make_provenance,
-    plus_minus,
     subject_of,
 )
 from cpaan.report.page.pictures import make_splits
@@ -52,11 +49,8 @@ def test_the_headline_has_the_subject_s_number_its_place_and_the_paper_s_gain(co
     # 41 minus 40 here; 48.4 minus 39.4 in the paper.
     assert "+1.0 ± 0.0 against PN (the paper prints +9.0)" in lines
     assert "augmentation +12.0" in lines
-
-
-def test_the_headline_does_not_hide_that_a_control_is_as_good(contents):
+    # It does not hide that a control is as good.
     _, lines = headline_of(contents, "MAML")
-
     assert "That is 3rd of 5 rows" in lines
     assert "The best control that learns nothing: +4.0 ± 0.0 against copy." in lines
     assert "augmentation" not in lines, "the gain of another row"
@@ -90,7 +84,9 @@ def test_provenance_has_size_data_code_seeds_machines_and_cost(contents):
     assert found["Hardware"] == "2 machines of 2 CPU; 8 CPU"
 
 
-def test_every_number_has_a_command(contents):
+def test_every_number_has_a_command_and_other_commands_and_commits_have_lines_of_their_own(
+    contents,
+):
     report, search, page = make_commands(contents)
 
     assert (report.command, report.commit) == (RUN["command"], RUN["commit"])
@@ -98,21 +94,12 @@ def test_every_number_has_a_command(contents):
     assert search.makes == "trials and choice of none, copy, MAML, PN, cCov-GAN-PN"
     assert page.command == f"python tune/report.py {contents.folder} --redraw"
 
-
-def test_other_commands_and_commits_have_lines_of_their_own(contents):
     earlier = {**RUN, "commit": "fedcba", "pieces": {"PN": [3, 4], "MAML": [3]}}
     other = {**SEARCH, "command": "python tune/search.py --resume hand"}
-    later = {**SEARCH, "commit": "fedcba", "time": "2026-11-16T10:00:00+00:00"}
-
-    commands = make_commands(
-        replace(
-            contents,
-            about={**contents.about, "earlier": [earlier]},
-            started={**contents.started, "PN": other},
-            best={**contents.best, "MAML": {**contents.best["MAML"], "run": later}},
-        )
-    )
-
+    later = {**SEARCH, "commit": "fedcba"}
+    about, started = {**contents.about, "earlier": [earlier]}, {**contents.started, "PN": other}
+    best = {**contents.best, "MAML": {**contents.best["MAML"], "run": later}}
+    commands = make_commands(replace(contents, about=about, started=started, best=best))
     assert commands[1].commit == "fedcba"
     assert commands[1].makes.endswith("and resumed: PN (seeds 3, 4); MAML (seeds 3)")
     assert [command[:3] for command in commands[2:-1]] == [
@@ -120,8 +107,3 @@ def test_other_commands_and_commits_have_lines_of_their_own(contents):
         ("trials and choice of MAML", SEARCH["command"], "fedcba"),
         ("trials and choice of PN", other["command"], RUN["commit"]),
     ]
-
-
-def test_missing_intervals_are_not_shown():
-    assert plus_minus(float("nan")) == ""
-    assert plus_minus(0.25).replace("\N{NO-BREAK SPACE}", " ") == " ± 0.2"

@@ -26,9 +26,7 @@ def calls(monkeypatch):
     def instead(name: str):
         def draw(*arguments, **words):
             found[name] = arguments
-            file = words.get("name", name.replace("_", "-"))
-            picture = Picture(file, "title", "caption", "alt", Figure())
-            return [picture] if name == "search_pictures" else picture
+            return Picture(words.get("name", name.replace("_", "-")), "", "", "", Figure())
 
         return draw
 
@@ -40,11 +38,6 @@ def calls(monkeypatch):
 def sections_of(contents):
     drawn = draw_sections(contents, make_views(contents), "cCov-GAN-PN")
     return {name: [picture.name for picture in each] for name, each in drawn.items()}
-
-
-def without(contents, name):
-    rows = tuple(row for row in contents.rows if row.name != name)
-    return replace(contents, rows=rows, scores=contents.scores[contents.scores["method"] != name])
 
 
 def with_none_in_pn(contents):
@@ -62,21 +55,21 @@ def test_only_pictures_of_existing_files_are_drawn(contents, calls):
         "ablations": ["gain-by-neighbours", "accuracy-against-diversity"],
         "synthetic": [],
     }
+    cells, strong = calls["accuracy_against_shots"]
+    assert {name for name, _, _ in cells} == set(contents.methods)
+    assert strong[0] == "cCov-GAN-PN"
     frame = pd.DataFrame({"method": ["P-FH", "FI-PN", "FI-PN, real"]})
     with_real = pd.concat([frame, pd.DataFrame({"method": ["P-FH, real"]})])
-    sections = sections_of(replace(contents, spectra=with_real, projections=frame))
+    poor = contents.diversity.head(0)
+    sections = sections_of(replace(contents, spectra=with_real, projections=frame, diversity=poor))
+    assert sections["ablations"] == ["gain-by-neighbours"]
     assert sections["synthetic"] == ["projections", "spectra"]
     (drawn,) = calls["spectra"]
     assert drawn["method"].tolist() == ["real", "P-FH"], "FI has a space of its own"
-    sections = sections_of(replace(contents, diversity=contents.diversity.head(0)))
-    assert sections["ablations"] == ["gain-by-neighbours"]
 
 
 def test_variants_are_compared_with_the_row_that_they_vary_or_no_augmentation(contents, calls):
     sections_of(contents)
-    cells, strong = calls["accuracy_against_shots"]
-    assert {name for name, _, _ in cells} == set(contents.methods)
-    assert strong[0] == "cCov-GAN-PN"
     # The table has it by centroids, but the variant was scored with the head of its search.
     scores, labels, *compared = calls["gain_of_variants"]
     assert set(scores["draw"]) == {2, 3, 4}, "the seeded draws"
@@ -94,53 +87,52 @@ def test_variants_are_compared_with_the_row_that_they_vary_or_no_augmentation(co
 
 
 def test_searches_have_a_summary(contents, calls):
-    searches = draw_searches(contents)
-
-    assert calls["search_pictures"][1:] == ("cCov-GAN-PN", contents.studies["PN"]["config"])
-    assert [search.name for search in searches] == ["PN", "cCov-GAN-PN"]
     summary = "2 complete, 2 stopped early, 6 min; best 42.0 on validation"
-    assert searches[0].summary == summary
+    found = [search[:2] for search in draw_searches(contents)]
+    assert found == [("PN", summary), ("cCov-GAN-PN", summary)]
+    assert calls["search_pictures"][1:] == ("cCov-GAN-PN", contents.studies["PN"]["config"])
 
 
-def split_of(contents):
-    (split,) = make_splits(contents, make_views(contents), "cCov-GAN-PN")
-    return split
+def splits_of(contents):
+    return make_splits(contents, make_views(contents), "cCov-GAN-PN")
 
 
 def test_a_gain_starts_at_raw_features_and_the_paper_s_head(contents):
-    split = split_of(contents)
+    (split,) = splits_of(contents)
 
     # Centroids of raw features, then of the embedding, then linear there, then augmented.
     assert split.start == pytest.approx(30)
+    assert split.beside == ()
     steps = {step.label: (step.start, step.end, step.difference) for step in split.steps}
     assert steps == {
         "representation": (("none", "centroid"), ("PN", "centroid"), pytest.approx(10)),
         "head": (("PN", "centroid"), ("PN", "linear"), pytest.approx(-7)),
         "augmentation": (("PN", "linear"), ("cCov-GAN-PN", "linear"), pytest.approx(12)),
     }
-    assert split.total.difference == pytest.approx(15)
     # With a row for the embedding of our rows, that is where the augmentation starts.
-    last = split_of(with_none_in_pn(contents)).steps[-1]
+    last = splits_of(with_none_in_pn(contents))[0].steps[-1]
     assert (last.start, last.difference) == (("none-PN", "linear"), pytest.approx(13))
-
-
-def test_controls_stand_beside_rows_of_the_same_features(contents):
-    assert split_of(contents).beside == ()
-    rows = tuple(
-        replace(row, method="cCov-GAN") if row.name == "cCov-GAN-PN" else row
-        for row in contents.table_rows
-    )
-    (step,) = split_of(replace(contents, rows=rows)).beside
+    # Controls stand beside rows of the same features.
+    *others, ours = contents.table_rows
+    (split,) = splits_of(replace(contents, rows=(*others, replace(ours, method="cCov-GAN"))))
+    (step,) = split.beside
     assert (step.end, step.difference) == (("copy", "linear"), pytest.approx(31 - 32))
 
 
-def test_steps_that_lack_a_score_are_left_out(contents):
-    split = split_of(without(contents, "none"))
-    assert [step.label for step in split.steps] == ["head", "augmentation"]
-    assert split.start == pytest.approx(40)
-    only = contents.scores[contents.scores["head"] == "linear"]
-    split = split_of(replace(contents, scores=only, heads=contents.heads.head(0)))
-    assert [step.label for step in split.steps] == ["representation", "augmentation"]
-    assert split.start == pytest.approx(32)
-    poor = without(contents, "PN")
-    assert make_splits(poor, make_views(poor), "cCov-GAN-PN") == []
+@pytest.mark.parametrize(
+    ("lost", "labels", "start"),
+    [
+        ({"method": "none"}, ["head", "augmentation"], 40),
+        ({"head": "centroid"}, ["representation", "augmentation"], 32),
+        ({"method": "PN"}, [], None),
+    ],
+)
+def test_steps_that_lack_a_score_are_left_out(contents, lost, labels, start):
+    ((column, name),) = lost.items()
+    rows = tuple(row for row in contents.rows if row.name != name)
+    scores = contents.scores[contents.scores[column] != name]
+
+    found = splits_of(replace(contents, rows=rows, scores=scores))
+
+    assert [step.label for split in found for step in split.steps] == labels
+    assert [split.start for split in found] == ([] if start is None else [pytest.approx(start)])
