@@ -1,18 +1,14 @@
-"""Pictures of a search: scores of trials, parameters and learning curves."""
+"""Pictures of a search: scores of trials by parameter, and learning curves."""
 
 import json
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import optuna
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import Figure
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -37,69 +33,12 @@ from cpaan.report.figures.picture import (
 COMPLETE, STOPPED = "complete", "stopped early"
 _LEAST = 4  # trials, below which nothing is said of parameters
 _BEST_SHARE = 0.25  # of the trials: importances compare these with all
-_BETTER = LinearSegmentedColormap.from_list("better", [PALE, COLOURS[0]])
-
-
-@dataclass(frozen=True)
-class _Search:
-    """The scored trials of a search, without those far below the others."""
-
-    method: str
-    trials: pd.DataFrame
-    left_out: str
-    """Which trials are far below the others, in words."""
-
-    def picture(self, kind: str, title: str, caption: str, **others: Any) -> Picture:
-        name, title = f"{slug(self.method)}-{kind}", f"{self.method}: {title}"
-        return Picture(name=name, title=title, caption=caption + self.left_out, **others)
-
-    @property
-    def best(self) -> Any:
-        return self.trials.iloc[self.trials["score"].argmax()]
-
-    @cached_property
-    def ranges(self) -> dict[str, BaseDistribution]:
-        """The ranges of parameters of which trials tried more than one value."""
-        found = {
-            name: json_to_distribution(text)
-            for each in self.trials["distributions"]
-            for name, text in json.loads(each).items()
-        }
-        return {name: of for name, of in found.items() if self.trials[name].nunique() > 1}
-
-    def parameters(self, trial: Any) -> dict[str, Any]:
-        """Return a trial's parameters, whole numbers as such: with gaps, a table has fractions."""
-        return {
-            name: int(trial[name]) if isinstance(of, IntDistribution) else trial[name]
-            for name, of in self.ranges.items()
-            if not pd.isna(trial[name])
-        }
-
-    def importances(self) -> dict[str, float]:
-        """Return how important parameters are, the most important first; they sum to one."""
-        verbosity, names = optuna.logging.get_verbosity(), list(self.ranges)
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        try:
-            study = optuna.create_study(direction="maximize")
-            for trial in self.trials.to_dict("records"):
-                params = self.parameters(trial)
-                of = {name: self.ranges[name] for name in params}
-                study.add_trial(create_trial(value=trial["score"], params=params, distributions=of))
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ExperimentalWarning)
-                # Captions say how few trials there are.
-                warnings.filterwarnings("ignore", "Some regimes for parameter", UserWarning)
-                evaluator = PedAnovaImportanceEvaluator(target_quantile=_BEST_SHARE)
-                found = get_param_importances(study, evaluator=evaluator, params=names)
-        finally:
-            optuna.logging.set_verbosity(verbosity)
-        # Optuna's own order of equal ones changes from run to run.
-        return {name: found[name] for name in sorted(names, key=lambda name: -found[name])}
+_LATER = LinearSegmentedColormap.from_list("later", [PALE, COLOURS[0]])
 
 
 @drawing()
 def search_pictures(trials: pd.DataFrame, method: str, config: Mapping[str, Any]) -> list[Picture]:
-    """Draw a search: its history, what parameters did, and how trials learned.
+    """Draw a search: the scores of trials by parameter, and how trials learned.
 
     Args:
         trials: A study's ``trials.parquet``.
@@ -107,21 +46,16 @@ def search_pictures(trials: pd.DataFrame, method: str, config: Mapping[str, Any]
         config: The settings of the search.
 
     Returns:
-        History, slices by parameter, learning curves: those that the trials can give. With fewer
-        than four scored trials, nothing is said of parameters.
+        Slices by parameter and learning curves: those that the trials can give. With fewer than
+        four scored trials, nothing is said of parameters.
     """
     pictures = []
     scored = trials[trials["state"].isin([COMPLETE, STOPPED]) & np.isfinite(trials["score"])]
-    if len(scored):
-        # A trial that learned nothing would flatten all others.
-        is_far = scored["score"] < _floor(scored["score"])
-        far = [f"{each.trial} ({each.score:.1f} %)" for each in scored[is_far].itertuples()]
-        left_out = f" Left out, far below the others: trial {', '.join(far)}." if far else ""
-        search = _Search(method, scored[~is_far].sort_values("trial"), left_out)
-        pictures.append(_history(search))
-        is_enough = len(search.trials) >= _LEAST and search.trials["score"].nunique() > 1
-        if is_enough and search.ranges:
-            pictures.append(_slices(search))
+    # A trial that learned nothing would flatten all others.
+    is_far = scored["score"] < _floor(scored["score"])
+    near, far = scored[~is_far].sort_values("trial"), scored[is_far]
+    if len(near) >= _LEAST and near["score"].nunique() > 1 and (ranges := _ranges(near)):
+        pictures.append(_slices(near, far, method, ranges))
     if (trials["curve"].map(len) > 1).any():
         pictures.append(_curves(trials, method, config))
     return pictures
@@ -136,56 +70,67 @@ def _floor(scores: pd.Series) -> float:
     return float(quartile - 3 * (scores.max() - quartile))
 
 
-def _add_words(figure: Figure, axes: Axes, xlabel: str) -> None:
-    """Name the axes of the only panel, and write a key below it: a line for each label."""
-    axes.set(xlabel=xlabel, ylabel="validation score, %")
-    handles, labels = axes.get_legend_handles_labels()
-    key = dict(zip(labels, handles, strict=True))
-    figure.legend(key.values(), key.keys(), loc="outside lower center", ncols=len(key))
+def _ranges(trials: pd.DataFrame) -> dict[str, BaseDistribution]:
+    """Return the ranges of parameters of which trials tried more than one value."""
+    found = {
+        name: json_to_distribution(text)
+        for each in trials["distributions"]
+        for name, text in json.loads(each).items()
+    }
+    return {name: of for name, of in found.items() if trials[name].nunique() > 1}
 
 
-def _history(search: _Search) -> Picture:
-    trials, best = search.trials, search.best
-    figure = new_figure(height=3.5)
-    axes = figure.subplots()
-    for state, colour in {COMPLETE: COLOURS[0], STOPPED: "none"}.items():
-        of = trials[trials["state"] == state]
-        look: Any = {"facecolors": colour, "edgecolors": COLOURS[0]}
-        axes.scatter(of["trial"], of["score"], 28, label=state, **look)
-    highest = trials["score"].cummax()
-    axes.step(trials["trial"], highest, where="post", color=COLOURS[1], label="best so far")
-    _add_words(figure, axes, "trial")
-    return search.picture(
-        "history",
-        "history of the search",
-        "The validation score of each trial, in the order in which they began; of those that were "
-        "stopped early, the last one that they had.",
-        alt=f"The best of {len(trials)} scored trials is trial {best['trial']} with "
-        f"{best['score']:.2f} %, {best['state']}; the median trial has "
-        f"{trials['score'].median():.2f} %.",
-        figure=figure,
-    )
+def _parameters(trial: Any, ranges: Mapping[str, BaseDistribution]) -> dict[str, Any]:
+    """Return a trial's parameters, whole numbers as such: with gaps, a table has fractions."""
+    return {
+        name: int(trial[name]) if isinstance(of, IntDistribution) else trial[name]
+        for name, of in ranges.items()
+        if not pd.isna(trial[name])
+    }
 
 
-def _slices(search: _Search) -> Picture:
+def _importances(trials: pd.DataFrame, ranges: Mapping[str, BaseDistribution]) -> dict[str, float]:
+    """Return how important parameters are, the most important first; they sum to one."""
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        study = optuna.create_study(direction="maximize")
+        for trial in trials.to_dict("records"):
+            params = _parameters(trial, ranges)
+            of = {name: ranges[name] for name in params}
+            study.add_trial(create_trial(value=trial["score"], params=params, distributions=of))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            # The caption says how few trials there are.
+            warnings.filterwarnings("ignore", "Some regimes for parameter", UserWarning)
+            evaluator = PedAnovaImportanceEvaluator(target_quantile=_BEST_SHARE)
+            found = get_param_importances(study, evaluator=evaluator, params=list(ranges))
+    finally:
+        optuna.logging.set_verbosity(verbosity)
+    # Optuna's own order of equal ones changes from run to run.
+    return {name: found[name] for name in sorted(ranges, key=lambda name: -found[name])}
+
+
+def _slices(
+    trials: pd.DataFrame, far: pd.DataFrame, method: str, ranges: Mapping[str, BaseDistribution]
+) -> Picture:
+    importances, best = _importances(trials, ranges), trials.iloc[trials["score"].argmax()]
     num_columns = 3
-    importances = search.importances()
     num_rows = -(-len(importances) // num_columns)
     figure = new_figure(height=0.5 + 1.95 * num_rows)
-    trials, best = search.trials, search.best
     first = None
     for number, (name, importance) in enumerate(importances.items()):
         axes = figure.add_subplot(num_rows, num_columns, number + 1, sharey=first)
         first = first or axes
         has = trials[trials[name].notna()]
         chosen, ringed = has[name], best[name]
-        if isinstance(search.ranges[name], CategoricalDistribution):
+        if isinstance(ranges[name], CategoricalDistribution):
             chosen, ringed = chosen.astype(str), ringed if pd.isna(ringed) else str(ringed)
             axes.margins(x=0.25)
-        axes.scatter(chosen, has["score"], s=22, c=has["trial"], cmap=_BETTER, lw=0)
+        axes.scatter(chosen, has["score"], s=22, c=has["trial"], cmap=_LATER, lw=0)
         if not pd.isna(ringed):
             axes.plot([ringed], [best["score"]], "o", ms=9, mfc="none", color=COLOURS[1], mew=1.5)
-        if getattr(search.ranges[name], "log", False):
+        if getattr(ranges[name], "log", False):
             axes.set_xscale("log")
             number_ticks(axes.xaxis)
         axes.set_xlabel(name, size=SMALL)
@@ -195,18 +140,20 @@ def _slices(search: _Search) -> Picture:
             axes.set_ylabel("score, %")
     values = [
         f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in search.parameters(best).items()
+        for name, value in _parameters(best, ranges).items()
     ]
     ranked = ", ".join(f"{name} {importances[name]:.2f}" for name in list(importances)[:3])
-    return search.picture(
-        "slices",
-        "score against each parameter",
-        "The validation score of each trial against the parameters that it had; later trials are "
-        "bluer, the best one is ringed. The number above a panel is the importance of its "
-        "parameter: how much the best quarter of the trials differs from all (PED-ANOVA). Of "
-        f"{len(trials)} trials, it is a hint.",
-        alt=f"Parameters of the best trial, {best['trial']}, with {best['score']:.2f} %: "
-        f"{', '.join(values)}. The most important parameters are {ranked}.",
+    left_out = [f"{each.trial} ({each.score:.1f} %)" for each in far.itertuples()]
+    below = f" Left out, far below the others: trial {', '.join(left_out)}." if left_out else ""
+    return Picture(
+        name=f"{slug(method)}-slices",
+        title=f"{method}: score against each parameter",
+        caption="The validation score of each trial against the parameters that it had; later "
+        "trials are bluer, the best one is ringed. Importance is how much the best quarter of the "
+        f"trials differs from all (PED-ANOVA): of {len(trials)} trials, a hint.{below}",
+        alt=f"Parameters of the best trial, {best['trial']}, with {best['score']:.2f} %, "
+        f"{best['state']}: {', '.join(values)}. The median trial has "
+        f"{trials['score'].median():.2f} %. The most important parameters are {ranked}.",
         figure=figure,
     )
 
@@ -230,18 +177,21 @@ def _curves(trials: pd.DataFrame, method: str, config: Mapping[str, Any]) -> Pic
     found = pd.Series(points)
     kept = found[found >= _floor(found)]
     room = 0.06 * (kept.max() - kept.min()) or 1.0
+    axes.set(xlabel="episodes", ylabel="validation score, %")
     axes.set_ylim(kept.min() - room, kept.max() + room)
     for rung in rungs:
         axes.axvline(rung, color=COLOURS[1], ls=":", lw=1, label="rungs of ASHA")
-    _add_words(figure, axes, "episodes")
+    handles, labels = axes.get_legend_handles_labels()
+    key = dict(zip(labels, handles, strict=True))  # one line of many with the same label
+    figure.legend(key.values(), key.keys(), loc="outside lower center", ncols=len(key))
     below = " Points far below the others are cut off." if len(kept) < len(found) else ""
     counts = trials["state"].value_counts()
     stops = f" at the rungs after {', '.join(map(str, rungs))} episodes" if rungs else ""
-    return _Search(method, trials, below).picture(
-        "curves",
-        "how trials learned",
-        "The validation score against the number of episodes. At each rung, trials that are behind "
-        "the others are stopped.",
+    return Picture(
+        name=f"{slug(method)}-curves",
+        title=f"{method}: how trials learned",
+        caption="The validation score against the number of episodes. At each rung, trials that "
+        f"are behind the others are stopped.{below}",
         alt=f"{counts.get(COMPLETE, 0)} of {len(trials)} trials are complete, "
         f"{counts.get(STOPPED, 0)} were stopped early{stops}.",
         figure=figure,

@@ -73,14 +73,9 @@ class Contents:
     spiral: Mapping[str, Any] | None
 
     @property
-    def table_rows(self) -> tuple[ScoredRow, ...]:
-        """Return the rows without their variants."""
-        return tuple(row for row in self.rows if row.ablation is None)
-
-    @property
     def methods(self) -> dict[str, str]:
-        """Return the key in `ROWS` of each row of the table, in its order."""
-        return {row.name: row.method for row in self.table_rows}
+        """Return the key in `ROWS` of each row but the variants, in the order of the table."""
+        return {row.name: row.method for row in self.rows if row.ablation is None}
 
     @cached_property
     def seeded(self) -> pd.DataFrame:

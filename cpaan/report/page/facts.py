@@ -74,20 +74,23 @@ def make_headline(
     ]
     if others := [against[name] for name in _AGAINST if name in against]:
         lines[0] += f" Paired by draw it is {', '.join(others[:2])}."
-    controls = {
-        name: table.cells[name, "novel", shots].rank
-        for name in table.head_of
-        if ROWS[methods[name]].group == "Control"
-        and ROWS[methods[name]].generation != NO_GENERATION
-    }
-    if controls and (best := min(controls, key=lambda name: controls[name])) in against:
+    rows = {name: ROWS[methods[name]] for name in table.head_of}
+    controls = [
+        name
+        for name, row in rows.items()
+        if row.group == "Control" and row.generation != NO_GENERATION
+    ]
+    best = min(controls, key=lambda name: table.cells[name, "novel", shots].rank, default="")
+    if best in against:
         lines.append(f"The best control that learns nothing: {against[best]}.")
     for split in splits:
         if split.total.end[0] == subject:
-            gains = [(step.label, step.difference, step.interval) for step in split.steps]
-            steps = (f"{label} {signed(gain, 1)}{plus_minus(half)}" for label, gain, half in gains)
-            start = f"{split.start:.1f} of {', '.join(split.steps[0].start)} head"
-            lines.append(f"From {start}: {', '.join(steps)}.")
+            steps = ", ".join(
+                f"{step.label} {signed(step.difference, 1)}{plus_minus(step.interval)}"
+                for step in split.steps
+            )
+            start = ", ".join(split.steps[0].start)
+            lines.append(f"From {split.start:.1f} of {start} head: {steps}.")
     return Headline(
         number=f"{cell.value:.1f} %",
         interval=plus_minus(cell.interval).replace("\N{NO-BREAK SPACE}", " ").strip(),
@@ -114,7 +117,7 @@ def _ordinal(number: int) -> str:
 def make_provenance(contents: Contents) -> dict[str, str]:
     """Return the study's size, data, code, seeds, machines and cost, by label."""
     about, run, trials = contents.about, contents.about["run"], contents.trials.values()
-    num_variants = len(contents.rows) - len(contents.table_rows)
+    num_variants = len(contents.rows) - len(contents.methods)
     num_trials = sum(int(best["num_trials"]) for best in contents.best.values())
     study = next(iter(contents.studies.values()))
     data, split = study["data"], study["data"]["split"]
@@ -131,7 +134,7 @@ def make_provenance(contents: Contents) -> dict[str, str]:
     time = duration(sum(table["seconds"].sum() for table in trials))
     hours = [sum(table["gpu_seconds"].sum() for table in trials), cost["gpu_seconds"] or 0.0]
     return {
-        "Rows": f"{len(contents.table_rows)}, and {num_variants} variants of them",
+        "Rows": f"{len(contents.methods)}, and {num_variants} variants of them",
         "Trials": f"{num_trials} in {len(contents.best)} searches",
         "Data fingerprint": "; ".join([first, *others]),
         "Classes": "; ".join([*counts, f"features of {study['dimensions']} dimensions"]),
@@ -149,13 +152,15 @@ def make_provenance(contents: Contents) -> dict[str, str]:
 
 
 def _hardware(nodes: Sequence[Mapping[str, float]]) -> str:
-    def words(node: Mapping[str, float]) -> str:
-        kinds = [name.partition(":")[2] for name in node if name.startswith("accelerator_type:")]
-        gpus = f", {node['GPU']:g} GPU {' '.join(kinds)}".rstrip() if node.get("GPU") else ""
-        return f"{node.get('CPU', 0):g} CPU{gpus}"
-
-    counts = Counter(map(words, nodes))
-    return "; ".join(f"{n} machines of {text}" if n > 1 else text for text, n in counts.items())
+    counts = Counter(
+        ", ".join(
+            f"{node[name]:g} {name.removeprefix('accelerator_type:')}"
+            for name in sorted(node)
+            if name in ("CPU", "GPU") or name.startswith("accelerator_type:")
+        )
+        for node in nodes
+    )
+    return "; ".join(f"{count} × {text}" for text, count in counts.items())
 
 
 def duration(seconds: float) -> str:

@@ -68,22 +68,21 @@ def _unaugmented(method: str) -> tuple[str, ...]:
 
 def _split(contents: Contents, table: TableViews, name: str) -> GainSplit | None:
     methods, scored = contents.methods, contents.scored
-    head = table.rules.get(VALIDATION, {}).get(name) or table.head_of.get(name)
     row = ROWS[methods[name]]
+    head = table.rules.get(VALIDATION, {}).get(name) or table.head_of.get(name, "")
     base = next((each for each in _unaugmented(methods[name]) if (each, head) in scored), None)
-    if head is None or base is None or (name, head) not in scored:
+    if base is None or (name, head) not in scored:
         return None
     plain = _NONE if _NONE in methods else base
     paper_head = row.head if {(plain, row.head), (base, row.head)} <= scored else head
     if (plain, paper_head) not in scored:
         return None
+    rows = {other: ROWS[method] for other, method in methods.items() if (other, head) in scored}
     controls = [
         other
-        for other, control in ((other, ROWS[method]) for other, method in methods.items())
-        if control.group == "Control"
-        and control.representation == row.representation
+        for other, control in rows.items()
+        if (control.group, control.representation) == ("Control", row.representation)
         and control.generation != NO_GENERATION
-        and (other, head) in scored
     ]
     return split_gain(
         contents.seeded,
@@ -127,22 +126,19 @@ def _ablations(contents: Contents, table: TableViews) -> list[Picture]:
             variants.setdefault(key, {})[row.ablation.label] = row.name
     scored, pictures = contents.scored, list[Picture]()
     for (family, of), labels in variants.items():
-        references, name, title, meaning = _unaugmented(contents.methods[of]), *_NEIGHBOUR_WORDS
+        references, (name, title, meaning) = _unaugmented(contents.methods[of]), _NEIGHBOUR_WORDS
         if family != NEIGHBOURS:
             references, name, meaning = (of,), "gain-by-idea", "left of zero, the idea helps"
             title = f"{of}, with one idea at a time taken away"
+        if same := sum(each.name.startswith(name) for each in pictures):
+            name = f"{name}-{same + 1}"
         # Variants may have been scored with one head only: that of the search.
         others = sorted(head for row, head in scored if row in labels.values())
         heads = dict.fromkeys([table.head_of[of], *others])
         for head, reference in ((h, r) for h in heads for r in references if (r, h) in scored):
-            drawn = {label: row for label, row in labels.items() if (row, head) in scored}
-            if drawn:
-                same = sum(each.name.startswith(name) for each in pictures)
-                words = {"name": f"{name}-{same + 1}" if same else name, "title": title}
-                picture = gain_of_variants(
-                    contents.seeded, drawn, head, reference, **words, meaning=meaning
-                )
-                pictures.append(picture)
+            if drawn := {label: row for label, row in labels.items() if (row, head) in scored}:
+                words = {"name": name, "title": title, "meaning": meaning}
+                pictures.append(gain_of_variants(contents.seeded, drawn, head, reference, **words))
                 break
     return pictures
 

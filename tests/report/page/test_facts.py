@@ -28,7 +28,7 @@ def test_the_subject_is_the_best_of_ours_on_validation_whatever_others_do(conten
     assert subject_of(replace(contents, rows=rows, heads=heads)) == "ours"
     # Without validation it is the last of ours; without any of ours, the last row.
     assert subject_of(replace(contents, heads=contents.heads.head(0))) == "cCov-GAN-PN"
-    others = tuple(row for row in contents.table_rows if row.name != "cCov-GAN-PN")
+    others = tuple(row for row in contents.rows if row.method != "cCov-GAN-PN")
     assert subject_of(replace(contents, rows=others)) == "PN"
     # A study of one row is about its best, whatever trial 0 scores.
     first, best = (replace(contents.rows[-2], name=f"cCov-GAN-PN, {x}") for x in ("0", "best"))
@@ -70,7 +70,7 @@ def test_provenance_has_size_data_code_seeds_machines_and_cost(contents):
         "Seeds of the searches": "0",
         "Seeds of the report": "3, 4",
         "Draws": "2 fixed, 3 seeded, the same for every row",
-        "Hardware": "16 CPU, 1 GPU H200",
+        "Hardware": "1 × 16 CPU, 1 GPU, 1 H200",
         "Reads of the test phase": "7 so far, of this data",
         # Two searches of four trials, 90 s each; ten minutes for the report.
         "Time": "trials 12 min, report 10 min, finished 2026-11-15",
@@ -81,7 +81,7 @@ def test_provenance_has_size_data_code_seeds_machines_and_cost(contents):
     assert found["GPU hours"].startswith("trials 0.10, by their shares of a card; report 0.50")
     about = {**contents.about, "nodes": [{"CPU": 2.0}, {"CPU": 2.0}, {"CPU": 8.0}]}
     found = make_provenance(replace(contents, about=about))
-    assert found["Hardware"] == "2 machines of 2 CPU; 8 CPU"
+    assert found["Hardware"] == "2 × 2 CPU; 1 × 8 CPU"
 
 
 def test_every_number_has_a_command_and_other_commands_and_commits_have_lines_of_their_own(

@@ -79,7 +79,7 @@ def test_variants_are_compared_with_the_row_that_they_vary_or_no_augmentation(co
     assert calls["gain_of_variants"][3] == "none-PN", "in the same embedding"
     ablation = Ablation("cCov-GAN-PN", "ideas", "without it")
     row = next(row for row in contents.rows if row.ablation)
-    rows = (*contents.table_rows, replace(row, ablation=ablation))
+    rows = (*contents.rows[:-1], replace(row, ablation=ablation))
     assert sections_of(replace(contents, rows=rows))["ablations"][0] == "gain-by-idea"
     _, labels, *compared = calls["gain_of_variants"]
     assert labels == {"without it": "cCov-GAN-PN: all base classes"}
@@ -113,7 +113,7 @@ def test_a_gain_starts_at_raw_features_and_the_paper_s_head(contents):
     last = splits_of(with_none_in_pn(contents))[0].steps[-1]
     assert (last.start, last.difference) == (("none-PN", "linear"), pytest.approx(13))
     # Controls stand beside rows of the same features.
-    *others, ours = contents.table_rows
+    *others, ours, _ = contents.rows
     (split,) = splits_of(replace(contents, rows=(*others, replace(ours, method="cCov-GAN"))))
     (step,) = split.beside
     assert (step.end, step.difference) == (("copy", "linear"), pytest.approx(31 - 32))
