@@ -8,8 +8,9 @@ from pathlib import Path
 from cpaan.bench import episode, evaluate, kyfan, trial
 from cpaan.bench.measuring import Bench, BenchRow, table, to_json
 from cpaan.bench.scales import SCALES
-from cpaan.cli.guard import guarded
-from cpaan.cli.options import Parser, add_traceback, check_writable, choose_device, new_progress
+from cpaan.cli.command import Parser, check_writable, guarded, new_progress
+from cpaan.cli.inputs import choose_device
+from cpaan.cli.options import add_traceback
 from cpaan.core.files import write_whole
 
 BENCHMARKS = {

@@ -1,66 +1,52 @@
 """``evaluate``: score low-shot methods on a feature table."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from cpaan.cli.evaluate_options import add_parser, configs_from
-from cpaan.cli.guard import INCOMPLETE
-from cpaan.cli.options import check_writable, choose_device, new_progress, open_data
+from cpaan.cli.command import INCOMPLETE, check_writable, new_progress
+from cpaan.cli.inputs import choose_device, open_data
+from cpaan.cli.options import overrides_of
 from cpaan.core.files import write_whole
 from cpaan.core.provenance import TEST_READS
+from cpaan.core.settings import Settings, assignments_for, parse_settings
 from cpaan.data.splits import TEST_PHASE, read_draws
 from cpaan.evaluation.runner import Results, evaluate
-from cpaan.methods.registry import ROWS, TABLE_1, expand_methods
-from cpaan.methods.table_row import FEATURES, TABLES
-from cpaan.protocol.config import OWN
+from cpaan.gan.config import META_TESTING_AS_PRINTED
+from cpaan.methods.controls import CONTROLS
+from cpaan.methods.registry import ROWS, TABLE_1, expand_methods, with_episodes
+from cpaan.methods.table_row import FEATURES, PN, TABLES
+from cpaan.protocol.config import LINEAR_AS_IN_BENCHMARK, OWN, EvaluationConfig
 from cpaan.protocol.statistics import check_row, is_only_row
-from cpaan.protocol.tasks import check_phase
 from cpaan.report.table_one import TableOne, tables_of
 from cpaan.report.tables import accuracy_table, difference_table, diversity_table
 
-PARTS, CHECKPOINTS = "parts", "checkpoints"
+_SHARED = ""  # stands for the evaluation among the methods
 
 
-def add_command(commands: Any) -> None:
-    """Add the command and its options."""
-    add_parser(commands).set_defaults(run=_evaluate)
-
-
-def _evaluate(options: argparse.Namespace) -> int:
-    has_cosine = options.cosine_features is not None
-    methods = expand_methods(options.methods, TABLES if has_cosine else [FEATURES])
-    config, settings = configs_from(options, methods)
-    device = choose_device(options.device)
-    table, split = open_data(options.features, options.split)
-    cosine_table = open_data(options.cosine_features, options.split)[0] if has_cosine else None
-    check_phase(table, split, options.phase, allow_trained_novel=options.allow_trained_novel)
-    shot_rows = None
-    if options.draws_file:
-        shot_rows = read_draws(
-            options.draws_file, table, split, options.phase, max_shots=max(config.shots)
-        )
+def run(options: argparse.Namespace) -> int:
+    """Evaluate, write files, print the table; return the exit status."""
+    named = tuple(CONTROLS) if options.methods is None else options.methods
+    has_cosine, is_table_one = options.cosine_features is not None, TABLE_1 in named
+    methods = expand_methods(named, TABLES if has_cosine else [FEATURES])
+    config, settings = _resolve(options, methods)
+    missing = {ROWS[name].head for name in methods} - {*config.heads, OWN}
+    if is_table_one and missing:
+        raise ValueError(f"{TABLE_1} needs the heads {', '.join(sorted(missing))} too")
     against = options.against or ("none" if "none" in methods else None)
     if against:
         heads = {method: ROWS[method].heads_among(config.heads) for method in methods}
-        rows = [(method, head) for method in methods for head in heads[method]]
-        check_row(against, rows)
-    as_table_1 = TABLE_1 in options.methods
-    if as_table_1 and not options.out:  # it is long: what is done must not be lost
-        options.out = Path("results") / TABLE_1
-    for folder in (options.out, options.checkpoints):
-        if folder:
-            check_writable(folder)
-    missing = {ROWS[name].head for name in methods} - {*config.heads, OWN}
-    if as_table_1 and missing:
-        raise ValueError(f"{TABLE_1} needs the heads {', '.join(sorted(missing))} too")
-
-    progress = new_progress()
-    checkpoints, cache = options.checkpoints, None
-    if options.out and (as_table_1 or options.jobs > 1):
-        cache = options.out / PARTS
-    if as_table_1:
-        checkpoints = checkpoints or options.out / CHECKPOINTS
+        check_row(against, [(method, head) for method in methods for head in heads[method]])
+    device = choose_device(options.device)
+    table, split = open_data(options.features, options.split)
+    shot_rows = None
+    if options.draws_file:
+        files, max_shots = options.draws_file, max(config.shots)
+        shot_rows = read_draws(files, table, split, options.phase, max_shots=max_shots)
+    # The table takes long: finished parts are always kept.
+    out: Path | None = options.out or (Path("results") / TABLE_1 if is_table_one else None)
+    for folder in filter(None, (out, options.checkpoints)):
+        check_writable(folder)
     results = evaluate(
         table,
         split,
@@ -68,71 +54,82 @@ def _evaluate(options: argparse.Namespace) -> int:
         methods=methods,
         config=config,
         settings=settings,
-        cosine_table=cosine_table,
-        checkpoints=checkpoints,
+        cosine_table=open_data(options.cosine_features, options.split)[0] if has_cosine else None,
+        checkpoints=options.checkpoints or (out / "checkpoints" if out and is_table_one else None),
         shot_rows=shot_rows,
         device=device,
         allow_trained_novel=options.allow_trained_novel,
-        progress=progress,
+        progress=new_progress(),
         num_processes=options.jobs,
         locations=dict(zip(TABLES, (options.features, options.cosine_features), strict=True)),
-        cache=cache,
+        cache=out / "parts" if out and (is_table_one or options.jobs > 1) else None,
     )
-    progress("done")
-    if options.out:  # before any printing, which a closed pipe can end
-        try:
-            results.write(options.out)
-            # Here, because matplotlib takes half a second to import.
-            from cpaan.report.figures.accuracy import draw_accuracy
-
-            write_whole(options.out / "accuracy.svg", draw_accuracy(results.scores))
-            if as_table_1:
-                tables = tables_of(results.scores, _labels_of(results), results.heads)
-                write_whole(options.out / "table-1.md", "\n\n".join(map(TableOne.markdown, tables)))
-                write_whole(options.out / "table-1.tex", "\n".join(map(TableOne.latex, tables)))
-        except OSError:  # nothing is lost to a full disk
-            _print_results(results, against, as_table_1=as_table_1)
-            raise
-    _print_results(results, against, as_table_1=as_table_1)
-    if options.out:
-        print(f"\nWritten: {options.out}/results.csv, results.json, accuracy.svg")
-        if as_table_1:
-            print(f"The table: {options.out}/table-1.md, table-1.tex")
+    labels = {name: name for name in results.about["methods"]}
+    tables = tables_of(results.scores, labels, results.heads) if is_table_one else []
+    try:
+        if out:
+            _write(results, tables, out)
+    finally:  # a failed write must not hide the results
+        _print(results, tables, against)
+    if out:
+        of_table = ", table-1.md, table-1.tex" if tables else ""
+        print(f"\nWritten: {out}/results.csv, results.json, accuracy.svg{of_table}")
     for name, reason in results.about["failed"].items():
         print(f"{name} has no scores: {reason}")
     return INCOMPLETE if results.about["failed"] else 0
 
 
-def _print_results(results: Results, against: str | None, *, as_table_1: bool) -> None:
-    print(_describe(results))
-    if as_table_1:
-        for table in tables_of(results.scores, _labels_of(results), results.heads):
-            print(f"\n{table.text()}")
-    else:
-        print(f"\n{accuracy_table(results.scores)}")
+def _resolve(
+    options: argparse.Namespace, methods: Sequence[str]
+) -> tuple[EvaluationConfig, dict[str, Settings]]:
+    """Return the settings of the evaluation, and those of every method."""
+    config = EvaluationConfig()
+    if options.as_printed:
+        config = config.with_overrides(META_TESTING_AS_PRINTED)
+    if options.linear == "benchmark":
+        config = config.with_overrides(LINEAR_AS_IN_BENCHMARK)
+    config = config.with_overrides(overrides_of(options, EvaluationConfig))
+    used = list(methods)
+    if PN not in used and any(ROWS[name].is_embedded for name in methods):
+        used.append(PN)  # its settings are those of the embedding
+    settings = {}
+    for name in used:
+        row = ROWS[name]
+        each = row.published if options.as_printed and row.published else row.config
+        settings[name] = with_episodes(each, options.episodes) if options.episodes else each
+    known = {name: set(each.to_dict()) - {"shots"} for name, each in settings.items()}
+    known[_SHARED] = set(config.to_dict())
+    (of_config,) = parse_settings(assignments_for(_SHARED, options.set, known), config)
+    for name, each in settings.items():
+        (of_method,) = parse_settings(assignments_for(name, options.set, known), each)
+        settings[name] = each.with_overrides(of_method)
+    return config.with_overrides(of_config), settings
+
+
+def _write(results: Results, tables: Sequence[TableOne], out: Path) -> None:
+    results.write(out)
+    # Imported here, because matplotlib takes half a second to import.
+    from cpaan.report.figures.accuracy import draw_accuracy
+
+    write_whole(out / "accuracy.svg", draw_accuracy(results.scores))
+    if tables:
+        write_whole(out / "table-1.md", "\n\n".join(map(TableOne.markdown, tables)))
+        write_whole(out / "table-1.tex", "\n".join(map(TableOne.latex, tables)))
+
+
+def _print(results: Results, tables: Sequence[TableOne], against: str | None) -> None:
+    about, scores = results.about, results.scores
+    print(
+        f"\n{about['phase'].capitalize()} phase: {about['classes']['base']} base and "
+        f"{about['classes']['novel']} novel classes, {about['queries']} queries, "
+        f"{scores['draw'].nunique()} draws, {scores['seed'].nunique()} training seeds."
+    )
+    for text in [table.text() for table in tables] or [accuracy_table(scores)]:
+        print(f"\n{text}")
     if not results.diversity.empty:
         print(f"\n{diversity_table(results.diversity)}")
-    if not as_table_1 and against and not is_only_row(against, results.scores):
-        print(f"\n{difference_table(results.scores, against)}")
-    _print_reads(results)
-
-
-def _labels_of(results: Results) -> dict[str, str]:
-    """Return the rows of the table, which are methods by their names."""
-    return {name: name for name in results.about["methods"]}
-
-
-def _print_reads(results: Results) -> None:
-    if results.about["phase"] == TEST_PHASE:
-        reads = results.about["test_reads"]
+    if not tables and against and not is_only_row(against, scores):
+        print(f"\n{difference_table(scores, against)}")
+    if about["phase"] == TEST_PHASE:
+        reads = about["test_reads"]
         print(f"\nThe test phase of these features was read {reads} times so far ({TEST_READS}).")
-
-
-def _describe(results: Results) -> str:
-    about = results.about
-    draws = results.scores["draw"].nunique()
-    return (
-        f"\n{about['phase'].capitalize()} phase: {about['classes']['base']} base and "
-        f"{about['classes']['novel']} novel classes, {about['queries']} queries, {draws} draws, "
-        f"{results.scores['seed'].nunique()} training seeds."
-    )

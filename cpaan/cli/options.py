@@ -1,112 +1,117 @@
-"""What the commands' options have in common."""
+"""How options are declared: groups of them, those of several commands, and types of values."""
 
 import argparse
-import sys
-import tempfile
-import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import NoReturn
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
 
-import torch
+from cpaan.protocol.config import HEADS
 
-from cpaan.data.builtin import builtin_features
-from cpaan.data.cache import open_features
-from cpaan.data.splits import Split, find_split, read_split
-from cpaan.data.table import FeatureTable
-
-BAD_INPUT = 2
+_T = TypeVar("_T")
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
+class Options:
+    """A group of options, each declared in a line; further arguments are those of argparse."""
 
-    def error(self, message: str) -> NoReturn:
-        """Exit with the line."""
-        self.exit(BAD_INPUT, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+    def __init__(self, group: argparse._ActionsContainer) -> None:
+        self.group = group
 
+    def text(self, option: str, metavar: str, help_: str, **others: Any) -> None:
+        """Add an option with a value."""
+        self.group.add_argument(option, metavar=metavar, help=help_, **others)
 
-def add_device(parser: argparse.ArgumentParser) -> None:
-    """Add the choice of a device."""
-    parser.add_argument("--device", help="default: cuda where there is one, otherwise cpu")
+    def count(self, option: str, help_: str, **others: Any) -> None:
+        """Add an option that is a positive whole number."""
+        self.text(option, "N", help_, type=positive_number, **others)
+
+    def choice(self, option: str, choices: Sequence[str], help_: str, **others: Any) -> None:
+        """Add an option that is one of some words."""
+        self.group.add_argument(option, choices=choices, help=help_, **others)
+
+    def flag(self, option: str, help_: str, **others: Any) -> None:
+        """Add an option without a value."""
+        self.group.add_argument(option, action="store_true", help=help_, **others)
+
+    def switch_off(self, option: str, dest: str, help_: str) -> None:
+        """Add an option that makes a setting false; without it, the setting is not given."""
+        self.group.add_argument(option, action="store_const", const=False, dest=dest, help=help_)
+
+    def features(self) -> None:
+        """Add the feature tables and their split."""
+        help_ = "Parquet file, HDF5 pair, or a folder of either (default: the built-in features)"
+        self.text("--features", "F", help_, nargs="+")
+        help_ = "the same rows from `represent --loss cosine`, for AWG-cosine"
+        self.text("--cosine-features", "F", help_, nargs="+")
+        self.split()
+
+    def split(self) -> None:
+        """Add the split."""
+        self.text("--split", "S", "split.json or label_idx.json (default: the one beside the data)")
+
+    def draws_file(self) -> None:
+        """Add draws from files."""
+        self.text("--draws-file", "J", "fixed draws as JSON, or the benchmark's files", nargs="+")
+
+    def heads(self, default: str) -> None:
+        """Add the classifiers."""
+        self.text("--heads", "H,H,...", f"of {', '.join(HEADS)} (default: {default})", type=names)
+
+    def settings(self, what: str, option: str = "--set") -> None:
+        """Add an option that sets anything by its name."""
+        help_ = f"any setting of {what}, repeatable; `python -m cpaan settings` lists them"
+        self.text(option, "NAME=VALUE", help_, action="append", default=[])
+
+    def ray(self) -> None:
+        """Add the choice of a Ray, or of a cluster on which the command runs."""
+        self.text("--address", "A", "running Ray, host:port or auto (default: start one)")
+        self.text("--cluster", "Y", "run on the cluster of this `ray up` file; repeat to follow it")
+        self.flag("--stop", "with --cluster: stop the job and keep its results")
 
 
 def add_traceback(parser: argparse.ArgumentParser) -> None:
-    """Add what every command has."""
+    """Add the option that every command has."""
     parser.add_argument("--traceback", action="store_true", help="show where an error came from")
 
 
-def choose_device(name: str | None) -> torch.device:
-    """Return a device that works.
-
-    Raises:
-        ValueError: If the named one does not.
-    """
-    try:
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.empty(1, device=device)
-    # A name torch does not know, a device that is not there, one torch was not built for.
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"device {name} cannot be used: {reason}") from error
-    if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"device is cpu or cuda, got {name}")
-    if device.type == "cuda" and device.index is not None:
-        torch.cuda.set_device(device)  # where kernels and streams of our own begin
-    return device
+def overrides_of(options: argparse.Namespace, kind: Any) -> dict[str, Any]:
+    """Return the given options that are named like fields of a dataclass."""
+    values = {field.name: getattr(options, field.name, None) for field in fields(kind)}
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def open_data(features: list[str] | None, split: str | None) -> tuple[FeatureTable, Split]:
-    """Open the features and the split that were named; without any, the built-in ones.
+def _type(wanted: str, parse: Callable[[str], _T]) -> Callable[[str], _T]:
+    """Return a type for argparse: ``parse`` raises ValueError for a text that is not wanted."""
 
-    Raises:
-        ValueError: If there is a split without features, or none beside them.
-    """
-    if features is None:
-        if split is not None:
-            raise ValueError("--split needs --features")
-        return builtin_features()
-    found = read_split(split or find_split(features[0]))
-    table = open_features(*features, label_names=found.label_names, progress=new_progress())
-    return table, found
+    def checked(text: str) -> _T:
+        try:
+            return parse(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}") from None
+
+    return checked
 
 
-def check_writable(folder: Path) -> None:
-    """Find out before the work whether its results can be written, and leave nothing behind."""
-    existing = folder
-    while not existing.exists() and existing != existing.parent:
-        existing = existing.parent
-    try:
-        with tempfile.TemporaryFile(dir=existing):
-            pass
-    except OSError as error:
-        raise ValueError(f"cannot write to {folder}: {error.strerror}") from error
-
-
-def new_progress() -> Callable[[str], None]:
-    """Return a function that prints a line with the time since now, to the error stream."""
-    started = time.monotonic()
-
-    def progress(message: str) -> None:
-        # In one piece: several threads may have something to say.
-        sys.stderr.write(f"[{time.monotonic() - started:6.1f} s] {message}\n")
-        sys.stderr.flush()
-
-    return progress
-
-
-def names(text: str) -> list[str]:
-    """Return names that have commas between them."""
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def positive_number(text: str) -> int:
-    """Return a positive whole number."""
+def _positive(text: str) -> int:
     if not text.strip().isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+        raise ValueError
     return int(text)
 
 
-def positive_numbers(text: str) -> tuple[int, ...]:
-    """Return positive whole numbers that have commas between them."""
-    return tuple(positive_number(part) for part in text.split(","))
+def _seconds(text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    if not found or not float(found[1]):
+        raise ValueError
+    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Return names that have commas between them."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+positive_number = _type("a positive whole number", _positive)
+positive_numbers = _type(
+    "positive whole numbers with commas", lambda text: tuple(map(_positive, text.split(",")))
+)
+duration = _type("a time like 90, 10m or 2h", _seconds)

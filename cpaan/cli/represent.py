@@ -3,25 +3,18 @@
 import argparse
 import os
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from cpaan.cli.options import (
-    add_device,
-    add_traceback,
-    check_writable,
-    choose_device,
-    new_progress,
-    positive_number,
-)
+from cpaan.cli.command import check_writable, new_progress
+from cpaan.cli.inputs import choose_device, open_data
 from cpaan.core.provenance import describe_run
 from cpaan.core.settings import parse_settings
-from cpaan.data.cache import local_files, open_features
+from cpaan.data.cache import local_files
 from cpaan.data.parquet import read_about
 from cpaan.data.splits import Split, copy_split, find_split, read_split
-from cpaan.data.table import FeatureTable, name_some
+from cpaan.data.table import name_some
 from cpaan.representation.backbone_training import BACKBONE, train_backbone
 from cpaan.representation.config import BackboneConfig, EmbeddingConfig
 from cpaan.representation.decoding import find_size
@@ -32,111 +25,31 @@ from cpaan.representation.pipeline import FeatureJob, Train, represent
 from cpaan.training.drive import Progress
 from cpaan.training.few_shot_episodes import check_rows
 
-_HELP = """\
-Train a ResNet-10 on the base classes of a split, and compute features of all its classes.
-
-  python -m cpaan represent --images tiny-imagenet/ --split split.json --out results/mine
-  python -m cpaan evaluate --features results/mine
-
-Images are Parquet files with the columns wnid, partition (train, test) and jpeg; or ImageNet's or
-Tiny-ImageNet's folders, train/<wnid>/*.JPEG and val/, by wnid or with a list of classes. Images
-that cannot be decoded are named and skipped.
-
-The backbone is not fitted to a share of each base class's train images (--holdout). Only these
-become train rows of the feature table, because a backbone puts images that it was fitted to much
-closer together than any others. The command prints the gap between train rows and test rows.
-
-Give the same command again to resume a run that was killed.
-"""
-_EXAMPLES = """\
-examples:
-  ImageNet as in the benchmark, on four GPUs:
-    python -m cpaan represent --images /data/imagenet --split label_idx.json --as-in-benchmark \\
-      --workers 4 --out results/imagenet
-  features with both signs for a cosine classifier:
-    python -m cpaan represent ... --loss cosine
-  a prototypical embedding on top, as a second table in results/mine/pn:
-    python -m cpaan represent ... --embed pn --out results/mine
-  a prototypical embedding of existing features:
-    python -m cpaan represent --features features.parquet --embed pn --out results/mine
-"""
-
 LARGEST_IMAGE = 256
 LARGE_GAP = 10.0
 HOLDOUT = 0.3
 MAX_BAD = 0.001
-_OF_IMAGES = ("loss", "holdout", "size", "epochs", "val_labels", "max_bad", "set", "workers")
+_OF_IMAGES = (
+    *("loss", "holdout", "size", "epochs", "as_in_benchmark", "val_labels", "max_bad"),
+    *("set", "workers"),
+)
 
 
-def add_command(commands: Any) -> None:
-    """Add the command and its options."""
-    parser = commands.add_parser(
-        "represent",
-        help="train a backbone on images, and compute features",
-        description=_HELP,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.set_defaults(run=_represent)
-    data = parser.add_argument_group("data")
-    source = data.add_mutually_exclusive_group(required=True)
-    help_ = "Parquet files, a folder of them, or ImageNet's folder"
-    source.add_argument("--images", nargs="+", metavar="I", help=help_)
-    help_ = "existing features, by path or address, for --embed"
-    source.add_argument("--features", nargs="+", metavar="F", help=help_)
-    help_ = "split.json or the benchmark's label_idx.json; by default the one beside the data"
-    data.add_argument("--split", metavar="S", help=help_)
-    help_ = (
-        "classes of the images in a val folder without subfolders: LOC_val_solution.csv or "
-        "val_annotations.txt; by default the one in the folder"
-    )
-    data.add_argument("--val-labels", metavar="L", help=help_)
-    help_ = f"fail if more of the images cannot be decoded (default: {MAX_BAD})"
-    data.add_argument("--max-bad", type=float, metavar="SHARE", help=help_)
-    data.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for results")
-    what = parser.add_argument_group("what to train")
-    help_ = (
-        "cross-entropy (default); with the squared gradient magnitude or the features' norm, as in "
-        "the benchmark; or of a cosine classifier, without the last ReLU"
-    )
-    what.add_argument("--loss", choices=["ce", "sgm", "l2", "cosine"], help=help_)
-    help_ = "train an embedding on top: prototypical networks"
-    what.add_argument("--embed", choices=["pn"], help=help_)
-    help_ = f"train images of a base class that are not fitted (default: {HOLDOUT})"
-    what.add_argument("--holdout", type=float, metavar="SHARE", help=help_)
-    help_ = f"pixels to which images are scaled (default: their own, {LARGEST_IMAGE} at most)"
-    what.add_argument("--size", type=positive_number, metavar="N", help=help_)
-    defaults, benchmark = BackboneConfig(), BackboneConfig.as_in_benchmark()
-    help_ = f"default: {defaults.num_epochs}; as in the benchmark {benchmark.num_epochs}"
-    what.add_argument("--epochs", type=positive_number, metavar="N", help=help_)
-    what.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
-    help_ = "the recipe of Hariharan & Girshick instead of the recommended one; --holdout stays"
-    what.add_argument("--as-in-benchmark", action="store_true", help=help_)
-    settings: dict[str, Any] = {"action": "append", "default": [], "metavar": "NAME=VALUE"}
-    help_ = "any setting of the backbone, repeatable; `python -m cpaan settings` lists them all"
-    what.add_argument("--set", **settings, help=help_)
-    what.add_argument("--embed-set", **settings, help="any setting of the embedding, repeatable")
-    add_device(parser)
-    help_ = "train on so many CPUs or GPUs with Ray (default: in this process)"
-    parser.add_argument("--workers", type=positive_number, metavar="N", help=help_)
-    add_traceback(parser)
-
-
-def _represent(options: argparse.Namespace) -> int:
-    _refuse_idle(options)
+def run(options: argparse.Namespace) -> int:
+    """Train, write features and print their accuracies; return the exit status."""
+    _refuse_unused(options)
     device = choose_device(options.device)
     split_path = options.split or find_split((options.images or options.features)[0])
     split = read_split(split_path)
-    (of_backbone,) = parse_settings(options.set, BackboneConfig())
     (of_embedding,) = parse_settings(options.embed_set, EmbeddingConfig())
     embedding = EmbeddingConfig().with_overrides(of_embedding)
     check_writable(options.out)
     progress, out = new_progress(), options.out
     if options.images:
-        job = _job_from(options, split, of_backbone)
+        job = _job(options, split)
         if options.embed:
             check_rows(job.num_train_rows(), embedding)
-        train = _trainer_from(options, device, progress)
+        train = _trainer(options, device, progress)
         max_bad = MAX_BAD if options.max_bad is None else options.max_bad
         try:
             table, about = represent(
@@ -149,7 +62,10 @@ def _represent(options: argparse.Namespace) -> int:
         _print_backbone(about)
         print(f"Written: {out}/{FEATURES}, {ABOUT}, {BACKBONE}")
     else:
-        table, about = _open_features(options, split)
+        table, _ = open_data(options.features, split_path)
+        files = local_files(options.features)
+        made = read_about(files[0]) if len(files) == 1 else None  # HDF5 pairs have no provenance
+        about = {"run": describe_run(), "features": table.fingerprint, "made_from": made}
     if options.embed:
         out = out / options.embed
         origin = {name: value for name, value in about.items() if name != "log"}
@@ -162,29 +78,19 @@ def _represent(options: argparse.Namespace) -> int:
     return 0
 
 
-def _open_features(
-    options: argparse.Namespace, split: Split
-) -> tuple[FeatureTable, dict[str, Any]]:
-    """Return existing features and their provenance."""
-    table = open_features(*options.features, label_names=split.label_names, progress=new_progress())
-    files = local_files(options.features)
-    made = read_about(files[0]) if len(files) == 1 else None  # HDF5 pairs have no provenance
-    return table, {"run": describe_run(), "features": table.fingerprint, "made_from": made}
-
-
-def _refuse_idle(options: argparse.Namespace) -> None:
-    """Refuse options that would do nothing."""
+def _refuse_unused(options: argparse.Namespace) -> None:
+    """Refuse options that would have no effect."""
     if options.embed_set and not options.embed:
         raise ValueError("--embed-set is for --embed")
     if options.features and not options.embed:
         raise ValueError("--features needs --embed: there is nothing else to do")
-    given = [name for name in _OF_IMAGES if getattr(options, name) not in (None, [])]
-    given += ["as_in_benchmark"] if options.as_in_benchmark else []
-    if options.features and given:
-        raise ValueError(f"--{given[0].replace('_', '-')} is for --images, not for --features")
+    for name in _OF_IMAGES:
+        if options.features and getattr(options, name) not in (None, False, []):
+            raise ValueError(f"--{name.replace('_', '-')} is for --images, not for --features")
 
 
-def _job_from(options: argparse.Namespace, split: Split, further: dict[str, Any]) -> FeatureJob:
+def _job(options: argparse.Namespace, split: Split) -> FeatureJob:
+    (of_backbone,) = parse_settings(options.set, BackboneConfig())
     classes = [name for each in (split.validation, split.test) for name in each.base + each.novel]
     images = open_images(options.images, classes, val_labels=options.val_labels)
     config = BackboneConfig()
@@ -194,12 +100,12 @@ def _job_from(options: argparse.Namespace, split: Split, further: dict[str, Any]
         config = config.with_overrides({"image_size": min(find_size(images), LARGEST_IMAGE)})
     given = {"loss": options.loss, "image_size": options.size, "num_epochs": options.epochs}
     overrides = {name: value for name, value in given.items() if value is not None}
-    config = config.with_overrides({**overrides, **further})
+    config = config.with_overrides({**overrides, **of_backbone})
     holdout = HOLDOUT if options.holdout is None else options.holdout
     return FeatureJob(images=images, split=split, config=config, seed=options.seed, holdout=holdout)
 
 
-def _trainer_from(options: argparse.Namespace, device: torch.device, progress: Progress) -> Train:
+def _trainer(options: argparse.Namespace, device: torch.device, progress: Progress) -> Train:
     if options.workers in (None, 1):
         return partial(train_backbone, device=device, progress=progress)
     is_gpu = device.type == "cuda"

@@ -3,29 +3,24 @@
 import argparse
 import json
 import os
-import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 from optuna.exceptions import OptunaError
 
-from cpaan.cli.cluster_options import (
-    check_reachable,
-    check_study_name,
-    is_for_cluster,
-    run_on_cluster,
-)
-from cpaan.cli.guard import INCOMPLETE, INTERRUPTED, guarded
-from cpaan.cli.options import check_writable, names
+from cpaan.cli.cluster import check_reachable, check_study_name, is_for_cluster, run_on_cluster
+from cpaan.cli.command import INCOMPLETE, INTERRUPTED, check_writable, run_program
+from cpaan.cli.options import overrides_of
 from cpaan.cli.progress import StudyProgress
-from cpaan.cli.search_options import PROGRAM, RESULTS, STORAGE, search_parser
+from cpaan.cli.study_parsers import REPORT, RESULTS, SEARCH, STORAGE, search_parser
 from cpaan.core.remote_paths import RemotePath, absolute, is_address, join
 from cpaan.methods.registry import expand_methods
 from cpaan.methods.table_row import FEATURES, TABLES
 from cpaan.study.cluster import Cluster, ray_cluster
 from cpaan.study.cluster_job import ClusterCommand
-from cpaan.study.config import DEFAULT_METHOD
+from cpaan.study.config import DEFAULT_METHOD, StudyConfig
 from cpaan.study.resolve import StudyRequest, new_study, resumed_study
 from cpaan.study.search import RowOutcome, search
 from cpaan.study.study import BEST, CONFIG, LOG, TRIALS, Study, download_study, find_study
@@ -34,9 +29,7 @@ from cpaan.study.worker_pool import WorkLostError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    options = search_parser().parse_args(arguments)
-    return guarded(PROGRAM, lambda: _run(options, arguments), traceback=options.traceback)
+    return run_program(search_parser(), _run, arguments)
 
 
 def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
@@ -62,15 +55,15 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
 def _search(options: argparse.Namespace) -> int:
     study = _new(options) if options.resume is None else _resumed(options)
     if options.dry_run:
-        print(describe_study(study))
+        print(_describe(study))
         return 0
-    resume = f"{PROGRAM} --resume {study.folder}"
+    resume = f"{SEARCH} --resume {study.folder}"
     check_writable(study.folder)
     storage = RemotePath.at(study.storage)
     storage.check_writable()
     if options.resume is None and (storage / CONFIG).is_file():  # of another or a lost machine
         raise ValueError(
-            f"{study.storage} has a study: {PROGRAM} --resume {study.folder.name} resumes it"
+            f"{study.storage} has a study: {SEARCH} --resume {study.folder.name} resumes it"
         )
     progress = StudyProgress(study, study.folder / LOG)
     try:
@@ -91,12 +84,12 @@ def _search(options: argparse.Namespace) -> int:
         return INTERRUPTED
     statuses = [_conclude(study, outcome, resume) for outcome in outcomes]
     if all(study.has_best(row) for row in study.rows):
-        print(f"Next: python tune/report.py {study.folder}")
+        print(f"Next: {REPORT} {study.folder}")
     return max(statuses)
 
 
 def _new_name(options: argparse.Namespace) -> str:
-    method = (options.method or DEFAULT_METHOD).replace(",", "-")
+    method = "-".join(options.methods or [DEFAULT_METHOD])
     name: str = options.study or f"{method}-{datetime.now():%Y%m%d-%H%M%S}"
     check_study_name(name)
     return name
@@ -105,12 +98,12 @@ def _new_name(options: argparse.Namespace) -> str:
 def _new(options: argparse.Namespace) -> Study:
     folder = RESULTS / _new_name(options)
     if (folder / CONFIG).exists():
-        raise ValueError(f"{folder} exists: {PROGRAM} --resume {folder.name} resumes it")
+        raise ValueError(f"{folder} exists: {SEARCH} --resume {folder.name} resumes it")
     features = [FEATURES] if options.cosine_features is None else TABLES
-    methods = expand_methods(names(options.method or DEFAULT_METHOD), features)
+    methods = expand_methods(options.methods or [DEFAULT_METHOD], features)
     if options.head and len(methods) > 1:
         raise ValueError("--head is for one method, and there are several")
-    request = _request_of(options, tuple(methods))
+    request = replace(_request(options), methods=tuple(methods))
     return new_study(request, folder, options.storage or os.environ.get(STORAGE))
 
 
@@ -119,38 +112,17 @@ def _resumed(options: argparse.Namespace) -> Study:
         raise ValueError("--resume names the study: --study cannot be given")
     folder = find_study(options.resume or None, RESULTS)
     download_if_absent(folder, options.storage)
-    methods = None if options.method is None else tuple(names(options.method))
-    study = resumed_study(folder, _request_of(options, methods))
-    shared = shared_location(folder, options.storage)
+    study = resumed_study(folder, _request(options))
+    shared = _location(folder, options.storage)
     if shared not in (None, study.shared):
         raise ValueError(f"{folder} has its storage in {study.storage}, not in {shared}")
     return study
 
 
-def _request_of(options: argparse.Namespace, methods: tuple[str, ...] | None) -> StudyRequest:
-    novel_weight, all_weight = options.weights or (None, None)
-    given = {
-        "seed": options.seed,
-        "num_trials": options.trials,
-        "workers_per_trial": options.workers_per_trial,
-        "gpus_per_worker": options.gpus_per_worker,
-        "head": options.head,
-        "novel_weight": novel_weight,
-        "all_weight": all_weight,
-        "early_stopping": False if options.no_early_stopping else None,
-        "ray_train": False if options.no_ray_train else None,
-    }
-    return StudyRequest(
-        methods=methods,
-        preset=options.preset,
-        features=options.features,
-        cosine_features=options.cosine_features,
-        split=options.split,
-        settings=tuple(options.set),
-        episodes=options.episodes,
-        short=options.short,
-        overrides=tuple((name, value) for name, value in given.items() if value is not None),
-    )
+def _request(options: argparse.Namespace) -> StudyRequest:
+    overrides = overrides_of(options, StudyConfig)
+    given = overrides_of(options, StudyRequest)
+    return StudyRequest(**given, settings=tuple(options.set), overrides=tuple(overrides.items()))
 
 
 def download_if_absent(folder: Path, storage: str | None = None) -> None:
@@ -159,12 +131,12 @@ def download_if_absent(folder: Path, storage: str | None = None) -> None:
     Raises:
         ValueError: If the storage has no such study.
     """
-    location = shared_location(folder, storage or os.environ.get(STORAGE))
+    location = _location(folder, storage or os.environ.get(STORAGE))
     if location is not None and not (folder / CONFIG).exists():
         download_study(location, folder)
 
 
-def shared_location(folder: Path, storage: str | None) -> str | None:
+def _location(folder: Path, storage: str | None) -> str | None:
     """Return the location of a study in a storage."""
     return None if storage is None else join(absolute(storage), folder.name)
 
@@ -177,28 +149,22 @@ def _with_gpus(study: Study, cluster: Cluster, options: argparse.Namespace) -> S
     return study.with_config(gpus_per_worker=float(cluster.num_gpus >= 1))
 
 
-def describe_study(study: Study) -> str:
+def _describe(study: Study) -> str:
     """Return the settings, the first points and the size of a study, for a dry run."""
-    return "\n".join(
-        json.dumps(
-            {
-                "folder": str(study.folder / study.path_of(row)),
-                **row.describe(),
-                "storage": study.shared,
-                "evaluated after episodes": row.config.eval_steps(row.num_episodes),
-                **{
-                    f"trial {number}": row.space.point(whose)
-                    for number, whose in enumerate(row.space.points)
-                },
-                "all settings of these": {
-                    f"trial {number}": row.space.around(whose).training.to_dict()
-                    for number, whose in enumerate(row.space.points)
-                },
-            },
-            indent=1,
-        )
-        for row in study.rows
-    )
+    shown = []
+    for row in study.rows:
+        points = {f"trial {n}": whose for n, whose in enumerate(row.space.points)}
+        settings = {name: row.space.around(whose).training for name, whose in points.items()}
+        content = {
+            "folder": str(study.folder / study.path_of(row)),
+            **row.describe(),
+            "storage": study.shared,
+            "evaluated after episodes": row.config.eval_steps(row.num_episodes),
+            **{name: row.space.point(whose) for name, whose in points.items()},
+            "all settings of these": {name: each.to_dict() for name, each in settings.items()},
+        }
+        shown.append(json.dumps(content, indent=1))
+    return "\n".join(shown)
 
 
 def _conclude(study: Study, outcome: RowOutcome, resume: str) -> int:
@@ -210,10 +176,9 @@ def _conclude(study: Study, outcome: RowOutcome, resume: str) -> int:
         print(
             f"\nBest of {row.method}: trial {best['trial']}, score {best['score']:.2f} on fresh "
             f"draws (LSL {best['novel_top5']:.2f}, GLSL {best['all_top5']:.2f}); "
-            f"{best['parameters']}"
+            f"{best['parameters']}\n"
+            f"Written: {study.folder / study.path_of(row)}/{BEST}, {TRIALS}"
         )
-        folder = study.folder / study.path_of(row)
-        print(f"Written: {folder}/{BEST}, {TRIALS}")
     if outcome.num_left > 0:
         print(f"{outcome.num_left} of {row.config.num_trials} trials are left: {resume}")
     elif best is None:

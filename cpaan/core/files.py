@@ -43,25 +43,19 @@ def locked(path: Path) -> Iterator[bool]:
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
         with path.open("a") as file:
-            is_locked = False
+            is_locked = is_current = False
             with suppress(OSError):
                 fcntl.flock(file, fcntl.LOCK_EX)
                 is_locked = True
-            # The previous owner deleted the file: a lock on it would keep nobody out.
-            if is_locked and not _is_at(path, file.fileno()):
+                # If the previous owner has deleted the file, the lock keeps nobody out.
+                is_current = os.path.samestat(path.stat(), os.fstat(file.fileno()))
+            if is_locked and not is_current:
                 continue
             try:
                 yield is_locked
             finally:
                 path.unlink(missing_ok=True)
             return
-
-
-def _is_at(path: Path, handle: int) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(handle))
-    except FileNotFoundError:
-        return False
 
 
 def find_or_make(find: Callable[[], _T | None], make: Callable[[bool], _T], lock: Path) -> _T:
@@ -92,7 +86,7 @@ def load_state(path: Path) -> dict[str, Any]:
         return unpack_state(path.read_bytes())
     except Exception as error:  # unpickling a damaged file can raise anything
         reason = " ".join(str(error).split())
-        raise ValueError(f"cannot go on from {path}: {reason}") from error
+        raise ValueError(f"cannot resume from {path}: {reason}") from error
 
 
 def pack_state(state: Mapping[str, Any]) -> bytes:

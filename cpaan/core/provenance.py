@@ -32,14 +32,12 @@ def commit() -> str:
     """
     if named := os.environ.get("CPAAN_COMMIT"):
         return named
-    root = str(Path(__file__).resolve().parents[2])
-    status = ["status", "--porcelain", "--untracked-files=no", "--", "."]
+    git = ["git", "-C", str(Path(__file__).resolve().parents[2])]
+    status = [*git, "status", "--porcelain", "--untracked-files=no", "--", "."]
     try:
         head, changes = (
-            subprocess.run(
-                ["git", "-C", root, *arguments], capture_output=True, text=True, check=True
-            ).stdout.strip()
-            for arguments in (["rev-parse", "HEAD"], status)
+            subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True).strip()
+            for command in ([*git, "rev-parse", "HEAD"], status)
         )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
@@ -61,7 +59,7 @@ def describe_run() -> dict[str, str]:
 def record_test_read(fingerprint: str, log: Path = TEST_READS) -> None:
     """Append a line to the log before test-phase rows of a table are read."""
     run = describe_run()
-    entry = {"time": run["time"], "command": run["command"], "commit": run["commit"]}
+    entry = {name: run[name] for name in ("time", "command", "commit")}
     _append(log, [json.dumps({**entry, "features": fingerprint})])
 
 

@@ -1,6 +1,6 @@
 """Settings: frozen, checked when they are made, and readable from text."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from numbers import Integral, Real
 from types import NoneType, UnionType
@@ -63,14 +63,12 @@ def parse_settings(assignments: Sequence[str], *configs: Settings) -> list[dict[
         name, equals, text = assignment.partition("=")
         if not equals:
             raise ValueError(f"settings are given as name=value, got {assignment!r}")
-        if not any(name in known for known in types):
-            names = sorted(set().union(*types))
-            raise ValueError(f"unknown setting {name!r}: the names are {', '.join(names)}")
+        _refuse_unknown(name, types)
         for known, changes in zip(types, overrides, strict=True):
             if name in known:
                 try:
                     changes[name] = _parse_as(text, known[name])
-                except ValueError:
+                except (ValueError, KeyError):
                     wanted = _name_type(known[name])
                     raise ValueError(f"setting {name} needs {wanted}, got {text!r}") from None
     return overrides
@@ -88,45 +86,46 @@ def assignments_for(
     for assignment in assignments:
         name = assignment.partition("=")[0]
         whose, dot, _ = name.partition(".")
-        if dot and whose not in known:
-            raise ValueError(
-                f"--set {name}=...: {whose} is not one of {', '.join(filter(None, known))}"
-            )
-        if not dot and not any(name in names for names in known.values()):
-            names = sorted(set().union(*known.values()))
-            raise ValueError(f"unknown setting {name!r}: the names are {', '.join(names)}")
-        if dot and whose == method:
-            found.append(assignment.removeprefix(f"{whose}."))
-        elif not dot and name in known[method]:
-            found.append(assignment)
+        if not dot:
+            _refuse_unknown(name, known.values())
+        elif whose not in known:
+            methods = ", ".join(filter(None, known))
+            raise ValueError(f"--set {name}=...: {whose} is not one of {methods}")
+        if whose == method if dot else name in known[method]:
+            found.append(assignment.removeprefix(f"{whose}.") if dot else assignment)
     return found
+
+
+def _refuse_unknown(name: str, known: Iterable[Collection[str]]) -> None:
+    names = sorted({each for some in known for each in some})
+    if name not in names:
+        raise ValueError(f"unknown setting {name!r}: the names are {', '.join(names)}")
 
 
 def _parse_as(text: str, annotation: Any) -> Any:
     """Return a text as a value of a field's type."""
-    if get_origin(annotation) is Literal:
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
         return text  # the config itself knows its choices
-    if get_origin(annotation) is UnionType:
-        (wanted,) = set(get_args(annotation)) - {NoneType}
+    if origin is UnionType:
+        (wanted,) = set(parts) - {NoneType}
         return None if text == "none" else _parse_as(text, wanted)
-    if get_origin(annotation) is tuple:
-        return tuple(_parse_as(part.strip(), get_args(annotation)[0]) for part in text.split(","))
+    if origin is tuple:
+        return tuple(_parse_as(part.strip(), parts[0]) for part in text.split(","))
     if annotation is bool:
-        if text not in ("true", "false"):
-            raise ValueError(text)
-        return text == "true"
+        return {"true": True, "false": False}[text]
     return annotation(text)
 
 
 def _is_of_type(value: Any, annotation: Any) -> bool:
     """Return whether a value is of a field's type; a whole number is a number too."""
-    if get_origin(annotation) is Literal:
-        return value in get_args(annotation)
-    if get_origin(annotation) is UnionType:
-        return any(_is_of_type(value, choice) for choice in get_args(annotation))
-    if get_origin(annotation) is tuple:
-        of_element = get_args(annotation)[0]
-        return isinstance(value, tuple) and all(_is_of_type(part, of_element) for part in value)
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return value in parts
+    if origin is UnionType:
+        return any(_is_of_type(value, choice) for choice in parts)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_is_of_type(part, parts[0]) for part in value)
     if annotation in (int, float):
         kind = Integral if annotation is int else Real
         return isinstance(value, kind) and not isinstance(value, bool)
@@ -134,11 +133,12 @@ def _is_of_type(value: Any, annotation: Any) -> bool:
 
 
 def _name_type(annotation: Any) -> str:
-    if get_origin(annotation) is Literal:
-        return f"one of {', '.join(get_args(annotation))}"
-    if get_origin(annotation) is UnionType:
-        return " or ".join(map(_name_type, get_args(annotation)))
-    if get_origin(annotation) is tuple:
-        return f"{_name_type(get_args(annotation)[0])}, or several with commas between"
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return f"one of {', '.join(parts)}"
+    if origin is UnionType:
+        return " or ".join(map(_name_type, parts))
+    if origin is tuple:
+        return f"{_name_type(parts[0])}, or several with commas between"
     names = {int: "a whole number", float: "a number", bool: "true or false", NoneType: "none"}
     return names.get(annotation, "a name")

@@ -1,6 +1,6 @@
 """Run a command of ``tune/`` as a Ray job on a cluster that ``ray up`` has started.
 
-The commands call ``cpaan.cli.cluster_options.run_on_cluster`` with a `ClusterCommand`. The jobs API
+The commands call ``cpaan.cli.cluster.run_on_cluster`` with a `ClusterCommand`. The jobs API
 listens on the head's loopback address only, so ``ray dashboard`` forwards a port to it.
 """
 

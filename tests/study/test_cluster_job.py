@@ -88,7 +88,7 @@ def test_the_job_runs_the_same_arguments_with_the_uploaded_files(tmp_path, monke
 @pytest.mark.parametrize(
     ("command", "arguments", "said"),
     [
-        (search, ["--features", "x.parquet"], "x.parquet is a file of this machine: give an add"),
+        (search, ["--features", "x.parquet"], "x.parquet is a file of this machine: give s3:"),
         (search, ["--study", "a/b"], "a study's name has letters"),
         (search, ["--resume", ".."], "a study's name has letters"),
         (report, ["a b"], "a study's name has letters"),

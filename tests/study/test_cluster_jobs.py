@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from cpaan.cli.search import main as search
-from cpaan.cli.search_options import search_parser
+from cpaan.cli.study_parsers import search_parser
 from helpers.studies import STUDY_SETTINGS
 from helpers.waiting import wait_for
 

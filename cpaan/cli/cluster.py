@@ -1,30 +1,14 @@
-"""Options and exit statuses of the commands that can run on a cluster."""
+"""Commands of ``tune/`` on a cluster: submit, follow and stop their jobs."""
 
 import argparse
 import logging
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cpaan.cli.guard import INCOMPLETE, INTERRUPTED
-from cpaan.cli.options import new_progress
+from cpaan.cli.command import INCOMPLETE, INTERRUPTED, new_progress
 from cpaan.core.remote_paths import is_address
 from cpaan.study.cluster_job import ClusterCommand, ClusterJob
-
-
-def add_cluster(group: argparse._ActionsContainer) -> None:
-    """Add ``--cluster`` and ``--stop``."""
-    group.add_argument(
-        "--cluster",
-        metavar="Y",
-        help="run on the cluster of this file, which `ray up` has started: submit the command as a "
-        "job, follow it and download its results; after Ctrl-C or a lost connection, the same "
-        "command follows the job again or downloads what it has finished",
-    )
-    group.add_argument(
-        "--stop", action="store_true", help="with --cluster: stop the job; its results are kept"
-    )
 
 
 def is_for_cluster(options: argparse.Namespace) -> bool:
@@ -45,8 +29,8 @@ def check_reachable(features: Sequence[str]) -> None:
     for path in features:
         if not is_address(path) and not Path(path).is_absolute():
             raise ValueError(
-                f"{path} is a file of this machine: give an address such as s3://bucket/{path}, "
-                "or the absolute path of a folder that all machines of the cluster share"
+                f"{path} is a file of this machine: give s3://bucket/{path}, or an absolute path "
+                "that all machines of the cluster share"
             )
 
 
@@ -68,14 +52,11 @@ def run_on_cluster(options: argparse.Namespace, command: ClusterCommand) -> int:
     say(f"{'sent to' if is_new else 'is already on'} {options.cluster} as {job.name}")
     say(f"dashboard: ray dashboard {options.cluster}")
     try:
-        details = job.follow(_write, say)
+        details = job.follow(lambda text: print(text, end="", flush=True), say)
     except ValueError as error:
         raise ValueError(f"{error}; its records are in the storage: --resume {study}") from error
     except KeyboardInterrupt:
-        say(
-            f"not following any more; the job goes on. The same command with study {study} "
-            "follows it again, and --stop stops it"
-        )
+        say(f"the job of {study} continues; the same command follows it again, --stop stops it")
         return INTERRUPTED
     status = details.driver_exit_code
     if status is None:  # stopped, lost with its machine, or not started
@@ -86,8 +67,3 @@ def run_on_cluster(options: argparse.Namespace, command: ClusterCommand) -> int:
         if status in (0, INCOMPLETE):  # after other statuses there may be nothing to download
             raise
     return INCOMPLETE if status is None else status
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()

@@ -1,0 +1,104 @@
+"""How a command starts and ends: its parser, its progress, one line for an error, its status."""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+INCOMPLETE = 1  # something failed, or is left to do
+BAD_INPUT = 2
+INTERRUPTED = 130
+CLOSED_PIPE = 141
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that keeps the line breaks of its help and reports an error in one line."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **settings})
+        self.set_defaults(program=self.prog)
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with the line."""
+        self.exit(BAD_INPUT, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+def run_program(
+    parser: Parser,
+    run: Callable[[argparse.Namespace, Sequence[str]], int],
+    arguments: Sequence[str] | None,
+) -> int:
+    """Parse the arguments, by default those of the process, and run; return the exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    options = parser.parse_args(arguments)
+    return guarded(options.program, lambda: run(options, arguments), traceback=options.traceback)
+
+
+def guarded(program: str, command: Callable[[], int], *, traceback: bool) -> int:
+    """Run a command and return its exit status, 0 if everything was done.
+
+    Args:
+        program: As the user calls it.
+        command: Returns a status.
+        traceback: Whether errors are raised instead of being reported in one line.
+    """
+    try:
+        status = command()
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # the reader of our output has exited, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CLOSED_PIPE
+    except (ValueError, OSError, MemoryError, RuntimeError) as error:
+        if traceback or (isinstance(error, RuntimeError) and not _is_memory(error)):
+            raise
+        print(f"{program}: error: {_one_line(error)}", file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _is_memory(error: Exception) -> bool:
+    """Return whether memory ran out; on the CPU, torch raises a plain RuntimeError."""
+    texts = ("out of memory", "can't allocate memory")
+    return isinstance(error, MemoryError) or any(text in str(error) for text in texts)
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    line = " ".join(str(error).split())
+    return f"not enough memory: {line}" if _is_memory(error) else line
+
+
+def new_progress(log: Path | None = None) -> Callable[[str], None]:
+    """Return a function that prints a line with the time since now, and appends it to a log."""
+    started = time.monotonic()
+
+    def progress(message: str) -> None:
+        line = f"[{time.monotonic() - started:6.1f} s] {message}\n"
+        sys.stderr.write(line)  # in one piece, because several threads may print
+        sys.stderr.flush()
+        if log is not None:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            with log.open("a") as file:
+                file.write(line)
+
+    return progress
+
+
+def check_writable(folder: Path) -> None:
+    """Check before the work that results can be written; create nothing."""
+    existing = folder
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise ValueError(f"cannot write to {folder}: {error.strerror}") from error
