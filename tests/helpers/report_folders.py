@@ -150,7 +150,6 @@ def _about(scores: pd.DataFrame, *, is_table: bool) -> dict[str, Any]:
         "heads": [
             {"method": method, "head": head, "score": level}
             for (method, head), level in sorted(LEVELS.items(), key=lambda item: -item[1])
-            if ":" not in method
         ],
     }
 

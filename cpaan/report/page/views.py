@@ -147,8 +147,9 @@ def _rules_of(contents: Contents) -> dict[str, dict[str, str]]:
         VALIDATION: heads_by_validation(contents.heads),
         **{head: dict.fromkeys(contents.methods, head) for head in (*HEADS, OWN)},
     }
+    known = {(name, head) for name, head in contents.scored if name in contents.methods}
     scored = {
-        rule: {name: head for name, head in head_of.items() if (name, head) in contents.scored}
+        rule: {name: head for name, head in head_of.items() if (name, head) in known}
         for rule, head_of in rules.items()
     }
     return {rule: head_of for rule, head_of in scored.items() if head_of}
