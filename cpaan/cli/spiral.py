@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     picture = draw_spiral(draw_points(0), {name: found[0] for name, found in outcomes.items()})
     rows = [_summary(name, found) for name, found in outcomes.items()]
     content = {"run": about, "config": config.to_dict(), "seeds": options.seeds, "rows": rows}
-    write_whole(options.out / "spiral.svg", picture.svg_file())
+    write_whole(options.out / "spiral.svg", picture.file("svg").decode())
     write_whole(options.out / "spiral.json", json.dumps(content, indent=1))
     print(f"{'method':<12}{'diversity':<11}{'|log|':<8}covariance")
     for row in rows:

@@ -1,10 +1,13 @@
-"""Accuracy against the number of shots, and against the diversity of synthetic examples."""
+"""Accuracy against shots and against diversity, and gains of variants of a row."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from cpaan.protocol.statistics import mean_interval, summarise
 from cpaan.report.figures.picture import (
@@ -18,65 +21,56 @@ from cpaan.report.figures.picture import (
     label_points,
     look_of,
     new_figure,
-    write_beside,
 )
-from cpaan.report.tables import TITLES
+from cpaan.report.gains import PairedScores
+from cpaan.report.table_one import Cells, ranked_cells
+from cpaan.report.tables import TITLES, side_of
 
 _ACCURACY, _SHOTS = "top-5 accuracy, %", "shots a class"
+_SHOTS_OF_VARIANTS = (1, 5)
 
 
-def _summarise(
-    scores: pd.DataFrame, head_of: Mapping[str, str], rows: Sequence[str] = ()
-) -> pd.DataFrame:
-    """Summarise every row that has a head, with that head; ``rows`` must have scores."""
-    found = scores[scores["head"] == scores["method"].map(dict(head_of))]
-    missing = [row for row in rows if row not in set(found["method"])]
-    if missing:
-        raise ValueError(f"{missing[0]} has no scores with the head {head_of.get(missing[0])}")
-    return summarise(found).sort_values("shots", kind="stable")
+def _lsl_and_glsl(cells: Cells) -> dict[str, pd.DataFrame]:
+    """Return cells as a frame each for LSL and GLSL: row, shots, value, interval and rank."""
+    names = ["row", "column", "shots", "value", "interval", "rank"]
+    frame = pd.DataFrame([(*key, *cell) for key, cell in cells.items()], columns=names)
+    return {column: frame[frame["column"] == column].sort_values("shots") for column in TITLES}
 
 
-def _highest(cells: pd.DataFrame, column: str = "top5_mean") -> "pd.Series[Any]":
-    """Return the cell with the highest value; of equal ones, the first."""
-    return cells.sort_values(column, ascending=False, kind="stable").iloc[0]
+def _best(frame: pd.DataFrame) -> Any:
+    return frame[frame["rank"] == 1].iloc[0]
 
 
 @drawing()
-def accuracy_against_shots(
-    scores: pd.DataFrame, head_of: Mapping[str, str], rows: Sequence[str]
-) -> Picture:
+def accuracy_against_shots(cells: Cells, rows: Sequence[str]) -> Picture:
     """Draw top-5 accuracy against the number of shots: a panel each for LSL and GLSL.
 
-    Rows that have a head but are not among ``rows`` are pale.
+    Rows that have cells but are not among ``rows`` are pale.
     """
-    summary = _summarise(scores, head_of, rows)
-    names = list(summary["method"].unique())
+    frames = _lsl_and_glsl(cells)
+    num_rows = frames["novel"]["row"].nunique()
     figure = new_figure(height=7.0)
     panels = dict(zip(TITLES, figure.subplots(len(TITLES), 1, sharex=True), strict=True))
     ends: dict[str, list[tuple[str, str, float, float]]] = {column: [] for column in TITLES}
     for column, axes in panels.items():
-        lines = dict(iter(summary[summary["column"] == column].groupby("method", sort=False)))
-        for name in set(names) - set(rows):
-            line = lines[name]
-            axes.plot(line["shots"], line["top5_mean"], color=PALE, lw=0.8, alpha=0.55, zorder=1)
+        lines = dict(iter(frames[column].groupby("row")))
+        for name in lines.keys() - set(rows):
+            axes.plot("shots", "value", data=lines[name], color=PALE, lw=0.8, alpha=0.55, zorder=1)
         for number, row in reversed(list(enumerate(rows))):  # the first is on top of the others
             _draw_line(axes, lines[row], look_of(number), zorder=3)
-        for number, row in enumerate(rows):
             last = lines[row].iloc[-1]
-            ends[column].append((row, look_of(number).color, last["shots"], last["top5_mean"]))
+            ends[column].append((row, look_of(number).color, last["shots"], last["value"]))
         axes.set(title=TITLES[column], ylabel=_ACCURACY)
     panels["all"].set_xlabel(_SHOTS)
     for column, axes in panels.items():  # the limits are final only when all panels are drawn
         label_ends(axes, ends[column])
     facts = []
-    for shots in dict.fromkeys([summary["shots"].min(), summary["shots"].max()]):
-        cells = summary[summary["shots"] == shots]
-        parts = []
-        for column, title in TITLES.items():
-            best = _highest(cells[cells["column"] == column])
-            parts.append(f"{best['method']} has the highest {title}, {best['top5_mean']:.1f} %")
-        facts.append(f"At K = {shots}, of {len(names)} rows, {' and '.join(parts)}.")
-    num_others = len(names) - len(rows)
+    shots = frames["novel"]["shots"]
+    for k in dict.fromkeys([shots.min(), shots.max()]):
+        best = {title: _best(frames[c][frames[c]["shots"] == k]) for c, title in TITLES.items()}
+        parts = [f"{x['row']} has the highest {of}, {x['value']:.1f} %" for of, x in best.items()]
+        facts.append(f"At K = {k}, of {num_rows} rows, {' and '.join(parts)}.")
+    num_others = num_rows - len(rows)
     others = f"; grey: the other {num_others} rows" if num_others else ""
     return Picture(
         name="accuracy",
@@ -90,7 +84,7 @@ def accuracy_against_shots(
 
 def _draw_line(axes: Axes, line: pd.DataFrame, look: Look, **style: Any) -> None:
     """Draw one row's accuracy, with its interval as a band."""
-    shots, mean, interval = line["shots"], line["top5_mean"], line["top5_interval"]
+    shots, mean, interval = line["shots"], line["value"], line["interval"]
     axes.plot(shots, mean, **look._asdict(), **style)
     axes.fill_between(shots, mean - interval, mean + interval, color=look.color, alpha=0.15, lw=0)
     axes.set_xscale("log")
@@ -106,78 +100,143 @@ def draw_accuracy(scores: pd.DataFrame) -> str:
     figure = new_figure(height=5.2, width=2.6 * len(heads) + 0.8)
     grid = figure.subplots(len(TITLES), len(heads), sharex=True, sharey="row", squeeze=False)
     drawn: dict[Any, Any] = {}
-    for panels, (column, title) in zip(grid, TITLES.items(), strict=True):
-        for axes, head in zip(panels, heads, strict=True):
-            cells = summary[(summary["column"] == column) & (summary["head"] == head)]
-            for method, line in cells.groupby("method", sort=False):
+    for head, panels in zip(heads, grid.T, strict=True):
+        frames = _lsl_and_glsl(ranked_cells(summary, dict.fromkeys(methods, head)))
+        for axes, (column, title) in zip(panels, TITLES.items(), strict=True):
+            for method, line in frames[column].groupby("row"):
                 look = look_of(methods.index(method))
-                _draw_line(axes, line.sort_values("shots"), look, label=method, ms=3, lw=1.2)
+                _draw_line(axes, line, look, label=method, ms=3, lw=1.2)
             axes.set_title(f"{title}, {head}")
             drawn |= {line.get_label(): line for line in axes.lines}
-        panels[0].set_ylabel(_ACCURACY)
-    for axes in grid[-1]:
-        axes.set_xlabel(_SHOTS)
+        panels[-1].set_xlabel(_SHOTS)
+    for axes in grid[:, 0]:
+        axes.set_ylabel(_ACCURACY)
     handles = [drawn[method] for method in methods]
     figure.legend(handles=handles, loc="outside lower center", ncols=2 + 2 * len(heads))
     text = "Top-5 accuracy against the number of shots, with 95 % intervals over draws."
-    return Picture("accuracy", "Accuracy", text, text, figure).svg_file()
+    return Picture("accuracy", "Accuracy", text, text, figure).file("svg").decode()
 
 
 @drawing()
-def accuracy_against_diversity(
-    scores: pd.DataFrame, diversity: pd.DataFrame, head_of: Mapping[str, str], shots: int = 1
-) -> Picture:
+def accuracy_against_diversity(cells: Cells, diversity: pd.DataFrame, shots: int = 1) -> Picture:
     """Draw accuracy against the diversity of synthetic examples (the paper's Figure 5b).
 
     The ``ratio`` of a row is the mean distance of two synthetic examples of a class over that of
-    two real ones.
+    two real ones. Rows without a ratio are left out.
+
+    Raises:
+        ValueError: If no row is left.
     """
     ratios = diversity[diversity["shots"] == shots].groupby(["method", "draw"])["ratio"].mean()
-    found = ratios.groupby("method").agg(["mean", mean_interval])
-    cells = _summarise(scores[scores["shots"] == shots], head_of)
-    cells = cells[cells["method"].isin(found.index)].join(found, on="method")
-    if cells.empty:
+    found = ratios.groupby("method").agg(["mean", mean_interval]).dropna(subset="mean")
+    frames = {
+        column: frame[frame["shots"] == shots].join(found, on="row", how="inner")
+        for column, frame in _lsl_and_glsl(cells).items()
+    }
+    novel = frames["novel"]
+    if novel.empty:
         raise ValueError(f"no row has scores and a diversity at K = {shots}")
     figure = new_figure(height=7.4)
     panels = dict(zip(TITLES, figure.subplots(len(TITLES), 1, sharex=True), strict=True))
+    # Bars are paler than the labels that cross them.
+    look: Any = {"fmt": "o", "color": COLOURS[0], "ecolor": f"{COLOURS[0]}55", "elinewidth": 0.9}
     for column, axes in panels.items():
-        _draw_diversity(axes, cells[cells["column"] == column])
+        x, y, across, up = (
+            frames[column][c] for c in ("mean", "value", "mean_interval", "interval")
+        )
+        axes.axvline(1, color=INK, lw=1, ls="--")
+        axes.errorbar(x, y, xerr=across, yerr=up, **look)
+        axes.margins(x=0.12, y=0.1)
         axes.set(title=f"{TITLES[column]}, K = {shots}", ylabel=_ACCURACY)
     panels["all"].set_xlabel("diversity of synthetic examples over that of real ones")
     for column, axes in panels.items():
-        of_panel = cells[cells["column"] == column].set_index("method")
-        points = of_panel[["mean", "top5_mean"]].itertuples(name=None)
+        points = frames[column][["row", "mean", "value"]].itertuples(index=False, name=None)
         label_points(axes, {name: (x, y) for name, x, y in points}, lines=[1])
-    novel = cells[cells["column"] == "novel"]
-    best = _highest(novel)
-    nearest = _highest(novel.assign(nearness=-(novel["mean"] - 1).abs()), "nearness")
+    best = novel.sort_values("rank", kind="stable").iloc[0]
+    nearest = novel.iloc[(novel["mean"] - 1).abs().argmin()]
     return Picture(
         name="diversity",
         title="Accuracy against diversity",
         caption="Diversity is the mean distance of two synthetic examples of a class over that of "
         f"two real ones, at K = {shots} too: at one (dashed) they are as diverse as real examples. "
         "Bars are 95 % intervals over draws.",
-        alt=f"At K = {shots}, of {len(novel)} generators, {best['method']} has the highest LSL, "
-        f"{best['top5_mean']:.1f} %, with a diversity of {best['mean']:.2f} times the real one; "
-        f"{nearest['method']} is nearest to the real diversity, with {nearest['mean']:.2f} and an "
-        f"LSL of {nearest['top5_mean']:.1f} %.",
+        alt=f"At K = {shots}, of {len(novel)} generators, {best['row']} has the highest LSL, "
+        f"{best['value']:.1f} %, with a diversity of {best['mean']:.2f} times the real one; "
+        f"{nearest['row']} is nearest to the real diversity, with {nearest['mean']:.2f} and an "
+        f"LSL of {nearest['value']:.1f} %.",
         figure=figure,
     )
 
 
-def _draw_diversity(axes: Axes, cells: pd.DataFrame) -> None:
-    axes.axvline(1, color=INK, lw=1, ls="--")
-    # Along the line: above it, the label would meet the title where the line is far left.
-    where = {"xycoords": ("data", "axes fraction"), "ha": "right", "va": "bottom", "rotation": 90}
-    write_beside(axes, "real examples", (1, 0), (-3, 4), **where)
-    axes.errorbar(
-        cells["mean"],
-        cells["top5_mean"],
-        xerr=cells["mean_interval"].fillna(0),
-        yerr=cells["top5_interval"].fillna(0),
-        fmt="o",
-        color=COLOURS[0],
-        ecolor=f"{COLOURS[0]}55",  # paler than the labels that cross them
-        elinewidth=0.9,
+@drawing()
+def gain_of_variants(
+    scores: pd.DataFrame,
+    labels: Mapping[str, str],
+    head: str,
+    reference: str,
+    *,
+    name: str,
+    title: str,
+    meaning: str,
+) -> Picture:
+    """Draw variants minus a reference with the same head, paired by draw, with 95 % intervals.
+
+    A panel each for LSL and GLSL, a line a variant, a mark a number of shots.
+
+    Args:
+        scores: Scores by method (name of a row), head, column, shots, draw and seed.
+        labels: Label of a variant to its row, from top to bottom.
+        head: Of all of them.
+        reference: The row that the variants are compared with.
+        name: Of the picture.
+        title: Of the picture.
+        meaning: How to read the differences.
+    """
+    paired = PairedScores(scores[scores["method"].isin([reference, *labels.values()])])
+    shots = [k for k in _SHOTS_OF_VARIANTS if k in paired.shots] or paired.shots[:1]
+    texts = [textwrap.fill(label, 24) for label in labels]
+    num_lines = sum(max(1.0, 0.8 * (1 + text.count("\n"))) for text in texts)
+    figure = new_figure(height=1.3 + 0.27 * num_lines)
+    figure.supxlabel(f"minus {reference}, points of top-5", size="medium")
+    gaps = {}
+    panels = dict(zip(TITLES, figure.subplots(1, len(TITLES), sharey=True), strict=True))
+    for column, axes in panels.items():
+        for place in range(0, len(labels), 2):
+            axes.axhspan(place - 0.5, place + 0.5, color=INK, alpha=0.04, lw=0)
+        axes.axvline(0, color=INK, lw=0.9)
+        for number, k in enumerate(shots):
+            # A variant may have fewer seeds than the reference. Other seeds of the reference
+            # would add a difference between seeds.
+            gaps[column, k] = found = [
+                paired.compare((row, head), (reference, head), column, k, same_seeds=True)
+                for row in labels.values()
+            ]
+            color, marker, _ = look_of(number)
+            x, reach = [gap.difference for gap in found], [gap.interval for gap in found]
+            y = np.arange(len(found)) + 0.36 * ((number + 0.5) / len(shots) - 0.5)
+            axes.errorbar(x, y, xerr=reach, fmt="none", ecolor=color, elinewidth=1.3)
+            filled = [color if side_of(*each) else "none" for each in zip(x, reach, strict=True)]
+            look = {"marker": marker, "facecolors": filled, "edgecolors": color, "zorder": 3}
+            axes.scatter(x, y, 22, label=f"K = {k}", **look)
+        axes.set_title(TITLES[column])
+        axes.margins(x=0.06)
+        axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+        axes.set_yticks(range(len(texts)), texts)
+        axes.set_ylim(len(texts) - 0.5, -0.5)
+        axes.grid(visible=False, axis="y")
+        axes.spines["left"].set_visible(False)
+        axes.tick_params(axis="y", length=0)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper right", ncols=len(shots))
+    of_novel = dict(zip(labels, gaps["novel", shots[0]], strict=True))
+    ranked = sorted(of_novel, key=lambda label: -of_novel[label].difference)
+    facts = "; ".join(f"{label}: {of_novel[label].text(1)}" for label in ranked)
+    num_seeds = scores.loc[scores["method"].isin(labels.values()), "seed"].nunique()
+    seeds = "one training seed" if num_seeds == 1 else f"{num_seeds} training seeds"
+    return Picture(
+        name=name,
+        title=title,
+        caption=f"Top-5 accuracy minus that of {reference} with the same {head} head, paired by "
+        f"draw, with 95 % intervals: {meaning}. Filled marks are clear of zero; {seeds}.",
+        alt=f"Difference in LSL at K = {shots[0]}, the largest first. {facts}.",
+        figure=figure,
     )
-    axes.margins(x=0.12, y=0.1)

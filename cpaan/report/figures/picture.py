@@ -36,15 +36,10 @@ _STYLE = {
     "axes.titlesize": 10.5,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
-    "axes.labelsize": 9.5,
-    "xtick.labelsize": 9,
-    "ytick.labelsize": 9,
-    "legend.fontsize": 9,
     "legend.frameon": False,
     "text.color": INK,
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
-    "axes.linewidth": 0.8,
     "axes.axisbelow": True,
     "axes.grid": True,
     "axes.spines.top": False,
@@ -53,17 +48,13 @@ _STYLE = {
     "ytick.color": INK,
     "grid.color": INK,
     "grid.alpha": 0.12,
-    "grid.linewidth": 0.7,
-    "lines.linewidth": 1.6,
     "lines.markersize": 5,
     "svg.fonttype": "none",  # text stays text: small, searchable, and in the reader's own font
     "svg.hashsalt": "cpaan",
 }
 _WITHOUT_DATE = {"Date": None, "Creator": None, "Format": None, "Type": None}
 _PIXELS_A_POINT = 1.6  # on a screen, where there is room
-_SIDES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1))
-_LABEL_PLACES = [(points, *side) for points in (6.0, 14.0, 24.0, 36.0) for side in _SIDES]
-_ALIGNED = {-1: ("right", "top"), 0: ("center", "center"), 1: ("left", "bottom")}
+_SIDES = np.array([(1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1)])
 
 
 class Look(NamedTuple):
@@ -98,20 +89,6 @@ def number_ticks(axis: Axis) -> None:
     axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 200 else (1,)))
     axis.set_major_formatter(FormatStrFormatter("%g"))
     axis.set_minor_formatter(NullFormatter())
-
-
-def hide_ticks(axes: Axes) -> None:
-    """Frame a panel of points whose coordinates mean nothing."""
-    axes.set(xticks=[], yticks=[])
-    axes.spines[:].set(visible=True, alpha=0.3)
-
-
-def write_beside(
-    axes: Axes, text: str, place: tuple[float, float], offset: tuple[float, float], **style: Any
-) -> None:
-    """Write a text at a distance in points from a place in data coordinates."""
-    style = {"size": SMALL, **style}
-    axes.annotate(text, place, xytext=offset, textcoords="offset points", **style)
 
 
 def label_ends(axes: Axes, ends: Sequence[tuple[str, str, float, float]]) -> None:
@@ -161,30 +138,30 @@ def label_points(
     taken = [Bbox.from_bounds(x - 4 * scale, y - 4 * scale, 8 * scale, 8 * scale) for x, y in marks]
     for x, _ in axes.transData.transform([(line, 0) for line in lines] or np.empty((0, 2))):
         taken.append(Bbox.from_extents(x - scale, panel.y0, x + scale, panel.y1))
-    for label, point in points.items():
+
+    def cost(choice: tuple[float, Bbox]) -> float:
+        distance, box = choice
+        outside = box.width * box.height - _overlap(box, panel)
+        return sum(_overlap(box, x) for x in taken) + 3 * outside + 0.02 * distance * box.height
+
+    for (label, point), mark in zip(points.items(), marks, strict=True):
         arrow = {"arrowstyle": "-", "color": INK, "lw": 0.5, "alpha": 0.5, "shrinkB": 3}
+        style: dict[str, Any] = {"size": SMALL, "ha": "center", "va": "center"}
         text = axes.annotate(
-            label, point, (0, 0), textcoords="offset points", size=SMALL, arrowprops=arrow
+            label, point, (0, 0), textcoords="offset points", arrowprops=arrow, **style
         )
         text.get_window_extent()  # ties the label's coordinates to its point
-
-        def move(place: tuple[float, int, int], text: Text = text) -> Bbox:
-            distance, across, up = place
-            shift = distance * (0.75 if across and up else 1.0)  # as far on a diagonal
-            text.set_position((across * shift, up * shift))
-            text.set(ha=_ALIGNED[across][0], va=_ALIGNED[up][1])
-            return Text.get_window_extent(text)
-
-        def cost(place: tuple[float, int, int]) -> float:
-            box = move(place)
-            outside = box.width * box.height - _overlap(box, panel)
-            hidden = sum(_overlap(box, other) for other in taken)
-            return hidden + 3 * outside + 0.02 * place[0] * box.height
-
-        best = min(_LABEL_PLACES, key=cost)
-        taken.append(move(best))
+        size = np.array(Text.get_window_extent(text).size)
+        choices = [
+            (distance, Bbox([centre - size / 2, centre + size / 2]))
+            for distance in (6.0, 14.0, 24.0, 36.0)
+            for centre in mark + _SIDES * (distance * scale + size / 2)
+        ]
+        distance, box = min(choices, key=cost)
+        taken.append(box)
+        text.set_position((np.array(box.min) + size / 2 - mark) / scale)
         if text.arrow_patch is not None:
-            text.arrow_patch.set_visible(best[0] > _LABEL_PLACES[0][0])
+            text.arrow_patch.set_visible(distance > choices[0][0])
 
 
 def _overlap(one: Bbox, other: Bbox) -> float:
@@ -198,7 +175,7 @@ class Picture:
     """A figure with its words."""
 
     name: str
-    """Of its files, and of all ids within its SVG."""
+    """Of its files, and of all ids within its SVG: letters, digits and hyphens."""
     title: str
     caption: str
     alt: str
@@ -206,10 +183,6 @@ class Picture:
     figure: Figure
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9-]+", self.name):
-            raise ValueError(f"{self.name!r} is not a picture's name: letters, digits and hyphens")
-        if not (self.title and self.caption and self.alt):
-            raise ValueError(f"the picture {self.name} needs a title, a caption and an alt text")
         # Laid out once: a layout that is computed at every drawing differs a little each time.
         with drawing():
             self.figure.draw_without_rendering()
@@ -220,14 +193,18 @@ class Picture:
 
         Its ids begin with the name, so several pictures may be on the same page.
         """
-        text = self._save("svg", transparent=True).decode()
+        text = self.file("svg", transparent=True).decode()
         box = re.search(r'viewBox="(\S+ \S+ (\S+) \S+)"', text)
         assert box is not None
         body = text[text.index(">", text.index("<svg")) + 1 :].strip()
         # Rules of a <style> would apply to the whole page.
         body = re.sub(r"(?s)<(metadata|style)\b.*?</\1>", "", body)
-        body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{self.name}-", body)
+        # Short numbers, no spaces between elements and no unused ids: half the size.
         body = re.sub(r' (?:d|x|y)="[^"]*"', lambda found: _rounded(found[0]), body)
+        body = re.sub(r">\s+<", "><", body)
+        used = set(re.findall(r'(?:url\(|href=")#([^)"]+)', body))
+        body = re.sub(r' id="([^"]+)"', lambda each: each[0] if each[1] in used else "", body)
+        body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{self.name}-", body)
         body = body.replace("xlink:href", "href").replace("'DejaVu Sans', ", "")
         width = _PIXELS_A_POINT * float(box[2])
         return (
@@ -237,15 +214,8 @@ class Picture:
             f"<title>{escape(self.title)}</title>{body.replace(INK, 'currentColor')}\n"
         )
 
-    def svg_file(self) -> str:
-        """Return SVG that stands alone, on white."""
-        return self._save("svg").decode()
-
-    def png(self) -> bytes:
-        """Return the picture in pixels, on white."""
-        return self._save("png")
-
-    def _save(self, kind: str, *, transparent: bool = False) -> bytes:
+    def file(self, kind: str, *, transparent: bool = False) -> bytes:
+        """Return a file of the kind svg or png that stands alone, on white if not transparent."""
         content = io.BytesIO()
         with drawing():
             self.figure.savefig(

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,10 +12,11 @@ import pandas as pd
 
 from cpaan.methods.registry import ROWS
 
-REPORT = "report"
-_TRIALS = "trials.parquet"
-_NEEDED = ("run", "rows", "settings", "test_reads", "best")
-_SCORES = ("method", "head", "column", "shots", "draw", "seed", "top1", "top5")
+REPORT, _TRIALS = "report", "trials.parquet"
+_NEEDED = ["run", "rows", "num_fixed", "test_reads", "nodes", "cost", "best", "heads", "diversity"]
+_HEADS = ["method", "head", "score"]
+_DIVERSITY = ["method", "shots", "draw", "seed", "distance", "ratio"]
+_SCORES = ["method", "head", "column", "shots", "draw", "seed", "top1", "top5"]
 
 
 @dataclass(frozen=True)
@@ -63,23 +64,18 @@ class Contents:
     """The trials of every search that left a table of them, by the same names."""
     started: Mapping[str, Mapping[str, Any]]
     """The command that started each search, its commit and time, by the same names."""
-    heads: pd.DataFrame | None
+    heads: pd.DataFrame
     """Columns method, head, score: on the validation phase, best first."""
-    diversity: pd.DataFrame | None
+    diversity: pd.DataFrame
     """Columns method, shots, draw, seed, distance, ratio; of the seeded draws, like intervals."""
     spectra: pd.DataFrame | None
     projections: pd.DataFrame | None
     spiral: Mapping[str, Any] | None
 
     @property
-    def table_rows(self) -> tuple[ScoredRow, ...]:
-        """Return the rows without their variants."""
-        return tuple(row for row in self.rows if row.ablation is None)
-
-    @property
     def methods(self) -> dict[str, str]:
-        """Return the key in `ROWS` of each row of the table, in its order."""
-        return {row.name: row.method for row in self.table_rows}
+        """Return the key in `ROWS` of each row but the variants, in the order of the table."""
+        return {row.name: row.method for row in self.rows if row.ablation is None}
 
     @cached_property
     def seeded(self) -> pd.DataFrame:
@@ -90,11 +86,6 @@ class Contents:
     def scored(self) -> set[tuple[str, str]]:
         """Return the rows' names and heads that have scores of these draws."""
         return set(self.seeded[["method", "head"]].itertuples(index=False, name=None))
-
-    @property
-    def seeds(self) -> list[int]:
-        """Return the seeds of all trainings, ascending."""
-        return sorted({seed for row in self.rows for seed in row.seeds})
 
     @property
     def shots(self) -> tuple[int, ...]:
@@ -109,25 +100,20 @@ def read_contents(folder: Path) -> Contents:
         ValueError: If the report is absent, damaged, or has rows of unknown methods.
     """
     report = folder / REPORT
-    path = report / "report.json"
-    if not path.exists():
-        raise ValueError(f"{report} has no report.json: there is no report to draw")
-    about = _read_json(path)
-    if absent := [name for name in _NEEDED if name not in about]:
-        raise ValueError(f"{path} is not a report: it lacks {', '.join(absent)}")
+    found = {}
+    for name, needed in (("report.json", _NEEDED), ("scores.parquet", _SCORES)):
+        found[name] = content = _read(report / name)
+        if content is None:
+            raise ValueError(f"{report} has no {name}: there is no finished report to draw")
+        if absent := [each for each in needed if each not in content]:
+            raise ValueError(f"{report / name} is not of a report: it lacks {', '.join(absent)}")
+    about, scores = found.values()
     is_table = "studies" in about
-    studies, best = about["studies"] if is_table else {}, about["best"]
+    studies, best = about.get("studies", {}), about["best"]
     if not is_table:
-        name = str(best["method"])
-        studies, best = ({name: about["study"]} if "study" in about else {}), {name: best}
-    trials = {name: _read_table(folder / (name if is_table else "") / _TRIALS) for name in best}
-    scores = _read_table(report / "scores.parquet")
-    if scores is None:
-        raise ValueError(f"{report} has no scores.parquet: the report has not been finished")
-    if absent := [name for name in _SCORES if name not in scores.columns]:
-        raise ValueError(f"{report / 'scores.parquet'} lacks {', '.join(absent)}")
-    num_fixed = int(about.get("num_fixed", about["settings"].get("num_fixed_draws", 0)))
-    diversity, spiral = about.get("diversity"), report / "spiral.json"
+        studies, best = {best["method"]: about["study"]}, {best["method"]: best}
+    trials = {name: _read(folder / (name if is_table else "") / _TRIALS) for name in best}
+    num_fixed = int(about["num_fixed"])
     return Contents(
         folder=folder,
         about=about,
@@ -137,31 +123,22 @@ def read_contents(folder: Path) -> Contents:
         is_table=is_table,
         studies=studies,
         best=best,
-        trials={name: table for name, table in trials.items() if table is not None},
+        trials={name: table for name, table in trials.items() if table is not None and len(table)},
         started=_started(folder, best),
-        heads=pd.DataFrame(about["heads"]) if about.get("heads") else None,
-        diversity=_seeded(pd.DataFrame(diversity), num_fixed) if diversity else None,
-        spectra=_read_table(report / "spectra.parquet"),
-        projections=_read_table(report / "projections.parquet"),
-        spiral=_read_json(spiral) if spiral.exists() else None,
+        heads=pd.DataFrame(about["heads"], columns=_HEADS),
+        diversity=_seeded(pd.DataFrame(about["diversity"], columns=_DIVERSITY), num_fixed),
+        spectra=_read(report / "spectra.parquet"),
+        projections=_read(report / "projections.parquet"),
+        spiral=_read(report / "spiral.json"),
     )
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} is not a JSON object")
-    return content
-
-
-def _read_table(path: Path) -> pd.DataFrame | None:
+def _read(path: Path) -> Any:
+    """Return the content of a file of JSON or Parquet; None if it is absent."""
     if not path.exists():
         return None
     try:
-        return pd.read_parquet(path)
+        return json.loads(path.read_text()) if path.suffix == ".json" else pd.read_parquet(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
 
@@ -176,8 +153,7 @@ def _started(folder: Path, best: Mapping[str, Any]) -> dict[str, Mapping[str, An
 
     A row that was added to a table later has the command that names it.
     """
-    config = folder / "config.json"
-    runs = _read_json(config)["runs"] if config.exists() else []
+    runs = (_read(folder / "config.json") or {"runs": []})["runs"]
     return {
         name: next(
             (run for run in runs[1:] if name in re.split(r"[\s,=]", run["command"])),
@@ -187,7 +163,7 @@ def _started(folder: Path, best: Mapping[str, Any]) -> dict[str, Mapping[str, An
     }
 
 
-def _rows_of(described: list[dict[str, Any]], scored: set[str]) -> tuple[ScoredRow, ...]:
+def _rows_of(described: Sequence[dict[str, Any]], scored: set[str]) -> tuple[ScoredRow, ...]:
     rows = []
     for each in described:
         if each["method"] not in ROWS:

@@ -36,8 +36,11 @@ MEANINGS = {
 }
 METRICS = {"top5": "Top-5", "top1": "Top-1"}
 PAPER, VALIDATION = "paper", "validation"
-_HEADS = {head: head for head in (*HEADS, OWN)}
-RULES = {PAPER: "the paper’s rule", VALIDATION: "chosen on validation", **_HEADS}
+RULES = {
+    PAPER: "the paper’s rule",
+    VALIDATION: "chosen on validation",
+    **{head: head for head in (*HEADS, OWN)},
+}
 SEEDED, FIXED = "seeded", "fixed"
 """Kinds of draws: many, for narrow intervals; and the few that a benchmark has in its files."""
 OURS = ("CP-AAN", "CP-AAN+")
@@ -77,22 +80,21 @@ class TableViews:
     def for_page(self) -> dict[str, Any]:
         """Return views and comparisons as plain lists, rounded as the page shows them."""
 
-        def row(key: tuple[str, str, str], name: str) -> dict[str, Any] | None:
-            head, cells = self.rules[key[0]].get(name), self.views[key]
-            shown = {
-                column: [_plain(cells.get((name, column, k))) for k in self.shots]
-                for column in self.columns
-            }
-            return None if head is None else {"head": head, "cells": shown}
+        def numbers(cells: Cells, name: str) -> dict[str, Any]:
+            return {c: [_plain(cells.get((name, c, k))) for k in self.shots] for c in self.columns}
 
-        def pair(rule: str, subject: str, other: str) -> list[list[float | None] | None]:
-            keys = [(subject, other, column, k) for column in TITLES for k in self.shots]
-            return [_plain(self.differences[rule].get(key)) for key in keys]
-
-        views = {" ".join(key): [row(key, name) for name in self.rows] for key in self.views}
+        views = {
+            " ".join(key): [
+                {"head": heads[name], "cells": numbers(cells, name)} if name in heads else None
+                for name in self.rows
+            ]
+            for key, cells in self.views.items()
+            for heads in [self.rules[key[0]]]
+        }
+        rows, of = self.rows, [(column, k) for column in TITLES for k in self.shots]
         pairs = {
-            rule: [[pair(rule, subject, other) for other in self.rows] for subject in self.rows]
-            for rule in self.differences
+            rule: [[[_plain(found.get((a, b, *x))) for x in of] for b in rows] for a in rows]
+            for rule, found in self.differences.items()
         }
         return {"draws": list(self.draws), "views": views, "pairs": pairs}
 
@@ -106,22 +108,15 @@ def _plain(cell: Cell | None) -> list[float | None] | None:
 
 
 def make_views(contents: Contents) -> TableViews:
-    """Summarise and compare the rows of a report; their variants are left out.
-
-    Raises:
-        ValueError: If no row has any score.
-    """
+    """Summarise and compare the rows of a report; their variants are left out."""
     methods = contents.methods
     scores = contents.scores[contents.scores["method"].isin(list(methods))]
-    if scores.empty:
-        raise ValueError("the report has no scores of any row of the table")
     is_fixed = scores["draw"] < contents.num_fixed
     kinds = {SEEDED: scores[~is_fixed], FIXED: scores[is_fixed]}
-    kinds = {kind: of_kind for kind, of_kind in kinds.items() if len(of_kind)}
-    rules = _rules_of(contents, scores)
+    summaries = {kind: summarise(of_kind) for kind, of_kind in kinds.items() if len(of_kind)}
+    rules = _rules_of(contents)
     # The first rule that leaves out no row, or else the one that leaves out the fewest.
-    complete = (r for r in (PAPER, VALIDATION) if len(rules.get(r, {})) == len(methods))
-    default_rule = next(complete, max(rules, key=lambda rule: len(rules[rule])))
+    default_rule = max(rules, key=lambda rule: len(rules[rule]))
     known = set(scores["column"])
     return TableViews(
         rows={name: ROWS[method] for name, method in methods.items()},
@@ -129,11 +124,10 @@ def make_views(contents: Contents) -> TableViews:
         columns={column: title for column, title in COLUMNS.items() if column in known},
         rules=rules,
         default_rule=default_rule,
-        draws={kind: int(of_kind["draw"].nunique()) for kind, of_kind in kinds.items()},
+        draws={kind: int(kinds[kind]["draw"].nunique()) for kind in summaries},
         views={
             (rule, metric, kind): ranked_cells(summary, head_of, metric)
-            for kind, of_kind in kinds.items()
-            for summary in [summarise(of_kind)]
+            for kind, summary in summaries.items()
             for rule, head_of in rules.items()
             for metric in METRICS
         },
@@ -146,13 +140,14 @@ def make_views(contents: Contents) -> TableViews:
     )
 
 
-def _rules_of(contents: Contents, scores: pd.DataFrame) -> dict[str, dict[str, str]]:
+def _rules_of(contents: Contents) -> dict[str, dict[str, str]]:
     """Return the heads of rows by every rule, as far as they were scored."""
-    known = set(scores[["method", "head"]].itertuples(index=False, name=None))
-    rules = {PAPER: heads_by_paper(contents.methods)}
-    if contents.heads is not None:
-        rules[VALIDATION] = heads_by_validation(contents.heads)
-    rules |= {head: dict.fromkeys(contents.methods, head) for head in _HEADS}
+    rules = {
+        PAPER: heads_by_paper(contents.methods),
+        VALIDATION: heads_by_validation(contents.heads),
+        **{head: dict.fromkeys(contents.methods, head) for head in (*HEADS, OWN)},
+    }
+    known = {(name, head) for name, head in contents.scored if name in contents.methods}
     scored = {
         rule: {name: head for name, head in head_of.items() if (name, head) in known}
         for rule, head_of in rules.items()
@@ -165,10 +160,9 @@ def _compare(
 ) -> dict[tuple[str, str, str, int], Cell]:
     """Compare every row with every other, paired by draw."""
     chosen = with_heads(scores, head_of)
-    names = [name for name in head_of if name in set(chosen["method"])]
     found: dict[tuple[str, str, str, int], Cell] = {}
-    for number, subject in enumerate(names[:-1]):
-        rest = chosen[chosen["method"].isin(names[number:])]
+    for number, subject in enumerate(head_of):
+        rest = chosen[chosen["method"].isin(list(head_of)[number:])]
         for (other, column, k), cell in differences_to(rest, subject).items():
             found[other, subject, column, k] = cell
             found[subject, other, column, k] = cell._replace(value=-cell.value)

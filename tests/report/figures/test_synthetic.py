@@ -19,9 +19,8 @@ def points_of(methods: dict[str, float]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["method", "class", "kind", "x", "y"])
 
 
-@pytest.mark.parametrize("num_methods", [1, 2, 3])
-def test_projections_have_a_panel_for_each_method_and_a_key(num_methods):
-    sides = dict(list({"FH": 1.0, "FI": 2.0, "ours": 4.0}.items())[:num_methods])
+@pytest.mark.parametrize("sides", [{"FH": 1.0}, {"FH": 1.0, "FI": 2.0}])
+def test_projections_have_a_panel_for_each_method_and_a_key(sides):
 
     picture = projections(points_of(sides))
 
@@ -34,7 +33,7 @@ def test_projections_have_a_panel_for_each_method_and_a_key(num_methods):
     assert "the 1 shots" in picture.caption
     # Thousands of points are pixels.
     points = picture.figure.axes[0].collections
-    assert [each.get_rasterized() for each in points[:2]] == [True, True]
+    assert sum(each.get_rasterized() for each in points) == 4
 
 
 def shares_of(methods: dict[str, list[list[float]]]) -> pd.DataFrame:
@@ -46,26 +45,19 @@ def shares_of(methods: dict[str, list[list[float]]]) -> pd.DataFrame:
     )
 
 
-def test_spectra_are_medians_over_classes():
-    classes = [[0.5, 0.2], [0.6, 0.3], [0.9, 0.1]]
+def test_spectra_are_medians_over_classes_of_the_directions_that_examples_span():
+    classes = [[0.5, 0.2, 0.1], [0.6, 0.3, 0.1], [0.9, 0.1, 0.1]]
 
-    picture = spectra(shares_of({"FH": [[0.3, 0.1]] * 3, "real": classes}))
+    picture = spectra(shares_of({"FH": [[0.3, 2e-6, 1e-33]] * 3, "real": classes}))
 
-    real, other = picture.figure.axes[0].lines
+    (axes,) = picture.figure.axes
+    real, other = axes.lines
     assert real.get_color() == INK
-    assert list(real.get_ydata()) == pytest.approx([0.6, 0.2])
-    assert list(other.get_ydata()) == pytest.approx([0.3, 0.1])
-    assert "first 2 directions have 0.90 of the real variance" in picture.alt
-    assert picture.alt.endswith("FH 0.40.")
-
-
-def test_directions_that_synthetic_examples_do_not_span_are_left_out():
-    frame = shares_of({"FH": [[0.3, 2e-6, 1e-33]] * 3, "real": [[0.5, 0.3, 0.2]] * 3})
-
-    axes = spectra(frame).figure.axes[0]
-
-    assert list(axes.lines[1].get_xdata()) == [1, 2]
+    assert list(real.get_ydata()) == pytest.approx([0.6, 0.2, 0.1])
+    assert other.get_xydata().tolist() == [[1, 0.3], [2, 2e-6]]
     assert axes.get_ylim()[0] > 1e-8
+    assert "first 3 directions have 1.00 of the real variance" in picture.alt
+    assert picture.alt.endswith("FH 0.30.")
 
 
 def test_the_spiral_has_a_panel_for_each_gan_the_raw_points_and_a_key():
@@ -88,5 +80,3 @@ def test_nothing_to_draw_is_refused():
         spectra(shares_of({"FH": [[0.3]]}))
     with pytest.raises(ValueError, match="no points"):
         projections(points_of({}))
-    with pytest.raises(ValueError, match="no outcomes"):
-        draw_spiral(draw_points(seed=0), {})

@@ -13,9 +13,8 @@ from cpaan.report.page.pictures import draw_searches, draw_sections, make_splits
 from cpaan.report.page.views import make_views
 
 DRAWN = (
-    *("accuracy_against_diversity", "accuracy_against_shots", "cost_of_trials", "differences"),
-    *("gain_by_idea", "gain_by_neighbours", "gain_steps", "projections", "search_pictures"),
-    "spectra",
+    *("accuracy_against_diversity", "accuracy_against_shots", "gain_of_variants"),
+    *("projections", "search_pictures", "spectra"),
 )
 
 
@@ -25,10 +24,9 @@ def calls(monkeypatch):
     found: dict[str, tuple] = {}
 
     def instead(name: str):
-        def draw(*arguments):
+        def draw(*arguments, **words):
             found[name] = arguments
-            picture = Picture(name.replace("_", "-"), "title", "caption", "alt", Figure())
-            return [picture] if name == "search_pictures" else picture
+            return Picture(words.get("name", name.replace("_", "-")), "", "", "", Figure())
 
         return draw
 
@@ -38,13 +36,8 @@ def calls(monkeypatch):
 
 
 def sections_of(contents):
-    drawn = draw_sections(contents, make_views(contents), "cCov-GAN-PN", [])
+    drawn = draw_sections(contents, make_views(contents), "cCov-GAN-PN")
     return {name: [picture.name for picture in each] for name, each in drawn.items()}
-
-
-def without(contents, name):
-    rows = tuple(row for row in contents.rows if row.name != name)
-    return replace(contents, rows=rows, scores=contents.scores[contents.scores["method"] != name])
 
 
 def with_none_in_pn(contents):
@@ -59,104 +52,87 @@ def with_none_in_pn(contents):
 def test_only_pictures_of_existing_files_are_drawn(contents, calls):
     assert sections_of(contents) == {
         "accuracy": ["accuracy-against-shots"],
-        "differences": ["differences"],
-        "gains": [],
         "ablations": ["gain-by-neighbours", "accuracy-against-diversity"],
         "synthetic": [],
-        "searches": ["cost-of-trials"],
     }
+    cells, strong = calls["accuracy_against_shots"]
+    assert {name for name, _, _ in cells} == set(contents.methods)
+    assert strong[0] == "cCov-GAN-PN"
     frame = pd.DataFrame({"method": ["P-FH", "FI-PN", "FI-PN, real"]})
     with_real = pd.concat([frame, pd.DataFrame({"method": ["P-FH, real"]})])
-    sections = sections_of(replace(contents, spectra=with_real, projections=frame))
+    poor = contents.diversity.head(0)
+    sections = sections_of(replace(contents, spectra=with_real, projections=frame, diversity=poor))
+    assert sections["ablations"] == ["gain-by-neighbours"]
     assert sections["synthetic"] == ["projections", "spectra"]
     (drawn,) = calls["spectra"]
     assert drawn["method"].tolist() == ["real", "P-FH"], "FI has a space of its own"
-    sections = sections_of(replace(contents, diversity=None, trials={}))
-    assert (sections["ablations"], sections["searches"]) == (["gain-by-neighbours"], [])
-
-
-def test_pictures_are_of_the_seeded_draws_and_of_the_table_s_rows(contents, calls):
-    sections_of(contents)
-
-    scores, head_of, rows = calls["accuracy_against_shots"]
-    assert set(scores["draw"]) == {2, 3, 4}
-    assert set(scores["method"]) == set(contents.methods)
-    assert (head_of["cCov-GAN-PN"], rows[0]) == ("centroid", "cCov-GAN-PN")
-    assert calls["differences"][1] == "cCov-GAN-PN"
-    assert calls["differences"][3:] == (["none", "copy", "MAML", "PN"], [1, 5])
-    # Only generators have a diversity.
-    assert calls["accuracy_against_diversity"][2] == {"copy": "linear", "cCov-GAN-PN": "centroid"}
-    assert calls["accuracy_against_diversity"][3] == 1
 
 
 def test_variants_are_compared_with_the_row_that_they_vary_or_no_augmentation(contents, calls):
     sections_of(contents)
     # The table has it by centroids, but the variant was scored with the head of its search.
-    _, labels, *compared = calls.pop("gain_by_neighbours")
+    scores, labels, *compared = calls["gain_of_variants"]
+    assert set(scores["draw"]) == {2, 3, 4}, "the seeded draws"
     assert labels == {"all base classes": "cCov-GAN-PN: all base classes"}
     assert compared == ["linear", "PN"]
     sections_of(with_none_in_pn(contents))
-    assert calls.pop("gain_by_neighbours")[3] == "none-PN", "in the same embedding"
+    assert calls["gain_of_variants"][3] == "none-PN", "in the same embedding"
     ablation = Ablation("cCov-GAN-PN", "ideas", "without it")
     row = next(row for row in contents.rows if row.ablation)
-    sections_of(replace(contents, rows=(*contents.table_rows, replace(row, ablation=ablation))))
-    _, labels, *compared = calls["gain_by_idea"]
+    rows = (*contents.rows[:-1], replace(row, ablation=ablation))
+    assert sections_of(replace(contents, rows=rows))["ablations"][0] == "gain-by-idea"
+    _, labels, *compared = calls["gain_of_variants"]
     assert labels == {"without it": "cCov-GAN-PN: all base classes"}
     assert compared == ["linear", "cCov-GAN-PN"]
-    assert "gain_by_neighbours" not in calls
 
 
-def test_searches_have_rungs_a_summary_and_one_has_files(contents, calls):
-    searches = draw_searches(contents, "cCov-GAN-PN")
-
-    # Trials were evaluated at the rungs, and at their end.
-    assert calls["search_pictures"][1:] == ("cCov-GAN-PN", [5, 10])
-    assert [(s.name, s.has_files) for s in searches] == [("PN", False), ("cCov-GAN-PN", True)]
-    assert searches[0].summary == "2 complete, 2 stopped early; best 42.0 on validation"
-    contents.studies["cCov-GAN-PN"]["config"]["early_stopping"] = False
-    draw_searches(contents, "PN")
-    assert calls["search_pictures"][2] == [], "nothing was stopped early"
+def test_searches_have_a_summary(contents, calls):
+    summary = "2 complete, 2 stopped early, 6 min; best 42.0 on validation"
+    found = [search[:2] for search in draw_searches(contents)]
+    assert found == [("PN", summary), ("cCov-GAN-PN", summary)]
+    assert calls["search_pictures"][1:] == ("cCov-GAN-PN", contents.studies["PN"]["config"])
 
 
-def split_of(contents):
-    (split,) = make_splits(contents, make_views(contents), "cCov-GAN-PN")
-    return split
+def splits_of(contents):
+    return make_splits(contents, make_views(contents), "cCov-GAN-PN")
 
 
 def test_a_gain_starts_at_raw_features_and_the_paper_s_head(contents):
-    split = split_of(contents)
+    (split,) = splits_of(contents)
 
     # Centroids of raw features, then of the embedding, then linear there, then augmented.
     assert split.start == pytest.approx(30)
+    assert split.beside == ()
     steps = {step.label: (step.start, step.end, step.difference) for step in split.steps}
     assert steps == {
         "representation": (("none", "centroid"), ("PN", "centroid"), pytest.approx(10)),
         "head": (("PN", "centroid"), ("PN", "linear"), pytest.approx(-7)),
         "augmentation": (("PN", "linear"), ("cCov-GAN-PN", "linear"), pytest.approx(12)),
     }
-    assert split.total.difference == pytest.approx(15)
     # With a row for the embedding of our rows, that is where the augmentation starts.
-    last = split_of(with_none_in_pn(contents)).steps[-1]
+    last = splits_of(with_none_in_pn(contents))[0].steps[-1]
     assert (last.start, last.difference) == (("none-PN", "linear"), pytest.approx(13))
-
-
-def test_controls_stand_beside_rows_of_the_same_features(contents):
-    assert split_of(contents).beside == ()
-    rows = tuple(
-        replace(row, method="cCov-GAN") if row.name == "cCov-GAN-PN" else row
-        for row in contents.table_rows
-    )
-    (step,) = split_of(replace(contents, rows=rows)).beside
+    # Controls stand beside rows of the same features.
+    *others, ours, _ = contents.rows
+    (split,) = splits_of(replace(contents, rows=(*others, replace(ours, method="cCov-GAN"))))
+    (step,) = split.beside
     assert (step.end, step.difference) == (("copy", "linear"), pytest.approx(31 - 32))
 
 
-def test_steps_that_lack_a_score_are_left_out(contents):
-    split = split_of(without(contents, "none"))
-    assert [step.label for step in split.steps] == ["head", "augmentation"]
-    assert split.start == pytest.approx(40)
-    only = contents.scores[contents.scores["head"] == "linear"]
-    split = split_of(replace(contents, scores=only, heads=None))
-    assert [step.label for step in split.steps] == ["representation", "augmentation"]
-    assert split.start == pytest.approx(32)
-    poor = without(contents, "PN")
-    assert make_splits(poor, make_views(poor), "cCov-GAN-PN") == []
+@pytest.mark.parametrize(
+    ("lost", "labels", "start"),
+    [
+        ({"method": "none"}, ["head", "augmentation"], 40),
+        ({"head": "centroid"}, ["representation", "augmentation"], 32),
+        ({"method": "PN"}, [], None),
+    ],
+)
+def test_steps_that_lack_a_score_are_left_out(contents, lost, labels, start):
+    ((column, name),) = lost.items()
+    rows = tuple(row for row in contents.rows if row.name != name)
+    scores = contents.scores[contents.scores[column] != name]
+
+    found = splits_of(replace(contents, rows=rows, scores=scores))
+
+    assert [step.label for split in found for step in split.steps] == labels
+    assert [split.start for split in found] == ([] if start is None else [pytest.approx(start)])
