@@ -16,7 +16,7 @@ from cpaan.methods.table_row import FEATURES, TABLES
 from cpaan.protocol.config import OWN
 from cpaan.protocol.statistics import check_row, is_only_row
 from cpaan.protocol.tasks import check_phase
-from cpaan.report.table_one import TableOne, tables_of
+from cpaan.report.table_one import tables_of
 from cpaan.report.tables import accuracy_table, difference_table, diversity_table
 
 PARTS, CHECKPOINTS = "parts", "checkpoints"
@@ -88,8 +88,10 @@ def _evaluate(options: argparse.Namespace) -> int:
             write_whole(options.out / "accuracy.svg", draw_accuracy(results.scores))
             if as_table_1:
                 tables = tables_of(results.scores, _labels_of(results), results.heads)
-                write_whole(options.out / "table-1.md", "\n\n".join(map(TableOne.markdown, tables)))
-                write_whole(options.out / "table-1.tex", "\n".join(map(TableOne.latex, tables)))
+                write_whole(
+                    options.out / "table-1.md", "\n\n".join(each.markdown for each in tables)
+                )
+                write_whole(options.out / "table-1.tex", "\n".join(each.latex for each in tables))
         except OSError:  # nothing is lost to a full disk
             _print_results(results, against, as_table_1=as_table_1)
             raise
@@ -107,7 +109,7 @@ def _print_results(results: Results, against: str | None, *, as_table_1: bool) -
     print(_describe(results))
     if as_table_1:
         for table in tables_of(results.scores, _labels_of(results), results.heads):
-            print(f"\n{table.text()}")
+            print(f"\n{table.text}")
     else:
         print(f"\n{accuracy_table(results.scores)}")
     if not results.diversity.empty:

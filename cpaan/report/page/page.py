@@ -110,7 +110,7 @@ def compose(contents: Contents) -> Page:
     seeded, methods, head_of = contents.seeded, contents.methods, table.head_of
     variants = [{"name": row.name, **vars(row.ablation)} for row in contents.rows if row.ablation]
     diversity = pd.DataFrame() if contents.diversity is None else contents.diversity
-    places = _standing(contents, head_of)
+    places = _standing(contents, table)
     return Page(
         contents=contents,
         table=table,
@@ -125,8 +125,9 @@ def compose(contents: Contents) -> Page:
     )
 
 
-def _standing(contents: Contents, head_of: Mapping[str, str]) -> list[Standing]:
+def _standing(contents: Contents, table: TableViews) -> list[Standing]:
     """Return the places of the best of ours, by the rule that the table shows first."""
+    head_of, differences = table.head_of, table.differences[table.default_rule]
     methods = {name: method for name, method in contents.methods.items() if name in head_of}
     wanted = {f"{name}{suffix}" for name in _BEST_OF_OURS for suffix in ("", IN_PN)}
     ours = [name for name, method in methods.items() if method in wanted]
@@ -134,7 +135,7 @@ def _standing(contents: Contents, head_of: Mapping[str, str]) -> list[Standing]:
         ours = ours[-1:]
     if not ours or len(methods) < 3:
         return []
-    return standing(contents.seeded, head_of, methods, ours)
+    return standing(table.cells, differences, head_of, methods, ours)
 
 
 def render(page: Page) -> str:
