@@ -11,8 +11,6 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 CLASSES = ("n01", "n02", "n03")
-
-
 VAL_CLASSES = ("n02", "n01", "n03", "n02", "n03", "n01")
 
 

@@ -4,8 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 
 from cpaan.data.splits import Phase, Split
@@ -14,26 +12,14 @@ from cpaan.representation.backbone_training import train_backbone
 from cpaan.representation.config import BackboneConfig
 from cpaan.representation.images import open_images
 from cpaan.representation.pipeline import FeatureJob, represent
-from helpers.images import encoded
+from helpers.images import Picture, encoded, write_folders, write_parquet
 
 CPU = torch.device("cpu")
-
-
 GROUPS = {"validation": (("b1", "b2"), ("n1",)), "test": (("b3",), ("n2",))}
-
-
 SPLIT = Split(*(Phase(base, novel) for base, novel in GROUPS.values()))
-
-
 CLASSES = ("b1", "b2", "b3", "n1", "n2")
-
-
 NUM_TRAIN, NUM_TEST, SIZE = 10, 3, 8
-
-
 CONFIG = BackboneConfig(image_size=SIZE, num_epochs=3, batch_size=8, learning_rate=0.02)
-
-
 Pictures = dict[tuple[str, str, int], bytes]
 
 
@@ -50,34 +36,24 @@ def pictures() -> Pictures:
     return found
 
 
+def _listed(content: Pictures) -> list[Picture]:
+    return [
+        Picture(name, partition, f"{index:03d}.JPEG", data)
+        for (name, partition, index), data in content.items()
+    ]
+
+
 def as_parquet(folder: Path, content: Pictures) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    columns = {
-        "wnid": pa.array([name for name, _, _ in content]),
-        "partition": pa.array([partition for _, partition, _ in content]),
-        "jpeg": pa.array(list(content.values()), pa.binary()),
-    }
-    pq.write_table(pa.table(columns), folder / "images_0.parquet")
-    return folder
+    return write_parquet(folder / "images_0.parquet", _listed(content)).parent
 
 
 def as_folders(folder: Path, content: Pictures) -> Path:
-    for (name, partition, index), data in content.items():
-        path = folder / ("train" if partition == TRAIN else "val") / name / f"{index:03d}.JPEG"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    return folder
+    return write_folders(folder, _listed(content))
 
 
 def job_of(folder: Path, holdout: float = 0.3, **changes: object) -> FeatureJob:
-    images = open_images(folder, CLASSES)
-    return FeatureJob(
-        images=images,
-        split=SPLIT,
-        config=CONFIG.with_overrides(changes),
-        seed=0,
-        holdout=holdout,
-    )
+    config = CONFIG.with_overrides(changes)
+    return FeatureJob(open_images(folder, CLASSES), SPLIT, config, seed=0, holdout=holdout)
 
 
 def run(
