@@ -106,16 +106,11 @@ class PairedScores:
         num_comparisons: int = 1,
         same_seeds: bool = False,
     ) -> PairedDifference:
-        """Return the subject minus the other.
+        """Return the subject minus the other, labelled with the subject's row by default.
 
-        Args:
-            subject: The row and head where the step ends.
-            other: Where it starts.
-            column: Of the benchmark, such as "novel".
-            shots: Their number.
-            label: By default the subject's row.
-            num_comparisons: Out of how many this one was picked; its interval holds for all.
-            same_seeds: Drop seeds of the other row that the subject lacks, if they share any.
+        Where a comparison was picked out of several, ``num_comparisons`` is their number, and its
+        interval holds for all. ``same_seeds`` drops seeds of the other row that the subject lacks,
+        if they share any.
 
         Raises:
             ValueError: If a row has no scores, or the two rows have different draws.

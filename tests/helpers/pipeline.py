@@ -52,8 +52,8 @@ def as_folders(folder: Path, content: Pictures) -> Path:
 
 
 def job_of(folder: Path, holdout: float = 0.3, **changes: object) -> FeatureJob:
-    config = CONFIG.with_overrides(changes)
-    return FeatureJob(open_images(folder, CLASSES), SPLIT, config, seed=0, holdout=holdout)
+    images, config = open_images(folder, CLASSES), CONFIG.with_overrides(changes)
+    return FeatureJob(images=images, split=SPLIT, config=config, seed=0, holdout=holdout)
 
 
 def run(

@@ -1,7 +1,7 @@
 """Where our rows stand among all, which rows are ahead of them, and why."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
@@ -127,71 +127,46 @@ def reasons_behind(
         return []
     first = [_GROUPS[ROWS[methods[place.ahead[0].row]].group] for place in behind]
     kinds = ", ".join(f"{kind} in {count}" for kind, count in Counter(first).most_common())
-    paired = PairedScores(scores[scores["shots"] == scores["shots"].min()])
-    return [
-        f"Who is first in the {len(behind)} columns where ours are not first or second: {kinds}.",
-        *_over_copies(paired, dict.fromkeys(place.row for place in behind), methods, head_of),
-        *_without_adversary(paired, head_of, ablations),
+    lines = [
+        f"Who is first in the {len(behind)} columns where ours are not first or second: {kinds}."
     ]
-
-
-def _over_copies(
-    paired: PairedScores,
-    rows: Iterable[str],
-    methods: Mapping[str, str],
-    head_of: Mapping[str, str],
-) -> list[str]:
-    """Say what our rows add to copies of base examples, in the same space, under the same head."""
-    parts, gaps = [], []
-    for row in rows:
+    paired = PairedScores(scores[scores["shots"] == scores["shots"].min()])
+    over_copies, texts = [], []
+    for row in dict.fromkeys(place.row for place in behind):
         copy, head = _COPY + IN_PN * methods[row].endswith(IN_PN), head_of[row]
         if (copy, head) in paired.rows:
-            found = _gaps(paired, row, copy, head)
-            gaps += found
-            parts.append(f"{row} {_listed(found)} over {copy} ({head})")
-    if not gaps:
-        return []
-    meaning = "So ours gain over copies of related base examples"
-    if not any(gap.low > 0 for gap in gaps):
+            gaps, text = _compare(paired, row, copy, head)
+            over_copies += [gap.low > 0 for gap in gaps]
+            texts.append(f"{row} {text} over {copy} ({head})")
+    if texts:
         meaning = (
             "What ours learn to change about related base examples gains nothing over leaving "
             "them as they are"
         )
-    else:
-        meaning += ", and others gain more" if all(gap.low > 0 for gap in gaps) else " in part"
-    columns = " and ".join(TITLES.values())
-    shots = paired.shots[0]
-    return [f"Under the same head, in {columns} at K = {shots}: {'; '.join(parts)}. {meaning}."]
-
-
-def _without_adversary(
-    paired: PairedScores, head_of: Mapping[str, str], ablations: Sequence[Mapping[str, str]]
-) -> list[str]:
-    """Say what the adversarial term does."""
-    lines = []
+        if any(over_copies):
+            part = ", and others gain more" if all(over_copies) else " in part"
+            meaning = f"So ours gain over copies of related base examples{part}"
+        where = f"in {' and '.join(TITLES.values())} at K = {paired.shots[0]}"
+        lines.append(f"Under the same head, {where}: {'; '.join(texts)}. {meaning}.")
     for each in ablations:
         whole, name, head = each["of"], each["name"], head_of.get(each["of"], "")
         if each["label"] != WITHOUT_ADVERSARY or not {(whole, head), (name, head)} <= paired.rows:
             continue
-        gaps = _gaps(paired, name, whole, head)
-        text = f"{whole} without its adversary is {_listed(gaps)} against {whole} ({head})"
+        gaps, text = _compare(paired, name, whole, head)
+        line = f"{whole} without its adversary is {text} against {whole} ({head})"
         if all(abs(gap.difference) + gap.interval < MARGIN for gap in gaps):
-            text += (
+            line += (
                 f": less than {MARGIN} points either way. That synthetic examples pass for real "
                 "ones is not what helps a classifier"
             )
-        lines.append(f"{text}.")
+        lines.append(f"{line}.")
     return lines
 
 
-def _gaps(paired: PairedScores, end: str, start: str, head: str) -> list[PairedDifference]:
+def _compare(
+    paired: PairedScores, end: str, start: str, head: str
+) -> tuple[list[PairedDifference], str]:
     """Compare two rows under the same head in LSL and GLSL, with the seeds of the first."""
-    (shots,) = paired.shots
-    return [
-        paired.compare((end, head), (start, head), column, shots, same_seeds=True)
-        for column in TITLES
-    ]
-
-
-def _listed(gaps: Sequence[PairedDifference]) -> str:
-    return " and ".join(gap.text() for gap in gaps)
+    rows = (end, head), (start, head)
+    gaps = [paired.compare(*rows, column, paired.shots, same_seeds=True) for column in TITLES]
+    return gaps, " and ".join(gap.text() for gap in gaps)

@@ -31,41 +31,28 @@ def claims_of(values: dict[str, object], head: str = "centroid"):
     return {claim.name: claim for claim in claims}
 
 
+K1, K5, ALL = "NBS-H, k = 1", "NBS-H, k = 5", "all base classes"
 LOWER_IN_GLSL = same(50.0, {("all", 1): 48.0, ("all", 20): 48.0})
+FIVE_OVER_ONE = f"LSL {K5} over {K1}: +"
 
 
 @pytest.mark.parametrize(
     ("values", "name", "verdict", "found"),
     [
-        *[
-            ({"NBS-S": 50.0, "all base classes": others}, HELP, verdict, found)
-            for others, verdict, found in [
-                (48.0, "confirmed", "LSL +2.00 ± 0.00; GLSL +2.00 ± 0.00"),
-                # GLSL is 4 below at one shot and 2 above at twenty.
-                (
-                    *(same(48.0, {("all", 1): 54.0}), "not confirmed"),
-                    "LSL +2.00 ± 0.00; GLSL −1.00 ± 0.00",
-                ),
-            ]
-        ],
-        (
-            *({"NBS-S": 50.0, "NBS-H, k = 1": LOWER_IN_GLSL, "NBS-H, k = 5": 49.0}, SOFT),
-            "confirmed",
-            "LSL over NBS-H, k = 1: +0.00 ± 0.00; GLSL over NBS-H, k = 5: +1.00 ± 0.00",
+        ({"NBS-S": 50.0, ALL: 48.0}, HELP, "confirmed", "LSL +2.00 ± 0.00; GLSL +2.00 ± 0.00"),
+        (  # GLSL is 4 below at one shot and 2 above at twenty.
+            *({"NBS-S": 50.0, ALL: same(48.0, {("all", 1): 54.0})}, HELP, "not confirmed"),
+            "LSL +2.00 ± 0.00; GLSL −1.00 ± 0.00",
         ),
-        ({"NBS-S": 50.0, "NBS-H, k = 1": 50.2}, SOFT, "not confirmed", "LSL over NBS-H, k = 1: −"),
-        *[
-            (
-                *({"NBS-H, k = 1": one, "NBS-H, k = 5": five}, HARD, verdict),
-                "LSL NBS-H, k = 5 over NBS-H, k = 1: +",
-            )
-            for one, five, verdict in [
-                (50.0, 53.0, "confirmed"),
-                (50.0, 50.1, "not confirmed"),
-                # By draw 0, 3 and 6, so ±7.5 for one pair alone.
-                ([50.0] * 3, [50.0, 53.0, 56.0], "unclear"),
-            ]
-        ],
+        (
+            *({"NBS-S": 50.0, K1: LOWER_IN_GLSL, K5: 49.0}, SOFT, "confirmed"),
+            f"LSL over {K1}: +0.00 ± 0.00; GLSL over {K5}: +1.00 ± 0.00",
+        ),
+        ({"NBS-S": 50.0, K1: 50.2}, SOFT, "not confirmed", f"LSL over {K1}: −"),
+        ({K1: 50.0, K5: 53.0}, HARD, "confirmed", FIVE_OVER_ONE),
+        ({K1: 50.0, K5: 50.1}, HARD, "not confirmed", FIVE_OVER_ONE),
+        # By draw 0, 3 and 6, so ±7.5 for one pair alone.
+        ({K1: [50.0] * 3, K5: [50.0, 53.0, 56.0]}, HARD, "unclear", FIVE_OVER_ONE),
     ],
 )
 def test_kinds_of_neighbours_are_compared_in_lsl_and_glsl(values, name, verdict, found):
@@ -76,7 +63,7 @@ def test_kinds_of_neighbours_are_compared_in_lsl_and_glsl(values, name, verdict,
 
 
 def test_variants_with_another_head_than_their_row_are_compared_under_that_head():
-    (claim,) = claims_of({"NBS-S": 50.0, "all base classes": 48.0}, head="linear").values()
+    (claim,) = claims_of({"NBS-S": 50.0, ALL: 48.0}, head="linear").values()
 
     assert claim.name == "neighbours help (cCov-GAN-PN, linear head)"
     assert claim.verdict == "confirmed"
@@ -85,15 +72,15 @@ def test_variants_with_another_head_than_their_row_are_compared_under_that_head(
 def test_with_more_ks_the_same_difference_says_less():
     # By draw 2, 3 and 4. Student's t for two degrees leaves 5 % in two parts outside 6.205, and in
     # six parts (three pairs, two columns) outside 10.886; each over the root of three draws.
-    rows = {"NBS-H, k = 1": [50.0] * 3, "NBS-H, k = 5": [52.0, 53.0, 54.0]}
+    rows = {K1: [50.0] * 3, K5: [52.0, 53.0, 54.0]}
 
     assert "+3.00 ± 3.58" in claims_of(rows)[HARD].found
     assert "+3.00 ± 6.28" in claims_of({**rows, "NBS-H, k = 10": 51.0})[HARD].found
 
 
 def test_rows_of_an_ablation_do_not_stand_for_their_method():
-    name = f"{OF}, all base classes"
-    ablation = {"name": name, "of": OF, "family": "neighbours", "label": "all base classes"}
+    name = f"{OF}, {ALL}"
+    ablation = {"name": name, "of": OF, "family": "neighbours", "label": ALL}
     methods = {"PN": "PN", name: OF}
     scores = frame_of({("PN", "centroid"): 40.0, (name, "centroid"): 42.0})
     heads = dict.fromkeys(methods, "centroid")
