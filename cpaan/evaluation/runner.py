@@ -18,7 +18,7 @@ from cpaan.data.reference import DataReference
 from cpaan.data.splits import TEST_PHASE, VALIDATION_PHASE, ShotRows, Split, check_shots
 from cpaan.data.table import TEST, TRAIN, FeatureTable, align_rows
 from cpaan.evaluation.executors import LocalExecutor, ProcessExecutor
-from cpaan.evaluation.parts import Part, PartCache, PartJob, run_parts
+from cpaan.evaluation.parts import Part, PartCache, PartJob, PartKey, run_parts
 from cpaan.evaluation.scoring import draw_phase
 from cpaan.methods.base import Progress
 from cpaan.methods.registry import ROWS, check_method, expand_methods
@@ -150,8 +150,8 @@ def evaluate(
         )
         for name, each in tables.items()
     }
-    jobs = [
-        PartJob(
+    jobs = {
+        PartKey(name, seed): PartJob(
             row=name,
             method=name,
             training=used[name],
@@ -166,14 +166,11 @@ def evaluate(
         )
         for name in methods
         for seed in range(config.seed, config.seed + config.num_seeds)
-    ]
+    }
     opened = {each.fingerprint: each for each in tables.values()}
-    outcomes = run_parts(
-        {job.key: job for job in jobs},
-        ProcessExecutor(num_processes, LocalExecutor(checkpoints, progress, opened)),
-        None if cache is None else PartCache(RemotePath.at(cache)),
-        progress,
-    )
+    execute = ProcessExecutor(num_processes, LocalExecutor(checkpoints, progress, opened))
+    part_cache = None if cache is None else PartCache(RemotePath.at(cache))
+    outcomes = run_parts(jobs, execute, part_cache, progress)
     failed = {
         key.row: f"with seed {key.seed}, {outcome}"
         for key, outcome in outcomes.items()

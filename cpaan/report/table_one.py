@@ -101,7 +101,7 @@ def make_table_one(
     cells = ranked_cells(summarise(chosen), dict.fromkeys(methods, "chosen"))
     plain = {key: cell._replace(interval=NAN) for key, cell in cells.items()}
     printed = printed_cells(methods, shots)
-    words: dict[tuple[str, ...], Sequence[str]] = {
+    words = {
         (label,): (row.group, row.representation, row.generation, label, head_of[label])
         for label, row in ((label, ROWS[method]) for label, method in methods.items())
     }

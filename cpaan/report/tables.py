@@ -44,7 +44,7 @@ class Table:
 
     words: Sequence[str]
     """Headings of the words that each row starts with."""
-    rows: Mapping[tuple[str, ...], Sequence[str]]
+    rows: Mapping[Any, Sequence[str]]
     """The words of each row, by the beginning of the keys of its cells."""
     cells: Sequence[tuple[str, int]]
     """Column and number of shots: the end of the keys."""

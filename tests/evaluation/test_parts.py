@@ -12,7 +12,6 @@ from cpaan import EvaluationConfig, FeatureTable, Phase, Split, evaluate, write_
 from cpaan.cli import main
 from cpaan.core.provenance import TEST_READS
 from cpaan.core.settings import Settings
-from cpaan.evaluation import executors
 from cpaan.evaluation.runner import Results
 from cpaan.methods.registry import ROWS
 from cpaan.representation.config import EmbeddingConfig
@@ -253,19 +252,3 @@ def test_the_command_names_a_row_that_failed_and_says_so_by_its_status(gaussians
     content = json.loads(Path("out/results.json").read_text())
     assert list(content["failed"]) == ["AWG"]
     assert {row["method"] for row in content["rows"]} == {"none"}
-
-
-def test_a_phase_is_read_once_for_all_methods(gaussians, monkeypatch):
-    phases: list[str] = []
-    read_phase = executors.read_phase
-
-    def note(table, split, phase, *arguments, **options):
-        phases.append(phase)
-        return read_phase(table, split, phase, *arguments, **options)
-
-    monkeypatch.setattr(executors, "read_phase", note)
-
-    run(gaussians, [], names=["none", "copy"], phase="test")
-
-    assert phases == ["validation", "test"]
-    assert len(TEST_READS.read_text().splitlines()) == 1
