@@ -26,7 +26,7 @@ from cpaan.methods.registry import ROWS, rows_of_table
 from cpaan.protocol.config import HEADS, OWN, EvaluationConfig
 from cpaan.report.table_one import BY_PAPER, BY_VALIDATION
 from cpaan.representation.config import BackboneConfig, EmbeddingConfig
-from helpers.tables import in_other_order, write_data
+from helpers.tables import in_other_order
 
 QUICK = ["--shots", "1,5", "--set", "perplexity=4", "--set", "linear_num_steps=5"]
 QUICK += ["--set", "num_draws=2", "--heads", "centroid"]
@@ -65,7 +65,13 @@ def small_table(num_episodes: int = 2) -> list[str]:
 @pytest.fixture
 def files(gaussians: GaussianClasses, tmp_path: Path) -> tuple[Path, Path]:
     """Features and split of the small synthetic set as files."""
-    return write_data(tmp_path, gaussians), tmp_path / "split.json"
+    write_features(tmp_path / "features.parquet", gaussians.table)
+    phases = {
+        name: {"base": gaussians.split.phase(name).base, "novel": gaussians.split.phase(name).novel}
+        for name in ("validation", "test")
+    }
+    (tmp_path / "split.json").write_text(json.dumps(phases))
+    return tmp_path / "features.parquet", tmp_path / "split.json"
 
 
 def evaluate(features: Path, split: Path, *arguments: str) -> int:

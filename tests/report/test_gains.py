@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from cpaan.report.gains import PairedScores, split_gain
-from helpers.score_frames import frame_of
+from helpers.frames import frame_of
 
 T_95_ONE_DEGREE, T_95_TWO_DEGREES = 12.706205, 4.302653  # Student's t, from a printed table
 A, B = ("a", "x"), ("b", "x")

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from cpaan.report.study_tables import Tables, make_tables
-from helpers.score_frames import frame_of
+from helpers.frames import frame_of
 
 COLUMNS = ("novel", "all", "novel_joint", "base", "all_prior")
 ROWS = {

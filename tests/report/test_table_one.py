@@ -14,7 +14,7 @@ from cpaan.report.table_one import (
     ranked_cells,
     tables_of,
 )
-from helpers.score_frames import frame_of
+from helpers.frames import frame_of
 
 METHODS = {"LR": "LR", "SN": "SN", "PN": "PN"}
 LEVELS = {

@@ -13,7 +13,7 @@ from cpaan.report.tables import (
     grid_of,
     side_of,
 )
-from helpers.score_frames import frame_of
+from helpers.frames import frame_of
 
 TABLE = Table(
     ["group", "row"],

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from cpaan.report.claims import judge_claims
-from helpers.score_frames import claims_of, frame_of, same
+from helpers.frames import claims_of, frame_of, same
 
 # Draws whose mean is zero and whose interval is about ±12.4.
 WILD = [-5.0, 0.0, 5.0]

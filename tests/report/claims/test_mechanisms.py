@@ -7,7 +7,7 @@ import pytest
 
 from cpaan.report.claims import Claim, judge_claims
 from cpaan.report.claims.mechanisms import judge_diversity
-from helpers.score_frames import frame_of, same
+from helpers.frames import frame_of, same
 
 OF = "cCov-GAN-PN"
 HELP, SOFT, HARD = (

@@ -5,7 +5,7 @@ import pytest
 from cpaan.protocol.statistics import summarise
 from cpaan.report.claims import reasons_behind, standing
 from cpaan.report.table_one import differences_to, ranked_cells, with_heads
-from helpers.score_frames import frame_of, same
+from helpers.frames import frame_of, same
 
 
 def places_of(scores, head_of, subjects):

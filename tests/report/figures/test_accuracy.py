@@ -7,7 +7,7 @@ from cpaan.report.figures.accuracy import (
     draw_accuracy,
 )
 from cpaan.report.figures.picture import PALE, look_of
-from helpers.score_frames import scores_of
+from helpers.frames import scores_of
 
 SCORES = scores_of(
     {

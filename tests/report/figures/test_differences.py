@@ -11,7 +11,7 @@ from cpaan.report.figures.differences import (
 )
 from cpaan.report.figures.picture import look_of
 from cpaan.report.gains import GainSplit, PairedDifference
-from helpers.score_frames import scores_of
+from helpers.frames import scores_of
 
 # Draws differ by tens of points. The subject is 4 better than PN, 2 worse than FH, and better or
 # worse than copy by turns.
