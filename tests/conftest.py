@@ -1,6 +1,5 @@
 """Small data for all tests, and a folder of its own for each."""
 
-import json
 import os
 import threading
 from collections.abc import Iterator
@@ -18,15 +17,14 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from cpaan.core.files import write_whole
 from cpaan.core.remote_paths import RemotePath
 from cpaan.data.builtin import FOLDER as BUILTIN
 from cpaan.data.cache import open_features
-from cpaan.data.parquet import write_features
 from cpaan.data.synthetic import GaussianClasses, gaussian_classes
 from cpaan.study.cluster import Cluster, ray_cluster
 from cpaan.study.config import StudyConfig
 from helpers.buckets import Bucket
+from helpers.tables import write_data
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -105,16 +103,7 @@ def study_features(tmp_path_factory) -> Path:
     """Features of Gaussian classes in a file, wide enough for the search's ranges; and a split."""
     folder = tmp_path_factory.mktemp("data")
     classes = gaussian_classes(num_families=6, num_train=25, num_test=10, num_dims=16)
-    write_features(folder / "features.parquet", classes.table)
-    groups = {
-        name: {"base": phase.base, "novel": phase.novel}
-        for name, phase in (
-            ("validation", classes.split.validation),
-            ("test", classes.split.test),
-        )
-    }
-    write_whole(folder / "split.json", json.dumps(groups))
-    return folder / "features.parquet"
+    return write_data(folder, classes)
 
 
 @pytest.fixture(scope="session")

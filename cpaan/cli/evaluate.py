@@ -113,8 +113,8 @@ def _write(results: Results, tables: Sequence[TableOne], out: Path) -> None:
 
     write_whole(out / "accuracy.svg", draw_accuracy(results.scores))
     if tables:
-        write_whole(out / "table-1.md", "\n\n".join(map(TableOne.markdown, tables)))
-        write_whole(out / "table-1.tex", "\n".join(map(TableOne.latex, tables)))
+        write_whole(out / "table-1.md", "\n\n".join(table.markdown for table in tables))
+        write_whole(out / "table-1.tex", "\n".join(table.latex for table in tables))
 
 
 def _print(results: Results, tables: Sequence[TableOne], against: str | None) -> None:
@@ -124,7 +124,7 @@ def _print(results: Results, tables: Sequence[TableOne], against: str | None) ->
         f"{about['classes']['novel']} novel classes, {about['queries']} queries, "
         f"{scores['draw'].nunique()} draws, {scores['seed'].nunique()} training seeds."
     )
-    for text in [table.text() for table in tables] or [accuracy_table(scores)]:
+    for text in [table.text for table in tables] or [accuracy_table(scores)]:
         print(f"\n{text}")
     if not results.diversity.empty:
         print(f"\n{diversity_table(results.diversity)}")

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 
+from cpaan.core.provenance import describe_run
 from cpaan.data.splits import VALIDATION_PHASE
 from cpaan.data.table import FeatureTable
-from cpaan.evaluation.parts import Outcome, Part, PartJob, PartKey, new_part
+from cpaan.evaluation.parts import Outcome, Part, PartJob, PartKey
 from cpaan.evaluation.scoring import draw_phase, run_method
 from cpaan.methods.base import LowShotMethod, Progress
 from cpaan.methods.registry import make_method
@@ -86,9 +88,9 @@ def score_part(
     task, queries = read(job, job.phase)
     config = config.with_overrides({"num_draws": len(job.shot_rows)})
     scores, diversity = run_method(name, method, seed, task, queries, config, progress)
-    if validation is None:
-        validation = scores[:0]
-    return new_part(scores, diversity, validation, origin=method.origin)
+    validation = scores[:0] if validation is None else validation
+    nothing = pd.DataFrame()  # no illustrations
+    return Part(scores, diversity, validation, nothing, nothing, method.origin, describe_run())
 
 
 @dataclass(frozen=True)
@@ -113,15 +115,12 @@ class ProcessExecutor:
         messages = context.Queue()
         listener = threading.Thread(target=self._listen, args=(messages,), daemon=True)
         listener.start()
+        num_threads = max(1, torch.get_num_threads() // self.num_processes)
         executor = ProcessPoolExecutor(
             min(self.num_processes, len(jobs)),
             mp_context=context,
             initializer=_initialise,
-            initargs=(
-                self.local.checkpoints,
-                messages,
-                max(1, torch.get_num_threads() // self.num_processes),
-            ),
+            initargs=(self.local.checkpoints, messages, num_threads),
         )
         try:
             running: dict[Future[Part], PartKey] = {

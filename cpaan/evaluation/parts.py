@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import torch
 
-from cpaan.core.provenance import commit, describe_run
+from cpaan.core.provenance import commit
 from cpaan.core.remote_paths import RemotePath
 from cpaan.core.settings import Settings
 from cpaan.data.reference import DataReference
@@ -119,10 +119,10 @@ class PartCache:
             return None
         try:
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
-                values = {name: archive.read(name) for name in Part._fields}
+                content_of = {name: io.BytesIO(archive.read(name)) for name in Part._fields}
             found: dict[str, Any] = {
-                name: json.loads(value) if name in ("origin", "run") else _read_frame(value)
-                for name, value in values.items()
+                name: json.load(file) if name in ("origin", "run") else pd.read_parquet(file)
+                for name, file in content_of.items()
             }
         except (ValueError, KeyError, OSError, zipfile.BadZipFile):
             return None
@@ -133,10 +133,10 @@ class PartCache:
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:
             for name, value in part._asdict().items():
-                is_frame = isinstance(value, pd.DataFrame)
-                archive.writestr(
-                    name, value.to_parquet(index=False) if is_frame else json.dumps(value)
-                )
+                if isinstance(value, pd.DataFrame):
+                    archive.writestr(name, value.to_parquet(index=False))
+                else:
+                    archive.writestr(name, json.dumps(value))
         self._path(job).write(buffer.getvalue())
 
     def delete(self, job: PartJob) -> None:
@@ -153,7 +153,7 @@ class PartCache:
 def run_parts(
     jobs: Mapping[PartKey, PartJob],
     execute: Execute,
-    cache_of: Callable[[PartJob], PartCache | None],
+    cache: PartCache | None,
     progress: Progress,
     summarise: Callable[[PartJob, Part], str] = lambda job, part: "done",
 ) -> dict[PartKey, Outcome]:
@@ -162,7 +162,7 @@ def run_parts(
     Args:
         jobs: The parts by their keys.
         execute: How they are run: in this process, in several, or on Ray.
-        cache_of: Returns the cache of a part; None: the part is not cached.
+        cache: The results of earlier runs, if they are kept.
         progress: Called with a line for each part.
         summarise: Returns what this line says of a finished part.
 
@@ -170,12 +170,8 @@ def run_parts(
         The outcome of each part, in the order of ``jobs``. Parts are missing if ``execute`` stopped
         before them.
     """
-    found: dict[PartKey, Outcome] = {}
-    for key, job in jobs.items():
-        cache = cache_of(job)
-        part = None if cache is None else cache.read(job)
-        if part is not None:
-            found[key] = part
+    cached = {} if cache is None else {key: cache.read(job) for key, job in jobs.items()}
+    found: dict[PartKey, Outcome] = {key: part for key, part in cached.items() if part is not None}
     if found:
         progress(f"{len(found)} of {len(jobs)} parts were measured before")
     missing = {key: job for key, job in jobs.items() if key not in found}
@@ -183,27 +179,14 @@ def run_parts(
     for key, outcome in execute(missing):
         found[key] = outcome
         num_left -= 1
-        text = (
-            summarise(jobs[key], outcome) if isinstance(outcome, Part) else f"no scores: {outcome}"
-        )
+        text = f"no scores: {outcome}"
+        if isinstance(outcome, Part):
+            text = summarise(jobs[key], outcome)
+            if cache is not None:
+                cache.write(jobs[key], outcome)
         line = f"{key.row}, seed {key.seed}: {text} ({len(found)} of {len(jobs)})"
         if num_left:
             each = (time.monotonic() - started) / (len(missing) - num_left)
             line += f", about {each * num_left:.0f} s left"
         progress(line)
-        cache = cache_of(jobs[key])
-        if cache is not None and isinstance(outcome, Part):
-            cache.write(jobs[key], outcome)
     return {key: found[key] for key in jobs if key in found}
-
-
-def new_part(
-    scores: pd.DataFrame, diversity: pd.DataFrame, validation: pd.DataFrame, **others: Any
-) -> Part:
-    """Return a result of this process, without illustrations unless they are given."""
-    empty = {"spectra": pd.DataFrame(), "projections": pd.DataFrame(), "origin": None}
-    return Part(scores, diversity, validation, **{**empty, **others}, run=describe_run())
-
-
-def _read_frame(content: bytes) -> pd.DataFrame:
-    return pd.read_parquet(io.BytesIO(content))

@@ -1,7 +1,8 @@
 """The whole benchmark: methods, draws and seeds in, one table of scores out."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from cpaan.data.reference import DataReference
 from cpaan.data.splits import TEST_PHASE, VALIDATION_PHASE, ShotRows, Split, check_shots
 from cpaan.data.table import TEST, TRAIN, FeatureTable, align_rows
 from cpaan.evaluation.executors import LocalExecutor, ProcessExecutor
-from cpaan.evaluation.parts import Part, PartCache, PartJob, run_parts
+from cpaan.evaluation.parts import Part, PartCache, PartJob, PartKey, run_parts
 from cpaan.evaluation.scoring import draw_phase
 from cpaan.methods.base import Progress
 from cpaan.methods.registry import ROWS, expand_methods
@@ -112,7 +113,8 @@ def evaluate(
     check_phase(table, split, phase, allow_trained_novel=allow_trained_novel)
     tables = {FEATURES: table}
     if cosine_table is not None:
-        tables[COSINE_FEATURES] = _align_cosine(cosine_table, table)
+        with _explain("the cosine-trained features are of other rows: "):
+            tables[COSINE_FEATURES] = align_rows(cosine_table, table)
         check_phase(tables[COSINE_FEATURES], split, phase, allow_trained_novel=allow_trained_novel)
     if shot_rows is None:
         shot_rows = draw_phase(table, split, phase, config)
@@ -123,15 +125,17 @@ def evaluate(
     assert isinstance(embedding, EmbeddingConfig), "checked with the row of PN"
     num_rows = {name: len(table.rows_of(name, TRAIN)) for name in split.base_classes(phase)}
     for name in methods:
-        try:
+        with _explain(f"{name}: "):
             ROWS[name].check(used[name], config, num_rows, table.num_dims, embedding)
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
     scores_validation = phase == TEST_PHASE and config.prior is None
     if phase == TEST_PHASE:
         count_test_reads(table.fingerprint)  # finds a damaged log before the work
         if scores_validation:
-            _check_validation(table, split, config)
+            without = " (--set prior=0.8 does without that phase)"
+            with _explain("priors are chosen on the validation phase, but ", without):
+                # No result is claimed for these scores, so the backbone may know the classes.
+                check_phase(table, split, VALIDATION_PHASE, allow_trained_novel=True)
+                draw_phase(table, split, VALIDATION_PHASE, config)
         record_test_read(table.fingerprint)
         read = {ROWS[name].features for name in methods}
         if cosine_table is not None and COSINE_FEATURES in read:
@@ -146,8 +150,8 @@ def evaluate(
         )
         for name, each in tables.items()
     }
-    jobs = [
-        PartJob(
+    jobs = {
+        PartKey(name, seed): PartJob(
             row=name,
             method=name,
             training=used[name],
@@ -162,15 +166,11 @@ def evaluate(
         )
         for name in methods
         for seed in range(config.seed, config.seed + config.num_seeds)
-    ]
+    }
     opened = {each.fingerprint: each for each in tables.values()}
-    parts_cache = None if cache is None else PartCache(RemotePath.at(cache))
-    outcomes = run_parts(
-        {job.key: job for job in jobs},
-        ProcessExecutor(num_processes, LocalExecutor(checkpoints, progress, opened)),
-        lambda job: parts_cache,
-        progress,
-    )
+    execute = ProcessExecutor(num_processes, LocalExecutor(checkpoints, progress, opened))
+    part_cache = None if cache is None else PartCache(RemotePath.at(cache))
+    outcomes = run_parts(jobs, execute, part_cache, progress)
     failed = {
         key.row: f"with seed {key.seed}, {outcome}"
         for key, outcome in outcomes.items()
@@ -183,18 +183,18 @@ def evaluate(
     }
     if not found:
         raise ValueError("; ".join(f"{name}: {reason}" for name, reason in failed.items()))
-    everything = pd.concat([part.scores for part in found.values()], ignore_index=True)
-    chosen = everything
-    if scores_validation:
-        chosen = pd.concat([part.validation for part in found.values()], ignore_index=True)
+
+    def together(name: str) -> pd.DataFrame:
+        frames = [getattr(part, name) for part in found.values()]
+        return pd.concat(frames, ignore_index=True)
+
+    everything = together("scores")
+    chosen = together("validation") if scores_validation else everything
     priors = best_priors(chosen)
     scores = with_priors(everything, priors)
     scores.insert(2, "phase", phase)
     origins = {f"{key.row}, seed {key.seed}": part.origin for key, part in found.items()}
-    counts, novel_counts = (
-        [len(table.rows_of(name, TEST)) for name in names]
-        for names in (split.phase(phase).base, split.phase(phase).novel)
-    )
+    classes = split.phase(phase)
     has_embedding = any(ROWS[name].is_embedded for name in methods)
     about = {
         "run": {**run, "device": str(device)},
@@ -212,35 +212,22 @@ def evaluate(
             "dimensions": table.num_dims,
             "cosine_fingerprint": None if cosine_table is None else cosine_table.fingerprint,
         },
-        "classes": {"base": len(counts), "novel": len(novel_counts)},
-        "queries": sum(counts) + sum(novel_counts),
+        "classes": {"base": len(classes.base), "novel": len(classes.novel)},
+        "queries": sum(len(table.rows_of(name, TEST)) for name in classes.base + classes.novel),
     }
     if phase == TEST_PHASE:
         about["test_reads"] = count_test_reads(table.fingerprint)
     heads = best_heads(chosen) if phase == VALIDATION_PHASE or scores_validation else None
-    diversity = pd.concat([part.diversity for part in found.values()], ignore_index=True)
-    return Results(scores[RESULT_COLUMNS], diversity, priors, heads, about)
+    return Results(scores[RESULT_COLUMNS], together("diversity"), priors, heads, about)
 
 
-def _check_validation(table: FeatureTable, split: Split, config: EvaluationConfig) -> None:
-    """Refuse data whose validation phase cannot serve to choose priors and heads."""
+@contextmanager
+def _explain(before: str, after: str = "") -> Iterator[None]:
+    """Put words around the message of a refusal."""
     try:
-        # No result is claimed for these scores, so the backbone may know the classes.
-        check_phase(table, split, VALIDATION_PHASE, allow_trained_novel=True)
-        draw_phase(table, split, VALIDATION_PHASE, config)
+        yield
     except ValueError as error:
-        raise ValueError(
-            f"priors are chosen on the validation phase, but {error} "
-            "(--set prior=0.8 does without that phase)"
-        ) from error
-
-
-def _align_cosine(cosine_table: FeatureTable, table: FeatureTable) -> FeatureTable:
-    """Return cosine-trained features in the row order of the others."""
-    try:
-        return align_rows(cosine_table, table)
-    except ValueError as error:
-        raise ValueError(f"the cosine-trained features are of other rows: {error}") from error
+        raise ValueError(f"{before}{error}{after}") from error
 
 
 def to_records(frame: pd.DataFrame) -> Any:

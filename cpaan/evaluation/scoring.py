@@ -43,17 +43,9 @@ def run_method(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Fit one method with one seed, some draws at a time, and score it.
 
-    Args:
-        name: Of the method, in the table.
-        method: What to fit.
-        seed: Of its training.
-        task: All problems.
-        queries: Of the same phase.
-        config: The number of draws, and the prior if it is fixed.
-        progress: Called with a line for some draws.
-
     Returns:
-        Scores with every prior there is (see `cpaan.protocol.priors`), and diversities.
+        Scores with every prior there is (see `cpaan.protocol.priors`), or with the configured one;
+        and diversities. The method has the given name in both.
     """
     real_diversity: Tensor | None = None
     diversities = []

@@ -5,13 +5,16 @@ difference is therefore taken in each draw, after the mean over seeds; its inter
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 
+import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from cpaan.protocol.statistics import ROW, mean_interval
+from cpaan.report.tables import TITLES
 
 Scored = tuple[str, str]
 """Name of a row, and a head that it is scored with."""
@@ -54,7 +57,10 @@ def signed(value: float, digits: int = 2) -> str:
 
 
 class PairedScores:
-    """One metric of scores by method (name of a row), head, column, shots, draw and seed."""
+    """One metric of scores by method (name of a row), head, column, shots, draw and seed.
+
+    Where a column or a number of shots is asked for, a list of them stands for their mean.
+    """
 
     def __init__(self, scores: pd.DataFrame, metric: str = "top5") -> None:
         index = [*ROW, "column", "shots", "draw", "seed"]
@@ -67,59 +73,49 @@ class PairedScores:
         found = [{head for name, head in self.rows if name == each} for each in names]
         return sorted(set.intersection(*found))
 
-    def values(self, scored: Scored, column: str, shots: int | Sequence[int]) -> pd.DataFrame:
-        """Return a row's values by draw, a column for each seed; of several shots, their mean.
+    def _by_seed(self, scored: Scored, column: ArrayLike, shots: ArrayLike) -> pd.DataFrame:
+        """Return a row's values by draw, a column for each seed.
 
         Raises:
             ValueError: If there are no such scores, or a seed lacks a draw that others have.
         """
-        numbers = shots if isinstance(shots, Sequence) else [shots]
         name = f"{scored[0]} with the head {scored[1]}"
         parts: list[pd.DataFrame] = []
-        for number in numbers:
-            if (*scored, column, number) not in self._values.index:
-                raise ValueError(f"no scores of {name} for {column} at K = {number}")
-            part = pd.DataFrame(self._values.xs((*scored, column, number)))
+        for cell in product(np.atleast_1d(column), np.atleast_1d(shots)):
+            if (*scored, *cell) not in self._values.index:
+                raise ValueError(f"no scores of {name} for {cell[0]} at K = {cell[1]}")
+            part = pd.DataFrame(self._values.xs((*scored, *cell)))
             parts.append(part.dropna(axis="columns", how="all"))
         mean = sum(parts[1:], parts[0]) / len(parts)
         if mean.isna().to_numpy().any():
             raise ValueError(f"{name} lacks draws of some seeds or shots")
         return mean
 
-    def by_draw(self, scored: Scored, column: str, shots: int | Sequence[int]) -> pd.Series:
+    def by_draw(self, scored: Scored, column: ArrayLike, shots: ArrayLike) -> pd.Series:
         """Return a row's mean over seeds, by draw."""
-        return self.values(scored, column, shots).mean(axis=1)
-
-    def mean(self, scored: Scored, column: str, shots: int | Sequence[int]) -> float:
-        """Return a row's mean over seeds and draws."""
-        return float(self.by_draw(scored, column, shots).mean())
+        return self._by_seed(scored, column, shots).mean(axis=1)
 
     def compare(
         self,
         subject: Scored,
         other: Scored,
-        column: str,
-        shots: int | Sequence[int],
+        column: ArrayLike,
+        shots: ArrayLike,
         *,
         label: str = "",
         num_comparisons: int = 1,
         same_seeds: bool = False,
     ) -> PairedDifference:
-        """Return the subject minus the other.
+        """Return the subject minus the other, labelled with the subject's row by default.
 
-        Args:
-            subject: The row and head where the step ends.
-            other: Where it starts.
-            column: Of the benchmark, such as "novel".
-            shots: Their number, or several, whose mean is compared.
-            label: By default the subject's row.
-            num_comparisons: Out of how many this one was picked; its interval holds for all.
-            same_seeds: Drop seeds of the other row that the subject lacks, if they share any.
+        Where a comparison was picked out of several, ``num_comparisons`` is their number, and its
+        interval holds for all. ``same_seeds`` drops seeds of the other row that the subject lacks,
+        if they share any.
 
         Raises:
             ValueError: If a row has no scores, or the two rows have different draws.
         """
-        end, start = (self.values(each, column, shots) for each in (subject, other))
+        end, start = (self._by_seed(each, column, shots) for each in (subject, other))
         if alone := set(end.index) ^ set(start.index):
             raise ValueError(
                 f"{subject[0]} has {len(end)} draws and {other[0]} {len(start)}: draw "
@@ -129,25 +125,38 @@ class PairedScores:
         if same_seeds and len(common):
             start = start[common]
         of_draw = end.mean(axis=1) - start.mean(axis=1)
+        ends, starts = (of.iloc[0] if len(of) == 1 else of for of in (end.mean(), start.mean()))
         return PairedDifference(
             label=label or subject[0],
             start=other,
             end=subject,
             difference=float(of_draw.mean()),
             interval=mean_interval(of_draw, num_comparisons),
-            by_seed=_by_seed(end.mean(), start.mean()),
+            by_seed=tuple(pd.Series(ends - starts).dropna().tolist()),
         )
 
 
-def _by_seed(end: pd.Series, start: pd.Series) -> tuple[float, ...]:
-    """Return differences of means over draws, which have the seed as index."""
-    if len(start) == 1:
-        gaps = end - start.iloc[0]
-    elif len(end) == 1:
-        gaps = end.iloc[0] - start
-    else:
-        gaps = (end - start).dropna()
-    return tuple(gaps.tolist())
+class MethodScores(PairedScores):
+    """Scores whose rows are found by method, each with its head."""
+
+    def __init__(
+        self,
+        scores: pd.DataFrame,
+        row_of: Mapping[str, str],
+        head_of: Mapping[str, str],
+        metric: str = "top5",
+    ) -> None:
+        super().__init__(scores, metric)
+        self._row_of, self._head_of = row_of, head_of
+        self.cells = [(column, k) for column in TITLES for k in self.shots]
+        self.few = self.cells[0]
+        """LSL with the fewest shots, which most claims are about."""
+
+    def find(self, *methods: str) -> list[Scored]:
+        """Return the rows of these methods, without those that have no scores with their head."""
+        names = [self._row_of.get(method, "") for method in methods]
+        rows = [(name, self._head_of.get(name, "")) for name in names]
+        return [row for row in rows if row in self.rows]
 
 
 @dataclass(frozen=True)
@@ -172,54 +181,39 @@ def split_gain(
     title: str,
     augmented: str,
     plain: str,
-    embedded: str | None,
+    embedded: str,
     head: str,
     paper_head: str,
     controls: Sequence[str],
-    column: str = "novel",
     shots: int = 1,
 ) -> GainSplit:
-    """Split a gain into what the representation, the head and the augmentation give.
+    """Split the gain of an augmented row in LSL into parts of representation, head, augmentation.
 
-    The way is: the plain row with the paper's head; the embedded row with that head; the embedded
-    row with the head in question; the augmented row with it. A step that changes nothing is left
-    out: the first without an embedding, the second if both heads are one.
-
-    Args:
-        scores: Scores by method (name of a row), head, column, shots, draw and seed.
-        title: Of the split, for readers.
-        augmented: The row whose gain it is.
-        plain: The row of the raw features without augmentation.
-        embedded: The row of the embedding without augmentation; None if the augmented row works
-            on raw features.
-        head: The classifier of the augmented row.
-        paper_head: The classifier that the way starts with.
-        controls: Rows that augment without training, in the space of the augmented row.
-        column: Of the benchmark.
-        shots: Their number.
+    The way starts with the plain row (raw features without augmentation) and the paper's head. Then
+    come the embedded row (without augmentation, in the space of the augmented row) with that head;
+    the embedded row with the head in question; and the augmented row with it. Steps that change
+    nothing are left out. Controls augment without training, in the space of the augmented row.
     """
-    base = plain if embedded is None else embedded
-    way = [("", (plain, paper_head))]
-    if embedded is not None:
-        way.append(("representation", (embedded, paper_head)))
-    if head != paper_head:
-        way.append(("head", (base, head)))
-    way.append(("augmentation", (augmented, head)))
-    paired = PairedScores(scores[scores["column"] == column])
-    first, last = way[0][1], way[-1][1]
+    cell = "novel", shots
+    way = {
+        "": (plain, paper_head),
+        "representation": (embedded, paper_head),
+        "head": (embedded, head),
+        "augmentation": (augmented, head),
+    }
+    paired = PairedScores(scores[scores["column"] == "novel"])
+    first, *_, base, last = way.values()
     return GainSplit(
-        title=title,
-        column=column,
-        shots=shots,
-        start=paired.mean(first, column, shots),
+        title,
+        *cell,
+        start=float(paired.by_draw(first, *cell).mean()),
         steps=tuple(
-            paired.compare(end, start, column, shots, label=label)
-            for (_, start), (label, end) in pairwise(way)
+            paired.compare(end, start, *cell, label=label)
+            for (_, start), (label, end) in pairwise(way.items())
+            if start != end
         ),
         beside=tuple(
-            paired.compare((name, head), (base, head), column, shots)
-            for name in controls
-            if name != base
+            paired.compare((name, head), base, *cell) for name in controls if name != embedded
         ),
-        total=paired.compare(last, first, column, shots, label="total"),
+        total=paired.compare(last, first, *cell, label="total"),
     )

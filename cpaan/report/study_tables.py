@@ -6,7 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from cpaan.protocol.statistics import CELL, mean_interval, paired_differences, summarise
+from cpaan.protocol.statistics import CELL, paired_differences, summarise
+from cpaan.report.gains import PairedScores
 from cpaan.report.table_one import TableOne
 from cpaan.report.tables import OTHER_COLUMNS, TITLES, grid_of, markdown_table
 
@@ -18,22 +19,18 @@ class Tables:
     """Every cell of the report of one method, and its headline."""
 
     cells: pd.DataFrame
-    """For each method, head, column and number of shots, and for top1 and top5: ``_fixed``, the
-    mean over the fixed draws; over the seeded ones ``_mean`` and ``_interval``; ``_std_seeds``
-    between trainings; ``_minus_paper`` and ``_minus_none`` with their ``_interval``, paired by
-    seeded draw."""
+    """See `make_cells`; against "paper", the row of trial 0, and "none"."""
     paper: str | None
     """The row of trial 0; None if the best is that row, or it has no scores."""
-    is_best_paper: bool
     gains: dict[str, dict[str, Any]]
     """By head: the ``difference`` of the best to the paper's row in the mean of LSL and GLSL top-5
     over all shots, half the width of its 95 % ``interval``, and the difference ``by_seed``."""
+    headline: str
+    """How much the search gained, whatever its sign."""
     num_fixed: int
     num_seeded: int
     layouts: Sequence[TableOne] = ()
     """The fixed draws in the paper's layout, by each rule for the final classifier."""
-    trial_0: str = "the paper's printed weights"
-    """The settings of the first trial, in words."""
 
     def markdown(self, about: dict[str, Any]) -> str:
         """Return the report as a page to read."""
@@ -41,7 +38,7 @@ class Tables:
         paired = f"paired by draw, {self.num_seeded} seeded draws"
         parts = [
             f"# {best['method']} on the test phase",
-            self.headline(),
+            self.headline,
             f"## Top-5 accuracy, %: mean over the {self.num_fixed} fixed draws",
             f"± is half the 95 % interval over {self.num_seeded} seeded draws.",
             grid_of(self.cells, "top5_fixed", "top5_interval").markdown(),
@@ -60,7 +57,7 @@ class Tables:
         ]
         parts += [
             "## In the paper's layout",
-            *(layout.markdown() for layout in self.layouts),
+            *(layout.markdown for layout in self.layouts),
             f"## The best configuration: trial {best['trial']}",
             markdown_table([["parameter", "value"], *parameters]),
             "Chosen on the validation phase among these finalists, by "
@@ -72,22 +69,6 @@ class Tables:
 
     def _differences(self, name: str) -> str:
         return grid_of(self.cells, name, f"{name}_interval", sign="+").markdown()
-
-    def headline(self) -> str:
-        """Return how much the search gained, whatever its sign."""
-        if self.is_best_paper:
-            return f"Best minus trial 0 ({self.trial_0}) is zero: trial 0 is the best."
-        if self.paper is None:
-            return "Trial 0 could not be trained anew: there is nothing to compare the best with."
-        lines = [
-            f"{gain['difference']:+.2f} ± {gain['interval']:.2f} ({head} head; by seed "
-            f"{', '.join(f'{value:+.2f}' for value in gain['by_seed'])})"
-            for head, gain in self.gains.items()
-        ]
-        return (
-            f"Best minus trial 0 ({self.trial_0}), mean of LSL and GLSL top-5 over "
-            f"all shots, paired over {self.num_seeded} draws: {', '.join(lines)}."
-        )
 
     def latex(self) -> str:
         """Return LSL and GLSL top-5 as a table for a paper that uses booktabs."""
@@ -108,7 +89,7 @@ def table_page(
         "# Every row on the test phase",
         f"Each row had a search of its own on the validation phase; its best is trained anew here. "
         f"{num_fixed} fixed draws; intervals over {num_seeded} seeded ones are in `table.csv`.",
-        *(layout.markdown() for layout in layouts),
+        *(layout.markdown for layout in layouts),
         *(f"- {reason}" for reason in about["failed"].values()),
         "## What the searches chose",
         markdown_table(rows),
@@ -131,14 +112,27 @@ def _origin(about: dict[str, Any], study: dict[str, Any]) -> str:
     )
 
 
-def make_cells(scores: pd.DataFrame, *, num_fixed: int) -> pd.DataFrame:
-    """Return means over the fixed draws, and means and intervals over the seeded ones."""
+def make_cells(scores: pd.DataFrame, *, num_fixed: int, **against: str) -> pd.DataFrame:
+    """Summarise scores, whose first draws are the fixed ones.
+
+    Returns:
+        For each method, head, column and number of shots, and for top1 and top5: ``_fixed``, the
+        mean over the fixed draws; over the seeded ones ``_mean`` and ``_interval``; ``_std_seeds``
+        between trainings; and for each row to compare with, ``_minus_`` and its keyword, with their
+        ``_interval``, paired by seeded draw.
+    """
     is_fixed = scores["draw"] < num_fixed
     fixed, seeded = scores[is_fixed], scores[~is_fixed]
-    cells = summarise(fixed)[[*CELL, *(f"{m}_mean" for m in _METRICS)]]
-    cells = cells.rename(columns={f"{m}_mean": f"{m}_fixed" for m in _METRICS})
+    names = {f"{m}_mean": f"{m}_fixed" for m in _METRICS}
+    cells = summarise(fixed)[[*CELL, *names]].rename(columns=names)
     wanted = [f"{m}_{part}" for m in _METRICS for part in ("mean", "interval", "std_seeds")]
-    return cells.merge(summarise(seeded)[[*CELL, *wanted]], on=CELL)
+    cells = cells.merge(summarise(seeded)[[*CELL, *wanted]], on=CELL)
+    for name, row in against.items():
+        names = {f"{m}_difference": f"{m}_minus_{name}" for m in _METRICS}
+        names |= {f"{m}_interval": f"{m}_minus_{name}_interval" for m in _METRICS}
+        differences = paired_differences(seeded, row).rename(columns=names)
+        cells = cells.merge(differences, on=CELL, how="left")
+    return cells
 
 
 def make_tables(
@@ -150,38 +144,30 @@ def make_tables(
     is_best_paper: bool = False,
     none: str = "none",
     layouts: Sequence[TableOne] = (),
+    trial_0: str = "the paper's printed weights",
 ) -> Tables:
-    """Summarise the scores of a report, whose first draws are the fixed ones; see `Tables`."""
+    """Summarise the scores of a report; see `Tables`. Trial 0 is the first trial in words."""
     seeded = scores[scores["draw"] >= num_fixed]
-    cells = make_cells(scores, num_fixed=num_fixed)
-    for name, against in (("paper", paper), ("none", none)):
-        if against is None:
-            continue
-        names = {
-            f"{m}_{old}": f"{m}_minus_{name}{new}"
-            for m in _METRICS
-            for old, new in (("difference", ""), ("interval", "_interval"))
-        }
-        differences = paired_differences(seeded, against).rename(columns=names)
-        cells = cells.merge(differences, on=CELL, how="left")
-    gains = {} if paper is None else _gains(seeded, best, paper)
     num_seeded = int(seeded["draw"].nunique())
-    return Tables(cells, paper, is_best_paper, gains, num_fixed, num_seeded, layouts)
-
-
-def _gains(scores: pd.DataFrame, best: str, paper: str) -> dict[str, dict[str, Any]]:
-    """Return the gain of the best over the paper's row by head; see `Tables.gains`."""
-    relevant = scores[scores["column"].isin(TITLES)]
-    gains = {}
-    for head, rows in relevant.groupby("head", sort=False):
-        if not {best, paper} <= set(rows["method"]):  # a head that only others have
-            continue
-        of_draw = rows.groupby(["method", "draw"])["top5"].mean()
-        of_seed = rows.groupby(["method", "seed"])["top5"].mean()
-        differences = of_draw[best] - of_draw[paper]
-        gains[str(head)] = {
-            "difference": float(differences.mean()),
-            "interval": mean_interval(differences),
-            "by_seed": (of_seed[best] - of_seed[paper]).tolist(),
-        }
-    return gains
+    paired, gains = PairedScores(seeded), dict[str, dict[str, Any]]()
+    for head in seeded["head"].unique() if paper else ():
+        if {(best, head), (paper, head)} <= paired.rows:
+            rows = (best, head), (str(paper), head)
+            gain = paired.compare(*rows, list(TITLES), paired.shots)
+            gains[head] = {key: vars(gain)[key] for key in ("difference", "interval", "by_seed")}
+    lines = [
+        f"{gain['difference']:+.2f} ± {gain['interval']:.2f} ({head} head; by seed "
+        f"{', '.join(f'{value:+.2f}' for value in gain['by_seed'])})"
+        for head, gain in gains.items()
+    ]
+    headline = (
+        f"Best minus trial 0 ({trial_0}), mean of LSL and GLSL top-5 over "
+        f"all shots, paired over {num_seeded} draws: {', '.join(lines)}."
+    )
+    if is_best_paper:
+        headline = f"Best minus trial 0 ({trial_0}) is zero: trial 0 is the best."
+    elif paper is None:
+        headline = "Trial 0 could not be trained anew: there is nothing to compare the best with."
+    against = {"paper": paper, "none": none} if paper else {"none": none}
+    cells = make_cells(scores, num_fixed=num_fixed, **against)
+    return Tables(cells, paper, gains, headline, num_fixed, num_seeded, layouts)

@@ -4,18 +4,19 @@ A rule gives every row its head: the paper's (nearest centroid in a prototypical
 on ResNet-10 features, a method's own classifier where it has one), or the best on validation.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import pandas as pd
 
 from cpaan.methods.registry import ROWS
 from cpaan.protocol.statistics import paired_differences, summarise
 from cpaan.report.published import printed_elsewhere, printed_of
-from cpaan.report.tables import NAN, TITLES, Cell, Table
+from cpaan.report.tables import NAN, TITLES, Cell, Table, cells_of
 
 BY_PAPER, BY_VALIDATION = "the paper's rule for the final classifier", "head chosen on validation"
 
+_WORDS = ("Method", "Representation", "Generation", "row", "head")
 CellKey = tuple[str, str, int]
 """Label of a row, column and number of shots."""
 Cells = Mapping[CellKey, Cell]
@@ -50,128 +51,83 @@ def ranked_cells(
     # Rounded, or the last bit of a mean would decide between equal rows.
     means = chosen[f"{metric}_mean"].round(9).groupby([chosen["column"], chosen["shots"]])
     ranked = chosen.assign(rank=means.rank(ascending=False, method="min").astype(int))
-    return _cells(ranked, [f"{metric}_mean", f"{metric}_interval", "rank"])
+    return cells_of(ranked, ["method"], f"{metric}_mean", f"{metric}_interval", "rank")
 
 
 def differences_to(chosen: pd.DataFrame, reference: str) -> dict[CellKey, Cell]:
     """Return every row minus the reference in top-5, paired by draw; see `with_heads`."""
-    return _cells(paired_differences(chosen, reference), ["top5_difference", "top5_interval"])
+    found = paired_differences(chosen, reference)
+    return cells_of(found, ["method"], "top5_difference", "top5_interval")
 
 
-def _cells(frame: pd.DataFrame, numbers: list[str]) -> dict[CellKey, Cell]:
-    lines = frame[["method", "column", "shots", *numbers]].itertuples(index=False, name=None)
-    return {(label, column, shots): Cell(*found) for label, column, shots, *found in lines}
-
-
-def printed_cells(methods: Mapping[str, str], shots: tuple[int, ...]) -> Cells:
+def printed_cells(methods: Mapping[str, str], shots: Sequence[int]) -> Cells:
     """Return what the papers print of the rows: top-5, %, on ImageNet."""
     return {
         (label, column, k): Cell(value)
         for label, method in methods.items()
-        if (printed := printed_of(method)) is not None
-        for column in TITLES
-        for k in shots
-        if (value := printed.at(column, k)) is not None
+        for (column, k), value in printed_of(method).items()
+        if k in shots
     }
 
 
-@dataclass(frozen=True)
-class TableOne:
-    """Top-5 of all rows, in the paper's order and layout."""
+class TableOne(NamedTuple):
+    """Top-5 of all rows in the paper's order and layout, for three kinds of readers."""
 
-    rule: str
-    """How heads were chosen, in words."""
-    methods: Mapping[str, str]
-    """The key of each row in `registry.ROWS`, by its label."""
-    head_of: Mapping[str, str]
-    shots: tuple[int, ...]
-    cells: Cells
-    best: str
-    """Label of the row with the highest mean of LSL and GLSL over all shots."""
-    differences: Cells
-    """Each row minus the best, paired by draw; without the best itself."""
-
-    def text(self) -> str:
-        """Return the table for a terminal."""
-        printed = printed_cells(self.methods, self.shots)
-        with_printed = {label for label, _, _ in printed}
-        methods = {label: of for label, of in self.methods.items() if label in with_printed}
-        return "\n\n".join(
-            [
-                f"Top-5, %, {self.rule}; [best], (second best)\n{self._means().text()}",
-                "Printed in the papers, ImageNet, top-5, %\n"
-                + self._lay_out({"": printed}, methods).text(),
-                f"Minus {self.best}, paired by draw, ± 95 % interval\n{self._minus_best().text()}",
-            ]
-        )
-
-    def markdown(self) -> str:
-        """Return the table with printed columns beside ours, and the differences to the best."""
-        printed = printed_cells(self.methods, self.shots)
-        return "\n\n".join(
-            [
-                f"Top-5, %, {self.rule}: **best**, <u>second best</u>, ± half the 95 % interval "
-                "over draws. The columns called printed are the papers' own: ImageNet, other "
-                "classes, so compare no levels.",
-                self._lay_out({"": self.cells, " printed": printed}).markdown(),
-                *printed_elsewhere(self.methods.values()),
-                f"Minus {self.best}, paired by draw:",
-                self._minus_best().markdown(),
-            ]
-        )
-
-    def latex(self) -> str:
-        """Return our means in the paper's layout, for a paper that uses booktabs."""
-        return self._means().latex(f"Top-5, {self.rule}", is_grouped=True)
-
-    def _means(self) -> Table:
-        return self._lay_out(
-            {"": {key: cell._replace(interval=NAN) for key, cell in self.cells.items()}}
-        )
-
-    def _minus_best(self) -> Table:
-        return self._lay_out({"": self.differences}, sign="+")
-
-    def _lay_out(
-        self, sides: Mapping[str, Cells], methods: Mapping[str, str] | None = None, sign: str = ""
-    ) -> Table:
-        """Lay sets of cells out side by side, by the suffix of their columns' titles."""
-        words = ("Method", "Representation", "Generation", "row", "head")
-        keys = [(column, k) for column in TITLES for k in self.shots]
-        rows = []
-        for label, method in (self.methods if methods is None else methods).items():
-            row = ROWS[method]
-            names = (row.group, row.representation, row.generation, label, self.head_of[label])
-            numbers = [
-                cells.get((label, *key), Cell(NAN)) for cells in sides.values() for key in keys
-            ]
-            rows.append((names, numbers))
-        columns = [(f"{TITLES[column]}{suffix}", k) for suffix in sides for column, k in keys]
-        return Table(words, columns, rows, sign)
+    text: str
+    """For a terminal: our means, the papers' numbers, and differences to the best row."""
+    markdown: str
+    """Printed columns beside ours, and differences to the best row."""
+    latex: str
+    """Our means, for a paper that uses booktabs."""
 
 
 def make_table_one(
     scores: pd.DataFrame, head_of: Mapping[str, str], methods: Mapping[str, str], rule: str
 ) -> TableOne:
-    """Summarise, rank and compare rows; ``methods`` are by label, in the order of the table.
+    """Summarise, rank and compare rows.
+
+    The best row has the highest mean of LSL and GLSL over all shots. ``methods`` are by label, in
+    the order of the table; the rule says how heads were chosen.
 
     Raises:
         ValueError: If a row has no scores with its head.
     """
     chosen = with_heads(scores, {label: head_of[label] for label in methods})
-    for label in methods:
-        if label not in set(chosen["method"]):
-            raise ValueError(f"{label} has no scores with the head {head_of[label]}")
+    if absent := [label for label in methods if label not in set(chosen["method"])]:
+        raise ValueError(f"{absent[0]} has no scores with the head {head_of[absent[0]]}")
     means = chosen.groupby(["method", "column"])["top5"].mean().groupby("method").mean()
     best = str(means.round(9).idxmax())
+    shots = sorted(int(k) for k in chosen["shots"].unique())
+    cells = ranked_cells(summarise(chosen), dict.fromkeys(methods, "chosen"))
+    plain = {key: cell._replace(interval=NAN) for key, cell in cells.items()}
+    printed = printed_cells(methods, shots)
+    words = {
+        (label,): (row.group, row.representation, row.generation, label, head_of[label])
+        for label, row in ((label, ROWS[method]) for label, method in methods.items())
+    }
+    known = {(label,): words[label,] for label, _, _ in printed}
+    keys = [(column, k) for column in TITLES for k in shots]
+    ours = Table(_WORDS, words, keys, {"": plain})
+    both = Table(_WORDS, words, keys, {"": cells, " printed": printed})
+    differences = differences_to(chosen, best) if len(methods) > 1 else {}
+    minus = Table(_WORDS, words, keys, {"": differences}, "+")
     return TableOne(
-        rule=rule,
-        methods=methods,
-        head_of=head_of,
-        shots=tuple(sorted(int(k) for k in chosen["shots"].unique())),
-        cells=ranked_cells(summarise(chosen), dict.fromkeys(methods, "chosen")),
-        best=best,
-        differences=differences_to(chosen, best) if len(methods) > 1 else {},
+        text=f"Top-5, %, {rule}; [best], (second best)\n{ours.text()}\n\n"
+        "Printed in the papers, ImageNet, top-5, %\n"
+        f"{Table(_WORDS, known, keys, {'': printed}).text()}\n\n"
+        f"Minus {best}, paired by draw, ± 95 % interval\n{minus.text()}",
+        markdown="\n\n".join(
+            [
+                f"Top-5, %, {rule}: **best**, <u>second best</u>, ± half the 95 % interval over "
+                "draws. The columns called printed are the papers' own: ImageNet, other classes, "
+                "so compare no levels.",
+                both.markdown(),
+                *printed_elsewhere(methods.values()),
+                f"Minus {best}, paired by draw:",
+                minus.markdown(),
+            ]
+        ),
+        latex=ours.latex(f"Top-5, {rule}", is_grouped=True),
     )
 
 

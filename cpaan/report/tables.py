@@ -1,8 +1,8 @@
 """Tables of results: their cells, and writers for terminals, Markdown and LaTeX."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, product
 from math import isnan
 from typing import Any, NamedTuple
 
@@ -44,18 +44,21 @@ class Table:
 
     words: Sequence[str]
     """Headings of the words that each row starts with."""
-    columns: Sequence[tuple[str, int]]
-    """Title and number of shots of each column of numbers."""
-    rows: Sequence[tuple[Sequence[str], Sequence[Cell]]]
+    rows: Mapping[Any, Sequence[str]]
+    """The words of each row, by the beginning of the keys of its cells."""
+    cells: Sequence[tuple[str, int]]
+    """Column and number of shots: the end of the keys."""
+    sides: Mapping[str, Mapping[Any, Cell]]
+    """Numbers side by side, by the suffix of their columns' titles."""
     sign: str = ""
     """ "+" for differences."""
 
     def text(self) -> str:
         """Align the table for a terminal: best in [ ], second best in ( )."""
-        is_ranked = any(cell.rank for _, cells in self.rows for cell in cells)
+        is_ranked = any(cell.rank for side in self.sides.values() for cell in side.values())
         marks = ("[{}]", "({})", " {} " if is_ranked else "{}")
-        lines = [[*self.words, *(f"{title} {k}" for title, k in self.columns)]]
-        lines += [[*words, *self._texts(cells, "±{:.1f}", marks)] for words, cells in self.rows]
+        titles = [*self.words, *(f"{title} {k}" for title, k in self._columns())]
+        lines = [titles, *self._lines("±{:.1f}", marks)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
 
         def aligned(line: Sequence[str]) -> str:
@@ -69,50 +72,55 @@ class Table:
 
     def markdown(self) -> str:
         """Write the table in Markdown: best in bold, second best underlined."""
+        titles = [*self.words, *(f"{title} K={k}" for title, k in self._columns())]
         marks = ("**{}**", "<u>{}</u>", "{}")
-        titles = [*self.words, *(f"{title} K={k}" for title, k in self.columns)]
-        rows = [[*words, *self._texts(cells, "±{:.1f}", marks)] for words, cells in self.rows]
-        return markdown_table([titles, *rows])
+        return markdown_table([titles, *self._lines("±{:.1f}", marks)])
 
     def latex(self, caption: str, *, is_grouped: bool = False) -> str:
         """Write the table for booktabs: best in bold, second best underlined.
 
-        Args:
-            caption: A comment above the table.
-            is_grouped: Draw a rule where the first word of the rows changes.
+        The caption is a comment above it. If it is grouped, there is a rule where the first word of
+        the rows changes.
         """
+        columns, words = self._columns(), [word.capitalize() for word in self.words]
         spans = [
-            rf"\multicolumn{{{len(list(columns))}}}{{c}}{{{title}}}"
-            for title, columns in groupby(self.columns, key=lambda column: column[0])
+            rf"\multicolumn{{{len(list(group))}}}{{c}}{{{title}}}"
+            for title, group in groupby(columns, key=lambda column: column[0])
         ]
-        words = [word.capitalize() for word in self.words]
         lines = [
             rf"% {caption}; needs \usepackage{{booktabs}}",
-            rf"\begin{{tabular}}{{{'l' * len(words)}{'r' * len(self.columns)}}}",
+            rf"\begin{{tabular}}{{{'l' * len(words)}{'r' * len(columns)}}}",
             r"\toprule",
             rf"{'& ' * len(words)}{' & '.join(spans)} \\",
-            rf"{' & '.join([*words, *(f'$K{{=}}{k}$' for _, k in self.columns)])} \\",
+            rf"{' & '.join([*words, *(f'$K{{=}}{k}$' for _, k in columns)])} \\",
         ]
         marks = (r"\textbf{{{}}}", r"\underline{{{}}}", "{}")
         group = None
-        for names, cells in self.rows:
-            if group is None or (is_grouped and names[0] != group):
+        for first, *texts in self._lines(r"\,{{\scriptsize$\pm${:.1f}}}", marks, escape_latex):
+            if group is None or (is_grouped and first != group):
                 lines.append(r"\midrule")
-            group = names[0]
-            texts = self._texts(cells, r"\,{{\scriptsize$\pm${:.1f}}}", marks)
-            lines.append(rf"{' & '.join([*map(escape_latex, names), *texts])} \\")
+            group = first
+            lines.append(rf"{' & '.join([first, *texts])} \\")
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
-    def _texts(
-        self, cells: Sequence[Cell], interval: str, marks: tuple[str, str, str]
-    ) -> list[str]:
-        """Format numbers; marks are of the best, the second best and all others."""
-        texts = []
-        for cell in cells:
-            text = "–" if isnan(cell.value) else f"{cell.value:{self.sign}.1f}"
-            text += "" if isnan(cell.interval) else interval.format(cell.interval)
-            texts.append({1: marks[0], 2: marks[1]}.get(cell.rank, marks[2]).format(text))
-        return texts
+    def _columns(self) -> list[tuple[str, int]]:
+        """Return title and number of shots of each column of numbers."""
+        return [
+            (f"{TITLES.get(name, name)}{end}", k) for end in self.sides for name, k in self.cells
+        ]
+
+    def _lines(
+        self, interval: str, marks: Sequence[str], escape: Callable[[str], str] = str
+    ) -> Iterator[list[str]]:
+        """Yield the texts of each row; marks are of the best, the second best and all others."""
+        for row, words in self.rows.items():
+            texts = list(map(escape, words))
+            for side, key in product(self.sides.values(), self.cells):
+                cell = side.get((*row, *key), Cell(NAN))
+                text = "–" if isnan(cell.value) else f"{cell.value:{self.sign}.1f}"
+                text += "" if isnan(cell.interval) else interval.format(cell.interval)
+                texts.append(marks[cell.rank - 1 if cell.rank in (1, 2) else 2].format(text))
+            yield texts
 
 
 def escape_latex(text: str) -> str:
@@ -120,26 +128,21 @@ def escape_latex(text: str) -> str:
     return text.replace("_", r"\_").replace("%", r"\%").replace("&", r"\&")
 
 
+def cells_of(frame: pd.DataFrame, row: list[str], *numbers: str) -> dict[Any, Cell]:
+    """Return cells by the row's columns, column and shots; numbers are value, interval, rank."""
+    parts = [frame[[*row, "column", "shots"]], frame[[*numbers]]]
+    lines = zip(*(part.itertuples(index=False, name=None) for part in parts), strict=True)
+    return {key: Cell(*values) for key, values in lines}
+
+
 def grid_of(
-    cells: pd.DataFrame,
-    value: str,
-    interval: str | None = None,
-    columns: Sequence[str] = tuple(TITLES),
-    sign: str = "",
+    frame: pd.DataFrame, *numbers: str, columns: Sequence[str] = tuple(TITLES), sign: str = ""
 ) -> Table:
-    """Lay one value of a tidy frame out by method and head; rows that lack it are left out."""
-    keys = [(column, k) for column in columns for k in sorted(map(int, cells["shots"].unique()))]
-    rows = []
-    for (method, head), group in cells.groupby(ROW, sort=False):
-        found: dict[Any, Any] = group.set_index(["column", "shots"]).to_dict("index")
-        numbers = [
-            Cell(found[key][value], NAN if interval is None else found[key][interval])
-            for key in keys
-        ]
-        if not all(isnan(number.value) for number in numbers):
-            rows.append(([str(method), str(head)], numbers))
-    titles = [(TITLES.get(column, column), k) for column, k in keys]
-    return Table(["method", "head"], titles, rows, sign)
+    """Lay a value, and its interval, out by method and head; rows that lack it are left out."""
+    known = frame[frame["column"].isin(columns) & frame[numbers[0]].notna()]
+    cells = [(column, k) for column in columns for k in sorted(map(int, frame["shots"].unique()))]
+    rows = {row: row for row in known[ROW].itertuples(index=False, name=None)}
+    return Table(ROW, rows, cells, {"": cells_of(known, ROW, *numbers)}, sign)
 
 
 def accuracy_table(scores: pd.DataFrame) -> str:

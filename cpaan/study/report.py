@@ -134,7 +134,7 @@ def make_report(
             "best": study.read_best(study.rows[0]),
             "best_minus_trial_0": tables.gains,
         }
-        page, latex, headline = tables.markdown(about), tables.latex(), tables.headline()
+        page, latex, headline = tables.markdown(about), tables.latex(), tables.headline
         cells = tables.cells
     else:
         about |= {
@@ -143,7 +143,7 @@ def make_report(
         }
         num_seeded = settings.num_seeded_draws
         page = table_page(layouts, about, num_fixed=found.num_fixed, num_seeded=num_seeded)
-        latex = "\n".join(layout.latex() for layout in layouts)
+        latex = "\n".join(layout.latex for layout in layouts)
         cells, headline = make_cells(found.scores, num_fixed=found.num_fixed), ""
     _write(study, page, latex, cells, about, found, drawn)
     cache = part_cache(study.storage)
@@ -247,7 +247,7 @@ def _measure(
     pool = WorkerPool(jobs, cluster.most_trials_at_once(study.config))
     cache = part_cache(study.storage)
     parts = {key: job.part for key, job in jobs.items()}
-    outcomes = run_parts(parts, pool, lambda job: cache, say)
+    outcomes = run_parts(parts, pool, cache, say)
     if pool.lost is not None:
         raise pool.lost
     failed = {
@@ -339,7 +339,8 @@ def _tables_of(rows: Sequence[MeasuredRow], found: Measured, layouts: list[Table
     """Return the tables of a study with one row: its best beside trial 0 and the controls."""
     names = [row.name for row in rows]
     best = rows[-1]
-    tables = make_tables(
+    is_gan = ROWS[best.method].gan is not None
+    return make_tables(
         found.scores[found.scores["method"].isin(names)],
         num_fixed=found.num_fixed,
         best=best.name,
@@ -347,10 +348,8 @@ def _tables_of(rows: Sequence[MeasuredRow], found: Measured, layouts: list[Table
         is_best_paper=best.trial == 0,
         none=next((name for name in names if name in ("none", f"none{IN_PN}")), best.name),
         layouts=layouts,
+        trial_0="the paper's printed weights" if is_gan else "the recommended settings",
     )
-    if ROWS[best.method].gan is None:
-        tables = replace(tables, trial_0="the recommended settings")
-    return tables
 
 
 def _write(

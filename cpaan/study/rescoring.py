@@ -72,7 +72,7 @@ def choose_best(
         novel, everything = mean_top5(part.scores, job.evaluation.heads[0])
         return f"LSL {novel:.2f}, GLSL {everything:.2f}"
 
-    outcomes = run_parts(parts, pool, lambda job: cache, say, summarise)
+    outcomes = run_parts(parts, pool, cache, say, summarise)
     if pool.lost is not None:
         raise pool.lost
     for search in searches:

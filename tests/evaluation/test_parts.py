@@ -12,12 +12,11 @@ from cpaan import EvaluationConfig, FeatureTable, Phase, Split, evaluate, write_
 from cpaan.cli import main
 from cpaan.core.provenance import TEST_READS
 from cpaan.core.settings import Settings
-from cpaan.evaluation import executors
 from cpaan.evaluation.runner import Results
 from cpaan.methods.registry import ROWS
 from cpaan.representation.config import EmbeddingConfig
 from helpers.runs import SMALL_AWG
-from helpers.tables import in_other_order
+from helpers.tables import in_other_order, rebuilt, write_data
 
 QUICK = EvaluationConfig(
     shots=(1, 2), num_draws=2, perplexity=4, num_synthetic=5, linear_num_steps=3
@@ -38,8 +37,11 @@ TINY = {
 EMBEDDING = EmbeddingConfig(num_episodes=3, episode_shots=(1, 2), num_queries=2, hidden_dim=8)
 
 
-def settings_of(names: list[str]) -> dict[str, Settings]:
-    settings = {name: ROWS[name].config.with_overrides(TINY.get(name, {})) for name in names}
+def settings_of(names: list[str], **changes: dict[str, object]) -> dict[str, Settings]:
+    settings = {
+        name: ROWS[name].config.with_overrides({**TINY.get(name, {}), **changes.get(name, {})})
+        for name in names
+    }
     return {**settings, "PN": EMBEDDING}
 
 
@@ -71,35 +73,20 @@ def assert_same(results: Results, expected: Results) -> None:
         pd.testing.assert_frame_equal(found, wanted, check_exact=True, obj=name)
 
 
-def write_files(gaussians, folder: Path) -> tuple[list[str], str, list[str]]:
-    """Return names of files with features, split and features in another order."""
-    write_features(folder / "features.parquet", gaussians.table)
-    write_features(folder / "cosine.parquet", in_other_order(gaussians.table))
-    phases = {
-        name: {"base": gaussians.split.phase(name).base, "novel": gaussians.split.phase(name).novel}
-        for name in ("validation", "test")
-    }
-    (folder / "split.json").write_text(json.dumps(phases))
-    return (
-        [str(folder / "features.parquet")],
-        str(folder / "split.json"),
-        [str(folder / "cosine.parquet")],
-    )
-
-
 @pytest.mark.slow
 def test_two_processes_give_what_one_gives_to_the_last_bit_and_read_the_test_phase_once(
     gaussians, tmp_path
 ):
     names = ["none", "copy", "AWG", "AWG-cosine", "c-GAN-PN"]
-    features, _, cosine = write_files(gaussians, tmp_path)
+    features, cosine = write_data(tmp_path, gaussians), tmp_path / "cosine.parquet"
+    write_features(cosine, in_other_order(gaussians.table))
     said: list[str] = []
     arguments = {
         "names": names,
         "config": QUICK.with_overrides({"num_seeds": 2}),
         "phase": "test",
         "cosine_table": in_other_order(gaussians.table),
-        "locations": {"features": features, "cosine_features": cosine},
+        "locations": {"features": [str(features)], "cosine_features": [str(cosine)]},
     }
 
     together = run(gaussians, said, num_processes=2, cache=None, **arguments)
@@ -112,23 +99,9 @@ def test_two_processes_give_what_one_gives_to_the_last_bit_and_read_the_test_pha
     assert_same(together, run(gaussians, said, **arguments))
 
 
-def test_cached_parts_are_those_of_a_plain_evaluation(gaussians):
-    first, cached, plain = run(gaussians, []), run(gaussians, []), run(gaussians, [], cache=None)
-
-    assert_same(first, plain)
-    assert_same(cached, plain)
-
-
-def test_on_the_test_phase_choices_of_the_validation_phase_are_kept_with_a_part(gaussians):
-    first, again = (run(gaussians, [], phase="test") for _ in range(2))
-
-    assert_same(again, first)
-    assert (first.about["test_reads"], again.about["test_reads"]) == (1, 2)
-
-
-def test_only_what_is_missing_is_run(gaussians):
+def test_only_what_is_missing_is_run_and_cached_parts_are_those_of_a_plain_evaluation(gaussians):
     said: list[str] = []
-    first = run(gaussians, said)
+    first, plain = run(gaussians, said), run(gaussians, [], cache=None)
     assert done(said) == ["none, seed 0", "copy, seed 0", "AWG, seed 0"]
 
     part_of("copy").unlink()
@@ -137,17 +110,16 @@ def test_only_what_is_missing_is_run(gaussians):
     assert "2 of 3 parts were measured before" in said
     assert "copy, seed 0: done (3 of 3)" in said
     assert done(said) == ["copy, seed 0"]
+    for results in (first, again, run(gaussians, said)):
+        assert_same(results, plain)
+    assert done(said) == []
+
+
+def test_on_the_test_phase_choices_of_the_validation_phase_are_kept_with_a_part(gaussians):
+    first, again = (run(gaussians, [], phase="test") for _ in range(2))
+
     assert_same(again, first)
-
-
-def test_more_seeds_and_methods_are_run_beside_what_is_there(gaussians):
-    said: list[str] = []
-    run(gaussians, said, names=["none"])
-    done(said)
-
-    run(gaussians, said, names=["copy", "none"], config=QUICK.with_overrides({"num_seeds": 2}))
-
-    assert done(said) == ["copy, seed 0", "copy, seed 1", "none, seed 1"]
+    assert (first.about["test_reads"], again.about["test_reads"]) == (1, 2)
 
 
 def part_of(name: str) -> Path:
@@ -179,15 +151,10 @@ def test_a_part_of_another_commit_is_measured_again(gaussians, monkeypatch):
     assert done(said) == ["none, seed 0"]
 
 
-def other_row(gaussians) -> FeatureTable:
-    table = gaussians.table
+def other_row(table: FeatureTable) -> FeatureTable:
     features = np.array(table.features)
     features[0, 0] += 1e-3
-    return FeatureTable.from_arrays(
-        features,
-        [table.class_names[label] for label in table.labels],
-        np.where(table.is_train, "train", "test").tolist(),
-    )
+    return rebuilt(table, features)
 
 
 def fewer_base_classes(split: Split) -> Split:
@@ -195,78 +162,68 @@ def fewer_base_classes(split: Split) -> Split:
     return Split(Phase(validation.base[:-2], validation.novel), split.test)
 
 
+def quick(**changes: object) -> dict[str, object]:
+    return {"config": QUICK.with_overrides(changes)}
+
+
+WITH_COSINE = [*NAMES, "AWG-cosine"]
+SMOOTHER = EMBEDDING.with_overrides({"dropout": 0.1})
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("names", "change", "again"),
     [
-        lambda data: {"table": other_row(data)},
-        lambda data: {"split": fewer_base_classes(data.split)},
-        lambda data: {"config": QUICK.with_overrides({"draw_seed": 1})},
-        lambda data: {"config": QUICK.with_overrides({"linear_num_steps": 4})},
-        lambda data: {"config": QUICK.with_overrides({"heads": ("knn", "linear")})},
-        lambda data: {"phase": "test"},
+        (["none"], lambda data: {"table": other_row(data.table)}, ["none"]),
+        (["none"], lambda data: {"split": fewer_base_classes(data.split)}, ["none"]),
+        (["none"], lambda data: quick(draw_seed=1), ["none"]),
+        (["none"], lambda data: quick(linear_num_steps=4), ["none"]),
+        (["none"], lambda data: quick(heads=("knn", "linear")), ["none"]),
+        (["none"], lambda data: {"phase": "test"}, ["none"]),
+        # Features are known by their content, and settings decide the parts of their method alone.
+        (["none"], lambda data: {"table": replace(data.table, backbone="renamed")}, []),
+        (NAMES, lambda data: {"settings": settings_of(NAMES, AWG={"dropout": 0.1})}, ["AWG"]),
+        (
+            ["none", "c-GAN-PN"],
+            lambda data: {"settings": {**settings_of(["none", "c-GAN-PN"]), "PN": SMOOTHER}},
+            ["c-GAN-PN"],
+        ),
+        (
+            ["none"],
+            lambda data: {"names": ["copy", "none"], **quick(num_seeds=2)},
+            ["copy", "copy, seed 1", "none, seed 1"],
+        ),
+        (
+            WITH_COSINE,
+            lambda data: {"cosine_table": in_other_order(other_row(data.table))},
+            ["AWG-cosine"],
+        ),
     ],
-    ids=["features", "split", "draws", "settings", "heads", "phase"],
+    ids=[
+        *("features", "split", "draws", "config", "heads", "phase", "renamed", "settings"),
+        *("embedding", "more", "cosine"),
+    ],
 )
-def test_a_part_of_something_else_is_not_taken(gaussians, change):
+def test_only_parts_that_a_change_concerns_are_run_again(gaussians, names, change, again):
     said: list[str] = []
-    run(gaussians, said, names=["none"])
+    cosine = in_other_order(gaussians.table) if "AWG-cosine" in names else None
+    run(gaussians, said, names=names, cosine_table=cosine)
     done(said)
+    changed = {"names": names, "cosine_table": cosine, **change(gaussians)}
 
-    found = run(gaussians, said, names=["none"], **change(gaussians))
+    found = run(gaussians, said, **changed)
 
-    assert done(said) == ["none, seed 0"]
-    assert_same(found, run(gaussians, [], names=["none"], cache=None, **change(gaussians)))
-
-
-def test_settings_of_a_method_are_those_of_its_own_part_alone(gaussians):
-    said: list[str] = []
-    run(gaussians, said)
-    done(said)
-
-    settings = settings_of(NAMES)
-    settings["AWG"] = settings["AWG"].with_overrides({"dropout": 0.1})
-    run(gaussians, said, settings=settings)
-
-    assert done(said) == ["AWG, seed 0"]
+    assert done(said) == [name if "," in name else f"{name}, seed 0" for name in again]
+    assert_same(found, run(gaussians, [], cache=None, **changed))
 
 
-def test_the_embedding_decides_the_parts_of_methods_that_work_in_it(gaussians):
-    said: list[str] = []
-    names = ["none", "c-GAN-PN"]
-    run(gaussians, said, names=names)
-    done(said)
-
-    other = {**settings_of(names), "PN": EMBEDDING.with_overrides({"dropout": 0.1})}
-    results = run(gaussians, said, names=names, settings=other)
-
-    assert done(said) == ["c-GAN-PN, seed 0"]
-    assert results.about["embedding"]["dropout"] == 0.1
-
-
-def test_cosine_trained_features_decide_the_part_of_their_row_alone(gaussians):
-    said: list[str] = []
-    run(gaussians, said)
-    done(said)
-    names = [*NAMES, "AWG-cosine"]
-
-    run(gaussians, said, names=names, cosine_table=in_other_order(gaussians.table))
-    assert done(said) == ["AWG-cosine, seed 0"]
-
-    changed = in_other_order(other_row(gaussians))
-    run(gaussians, said, names=names, cosine_table=changed)
-    assert done(said) == ["AWG-cosine, seed 0"]
-
-
-def diverging(name: str) -> dict[str, Settings]:
-    settings = settings_of(NAMES)
-    return {**settings, name: settings[name].with_overrides({"learning_rate": 1e30})}
+DIVERGING = settings_of(NAMES, AWG={"learning_rate": 1e30})
 
 
 def test_a_row_that_fails_leaves_the_others_and_is_named(gaussians):
     said: list[str] = []
     expected = run(gaussians, [], names=["none", "copy"])
 
-    results = run(gaussians, said, names=["none", "AWG", "copy"], settings=diverging("AWG"))
+    results = run(gaussians, said, names=["none", "AWG", "copy"], settings=DIVERGING)
 
     assert results.about["methods"] == ["none", "copy"]
     assert list(results.about["failed"]) == ["AWG"]
@@ -274,16 +231,13 @@ def test_a_row_that_fails_leaves_the_others_and_is_named(gaussians):
     assert "diverged" in results.about["failed"]["AWG"]
     assert_same(results, expected)
     assert not list(Path("parts").glob("AWG-*"))  # the next run tries it again
-
-
-def test_where_every_row_fails_there_are_no_results(gaussians):
     with pytest.raises(ValueError, match=r"^AWG: with seed 0, .*diverged"):
-        run(gaussians, [], names=["AWG"], settings=diverging("AWG"))
+        run(gaussians, [], names=["AWG"], settings=DIVERGING)
 
 
 def test_the_command_names_a_row_that_failed_and_says_so_by_its_status(gaussians, capsys):
-    features, split, _ = write_files(gaussians, Path())
-    options = ["evaluate", "--features", *features, "--split", split, "--shots", "1,2"]
+    features = str(write_data(Path(), gaussians))
+    options = ["evaluate", "--features", features, "--split", "split.json", "--shots", "1,2"]
     options += ["--draws", "2", "--heads", "centroid", "--jobs", "2", "--out", "out", "--methods"]
     assert main([*options, "none"]) == 0
 
@@ -298,29 +252,3 @@ def test_the_command_names_a_row_that_failed_and_says_so_by_its_status(gaussians
     content = json.loads(Path("out/results.json").read_text())
     assert list(content["failed"]) == ["AWG"]
     assert {row["method"] for row in content["rows"]} == {"none"}
-
-
-def test_a_phase_is_read_once_for_all_methods(gaussians, monkeypatch):
-    phases: list[str] = []
-    read_phase = executors.read_phase
-
-    def note(table, split, phase, *arguments, **options):
-        phases.append(phase)
-        return read_phase(table, split, phase, *arguments, **options)
-
-    monkeypatch.setattr(executors, "read_phase", note)
-
-    run(gaussians, [], names=["none", "copy"], phase="test")
-
-    assert phases == ["validation", "test"]
-    assert len(TEST_READS.read_text().splitlines()) == 1
-
-
-def test_features_are_known_by_their_content(gaussians):
-    said: list[str] = []
-    run(gaussians, said, names=["none"])
-    done(said)
-
-    run(gaussians, said, names=["none"], table=replace(gaussians.table, backbone="renamed"))
-
-    assert done(said) == []

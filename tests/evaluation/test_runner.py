@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cpaan import EvaluationConfig, FeatureTable, Phase, Split, evaluate
+from cpaan import EvaluationConfig, Phase, Split, evaluate
 from cpaan.core.provenance import count_test_reads
 from cpaan.evaluation.runner import RESULT_COLUMNS, Results
 from cpaan.methods import registry
@@ -10,7 +10,7 @@ from cpaan.methods.controls import CONTROLS
 from cpaan.protocol.accuracy import COLUMNS
 from cpaan.protocol.priors import best_priors, with_priors
 from helpers.runs import SMALL_AWG
-from helpers.tables import in_other_order, poisoned
+from helpers.tables import in_other_order, poisoned, rebuilt
 from helpers.tasks import shots_of
 
 QUICK = EvaluationConfig(
@@ -43,10 +43,6 @@ def test_there_is_one_row_for_each_cell(gaussians):
     assert set(scores["seed"]) == {7, 8, 9}
     assert scores[["top1", "top5"]].min().min() >= 0
     assert (scores["top1"] <= scores["top5"]).all()
-
-
-def test_the_same_seed_gives_the_same_scores(gaussians):
-    pd.testing.assert_frame_equal(run(gaussians).scores, run(gaussians).scores)
 
 
 def test_fewer_draws_and_shots_give_the_same_scores_for_what_is_left(gaussians):
@@ -84,31 +80,32 @@ def test_explicit_draws_are_used(gaussians):
 
 def test_shots_from_python_are_checked_like_those_of_a_file(gaussians):
     shot_rows = shots_of(gaussians.table, gaussians.split, max_shots=5)
-    test_row = gaussians.table.rows_of(gaussians.split.validation.novel[0], "test")[0]
     with_test_row = shot_rows.copy()
-    with_test_row[0, 0, 0] = test_row
+    with_test_row[0, 0, 0] = gaussians.table.rows_of(gaussians.split.validation.novel[0], "test")[0]
 
-    with pytest.raises(ValueError, match="5 shots are wanted, but 2 given"):
-        run(gaussians, shot_rows=shot_rows[..., :2])
-    with pytest.raises(ValueError, match=r"need the shape \(draws, 12 novel classes, shots\)"):
-        run(gaussians, shot_rows=shot_rows[:, :3])
-    with pytest.raises(ValueError, match=f"distinct train rows of it, but there is row {test_row}"):
-        run(gaussians, shot_rows=with_test_row)
+    for refused, message in [
+        (shot_rows[..., :2], "5 shots are wanted, but 2 given"),
+        (shot_rows[:, :3], r"need the shape \(draws, 12 novel classes, shots\)"),
+        (with_test_row, f"distinct train rows of it, but there is row {with_test_row[0, 0, 0]}"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            run(gaussians, shot_rows=refused)
 
 
 def test_many_draws_are_run_in_parts_without_a_difference(gaussians):
     config = QUICK.with_overrides({"num_draws": 7, "heads": ("centroid", "knn")})
 
     many, few = (
-        run(gaussians, config=config),
-        run(gaussians, config=config.with_overrides({"num_draws": 6})),
+        each.scores[each.scores["column"] != "all_prior"]
+        for each in (
+            run(gaussians, config=config),
+            run(gaussians, config=config.with_overrides({"num_draws": 6})),
+        )
     )
 
-    without_prior = many.scores[(many.scores["column"] != "all_prior")]
-    assert set(without_prior["draw"]) == set(range(7))
+    assert set(many["draw"]) == set(range(7))
     pd.testing.assert_frame_equal(
-        without_prior[without_prior["draw"] < 6].reset_index(drop=True),
-        few.scores[few.scores["column"] != "all_prior"].reset_index(drop=True),
+        many[many["draw"] < 6].reset_index(drop=True), few.reset_index(drop=True)
     )
 
 
@@ -139,16 +136,11 @@ def test_the_validation_phase_reads_nothing_of_the_test_phase(gaussians):
     pd.testing.assert_frame_equal(scores, clean.scores)
 
 
-def test_a_test_run_counts_itself_once(gaussians):
-    results = run(gaussians, phase="test")
-
-    assert results.about["test_reads"] == count_test_reads(gaussians.table.fingerprint) == 1
-    assert set(results.scores["phase"]) == {"test"}
-
-
-def test_priors_of_the_test_phase_are_those_of_the_validation_phase(gaussians):
+def test_a_test_run_counts_itself_once_and_has_the_priors_of_the_validation_phase(gaussians):
     on_test, on_validation = run(gaussians, phase="test"), run(gaussians)
 
+    assert on_test.about["test_reads"] == count_test_reads(gaussians.table.fingerprint) == 1
+    assert set(on_test.scores["phase"]) == {"test"}
     pd.testing.assert_frame_equal(on_test.priors, on_validation.priors)
 
 
@@ -162,27 +154,11 @@ def test_what_keeps_priors_from_being_chosen_is_told(gaussians):
 
 
 def test_priors_are_chosen_even_where_the_backbone_knows_the_validation_classes(gaussians):
-    table = FeatureTable.from_arrays(
-        np.array(gaussians.table.features),
-        [gaussians.table.class_names[label] for label in gaussians.table.labels],
-        np.where(gaussians.table.is_train, "train", "test").tolist(),
-        backbone_classes=gaussians.split.validation.novel,
-    )
+    table = rebuilt(gaussians.table, backbone_classes=gaussians.split.validation.novel)
 
     results = evaluate(table, gaussians.split, phase="test", config=QUICK)
 
     assert len(results.priors) == 4 * 2
-
-
-@pytest.mark.parametrize("metric", ["top1", "top5"])
-def test_the_chosen_prior_is_the_best_one(gaussians, metric):
-    tuned = run(gaussians, methods=["none"])
-    mean_of_tuned = cells(tuned, column="all_prior").groupby(["head", "shots"])[metric].mean()
-
-    for prior in (0.2, 0.5, 0.8):
-        fixed = run(gaussians, methods=["none"], config=QUICK.with_overrides({"prior": prior}))
-        mean = cells(fixed, column="all_prior").groupby(["head", "shots"])[metric].mean()
-        assert (mean_of_tuned >= mean - 1e-9).all()
 
 
 @pytest.mark.parametrize("noise", [-1e-13, 1e-13])
@@ -236,14 +212,9 @@ def test_cosine_trained_features_may_have_their_rows_in_another_order(gaussians,
 
 def test_cosine_trained_features_of_other_rows_or_of_novel_classes_are_refused(gaussians):
     table, novel = gaussians.table, gaussians.split.validation.novel
-    row = int(table.rows_of(novel[3], "train")[0])
-    partitions = np.where(table.is_train, "train", "test")
-    partitions[row] = "test"
-    moved = FeatureTable.from_arrays(
-        np.array(table.features),
-        [table.class_names[label] for label in table.labels],
-        partitions.tolist(),
-    )
+    is_train = np.array(table.is_train)
+    is_train[table.rows_of(novel[3], "train")[0]] = False
+    moved = rebuilt(table, is_train=is_train)
 
     with pytest.raises(ValueError, match=f"of other rows: class {novel[3]} has 24 train rows and "):
         run(gaussians, methods=["AWG-cosine"], cosine_table=moved)

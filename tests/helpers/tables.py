@@ -1,10 +1,15 @@
 """Small feature tables, and the files that hold them."""
 
+import json
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import h5py
 import numpy as np
 
+from cpaan.data.parquet import write_features
+from cpaan.data.synthetic import GaussianClasses
 from cpaan.data.table import FeatureTable
 
 LABEL_NAMES = ["n03", "n01", "n02"]  # not sorted, as in the benchmark
@@ -47,26 +52,43 @@ def random_table(num_rows: int = 40, num_dims: int = 6, dtype: str = "float32") 
     return FeatureTable.from_arrays(features, names, partitions)
 
 
-def poisoned(gaussians, is_allowed) -> FeatureTable:
+def rebuilt(
+    table: FeatureTable,
+    features: np.ndarray | None = None,
+    is_train: np.ndarray | None = None,
+    order: np.ndarray | slice = slice(None),
+    **about: object,
+) -> FeatureTable:
+    """Return a table with other features, partitions or order of rows."""
+    return FeatureTable.from_arrays(
+        np.array(table.features if features is None else features)[order],
+        [table.class_names[label] for label in table.labels[order]],
+        np.where(
+            (table.is_train if is_train is None else is_train)[order], "train", "test"
+        ).tolist(),
+        **about,
+    )
+
+
+def poisoned(gaussians: GaussianClasses, is_allowed: Callable[[str, bool], bool]) -> FeatureTable:
     """Replace every row that a run may not read by large nonsense."""
     table = gaussians.table
     features = np.array(table.features)
     for row, (label, is_train) in enumerate(zip(table.labels, table.is_train, strict=True)):
         if not is_allowed(table.class_names[label], bool(is_train)):
             features[row] = 1e4 * (1 + row % 7)
-    return FeatureTable.from_arrays(
-        features,
-        [table.class_names[label] for label in table.labels],
-        np.where(table.is_train, "train", "test").tolist(),
-    )
+    return rebuilt(table, features)
 
 
 def in_other_order(table: FeatureTable, backbone_classes: tuple[str, ...] = ()) -> FeatureTable:
     """The same rows, classes backwards; those of a class as they were."""
     order = np.argsort(-table.labels, kind="stable")
-    return FeatureTable.from_arrays(
-        np.array(table.features)[order],
-        [table.class_names[label] for label in table.labels[order]],
-        np.where(table.is_train[order], "train", "test").tolist(),
-        backbone_classes=backbone_classes,
-    )
+    return rebuilt(table, order=order, backbone_classes=backbone_classes)
+
+
+def write_data(folder: Path, data: GaussianClasses) -> Path:
+    """Write ``features.parquet`` and ``split.json``, and return the path of the features."""
+    write_features(folder / "features.parquet", data.table)
+    groups = {"validation": asdict(data.split.validation), "test": asdict(data.split.test)}
+    (folder / "split.json").write_text(json.dumps(groups))
+    return folder / "features.parquet"

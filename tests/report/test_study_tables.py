@@ -6,82 +6,68 @@ import pandas as pd
 import pytest
 
 from cpaan.report.study_tables import Tables, make_tables
+from helpers.frames import frame_of
+
+COLUMNS = ("novel", "all", "novel_joint", "base", "all_prior")
+ROWS = {
+    "none": [10, 20, 30, 31, 32],
+    "GAN, trial 0": [11, 21, 31, 32, 33],
+    "GAN, best": [14, 24, 33, 33, 36],
+}
 
 
-def scores_of(rows: dict[str, list[float]]) -> pd.DataFrame:
-    """One head, two numbers of shots: top-5 of a draw is the given value plus the shots."""
-    records = [
-        (method, "cosine", column, shots, draw, 0, value / 2, value + shots)
-        for method, values in rows.items()
-        for column in ("novel", "all", "novel_joint", "base", "all_prior")
-        for shots in (1, 2)
-        for draw, value in enumerate(values)
-    ]
-    names = ["method", "head", "column", "shots", "draw", "seed", "top1", "top5"]
-    return pd.DataFrame(records, columns=names)
-
-
-@pytest.fixture
-def tables() -> Tables:
-    """Two fixed draws, then three seeded ones."""
-    rows = {
-        "none": [10, 20, 30, 31, 32],
-        "GAN, trial 0": [11, 21, 31, 32, 33],
-        "GAN, best": [14, 24, 33, 33, 36],
-    }
-    return make_tables(scores_of(rows), num_fixed=2, best="GAN, best", paper="GAN, trial 0")
+def tables_of(rows: dict[str, list[float]], **options) -> Tables:
+    """Two fixed draws, then seeded ones: top-5 of a draw is the given value plus the shots."""
+    cells = [(column, shots) for column in COLUMNS for shots in (1, 2)]
+    scores = frame_of(
+        {
+            (method, "cosine"): {cell: [value + cell[1] for value in values] for cell in cells}
+            for method, values in rows.items()
+        }
+    )
+    paper = "GAN, trial 0" if "GAN, trial 0" in rows else None
+    return make_tables(scores, num_fixed=2, best="GAN, best", paper=paper, **options)
 
 
 def cell(tables: Tables, method: str) -> pd.Series:
     return tables.cells.set_index(["method", "column", "shots"]).loc[(method, "novel", 1)]
 
 
-def test_the_table_is_of_the_fixed_draws_and_its_intervals_of_the_seeded_ones(tables):
-    none = cell(tables, "none")
+def test_the_table_is_of_the_fixed_draws_its_intervals_of_the_seeded_ones_paired_by_draw():
+    tables = tables_of(ROWS)
+    none, paper, best = (cell(tables, name) for name in ROWS)
+    half = pytest.approx(4.3027 / math.sqrt(3), abs=1e-4)
 
-    assert none["top5_fixed"] == (10 + 20) / 2 + 1
-    assert none["top5_mean"] == 31 + 1
+    assert (none["top5_fixed"], none["top5_mean"]) == ((10 + 20) / 2 + 1, 31 + 1)
     # Of 30, 31 and 32: 4.303 standard errors of 1 / √3.
-    assert none["top5_interval"] == pytest.approx(4.3027 / math.sqrt(3), abs=1e-4)
-
-
-def test_differences_are_paired_by_draw(tables):
-    best = cell(tables, "GAN, best")
-
+    assert none["top5_interval"] == half
     assert best["top5_minus_none"] == pytest.approx((3 + 2 + 4) / 3)
     assert best["top5_minus_paper"] == pytest.approx((2 + 1 + 3) / 3)
-    assert best["top5_minus_paper_interval"] == pytest.approx(4.3027 / math.sqrt(3), abs=1e-4)
-    paper = cell(tables, "GAN, trial 0")
+    assert best["top5_minus_paper_interval"] == half
     assert (paper["top5_minus_none"], paper["top5_minus_none_interval"]) == (1, 0)
-    assert math.isnan(cell(tables, "none")["top5_minus_none"])
+    assert math.isnan(none["top5_minus_none"])
 
 
-def test_the_headline_is_what_the_search_gained_whatever_its_sign(tables):
-    gain = tables.gains["cosine"]
+def test_the_headline_is_what_the_search_gained_whatever_its_sign():
+    tables = tables_of(ROWS)
 
-    assert gain["difference"] == pytest.approx(2)
-    assert gain["interval"] == pytest.approx(4.3027 / math.sqrt(3), abs=1e-4)
-    assert gain["by_seed"] == pytest.approx([2])
-    assert "+2.00 ± 2.48 (cosine head; by seed +2.00)" in tables.headline()
-    rows = {"none": [1, 1, 1, 1], "GAN, trial 0": [5, 5, 5, 6], "GAN, best": [3, 3, 3, 4]}
-    worse = make_tables(scores_of(rows), num_fixed=2, best="GAN, best", paper="GAN, trial 0")
-    assert "-2.00 ± 0.00" in worse.headline()
+    assert tables.gains["cosine"]["difference"] == pytest.approx(2)
+    assert tables.gains["cosine"]["by_seed"] == pytest.approx([2])
+    assert "+2.00 ± 2.48 (cosine head; by seed +2.00)" in tables.headline
+    worse = {"none": [1, 1, 1, 1], "GAN, trial 0": [5, 5, 5, 6], "GAN, best": [3, 3, 3, 4]}
+    assert "-2.00 ± 0.00" in tables_of(worse).headline
 
 
 def test_a_best_that_is_trial_0_has_no_difference_to_it():
     rows = {"none": [1, 2, 3, 4], "GAN, best": [3, 3, 3, 4]}
+    tables = tables_of(rows, is_best_paper=True)
 
-    tables = make_tables(
-        scores_of(rows), num_fixed=2, best="GAN, best", paper=None, is_best_paper=True
-    )
-    without = make_tables(scores_of(rows), num_fixed=2, best="GAN, best", paper=None)
-
-    assert "is zero: trial 0 is the best" in tables.headline()
-    assert "Trial 0 could not be trained anew" in without.headline()
+    assert "is zero: trial 0 is the best" in tables.headline
+    assert "Trial 0 could not be trained anew" in tables_of(rows).headline
     assert "top5_minus_paper" not in tables.cells
 
 
-def test_the_page_says_where_its_numbers_come_from(tables):
+def test_the_page_says_where_its_numbers_come_from():
     about = {
         "best": {
             "method": "GAN",
@@ -96,6 +82,7 @@ def test_the_page_says_where_its_numbers_come_from(tables):
         "rows": [{"seeds": [3, 4]}],
         "test_reads": 2,
     }
+    tables = tables_of(ROWS)
 
     page = tables.markdown(about)
 

@@ -13,15 +13,24 @@ from cpaan.report.tables import (
     grid_of,
     side_of,
 )
+from helpers.frames import frame_of
 
 TABLE = Table(
     ["group", "row"],
-    [("LSL", 1), ("LSL", 20), ("GLSL", 1)],
-    [
-        (["A", "x_1"], [Cell(100.0, 0.25, 1), Cell(NAN), Cell(1.0, NAN, 3)]),
-        (["A", "y"], [Cell(9.0, 1.0, 2), Cell(50.0, 2.0), Cell(2.0, 1.5, 1)]),
-        (["B & C", "z"], [Cell(8.0, rank=3), Cell(-0.04), Cell(3.0)]),
-    ],
+    {("x",): ["A", "x_1"], ("y",): ["A", "y"], ("z",): ["B & C", "z"]},
+    [("novel", 1), ("novel", 20), ("all", 1)],
+    {
+        "": {
+            ("x", "novel", 1): Cell(100.0, 0.25, 1),
+            ("x", "all", 1): Cell(1.0, NAN, 3),
+            ("y", "novel", 1): Cell(9.0, 1.0, 2),
+            ("y", "novel", 20): Cell(50.0, 2.0),
+            ("y", "all", 1): Cell(2.0, 1.5, 1),
+            ("z", "novel", 1): Cell(8.0, rank=3),
+            ("z", "novel", 20): Cell(-0.04),
+            ("z", "all", 1): Cell(3.0),
+        }
+    },
 )
 
 
@@ -76,21 +85,18 @@ def test_a_grid_has_a_row_for_each_method_and_head_that_has_the_value():
         columns=["method", "head", "column", "shots", "value", "half"],
     )
 
-    grid = grid_of(cells, "value", "half", ["novel"], sign="+")
+    grid = grid_of(cells, "value", "half", columns=["novel"], sign="+")
 
     assert grid.markdown().splitlines()[2:] == ["| a | h | +2.0±0.5 | +1.0 |"]
 
 
 def test_scores_are_printed_by_row_and_compared_with_a_named_one():
     columns = ("novel", "all", "novel_joint", "base", "all_prior")
-    scores = pd.DataFrame(
-        [
-            (method, "h", column, 1, draw, 0, value, value + draw)
+    scores = frame_of(
+        {
+            (method, "h"): {(column, 1): [value, value + 1] for column in columns}
             for method, value in (("a", 10.0), ("b", 12.0))
-            for column in columns
-            for draw in (0, 1)
-        ],
-        columns=["method", "head", "column", "shots", "draw", "seed", "top1", "top5"],
+        }
     )
 
     # Draws of 10 and 11: the t-quantile of one degree of freedom, 12.7, times 1 / 2.

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import pandas as pd
@@ -11,9 +10,9 @@ from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import IN_PN
 from cpaan.protocol.statistics import mean_interval
 from cpaan.report.claims.mechanisms import BEST, EARLIER, GANS, judge_diversity, judge_neighbours
-from cpaan.report.claims.verdict import Claim, Verdict, all_of, is_positive, listed
-from cpaan.report.gains import PairedDifference, PairedScores, Scored, signed
-from cpaan.report.published import SHOTS, TABLE_1
+from cpaan.report.claims.verdict import Claim, Labelled, Verdict, all_of, is_positive, judge, listed
+from cpaan.report.gains import MethodScores, PairedDifference, signed
+from cpaan.report.published import CELLS, TABLE_1
 from cpaan.report.tables import TITLES
 
 _NOVEL = "novel"
@@ -28,11 +27,7 @@ _GAINS = {
         "cCyc-GAN, which does not preserve covariance; a centroid sees only the mean of synthetic "
         "examples, other heads see their spread too",
     ),
-    "gain by mixture noise": (
-        "cDeLi-GAN-PN",
-        "cCyc-GAN-PN",
-        "cCyc-GAN, which has no mixture noise",
-    ),
+    "gain by mixture noise": (GANS[2], GANS[1], "cCyc-GAN, which has no mixture noise"),
 }
 """The better method, the worse one, and the worse one in words."""
 _CONTROLS = {
@@ -40,33 +35,6 @@ _CONTROLS = {
     "": ("none", "mean-shift", "half-mean-shift", "copy"),
 }
 """By space: no augmentation, and augmentation that trains nothing."""
-
-
-@dataclass(frozen=True)
-class _Table:
-    """The rows of a report, found by method, each with its head."""
-
-    paired: PairedScores
-    row_of: Mapping[str, str]
-    head_of: Mapping[str, str]
-
-    @property
-    def few(self) -> int:
-        return self.paired.shots[0]
-
-    @property
-    def cells(self) -> list[tuple[str, int]]:
-        return [(column, k) for column in TITLES for k in self.paired.shots]
-
-    def find(self, *methods: str) -> list[Scored]:
-        """Return the rows of these methods, without those that have no scores with their head."""
-        names = [self.row_of.get(method, "") for method in methods]
-        rows = [(name, self.head_of.get(name, "")) for name in names]
-        return [row for row in rows if row in self.paired.rows]
-
-    def minus(self, row: Scored, other: Scored) -> PairedDifference:
-        """Compare two rows in LSL with the fewest shots."""
-        return self.paired.compare(row, other, _NOVEL, self.few)
 
 
 def judge_claims(
@@ -93,7 +61,7 @@ def judge_claims(
     own = {name: method for name, method in methods.items() if name not in varied}
     # A row has the name of its method. In a study of one method, the last of its rows is the best.
     row_of = {method: name for name, method in own.items()} | {name: name for name in own}
-    table = _Table(PairedScores(scores), row_of, head_of)
+    table = MethodScores(scores, row_of, head_of)
     return [
         *(claim for name, gain in _GAINS.items() for claim in _gain(table, name, *gain)),
         *_over_earlier(table),
@@ -101,7 +69,7 @@ def judge_claims(
         *_collapse(table),
         *_first_or_second(table),
         *_largest_at_few_shots(table),
-        *judge_neighbours(table.paired, own, head_of, ablations),
+        *judge_neighbours(table, own, head_of, ablations),
         *judge_diversity(diversity, row_of),
         *(claim for space in _CONTROLS for claim in _beyond(table, space)),
     ]
@@ -113,14 +81,16 @@ def _cell(column: str, shots: int) -> str:
 
 def _printed(better: str, worse: str, column: str, shots: int) -> float | None:
     """Return the difference of two rows of the paper's table; None if it lacks one of them."""
-    if better not in TABLE_1 or worse not in TABLE_1:
-        return None
-    ours, theirs = (TABLE_1[name].at(column, shots) for name in (better, worse))
+    ours, theirs = (TABLE_1.get(method, {}).get((column, shots)) for method in (better, worse))
     return None if ours is None or theirs is None else ours - theirs
 
 
+def _signs(values: Iterable[float | None], between: str = ", ") -> str:
+    return between.join(f"{value:+.1f}" for value in values if value is not None)
+
+
 def _gain(
-    table: _Table, name: str, better: str, worse: str, what: str, *, is_paper: bool = True
+    table: MethodScores, name: str, better: str, worse: str, what: str, *, is_paper: bool = True
 ) -> Iterator[Claim]:
     """Compare two rows, each with its head.
 
@@ -129,8 +99,8 @@ def _gain(
     rows = table.find(better, worse)
     if len(rows) < 2:
         return
-    gap = table.minus(*rows)
-    printed = _printed(better, worse, _NOVEL, table.few)
+    gap = table.compare(rows[0], rows[1], *table.few)
+    printed = _printed(better, worse, *table.few)
     found = listed([("", gap)], has_seeds=True)
     if printed is not None and not math.isnan(gap.interval):
         off = round(printed - gap.difference, 9)
@@ -138,30 +108,23 @@ def _gain(
         found += f"; the printed {printed:+.1f} is {place} this interval"
     (subject, own_head), (other, other_head) = rows
     same = [
-        (head, table.minus((subject, head), (other, head)))
-        for head in table.paired.heads([subject, other])
+        (head, table.compare((subject, head), (other, head), *table.few))
+        for head in table.heads([subject, other])
         if not head == own_head == other_head
     ]
     if same:
         found += f". Both under the same head: {listed(same)}"
     title = better if ROWS[better].group == "CP-AAN+" else ROWS[better].generation
-    yield Claim(
-        name,
-        f"{title} does better than {what} ({_cell(_NOVEL, table.few)}).",
-        "" if printed is None else f"{printed:+.1f}",
-        found,
-        is_positive(gap),
-        is_paper,
-    )
+    text = f"{title} does better than {what} ({_cell(*table.few)})."
+    yield Claim(name, text, _signs([printed]), found, is_positive(gap), is_paper)
 
 
-def _over_earlier(table: _Table) -> Iterator[Claim]:
+def _over_earlier(table: MethodScores) -> Iterator[Claim]:
     earlier = table.find(*EARLIER)
     for best in table.find(BEST) if earlier else ():
         gaps = {
             cell: min(
-                (table.paired.compare(best, row, *cell) for row in earlier),
-                key=lambda gap: gap.difference,
+                (table.compare(best, row, *cell) for row in earlier), key=lambda gap: gap.difference
             )
             for cell in table.cells
         }
@@ -170,87 +133,81 @@ def _over_earlier(table: _Table) -> Iterator[Claim]:
             f"{gaps[cell].text()} ({_cell(*cell)}, {gaps[cell].start[0]})" for cell in (low, high)
         )
         printed = [
-            min(gain for each in EARLIER if (gain := _printed(BEST, each, column, k)))
-            for column in TITLES
-            for k in SHOTS
+            min(gain for each in EARLIER if (gain := _printed(BEST, each, *cell))) for cell in CELLS
         ]
         verdicts = [is_positive(gap) for gap in gaps.values()]
         yield Claim(
             "gain over earlier augmentation",
             "cCov-GAN in PN does better than every earlier augmentation (FH, P-FH, FI), for all "
             "numbers of shots, in LSL and GLSL.",
-            f"{min(printed):+.1f} to {max(printed):+.1f} in all {len(printed)} columns",
+            f"{_signs([min(printed), max(printed)], ' to ')} in all {len(printed)} columns",
             f"{best[0]} is ahead of the strongest of them in {verdicts.count('confirmed')} of "
             f"{len(gaps)} columns with the whole interval; smallest {smallest}, largest {largest}",
             all_of(verdicts),
         )
 
 
-def _order(table: _Table) -> Iterator[Claim]:
+def _order(table: MethodScores) -> Iterator[Claim]:
     rows = table.find(*GANS)
     if len(rows) < len(GANS):
         return
-    gaps, printed = [], []
-    pairs = zip(pairwise(rows), pairwise(GANS), strict=True)
-    for (worse, better), (worse_name, better_name) in pairs:
-        label = f"{ROWS[better_name].generation} over {ROWS[worse_name].generation}"
-        on_average = table.paired.compare(better, worse, _NOVEL, table.paired.shots)
-        gaps += [(label, table.minus(better, worse)), ("mean over all K", on_average)]
-        printed.append(_printed(better_name, worse_name, _NOVEL, table.few))
-    yield Claim(
+    titles = [f"{ROWS[b].generation} over {ROWS[a].generation}" for a, b in pairwise(GANS)]
+    gaps: list[Labelled] = []
+    for title, (worse, better) in zip(titles, pairwise(rows), strict=True):
+        gaps.append((title, table.compare(better, worse, *table.few)))
+        gaps.append(("mean over all K", table.compare(better, worse, _NOVEL, table.shots)))
+    yield from judge(
         "order of the GANs",
         "In PN each idea adds to the one before: c-GAN, cCyc-GAN, cDeLi-GAN, cCov-GAN "
-        f"({_cell(_NOVEL, table.few)}, and LSL on average).",
-        ", ".join(f"{gain:+.1f}" for gain in printed if gain is not None),
-        listed(gaps),
-        all_of(is_positive(gap) for _, gap in gaps),
+        f"({_cell(*table.few)}, and LSL on average).",
+        gaps,
+        printed=_signs(_printed(better, worse, *table.few) for worse, better in pairwise(GANS)),
     )
 
 
-def _collapse(table: _Table) -> Iterator[Claim]:
-    rows, names = table.find("FH", "FI-PN", "c-GAN-PN"), ("FH", "FI-PN")
+def _collapse(table: MethodScores) -> Iterator[Claim]:
+    names = "FH", "FI-PN"
+    rows = table.find(*names, GANS[0])
     if len(rows) < 3:
         return
-    gaps = [(f"{row[0]} over c-GAN", table.minus(row, rows[-1])) for row in rows[:-1]]
-    printed = {name: _printed(name, "c-GAN-PN", _NOVEL, table.few) for name in names}
-    yield Claim(
+    printed = {name: _printed(name, GANS[0], *table.few) for name in names}
+    yield from judge(
         "c-GAN below earlier augmentation",
-        f"The plain c-GAN does worse than FH and FI ({_cell(_NOVEL, table.few)}).",
-        ", ".join(f"{name} {gain:+.1f}" for name, gain in printed.items() if gain is not None),
-        listed(gaps),
-        all_of(is_positive(gap) for _, gap in gaps),
+        f"The plain c-GAN does worse than FH and FI ({_cell(*table.few)}).",
+        [(f"{row[0]} over c-GAN", table.compare(row, rows[-1], *table.few)) for row in rows[:-1]],
+        printed=", ".join(f"{name} {_signs([gain])}" for name, gain in printed.items() if gain),
     )
 
 
-def _first_or_second(table: _Table) -> Iterator[Claim]:
+def _first_or_second(table: MethodScores) -> Iterator[Claim]:
     others = table.find(*(name for name, row in ROWS.items() if row.is_printed and name != BEST))
     for best in table.find(BEST) if len(others) > 1 else ():
         gaps = {
-            cell: [table.paired.compare(other, best, *cell) for other in others]
-            for cell in table.cells
+            cell: [table.compare(other, best, *cell) for other in others] for cell in table.cells
         }
-        ahead = {cell: max(of, key=lambda gap: gap.difference) for cell, of in gaps.items()}
         ranks = {
             cell: 1 + sum(round(gap.difference, 9) > 0 for gap in of) for cell, of in gaps.items()
         }
         found = f"{_count(ranks.values())} among {len(others) + 1} rows of the paper"
         if max(ranks.values()) > 2:
             by_column = [
-                f"{title} {', '.join(str(ranks[column, k]) for k in table.paired.shots)}"
+                f"{title} {', '.join(str(ranks[column, k]) for k in table.shots)}"
                 for column, title in TITLES.items()
             ]
+            ahead = {cell: max(of, key=lambda gap: gap.difference) for cell, of in gaps.items()}
             far = max(ahead, key=lambda cell: ahead[cell].difference)
             found += (
                 f"; ranks by K: {'; '.join(by_column)}; farthest behind at {_cell(*far)}, where "
                 f"{ahead[far].label} is {ahead[far].text()}"
             )
-        cells = [(column, k) for column in TITLES for k in SHOTS]
-        printed = [[row.at(*cell) or 0.0 for row in TABLE_1.values()] for cell in cells]
-        place = list(TABLE_1).index(BEST)
+        ours = TABLE_1[BEST]
         yield Claim(
             "first or second",
             "cCov-GAN in PN is first or second in every column of the table.",
-            _count(1 + sum(value > values[place] for value in values) for values in printed),
+            _count(
+                1 + sum(row.get(cell, 0.0) > ours[cell] for row in TABLE_1.values())
+                for cell in CELLS
+            ),
             found,
             all_of(map(_among_two, gaps.values())),
         )
@@ -268,51 +225,49 @@ def _among_two(gaps: Sequence[PairedDifference]) -> Verdict:
     return "confirmed" if sum(not gap.high < 0 for gap in gaps) <= 1 else "unclear"
 
 
-def _largest_at_few_shots(table: _Table) -> Iterator[Claim]:
-    rows, ends = table.find(BEST, "PN"), (table.few, table.paired.shots[-1])
+def _largest_at_few_shots(table: MethodScores) -> Iterator[Claim]:
+    rows, ends = table.find(BEST, "PN"), (table.shots[0], table.shots[-1])
     if len(rows) < 2 or ends[0] == ends[1]:
         return
-    better, worse = ([table.paired.by_draw(row, _NOVEL, k) for k in ends] for row in rows)
-    gains = [ours - theirs for ours, theirs in zip(better, worse, strict=True)]
-    change = gains[0] - gains[1]
-    gap = PairedDifference("", rows[1], rows[0], float(change.mean()), mean_interval(change))
-    printed = [_printed(BEST, "PN", _NOVEL, k) for k in ends]
+    few, many = (
+        table.by_draw(rows[0], _NOVEL, k) - table.by_draw(rows[1], _NOVEL, k) for k in ends
+    )
+    gap = PairedDifference("", rows[1], rows[0], (few - many).mean(), mean_interval(few - many))
     yield Claim(
         "gain is largest at the fewest shots",
         f"The gain over PN is larger at K = {ends[0]} than at K = {ends[1]} (LSL).",
-        " and ".join(f"{gain:+.1f}" for gain in printed if gain is not None),
-        f"{' and '.join(signed(gain.mean()) for gain in gains)}, so {gap.text()}",
+        _signs((_printed(BEST, "PN", _NOVEL, k) for k in ends), " and "),
+        f"{signed(few.mean())} and {signed(many.mean())}, so {gap.text()}",
         is_positive(gap),
     )
 
 
-def _beyond(table: _Table, space: str) -> Iterator[Claim]:
+def _beyond(table: MethodScores, space: str) -> Iterator[Claim]:
     """Compare our rows with controls, under each head, and with each other."""
     faithful, further = f"cCov-GAN{space}", f"CP-AAN+{space}"
-    named = {name for name, _ in table.paired.rows}
+    named = {name for name, _ in table.rows}
     controls = [name for name in _CONTROLS[space] if name in named]
     for row, own_head in table.find(faithful, further) if controls else ():
         by_head = {
-            head: [(name, table.minus((row, head), (name, head))) for name in controls]
-            for head in table.paired.heads([row, *controls])
+            head: [
+                (name, table.compare((row, head), (name, head), *table.few)) for name in controls
+            ]
+            for head in table.heads([row, *controls])
         }
         if not (own := by_head.pop(own_head, [])):
             continue
         found = f"under {own_head}: {listed(own)}"
-        lowest = {
-            head: min(of, key=lambda each: each[1].difference) for head, of in by_head.items()
-        }
-        if lowest:
+        if by_head:
+            lowest = {
+                head: min(of, key=lambda each: each[1].difference) for head, of in by_head.items()
+            }
             parts = [f"{head} {gap.text()} ({name})" for head, (name, gap) in lowest.items()]
             found += f". Under other heads, over the best of these: {', '.join(parts)}"
-        yield Claim(
-            f"{row} over the controls",
+        text = (
             f"{row} does better than no augmentation, and than controls that train no generator, "
-            f"under the same head ({_cell(_NOVEL, table.few)}).",
-            "",
-            found,
-            all_of(is_positive(gap) for _, gap in own),
-            is_paper=False,
+            f"under the same head ({_cell(*table.few)})."
         )
+        verdict = all_of(is_positive(gap) for _, gap in own)
+        yield Claim(f"{row} over the controls", text, "", found, verdict, is_paper=False)
     name = f"{further} over {faithful}"
     yield from _gain(table, name, further, faithful, f"the faithful {faithful}", is_paper=False)

@@ -11,14 +11,13 @@ from cpaan.report.claims.verdict import (
     MARGIN,
     RATIO_MARGIN,
     Claim,
-    all_of,
     any_of,
     is_not_negative,
     is_positive,
     is_relevant,
-    listed,
+    judge,
 )
-from cpaan.report.gains import PairedScores, Scored
+from cpaan.report.gains import MethodScores, PairedScores, Scored
 from cpaan.report.tables import TITLES
 
 NEIGHBOURS, SOFT, HARD, NOBODY = "neighbours", "NBS-S", "NBS-H", "all base classes"
@@ -49,8 +48,7 @@ def judge_neighbours(
         if not any((name, own) in paired.rows for name in names.values()):
             # The variants were scored with other heads than their row.
             head = next(iter(paired.heads(names.values())), own)
-        rows = {label: (name, head) for label, name in names.items()}
-        rows = {label: row for label, row in rows.items() if row in paired.rows}
+        rows = {label: (name, head) for label, name in names.items() if (name, head) in paired.rows}
         title = of if head == own else f"{of}, {head} head"
         is_paper = ROWS[methods[of]].group == "CP-AAN"
         yield from _compare_neighbours(paired, rows, title, is_paper=is_paper)
@@ -65,7 +63,7 @@ def _compare_neighbours(
     helps, suffices, depends = [], [], []
     for column, title in TITLES.items():
         cell = column, paired.shots
-        ranked = sorted(hard, key=lambda label: -paired.mean(rows[label], *cell))
+        ranked = sorted(hard, key=lambda label: -paired.by_draw(rows[label], *cell).mean())
         if SOFT in rows and NOBODY in rows:
             helps.append((title, paired.compare(rows[SOFT], rows[NOBODY], *cell)))
         if SOFT in rows and hard:
@@ -75,37 +73,33 @@ def _compare_neighbours(
             best, worst = rows[ranked[0]], rows[ranked[-1]]
             gap = paired.compare(best, worst, *cell, num_comparisons=num_pairs)
             depends.append((f"{title} {ranked[0]} over {ranked[-1]}:", gap))
-    if helps:
-        yield Claim(
-            f"neighbours help ({of})",
-            "Translating from related base classes (NBS-S) does better than from all of them (mean "
-            "over all K).",
-            "",
-            listed(helps, has_seeds=True),
-            all_of(is_positive(gap) for _, gap in helps),
-            is_paper,
-        )
-    if suffices:
-        yield Claim(
-            f"soft neighbours are as good ({of})",
-            "NBS-S does as well as NBS-H with the best k, or better (mean over all K; a loss of "
-            f"more than {MARGIN} points has to be ruled out).",
-            "",
-            listed(suffices, has_seeds=True),
-            all_of(is_not_negative(gap) for _, gap in suffices),
-            is_paper,
-        )
-    if depends:
-        yield Claim(
-            f"hard neighbours need the right k ({of})",
-            "NBS-H depends on k: in LSL or GLSL the best k does better than the worst by more than "
-            f"chance, and by {MARGIN} points or more (mean over all K; intervals allow for every "
-            "pair of k).",
-            "",
-            listed(depends),
-            any_of(is_relevant(gap) for _, gap in depends),
-            is_paper,
-        )
+    yield from judge(
+        f"neighbours help ({of})",
+        "Translating from related base classes (NBS-S) does better than from all of them (mean "
+        "over all K).",
+        helps,
+        has_seeds=True,
+        is_paper=is_paper,
+    )
+    yield from judge(
+        f"soft neighbours are as good ({of})",
+        "NBS-S does as well as NBS-H with the best k, or better (mean over all K; a loss of "
+        f"more than {MARGIN} points has to be ruled out).",
+        suffices,
+        has_seeds=True,
+        is_paper=is_paper,
+        each=is_not_negative,
+    )
+    yield from judge(
+        f"hard neighbours need the right k ({of})",
+        "NBS-H depends on k: in LSL or GLSL the best k does better than the worst by more than "
+        f"chance, and by {MARGIN} points or more (mean over all K; intervals allow for every "
+        "pair of k).",
+        depends,
+        is_paper=is_paper,
+        each=is_relevant,
+        together=any_of,
+    )
 
 
 def judge_diversity(diversity: pd.DataFrame, row_of: Mapping[str, str]) -> Iterator[Claim]:
@@ -123,31 +117,27 @@ def judge_diversity(diversity: pd.DataFrame, row_of: Mapping[str, str]) -> Itera
     real = ratios.drop_duplicates("draw").assign(method=_REAL, seed=0, ratio=1.0)
     ratios = pd.concat([ratios, real], ignore_index=True)
     ratios["log"] = np.log(ratios["ratio"].clip(lower=_SMALLEST_RATIO)).abs()
-    ratio, log = (PairedScores(ratios, metric) for metric in ("ratio", "log"))
-
-    def find(*methods: str) -> list[Scored]:
-        rows = [(row_of.get(method, ""), _NO_HEAD) for method in methods]
-        return [row for row in rows if row in ratio.rows]
-
-    cell, best = (_DIVERSITY, shots), find(BEST)
+    heads = dict.fromkeys(ratios["method"], _NO_HEAD)
+    ratio, log = (MethodScores(ratios, row_of, heads, metric) for metric in ("ratio", "log"))
+    cell, best = (_DIVERSITY, shots), ratio.find(BEST)
+    earlier, others = ratio.find(*EARLIER), ratio.find(*EARLIER, *GANS[:-1])
+    less_diverse = ratio.find(*EARLIER, GANS[0])
     claims = {
         "earlier augmentation lacks diversity": (
             "FH and FI make less diverse examples than the real ones (one minus the ratio to the "
             f"real mean distance, K = {shots}).",
-            [(row[0], ratio.compare((_REAL, _NO_HEAD), row, *cell)) for row in find(*EARLIER)],
+            [(row[0], ratio.compare((_REAL, _NO_HEAD), row, *cell)) for row in earlier],
         ),
         "cCov-GAN is more diverse": (
             "cCov-GAN makes more diverse examples than FH, FI and the plain c-GAN, which collapses "
             f"(ratio to the real mean distance, cCov-GAN minus other, K = {shots}).",
-            [(r[0], ratio.compare(b, r, *cell)) for b in best for r in find(*EARLIER, GANS[0])],
+            [(row[0], ratio.compare(ours, row, *cell)) for ours in best for row in less_diverse],
         ),
         "cCov-GAN is nearest to the real diversity": (
             "No generator is nearer to the diversity of the real data than cCov-GAN, from above or "
             f"below (|log ratio|, other minus cCov-GAN, K = {shots}).",
-            [(r[0], log.compare(r, b, *cell)) for b in best for r in find(*EARLIER, *GANS[:-1])],
+            [(row[0], log.compare(row, ours, *cell)) for ours in best for row in others],
         ),
     }
     for name, (text, gaps) in claims.items():
-        if gaps:
-            verdict = all_of(is_positive(gap, RATIO_MARGIN) for _, gap in gaps)
-            yield Claim(name, text, "", listed(gaps), verdict)
+        yield from judge(name, text, gaps, each=lambda gap: is_positive(gap, RATIO_MARGIN))

@@ -1,8 +1,10 @@
 """Where our rows stand among all, which rows are ahead of them, and why."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -10,7 +12,8 @@ from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import COSINE_FEATURES, IN_PN
 from cpaan.report.claims.verdict import MARGIN
 from cpaan.report.gains import PairedDifference, PairedScores
-from cpaan.report.tables import TITLES
+from cpaan.report.table_one import Cells
+from cpaan.report.tables import TITLES, Cell
 
 WITHOUT_ADVERSARY = "without the adversary"
 """The label of an ablation."""
@@ -33,20 +36,15 @@ _GROUPS = {
 }
 
 
-@dataclass(frozen=True)
-class Ahead:
+class Ahead(NamedTuple):
     """A row with a higher mean than ours."""
 
     row: str
     what: str
     """The kind of row, in words."""
-    step: PairedDifference
-    """It minus ours."""
-
-    @property
-    def is_sure(self) -> bool:
-        """Whether the whole interval is above zero."""
-        return self.step.low > 0
+    difference: float
+    """It minus ours, paired by draw."""
+    interval: float
 
 
 @dataclass(frozen=True)
@@ -72,36 +70,33 @@ class Standing:
 
 
 def standing(
-    scores: pd.DataFrame,
+    cells: Cells,
+    differences: Mapping[tuple[str, str, str, int], Cell],
     head_of: Mapping[str, str],
     methods: Mapping[str, str],
     subjects: Sequence[str],
 ) -> list[Standing]:
-    """Rank the best of some rows among all, for LSL and GLSL by shots.
+    """Return the rank of the best of some rows among all, for LSL and GLSL by shots.
 
     Args:
-        scores: Scores by method (name of a row), head, column, shots, draw and seed.
+        cells: Top-5 and rank of every row, by row, column and shots.
+        differences: Paired differences of top-5, by row, other row, column and shots.
         head_of: The head of each row.
-        methods: The method of each row that is ranked; rows of ablations should not be.
+        methods: The method of each row.
         subjects: Names of our rows. The best of them counts in each column.
     """
-    if not subjects or not methods.keys() >= set(subjects):
-        raise ValueError(
-            f"subjects should be among the rows {', '.join(methods)}, got {', '.join(subjects)!r}"
-        )
-    paired = PairedScores(scores)
-    rows = [(name, head_of[name]) for name in methods]
     found = []
-    for column, k in [(column, k) for column in TITLES for k in paired.shots]:
-        # Rounded, so that the last bit of a mean does not decide between equal ones.
-        means = {row: round(paired.mean(row, column, k), 9) for row in rows}
-        best = max((row for row in rows if row[0] in subjects), key=lambda row: means[row])
-        before = sorted((r for r in rows if means[r] > means[best]), key=lambda row: -means[row])
+    for column, k in product(TITLES, sorted({k for _, _, k in cells})):
+        ranks = {name: cells[name, column, k].rank for name in methods}
+        best = min(subjects, key=lambda name: ranks[name])
+        before = sorted((r for r in ranks if ranks[r] < ranks[best]), key=lambda row: ranks[row])
+        gaps = [differences[row, best, column, k] for row in before]
         ahead = tuple(
-            Ahead(row[0], _kind(methods[row[0]]), paired.compare(row, best, column, k))
-            for row in before
+            Ahead(row, _kind(methods[row]), gap.value, gap.interval)
+            for row, gap in zip(before, gaps, strict=True)
         )
-        found.append(Standing(column, k, *best, means[best], 1 + len(ahead), len(rows), ahead))
+        ours = best, head_of[best], cells[best, column, k].value, ranks[best]
+        found.append(Standing(column, k, *ours, len(methods), ahead))
     return found
 
 
@@ -132,72 +127,46 @@ def reasons_behind(
         return []
     first = [_GROUPS[ROWS[methods[place.ahead[0].row]].group] for place in behind]
     kinds = ", ".join(f"{kind} in {count}" for kind, count in Counter(first).most_common())
-    paired = PairedScores(scores[scores["shots"] == scores["shots"].min()])
-    return [
-        f"Who is first in the {len(behind)} columns where ours are not first or second: {kinds}.",
-        *_over_copies(paired, dict.fromkeys(place.row for place in behind), methods, head_of),
-        *_without_adversary(paired, head_of, ablations),
+    lines = [
+        f"Who is first in the {len(behind)} columns where ours are not first or second: {kinds}."
     ]
-
-
-def _over_copies(
-    paired: PairedScores,
-    rows: Iterable[str],
-    methods: Mapping[str, str],
-    head_of: Mapping[str, str],
-) -> list[str]:
-    """Say what our rows add to copies of base examples, in the same space, under the same head."""
-    parts, gaps = [], []
-    for row in rows:
+    paired = PairedScores(scores[scores["shots"] == scores["shots"].min()])
+    over_copies, texts = [], []
+    for row in dict.fromkeys(place.row for place in behind):
         copy, head = _COPY + IN_PN * methods[row].endswith(IN_PN), head_of[row]
         if (copy, head) in paired.rows:
-            found = _gaps(paired, row, copy, head)
-            gaps += found
-            parts.append(f"{row} {_listed(found)} over {copy} ({head})")
-    if not gaps:
-        return []
-    if all(gap.low > 0 for gap in gaps):
-        meaning = "So ours gain over copies of related base examples, and others gain more."
-    elif any(gap.low > 0 for gap in gaps):
-        meaning = "So ours gain over copies of related base examples in part."
-    else:
+            gaps, text = _compare(paired, row, copy, head)
+            over_copies += [gap.low > 0 for gap in gaps]
+            texts.append(f"{row} {text} over {copy} ({head})")
+    if texts:
         meaning = (
             "What ours learn to change about related base examples gains nothing over leaving "
-            "them as they are."
+            "them as they are"
         )
-    columns = " and ".join(TITLES.values())
-    shots = paired.shots[0]
-    return [f"Under the same head, in {columns} at K = {shots}: {'; '.join(parts)}. {meaning}"]
-
-
-def _without_adversary(
-    paired: PairedScores, head_of: Mapping[str, str], ablations: Sequence[Mapping[str, str]]
-) -> list[str]:
-    """Say what the adversarial term does."""
-    lines = []
+        if any(over_copies):
+            part = ", and others gain more" if all(over_copies) else " in part"
+            meaning = f"So ours gain over copies of related base examples{part}"
+        where = f"in {' and '.join(TITLES.values())} at K = {paired.shots[0]}"
+        lines.append(f"Under the same head, {where}: {'; '.join(texts)}. {meaning}.")
     for each in ablations:
         whole, name, head = each["of"], each["name"], head_of.get(each["of"], "")
         if each["label"] != WITHOUT_ADVERSARY or not {(whole, head), (name, head)} <= paired.rows:
             continue
-        gaps = _gaps(paired, name, whole, head)
-        text = f"{whole} without its adversary is {_listed(gaps)} against {whole} ({head})"
+        gaps, text = _compare(paired, name, whole, head)
+        line = f"{whole} without its adversary is {text} against {whole} ({head})"
         if all(abs(gap.difference) + gap.interval < MARGIN for gap in gaps):
-            text += (
+            line += (
                 f": less than {MARGIN} points either way. That synthetic examples pass for real "
                 "ones is not what helps a classifier"
             )
-        lines.append(f"{text}.")
+        lines.append(f"{line}.")
     return lines
 
 
-def _gaps(paired: PairedScores, end: str, start: str, head: str) -> list[PairedDifference]:
+def _compare(
+    paired: PairedScores, end: str, start: str, head: str
+) -> tuple[list[PairedDifference], str]:
     """Compare two rows under the same head in LSL and GLSL, with the seeds of the first."""
-    (shots,) = paired.shots
-    return [
-        paired.compare((end, head), (start, head), column, shots, same_seeds=True)
-        for column in TITLES
-    ]
-
-
-def _listed(gaps: Sequence[PairedDifference]) -> str:
-    return " and ".join(gap.text() for gap in gaps)
+    rows = (end, head), (start, head)
+    gaps = [paired.compare(*rows, column, paired.shots, same_seeds=True) for column in TITLES]
+    return gaps, " and ".join(gap.text() for gap in gaps)

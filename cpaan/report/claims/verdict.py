@@ -1,12 +1,13 @@
 """A claim, and the verdict that the confidence intervals of its differences imply."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from cpaan.report.gains import PairedDifference, signed
 
 Verdict = Literal["confirmed", "not confirmed", "unclear"]
+Labelled = tuple[str, PairedDifference]
 
 MARGIN = 0.5
 """Points of accuracy. An interval around zero that is narrower has measured a zero."""
@@ -69,7 +70,7 @@ def any_of(verdicts: Iterable[Verdict]) -> Verdict:
     return min(verdicts, key=("confirmed", "unclear", "not confirmed").index)
 
 
-def listed(gaps: Iterable[tuple[str, PairedDifference]], *, has_seeds: bool = False) -> str:
+def listed(gaps: Iterable[Labelled], *, has_seeds: bool = False) -> str:
     """Return labels with their differences and, of several training seeds, that of each seed."""
     parts = []
     for label, gap in gaps:
@@ -78,3 +79,20 @@ def listed(gaps: Iterable[tuple[str, PairedDifference]], *, has_seeds: bool = Fa
             text += f" (by seed {', '.join(map(signed, gap.by_seed))})"
         parts.append(text)
     return "; ".join(parts)
+
+
+def judge(
+    name: str,
+    text: str,
+    gaps: Sequence[Labelled],
+    *,
+    printed: str = "",
+    has_seeds: bool = False,
+    is_paper: bool = True,
+    each: Callable[[PairedDifference], Verdict] = is_positive,
+    together: Callable[[Iterable[Verdict]], Verdict] = all_of,
+) -> Iterator[Claim]:
+    """Judge a claim about some differences; without differences there is no claim."""
+    if gaps:
+        found = listed(gaps, has_seeds=has_seeds)
+        yield Claim(name, text, printed, found, together(each(gap) for _, gap in gaps), is_paper)

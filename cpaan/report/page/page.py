@@ -82,7 +82,10 @@ def compose(contents: Contents) -> Page:
     ours = [name for name, method in ranked.items() if method in _BEST_OF_OURS]
     if not contents.is_table:
         ours = ours[-1:]
-    places = standing(seeded, head_of, ranked, ours) if ours and len(ranked) > 2 else []
+    places = []
+    if ours and len(ranked) > 2:
+        differences = table.differences[table.default_rule]
+        places = standing(table.cells, differences, head_of, ranked, ours)
     return Page(
         contents=contents,
         table=table,

@@ -89,7 +89,7 @@ def _split(contents: Contents, table: TableViews, name: str) -> GainSplit | None
         title=f"{name}, {head}",
         augmented=name,
         plain=plain,
-        embedded=None if base == plain else base,
+        embedded=base,
         head=head,
         paper_head=paper_head,
         controls=controls,

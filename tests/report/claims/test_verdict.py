@@ -47,17 +47,14 @@ def test_the_interval_decides(judge, difference, interval, verdict):
     assert judge(gap_of(difference, interval)) == verdict
 
 
-@pytest.mark.parametrize(
-    ("verdicts", "of_all", "of_any"),
-    [
+def test_a_claim_of_several_parts_needs_all_of_them_or_any():
+    for verdicts, of_all, of_any in [
         ([YES, YES], YES, YES),
         ([YES, UNCLEAR], UNCLEAR, YES),
         ([UNCLEAR, NO, YES], NO, YES),
         ([UNCLEAR, NO], NO, UNCLEAR),
-    ],
-)
-def test_a_claim_of_several_parts_needs_all_of_them_or_any(verdicts, of_all, of_any):
-    assert (all_of(verdicts), any_of(verdicts)) == (of_all, of_any)
+    ]:
+        assert (all_of(verdicts), any_of(verdicts)) == (of_all, of_any)
 
 
 def test_differences_are_listed_with_intervals_and_seeds():
