@@ -64,7 +64,12 @@ def measure(bench: Bench) -> None:
         job = TrialJob(
             method=_METHOD,
             training=training,
-            evaluation=evaluation.with_overrides({"heads": (study.head,)}),
+            evaluation=evaluation.with_overrides(
+                {
+                    "heads": (study.head,),
+                    "linear_num_steps": min(evaluation.linear_num_steps, scale.num_linear_steps),
+                }
+            ),
             seed=bench.seed,
             eval_steps=study.eval_steps(training.num_episodes),
             data=data,

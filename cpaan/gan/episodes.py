@@ -51,10 +51,8 @@ class TrainingData:
         scale = base.variance**0.5 if config.normalisation == "spread" else 1.0
         if not math.isfinite(scale):
             raise ValueError("the features are too large: the squared features overflow")
-        by_class = base.by_class()
-        features = torch.cat([by_class[number] for number in base.order]).to(dtype) / scale
-        counts = base.counts[torch.tensor(base.order, device=base.counts.device)]
-        normalised = BaseSet(features, counts, [base.names[number] for number in base.order])
+        ordered = base.in_order_of_names()
+        normalised = BaseSet(ordered.features.to(dtype) / scale, ordered.counts, ordered.names)
         every = None
         if with_covariances:
             matrices = torch.stack([covariances(rows) for rows in normalised.by_class()])

@@ -378,7 +378,7 @@ BAD_INPUTS = {
         gan(generator_learning_rate="1e300"),
         "generator_learning_rate must be positive and finite, got 1e\\+300",
     ),
-    "a width beyond all machines": (None, gan(hidden_dim="9" * 23), "hidden_dim is too large"),
+    "a width beyond all machines": (None, gan(hidden_dim="9" * 23), "hidden_dim must be at most"),
     "more shots than capacity": (
         None,
         [*gan(), "--shots", "25", "--set", "fill_to_capacity=true"],
