@@ -27,15 +27,13 @@ def measure(bench: Bench) -> None:
     """Measure the four GANs at the scale, and at other sizes one by one."""
     for gan in GANS.values():
         sizes = bench.scale.varied if gan.has_covariance else ("batch_size",)
-        for ending, changes, varied in bench.scale.cases(*sizes):
+        for ending, changes in bench.scale.cases(*sizes):
             if bench.wants(name := f"episode {gan.name}{ending}"):
                 bench.say(f"{name} ...")
-                _measure_case(bench, name, gan, changes, varied)
+                _measure_case(bench, name, gan, changes)
 
 
-def _measure_case(
-    bench: Bench, name: str, gan: Gan, changes: dict[str, int], varied: list[str]
-) -> None:
+def _measure_case(bench: Bench, name: str, gan: Gan, changes: dict[str, int]) -> None:
     scale, seed = bench.scale, bench.seed
     settings = dict(changes)
     num_dims = settings.pop("num_dims", scale.num_dims)
@@ -60,10 +58,16 @@ def _measure_case(
     plain = times["plain"]
     if is_in_parts:
         plain = plain.plus(times["decompositions"].times(num_pairs / len(pairs)))
+    flop = count_flop(gan, config, num_dims, scale.num_classes)
+    flop += kyfan.count_work(comparison)[0] if gan.has_covariance else 0.0
+    # Parameters and Adam's two means of them, read and written, and gradients, read; in float32.
+    # Activations might stay in caches.
+    num_bytes = 4.0 * 7 * sum(part.numel() for part in run.networks.parameters())
     bench.row(
         name,
         times["ours"],
         plain,
+        work=(flop, num_bytes),
         **({} if is_in_parts else compare_terms(gan, data, config, seed)),
         similarity_left_out=comparison.similarity_left_out if gan.has_covariance else None,
         num_pairs=num_pairs or None,
@@ -76,8 +80,6 @@ def _measure_case(
         batch_size=config.batch_size,
         hidden_dim=config.hidden_dim,
         ky_fan_order=config.ky_fan_order,
-        family=f"episode {gan.name}",
-        varied=varied,
     )
 
 
@@ -116,3 +118,32 @@ def compare_terms(gan: Gan, data: TrainingData, config: TrainConfig, seed: int) 
     }
     worst = max(differences, key=lambda name: differences[name])
     return {"relative_error": differences[worst], "worst_term": worst, "differences": differences}
+
+
+def count_flop(gan: Gan, config: TrainConfig, num_dims: int, num_classes: int) -> float:
+    """Return the least FLOP of a step without Ky Fan norms: matrix products alone.
+
+    The first layer of generators is in parts, so that only inputs of single pairs are multiplied
+    for every pair, and a class's key is multiplied into the embedding. The backward pass of a
+    product is another one for its weight, and one for its input if that has a gradient.
+    """
+    num_novel, num_base, width = config.num_ways, config.num_base_examples, config.hidden_dim
+    num_pairs, num_shots = num_novel * num_base, num_novel * config.max_shots
+    num_prototypes = num_novel + min(num_base, num_classes - num_novel)
+    outer, inner, noise = num_dims * width, width**2, config.noise_dim * width  # for one row
+    later = 3 * num_pairs * (inner + outer)  # of a generator, after its first layer
+    products = 2 * (num_base + num_prototypes) * outer + later
+    discriminators = [(num_novel, num_shots)]  # answers, real examples
+    if gan.has_cycle:
+        products += 2 * (num_shots + num_prototypes) * outer + later
+        # The cycle: both networks once more, on examples that have gradients themselves.
+        products += 2 * (later + 3 * num_pairs * outer) + 4 * num_pairs * noise
+        discriminators.append((num_classes - num_novel, num_base))
+    for num_answers, num_real in discriminators:
+        last = width * (num_answers + 1)
+        # Its own update; the inputs of its first layer have no gradient there.
+        products += (num_real + num_pairs) * (2 * outer + 3 * (inner + last))
+        products += 2 * num_pairs * (outer + inner + last)  # what the generators learn from it
+    if gan.has_covariance:
+        products += 2 * num_pairs * num_dims**2  # covariances, and their gradient
+    return 2.0 * products
