@@ -6,16 +6,6 @@ from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
 from cpaan.protocol.config import EvaluationConfig
 
 
-def test_overrides_replace_only_what_they_name_and_are_checked():
-    config = TrainConfig().with_overrides({"cycle_weight": 2.0})
-
-    assert config.to_dict() == {**TrainConfig().to_dict(), "cycle_weight": 2.0}
-    with pytest.raises(ValueError, match="cycle_weight must be finite and not negative, got -2"):
-        TrainConfig().with_overrides({"cycle_weight": -2.0})
-    with pytest.raises(ValueError, match="unknown settings: cycle_wieght"):
-        TrainConfig().with_overrides({"cycle_wieght": 0.5})
-
-
 def test_a_config_is_read_from_json_also_with_removed_settings_that_had_no_effect():
     config = TrainConfig(episode_shots=(1, 5))
     content = json.loads(json.dumps(config.to_dict()))
@@ -24,13 +14,6 @@ def test_a_config_is_read_from_json_also_with_removed_settings_that_had_no_effec
     assert TrainConfig.from_dict({**content, "noise_penalty": 0.0}) == config
     with pytest.raises(TypeError, match="noise_penalty"):
         TrainConfig.from_dict({**content, "noise_penalty": 0.5})
-
-
-def test_a_batch_is_filled_up_with_meta_base_examples():
-    config = TrainConfig(num_ways=4, episode_shots=(1, 5), batch_size=21)
-
-    assert config.max_shots == 5
-    assert config.num_base_examples == 1
 
 
 def test_training_as_printed_has_the_numbers_of_the_paper():
