@@ -4,19 +4,16 @@ import math
 from typing import Any
 
 import torch
-from torch import nn
 
 from cpaan.bench import kyfan
 from cpaan.bench.measuring import Bench, Subject
-from cpaan.bench.plain import PlainRun, plain_terms
+from cpaan.bench.plain import PlainRun, both_terms
 from cpaan.bench.scales import training_data
-from cpaan.core.devices import quick_products
 from cpaan.core.randomness import new_rng
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.episodes import MetaEpisodes, TrainingData
 from cpaan.gan.gans import GANS, Gan
 from cpaan.gan.loop import TrainingRun
-from cpaan.gan.objectives import discriminator_terms, moment_terms, pair_terms
 
 HELP = "a whole training step of each of the four GANs, against the plain definition of it"
 
@@ -42,7 +39,8 @@ def _measure_case(bench: Bench, name: str, gan: Gan, changes: dict[str, int]) ->
     episodes = MetaEpisodes(data, config)
     count = _EPISODES_AT_ONCE[bench.device.type]
     run = TrainingRun(gan, episodes, config, new_rng(seed))
-    subjects = {"ours": Subject(lambda: run.advance(count), count, is_warm=False)}
+    run.advance(count)
+    subjects = {"ours": Subject(lambda: run.advance(count), count)}
     comparison = kyfan.compare(data, config, seed, is_moved=True)
     num_pairs = comparison.classes.numel() if gan.has_covariance else 0
     pairs = kyfan.choose_pairs(comparison)
@@ -72,14 +70,7 @@ def _measure_case(bench: Bench, name: str, gan: Gan, changes: dict[str, int]) ->
         similarity_left_out=comparison.similarity_left_out if gan.has_covariance else None,
         num_pairs=num_pairs or None,
         plain_pairs=(len(pairs) if is_in_parts else num_pairs) or None,  # decomposed
-        num_classes=scale.num_classes,
-        num_ways=config.num_ways,
-        num_base_examples=config.num_base_examples,
-        num_covariance_classes=config.num_covariance_classes,
-        num_dims=num_dims,
-        batch_size=config.batch_size,
-        hidden_dim=config.hidden_dim,
-        ky_fan_order=config.ky_fan_order,
+        **scale.sizes(config, num_dims),
     )
 
 
@@ -89,31 +80,19 @@ def compare_terms(gan: Gan, data: TrainingData, config: TrainConfig, seed: int) 
     Residual generators start as the identity, where cycle losses vanish, so their last layers
     are drawn anew here.
     """
-    device = data.base.features.device
-    episodes = MetaEpisodes(data, config)
-    networks = TrainingRun(gan, episodes, config, new_rng(seed)).networks
+    networks = TrainingRun(gan, MetaEpisodes(data, config), config, new_rng(seed)).networks
     for_weights = new_rng(seed, 1)
-    for name, part in networks.named_parameters():
-        if ".last." in name:
-            bound = 1 / math.sqrt(config.hidden_dim)
-            drawn = nn.init.uniform_(torch.empty(part.shape), -bound, bound, generator=for_weights)
-            with torch.no_grad():
-                part.copy_(drawn)
-    rng = new_rng(seed, 2, device=device)
-    episode = episodes.draw(rng)
-    state = rng.get_state()
-    with quick_products(device), torch.no_grad():
-        moved = networks.translate(episode, rng)
-        fast = moment_terms(gan, episode, moved, data, config)
-        fast |= discriminator_terms(networks, episode, moved)
-        fast |= pair_terms(gan, networks, episode, moved, config, rng)
-    rng.set_state(state)
+    bound = 1 / math.sqrt(config.hidden_dim)
     with torch.no_grad():
-        of_discriminators, of_generators = plain_terms(gan, networks, episode, data, config, rng)
-    tiny = torch.finfo(data.base.features.dtype).tiny
+        for name, part in networks.named_parameters():
+            if ".last." in name:
+                part.copy_(torch.empty(part.shape).uniform_(-bound, bound, generator=for_weights))
+        rng = new_rng(seed, 2, device=data.base.features.device)
+        fast, plain = both_terms(gan, networks, data, config, rng)
     differences = {
-        name: float((fast[name] - value).abs() / value.abs().clamp(min=tiny))
-        for name, value in {**of_discriminators, **of_generators}.items()
+        name: float((ours[name] - value).abs() / value.abs())
+        for ours, reference in zip(fast, plain, strict=True)
+        for name, value in reference.items()
         if name != "similarity_left_out"  # may be zero
     }
     worst = max(differences, key=lambda name: differences[name])

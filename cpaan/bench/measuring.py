@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,15 +24,12 @@ _SLOW_SECONDS = 2.0
 """A slower call counts from the first on: a warm-up would be a long wait and change little."""
 
 
-@dataclass(frozen=True)
-class Subject:
+class Subject(NamedTuple):
     """A function to be timed."""
 
     function: Callable[[], object]
-    count: int = 1
+    num_units: int = 1
     """Units, such as episodes, of one call."""
-    is_warm: bool = True
-    """Whether the first call counts if it is slow. Otherwise it compiles kernels, for example."""
 
 
 @dataclass(frozen=True)
@@ -99,26 +96,23 @@ def interleave(
     """Time functions in turn, round after round, so that a busy machine disturbs all alike.
 
     Wall time, with the GPU synchronised before and after. Each function has two warm-up calls,
-    unless it is slow, then at most ``repeats`` calls within ``most_seconds``, but at least one.
+    unless it is slow, then at most ``repeats`` calls within ``most_seconds``, but at least one. A
+    function that compiles kernels must have been called before.
     """
     measured: dict[str, list[float]] = {name: [] for name in subjects}
     spent = dict.fromkeys(subjects, 0.0)
-    peaks: dict[str, float | None] = dict.fromkeys(subjects)
+    peaks: dict[str, list[float]] = {name: [] for name in subjects}
     for round_number in range(2 + repeats):
-        for name, subject in subjects.items():
+        for name, (function, num_units) in subjects.items():
             times = measured[name]
             if len(times) == repeats or (times and spent[name] > most_seconds):
                 continue
-            seconds, peak = _time_once(subject.function, device)
+            seconds, peak = _time_once(function, device)
             spent[name] += seconds
-            if peak is not None:
-                peaks[name] = max(peak, peaks[name] or 0.0)
-            is_slow = seconds > _SLOW_SECONDS and (subject.is_warm or round_number > 0)
-            if round_number == 0 and not subject.is_warm:
-                spent[name] = 0.0
-            if round_number >= 2 or is_slow:
-                times.append(1e3 * seconds / subject.count)
-    return {name: Timing(times, peaks[name]) for name, times in measured.items()}
+            peaks[name] += [] if peak is None else [peak]
+            if round_number >= 2 or seconds > _SLOW_SECONDS:
+                times.append(1e3 * seconds / num_units)
+    return {name: Timing(measured[name], max(peaks[name], default=None)) for name in subjects}
 
 
 def _time_once(function: Callable[[], object], device: torch.device) -> tuple[float, float | None]:
@@ -213,9 +207,7 @@ class Bench:
             "seed": self.seed,
             **self.about,
         }
-        figures = {"plain_ms": "plain", "ratio": "ratio", "relative_error": "error"}
-        said = [f"{title} {row[key]:.4g}" for key, title in figures.items() if row[key] is not None]
-        self.say(", ".join([f"{name}: {row['ours_ms']:.4g} ms", *said]))
+        self.say(f"{name}: {own['ms']:.4g} ms")
         self.rows.append(row)
         self.keep(self.rows)
 

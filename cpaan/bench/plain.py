@@ -18,9 +18,10 @@ from torch.nn.functional import leaky_relu, linear, relu
 
 from cpaan.core.devices import quick_products
 from cpaan.core.randomness import new_rng
+from cpaan.gan import objectives
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.covariance import covariances
-from cpaan.gan.episodes import Episode, Episodes, TrainingData
+from cpaan.gan.episodes import Episode, Episodes, MetaEpisodes, TrainingData
 from cpaan.gan.gans import Gan, Networks
 from cpaan.gan.loop import LOSSES, TrainingRun
 from cpaan.gan.networks import Discriminator, Generator
@@ -186,23 +187,24 @@ def ky_fan(matrices: Tensor, m: int) -> Tensor:
     return singular_values[..., :m].sum(dim=-1)
 
 
-def plain_terms(
-    gan: Gan,
-    networks: Networks,
-    episode: Episode,
-    data: TrainingData,
-    config: TrainConfig,
-    rng: torch.Generator,
-) -> tuple[Terms, Terms]:
-    """Return the discriminators' and the generators' terms of one episode at the same weights.
+def both_terms(
+    gan: Gan, networks: Networks, data: TrainingData, config: TrainConfig, rng: torch.Generator
+) -> tuple[tuple[Terms, Terms], tuple[Terms, Terms]]:
+    """Return the terms of one episode by the fast path, and by the plain one with equal noise.
 
-    Noise is that of the fast path if ``rng`` has the state of the fast path's.
+    Both have those of discriminators, then those of generators, at the same weights.
     """
+    episode = MetaEpisodes(data, config).draw(rng)
+    state = rng.get_state()
+    with quick_products(rng.device):
+        moved = networks.translate(episode, rng)
+        fast = objectives.moment_terms(gan, episode, moved, data, config)
+        of_discriminators = objectives.discriminator_terms(networks, episode, moved)
+        fast |= objectives.pair_terms(gan, networks, episode, moved, config, rng)
+    rng.set_state(state)
     pairs = write_out(networks, episode, rng)
-    return (
-        discriminator_terms(networks, episode, pairs),
-        generator_terms(gan, networks, episode, pairs, data, config, rng),
-    )
+    plain = generator_terms(gan, networks, episode, pairs, data, config, rng)
+    return (of_discriminators, fast), (discriminator_terms(networks, episode, pairs), plain)
 
 
 class PlainRun(TrainingRun):

@@ -55,6 +55,12 @@ class Scale:
             if value != usual[name]
         ]
 
+    def sizes(self, config: TrainConfig, num_dims: int) -> dict[str, int]:
+        """Return the sizes of a training step, for its row."""
+        names = ("num_ways", "num_base_examples", "num_covariance_classes", "batch_size")
+        sizes = {name: getattr(config, name) for name in (*names, "hidden_dim", "ky_fan_order")}
+        return {"num_classes": self.num_classes, "num_dims": num_dims, **sizes}
+
 
 SCALES = {
     # ImageNet as in the paper: 800 base examples translated to each of 20 classes.

@@ -75,8 +75,11 @@ def measure(bench: Bench) -> None:
     gpus = float(bench.device.type == "cuda")
     study = StudyConfig(method=_METHOD, head="linear", gpus_per_worker=gpus)
     _, evaluation = PRESETS["paper"].recommended()
-    num_steps = min(evaluation.linear_num_steps, scale.num_linear_steps)
-    evaluation = evaluation.with_overrides({"heads": ("linear",), "linear_num_steps": num_steps})
+    sizes = {
+        "num_synthetic": min(evaluation.num_synthetic, scale.num_synthetic),
+        "linear_num_steps": min(evaluation.linear_num_steps, scale.num_linear_steps),
+    }
+    evaluation = evaluation.with_overrides({"heads": ("linear",), **sizes})
     eval_steps = study.eval_steps(training.num_episodes)
     times = [time.monotonic()]
     with _ray(bench) as (folder, train):

@@ -79,13 +79,9 @@ class TrainingRun(EpisodeRun):
             has_reverse_generator=has_reverse_generator,
         )
         self._step = _TrainingStep(gan, episodes, self.networks, config, self._seed_word, workers)
-        super().__init__(gan.name, TERMS, config, self.networks, self._step.device, workers)
+        data, device = episodes.data.fingerprint, self._step.device
+        super().__init__(gan.name, data, TERMS, config, self.networks, device, workers)
         self.losses = LOSSES
-
-    @property
-    def data(self) -> str:
-        """Fingerprint of the base examples."""
-        return self.episodes.data.fingerprint
 
     def advance(self, num_episodes: int) -> dict[str, float]:
         """Train for some more episodes; a GPU multiplies with TF32 precision."""
@@ -101,15 +97,7 @@ class TrainingRun(EpisodeRun):
     def _parts(self) -> dict[str, Any]:
         return {"networks": self.networks, **self._step.optimisers}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from the state of another run of the same kind; see `EpisodeRun`."""
-        # Keep the options of this run and device: a CUDA graph would not read a learning rate
-        # from a file.
-        groups = [each.param_groups[0] for each in self._step.optimisers.values()]
-        own = [{key: group[key] for key in group if key != "params"} for group in groups]
-        super().load_state_dict(state)
-        for optimiser, options in zip(self._step.optimisers.values(), own, strict=True):
-            optimiser.param_groups[0].update(options)
+    def _reset(self) -> None:
         self._step.reset()
 
 

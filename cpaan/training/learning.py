@@ -9,7 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -24,30 +24,36 @@ class TrainingDivergedError(ValueError):
     """A loss or a weight is no longer finite."""
 
 
-class Run(Protocol):
-    """A training that can stop and resume; `cpaan.training.drive` drives it."""
+class Run:
+    """A training that can stop and resume; `cpaan.training.drive` drives it.
 
-    name: str
-    losses: tuple[str, ...]
+    By itself, the training of a method that has none. Subclasses have episodes.
+    """
+
+    losses: tuple[str, ...] = ()
     """Terms of `advance` that progress lines show."""
-    episode: int
+    episode = 0
+
+    def __init__(self, name: str, data: str) -> None:
+        """Take the name of the method, and the fingerprint of its examples."""
+        self.name, self.data = name, data
 
     @property
     def num_episodes(self) -> int:
-        """Number of episodes of the whole training."""
-
-    @property
-    def data(self) -> str:
-        """Fingerprint of the examples."""
+        """Number of episodes of the whole training, of all workers together."""
+        return 0
 
     def advance(self, num_episodes: int) -> dict[str, float]:
         """Train for some more episodes, of all workers together; return means of terms."""
+        raise AssertionError(f"{self.name} has no episodes")
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that decides the rest of the training."""
+        return {"name": self.name, "data": self.data, "episode": 0}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from the state of another run; raise a ValueError unless it is of the same."""
+        check_same_run(state, {"name": self.name, "data": self.data})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +126,7 @@ class Learner(nn.Module, ABC):
         """Choose the scale of scores, if any, before the first episode; ``rng`` on the device."""
 
 
-class EpisodeRun(ABC):
+class EpisodeRun(Run, ABC):
     """A training by episodes that workers share; subclasses say what an episode teaches."""
 
     FREE: ClassVar[Collection[str]] = ()
@@ -129,6 +135,7 @@ class EpisodeRun(ABC):
     def __init__(
         self,
         name: str,
+        data: str,
         terms: tuple[str, ...],
         config: Any,
         module: nn.Module,
@@ -136,16 +143,15 @@ class EpisodeRun(ABC):
         workers: Workers,
     ) -> None:
         """Take the network, and a config with ``num_episodes``, which the workers must share."""
+        super().__init__(name, data)
         workers.check_shares(config.num_episodes)
-        self.name, self.losses, self.config = name, terms, config
-        self.episode = 0
-        self.device = device
+        self.losses, self.config, self.device = terms, config, device
         self._terms, self._module, self._workers = terms, module, workers
         self._has_diverged = False
 
     @property
     def num_episodes(self) -> int:
-        """Configured number of episodes, of all workers together."""
+        """Configured number of episodes."""
         return int(self.config.num_episodes)
 
     @abstractmethod
@@ -159,6 +165,9 @@ class EpisodeRun(ABC):
     @abstractmethod
     def _parts(self) -> dict[str, Any]:
         """Return the network and the optimisers, by their names in a checkpoint."""
+
+    def _reset(self) -> None:
+        """Discard what refers to tensors that a loaded state replaces, such as CUDA graphs."""
 
     def advance(self, num_episodes: int) -> dict[str, float]:
         """Train for some more episodes of all workers, a multiple of their number.
@@ -228,7 +237,14 @@ class EpisodeRun(ABC):
                 f"not with {workers}"
             )
         for name, part in self._parts().items():
+            # Keep the options of this run and device: a CUDA graph would not read a learning rate
+            # from a file.
+            groups = getattr(part, "param_groups", [])
+            own = [{key: group[key] for key in group if key != "params"} for group in groups]
             part.load_state_dict(state[name])
+            for group, options in zip(getattr(part, "param_groups", []), own, strict=True):
+                group.update(options)
+        self._reset()
         self.episode = episode
 
 
@@ -269,8 +285,11 @@ class LearningRun(EpisodeRun):
     ) -> None:
         """Prepare the optimiser of a new learner; every worker trains on episodes of its own."""
         self.base, self.seed = base, seed
-        self.learner = learner.to(base.features.device)
-        super().__init__(name, learner.TERMS, config, self.learner, base.features.device, workers)
+        device = base.features.device
+        self.learner = learner.to(device)
+        super().__init__(
+            name, base.fingerprint, learner.TERMS, config, self.learner, device, workers
+        )
         self._trained = [each for each in self.learner.parameters() if each.requires_grad]
         groups: list[dict[str, Any]] = [
             {"params": [each for each in self._trained if each.ndim >= 2]},
@@ -285,11 +304,6 @@ class LearningRun(EpisodeRun):
             else torch.optim.SGD(groups, lr=0.0, momentum=0.9, dampening=0.9, weight_decay=decay)
         )
         self.learner.set_scale(new_rng(seed, 1, device=self.device))
-
-    @property
-    def data(self) -> str:
-        """Fingerprint of the base examples."""
-        return self.base.fingerprint
 
     def _identity(self) -> dict[str, Any]:
         return {"name": self.name, "data": self.data, "seed": self.seed}
@@ -313,27 +327,3 @@ class LearningRun(EpisodeRun):
             group["lr"] = self.config.rate_after(self.episode)
         self._optimiser.step()
         return torch.stack([term.detach() for term in terms])
-
-
-class NothingToLearn:
-    """The run of a method without training."""
-
-    losses: tuple[str, ...] = ()
-    episode = 0
-    num_episodes = 0
-
-    def __init__(self, name: str, base: BaseSet) -> None:
-        self.name = name
-        self.data = base.fingerprint
-
-    def advance(self, num_episodes: int) -> dict[str, float]:
-        """Refuse: there are no episodes."""
-        raise AssertionError(f"{self.name} has no episodes")
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what identifies the run."""
-        return {"name": self.name, "data": self.data, "episode": 0}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raise a ValueError if the state is of another method or other data."""
-        check_same_run(state, {"name": self.name, "data": self.data})

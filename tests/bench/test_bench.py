@@ -13,18 +13,13 @@ from cpaan.bench.__main__ import main
 from cpaan.bench.episode import count_flop
 from cpaan.bench.evaluate import compare_logits
 from cpaan.bench.measuring import Peaks, Subject, interleave
-from cpaan.bench.plain import PlainRun, plain_terms
+from cpaan.bench.plain import PlainRun, both_terms
 from cpaan.bench.scales import SCALES, real_classes
 from cpaan.core.randomness import new_rng
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.episodes import MetaEpisodes, TrainingData
-from cpaan.gan.gans import GANS, Gan, Networks
+from cpaan.gan.gans import GANS, Networks
 from cpaan.gan.loop import TrainingRun
-from cpaan.gan.objectives import (
-    discriminator_terms,
-    moment_terms,
-    pair_terms,
-)
 from cpaan.protocol.config import LINEAR_AS_IN_BENCHMARK, EvaluationConfig
 from cpaan.protocol.tasks import BaseSet
 from helpers.gan_runs import tiny_config, tiny_data
@@ -38,33 +33,21 @@ def config_of(**settings) -> TrainConfig:
     return tiny_config(**{**others, **settings})
 
 
-def both_terms(gan: Gan, data: TrainingData, config: TrainConfig, *, weight_size: float) -> tuple:
-    """Return networks with drawn weights, and one episode's terms by the fast path and the plain.
-
-    Terms are those of discriminators, then those of generators.
-    """
+def drawn_networks(name: str, data: TrainingData, config: TrainConfig, size: float) -> Networks:
+    """Networks with drawn weights: residual generators start with zeros, without gradients."""
+    gan, rng = GANS[name], new_rng(3)
     networks = Networks(gan, data, config, new_rng(0), has_reverse_generator=gan.has_cycle)
-    for_weights = new_rng(3)
-    with torch.no_grad():  # residual generators start with zeros, where gradients vanish
-        for parameter in networks.parameters():
-            parameter.copy_(weight_size * torch.randn(parameter.shape, generator=for_weights))
-    rng = new_rng(1)
-    episode = MetaEpisodes(data, config).draw(rng)
-    state = rng.get_state()
-    moved = networks.translate(episode, rng)
-    fast = (
-        discriminator_terms(networks, episode, moved),
-        {
-            **moment_terms(gan, episode, moved, data, config),
-            **pair_terms(gan, networks, episode, moved, config, rng),
-        },
-    )
-    rng.set_state(state)
-    return networks, fast, plain_terms(gan, networks, episode, data, config, rng)
+    for parameter in networks.parameters():
+        parameter.data.copy_(size * torch.randn(parameter.shape, generator=rng))
+    return networks
 
 
-def assert_plain(networks: Networks, fast: tuple, plain: tuple, tolerance: float) -> None:
+def assert_plain(
+    name: str, data: TrainingData, config: TrainConfig, size: float, tolerance: float
+) -> None:
     """Compare every term, and its gradient by the weights of its side, with the plain one."""
+    networks = drawn_networks(name, data, config, size)
+    fast, plain = both_terms(GANS[name], networks, data, config, new_rng(1))
     sides = (networks.discriminator_parameters(), networks.generator_parameters())
     for ours, reference, parameters in zip(fast, plain, sides, strict=True):
         assert ours.keys() == reference.keys()
@@ -123,7 +106,7 @@ def test_the_fast_path_is_the_plain_definition(name, settings):
     config = config_of(**{key: settings[key] for key in settings if key != "is_positive"})
     data = tiny_data(config, is_positive="is_positive" in settings)
 
-    assert_plain(*both_terms(GANS[name], data, config, weight_size=0.5), 1e-9)
+    assert_plain(name, data, config, size=0.5, tolerance=1e-9)
 
 
 @pytest.mark.parametrize("name", GANS)
@@ -281,4 +264,4 @@ def test_losses_and_gradients_in_float32_are_plain_to_four_digits(name, noise, n
     classes = [rows[:, :64] for rows in real_classes(20)]
     base = BaseSet(torch.cat(classes), torch.tensor([len(rows) for rows in classes]))
     data = TrainingData.prepare(base, config, with_covariances=True)
-    assert_plain(*both_terms(GANS[name], data, config, weight_size=0.1), 1e-4)
+    assert_plain(name, data, config, size=0.1, tolerance=1e-4)

@@ -13,7 +13,7 @@ from cpaan.training.learning import (
     EpisodeRngs,
     LearningRun,
     LearningSettings,
-    NothingToLearn,
+    Run,
     TrainingDivergedError,
 )
 from cpaan.training.workers import Workers
@@ -207,7 +207,7 @@ def test_workers_must_share_episodes_evenly():
 
 
 def test_a_method_without_training_has_no_episodes_and_knows_its_data():
-    run = NothingToLearn("Control", BASE)
+    run = Run("Control", BASE.fingerprint)
 
     assert list(drive(run)) == []
     run.load_state_dict(run.state_dict())
