@@ -5,7 +5,6 @@ Shapes: N = meta-novel classes, M = meta-base examples, D = feature dimension.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -82,6 +81,8 @@ class TrainingRun(EpisodeRun):
         data, device = episodes.data.fingerprint, self._step.device
         super().__init__(gan.name, data, TERMS, config, self.networks, device, workers)
         self.losses = LOSSES
+        self._identity = {"GAN": self.name, "data": data, "seed": self._seed_word}
+        self._parts = {"networks": self.networks, **self._step.optimisers}
 
     def advance(self, num_episodes: int) -> dict[str, float]:
         """Train for some more episodes; a GPU multiplies with TF32 precision."""
@@ -90,12 +91,6 @@ class TrainingRun(EpisodeRun):
 
     def _train_one_episode(self) -> Tensor:
         return self._step(self.episode)
-
-    def _identity(self) -> dict[str, Any]:
-        return {"GAN": self.name, "data": self.data, "seed": self._seed_word}
-
-    def _parts(self) -> dict[str, Any]:
-        return {"networks": self.networks, **self._step.optimisers}
 
     def _reset(self) -> None:
         self._step.reset()

@@ -131,6 +131,10 @@ class EpisodeRun(Run, ABC):
 
     FREE: ClassVar[Collection[str]] = ()
     """Settings that may differ between a run and the checkpoint from which it resumes."""
+    _identity: dict[str, Any]
+    """What else must be equal in a checkpoint."""
+    _parts: dict[str, Any]
+    """The network and the optimisers, by their names in a checkpoint."""
 
     def __init__(
         self,
@@ -157,14 +161,6 @@ class EpisodeRun(Run, ABC):
     @abstractmethod
     def _train_one_episode(self) -> Tensor:
         """Train on this worker's next episode; return its terms, shape (terms,)."""
-
-    @abstractmethod
-    def _identity(self) -> dict[str, Any]:
-        """Return what must be equal in a checkpoint, apart from the config."""
-
-    @abstractmethod
-    def _parts(self) -> dict[str, Any]:
-        """Return the network and the optimisers, by their names in a checkpoint."""
 
     def _reset(self) -> None:
         """Discard what refers to tensors that a loaded state replaces, such as CUDA graphs."""
@@ -206,12 +202,12 @@ class EpisodeRun(Run, ABC):
         if self._has_diverged:
             raise TrainingDivergedError(f"{self.name} has diverged: there is nothing to keep")
         return {
-            **self._identity(),
+            **self._identity,
             "config": self.config.to_dict(),
             "episode": self.episode,
             "device": self.device.type,
             "workers": self._workers.count,
-            **{name: part.state_dict() for name, part in self._parts().items()},
+            **{name: part.state_dict() for name, part in self._parts.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -222,28 +218,25 @@ class EpisodeRun(Run, ABC):
                 of this one. An unfinished run also needs the same number of workers and the same
                 kind of device, because the random numbers depend on them.
         """
-        check_same_run(state, self._identity(), self.config, free=self.FREE)
-        episode, workers = state["episode"], self._workers.count
+        check_same_run(state, self._identity, self.config, free=self.FREE)
+        episode = state["episode"]
         if episode > self.num_episodes:
             raise ValueError(f"it has {episode} episodes, and {self.num_episodes} are wanted")
-        if episode < self.num_episodes and state["device"] != self.device.type:
-            raise ValueError(
-                f"it was trained on {state['device']} and can resume only there, "
-                f"not on {self.device.type}"
-            )
-        if episode < self.num_episodes and state["workers"] != workers:
-            raise ValueError(
-                f"it was trained by {state['workers']} workers and can resume only with as many, "
-                f"not with {workers}"
-            )
-        for name, part in self._parts().items():
+        here = {"device": self.device.type, "workers": self._workers.count}
+        for name, value in here.items() if episode < self.num_episodes else ():
+            if state[name] != value:
+                raise ValueError(
+                    f"it was trained with {name} = {state[name]} and can resume only so, "
+                    f"not with {value}"
+                )
+        for name, part in self._parts.items():
             # Keep the options of this run and device: a CUDA graph would not read a learning rate
             # from a file.
             groups = getattr(part, "param_groups", [])
             own = [{key: group[key] for key in group if key != "params"} for group in groups]
             part.load_state_dict(state[name])
-            for group, options in zip(getattr(part, "param_groups", []), own, strict=True):
-                group.update(options)
+            for number, options in enumerate(own):
+                part.param_groups[number].update(options)
         self._reset()
         self.episode = episode
 
@@ -303,13 +296,9 @@ class LearningRun(EpisodeRun):
             if config.optimiser == "adam"
             else torch.optim.SGD(groups, lr=0.0, momentum=0.9, dampening=0.9, weight_decay=decay)
         )
+        self._identity = {"name": name, "data": self.data, "seed": seed}
+        self._parts = {"network": self.learner, "optimiser": self._optimiser}
         self.learner.set_scale(new_rng(seed, 1, device=self.device))
-
-    def _identity(self) -> dict[str, Any]:
-        return {"name": self.name, "data": self.data, "seed": self.seed}
-
-    def _parts(self) -> dict[str, Any]:
-        return {"network": self.learner, "optimiser": self._optimiser}
 
     def _train_one_episode(self) -> Tensor:
         number = self.episode + self._workers.rank

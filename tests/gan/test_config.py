@@ -2,8 +2,7 @@ import json
 
 import pytest
 
-from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
-from cpaan.protocol.config import EvaluationConfig
+from cpaan.gan.config import TrainConfig
 
 
 def test_a_config_is_read_from_json_also_with_removed_settings_that_had_no_effect():
@@ -47,10 +46,3 @@ def test_training_as_printed_has_the_numbers_of_the_paper():
     }
     assert {name: getattr(config, name) for name in printed} == printed
     assert config.num_base_examples == 1_000 - 20 * 10
-
-
-def test_meta_testing_as_printed_fills_classes_up_and_takes_all_examples_for_real():
-    config = EvaluationConfig().with_overrides(META_TESTING_AS_PRINTED)
-
-    assert config.fill_to_capacity
-    assert config.mixing_shots is None  # unlike the default: every example weighs the same

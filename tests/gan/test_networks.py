@@ -1,11 +1,13 @@
-"""Generators, discriminators and noise, against their definitions."""
+"""Generators, discriminators and noise.
+
+That they are perceptrons on concatenated inputs is tested in `tests/bench`, with the losses.
+"""
 
 import math
 
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import leaky_relu, linear, log_softmax
 
 from cpaan.core.randomness import new_rng
 from cpaan.gan.config import TrainConfig
@@ -34,21 +36,6 @@ def log_probabilities(network: Discriminator, examples: Tensor, *of_answers: Ten
     answers = network.answers(*of_answers)
     logits = network.embed_examples(examples) @ answers.keys.T + answers.biases
     return logits.log_softmax(dim=-1).unflatten(0, examples.shape[:-1])
-
-
-def test_a_generator_is_a_perceptron_of_three_layers_on_all_concatenated_inputs():
-    network = generator(NOISE_DIM, residual="none", output="linear")
-    inputs = [normals(2, 7, NUM_DIMS, seed=seed) for seed in (1, 2, 3)]
-    inputs.append(normals(2, 7, NOISE_DIM, seed=4))
-
-    translated = network(*inputs)
-
-    parts = [network.from_example, network.from_source, network.from_target, network.from_noise]
-    first_weight = torch.cat([part.weight for part in parts], dim=1)
-    hidden = linear(torch.cat(inputs, dim=-1), first_weight, network.from_example.bias)
-    hidden = linear(leaky_relu(hidden, 0.1), network.hidden.weight, network.hidden.bias)
-    expected = linear(leaky_relu(hidden, 0.1), network.last.weight, network.last.bias)
-    torch.testing.assert_close(translated, expected)
 
 
 def test_the_first_layer_is_drawn_as_one_layer_of_all_inputs_and_sizes_are_the_papers():
@@ -114,21 +101,6 @@ def test_outputs_are_negative_only_where_features_may_be(output, is_positive, ma
         assert (translated > 0).any()
 
 
-def test_a_class_is_known_by_its_prototype():
-    network, examples = discriminator(), normals(7, NUM_DIMS)
-    prototypes = normals(3, NUM_DIMS, seed=1)
-
-    answers = log_probabilities(network, examples, prototypes)
-
-    hidden = leaky_relu(linear(examples, network.first.weight, network.first.bias), 0.1)
-    hidden = leaky_relu(linear(hidden, network.hidden.weight, network.hidden.bias), 0.1)
-    embedded = linear(hidden, network.embed.weight, network.embed.bias)
-    of_classes = embedded @ (prototypes @ network.key.weight.T).T / math.sqrt(5)
-    of_fake = linear(embedded, network.fake.weight, network.fake.bias)
-    expected = log_softmax(torch.cat([of_classes, of_fake], dim=1), dim=1)
-    torch.testing.assert_close(answers, expected)
-
-
 def test_an_absent_class_is_never_the_answer():
     network, examples = discriminator(), normals(7, NUM_DIMS)
     prototypes, is_present = normals(3, NUM_DIMS, seed=1), torch.tensor([True, False, True])
@@ -146,29 +118,6 @@ def test_an_absent_class_is_never_the_answer():
     torch.testing.assert_close(answers[:, [0, 2, 3]], without)
     assert not answers[:, 1].exp().any()
     assert all(parameter.grad.isfinite().all() for parameter in network.parameters())
-
-
-@pytest.mark.parametrize(
-    "targets",
-    [
-        torch.tensor([[1], [0]]),  # by class
-        torch.tensor([[2, 0, 1, 3]]),  # by example
-        torch.tensor([[2, 0, 1, 3], [1, 1, 0, 3]]),
-        None,  # fake
-    ],
-    ids=["class", "example", "pair", "fake"],
-)
-def test_a_log_likelihood_is_the_weighted_sum_over_examples_of_their_answers(targets):
-    network, examples = discriminator(), normals(2, 4, NUM_DIMS)
-    prototypes = normals(3, NUM_DIMS, seed=1)
-    weights = torch.tensor([0.1, 0.2, 0.3, 0.4])  # of examples, whatever the class
-
-    found = network.log_likelihood(examples, network.answers(prototypes), targets, weights)
-
-    said = log_probabilities(network, examples, prototypes)
-    wanted = torch.full((2, 4), 3) if targets is None else targets.expand(2, 4)
-    expected = (weights * said.gather(-1, wanted.unsqueeze(-1)).squeeze(-1)).sum()
-    torch.testing.assert_close(found, expected)
 
 
 def test_weights_come_from_the_rng_alone():
@@ -236,18 +185,3 @@ def test_components_start_as_in_the_paper_and_are_trained():
     assert deviations.std().item() == pytest.approx(0.2, abs=5 * 0.2 / 10_000**0.5)
     assert (noise.means.grad != 0).all()
     assert (noise.deviations.grad != 0).all()
-
-
-@pytest.mark.parametrize("kind", ["gaussian", "mixture"])
-def test_equal_rng_states_give_equal_noise(kind):
-    config = TrainConfig(noise_dim=3, num_components=2)
-
-    first, second, other, drawn_later = (
-        make_noise(kind, config, new_rng(seed))((2, 5), new_rng(for_draws), LIKE)
-        for seed, for_draws in ((0, 1), (0, 1), (3, 1), (0, 2))
-    )
-
-    assert (first.shape, first.dtype) == ((2, 5, 3), torch.float64)
-    assert torch.equal(first, second)
-    assert torch.equal(first, other) == (kind == "gaussian")
-    assert not torch.equal(first, drawn_later)
