@@ -34,6 +34,9 @@ Columns of the table, keys of the JSON file:
   ratio              plain over ours: above one, ours is faster
   relative_error     of ours: to norms in float64 (kyfan), to plain losses (episode) or plain logits
                      (evaluate)
+  floor_ms           the least arithmetic or traffic of a step, whichever takes longer at the best
+                     speed of this device in the same run (kyfan, episode)
+  floor_ratio        ours over that
   peak_memory_mb     of ours on a GPU, MiB; null on the CPU
 
 Where the plain side would take minutes, it does a part and its time is in proportion: see

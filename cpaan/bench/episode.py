@@ -4,19 +4,16 @@ import math
 from typing import Any
 
 import torch
-from torch import nn
 
 from cpaan.bench import kyfan
 from cpaan.bench.measuring import Bench, Subject
-from cpaan.bench.plain import PlainRun, plain_terms
+from cpaan.bench.plain import PlainRun, both_terms
 from cpaan.bench.scales import training_data
-from cpaan.core.devices import quick_products
 from cpaan.core.randomness import new_rng
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.episodes import MetaEpisodes, TrainingData
 from cpaan.gan.gans import GANS, Gan
 from cpaan.gan.loop import TrainingRun
-from cpaan.gan.objectives import discriminator_terms, moment_terms, pair_terms
 
 HELP = "a whole training step of each of the four GANs, against the plain definition of it"
 
@@ -27,15 +24,13 @@ def measure(bench: Bench) -> None:
     """Measure the four GANs at the scale, and at other sizes one by one."""
     for gan in GANS.values():
         sizes = bench.scale.varied if gan.has_covariance else ("batch_size",)
-        for ending, changes, varied in bench.scale.cases(*sizes):
+        for ending, changes in bench.scale.cases(*sizes):
             if bench.wants(name := f"episode {gan.name}{ending}"):
                 bench.say(f"{name} ...")
-                _measure_case(bench, name, gan, changes, varied)
+                _measure_case(bench, name, gan, changes)
 
 
-def _measure_case(
-    bench: Bench, name: str, gan: Gan, changes: dict[str, int], varied: list[str]
-) -> None:
+def _measure_case(bench: Bench, name: str, gan: Gan, changes: dict[str, int]) -> None:
     scale, seed = bench.scale, bench.seed
     settings = dict(changes)
     num_dims = settings.pop("num_dims", scale.num_dims)
@@ -44,7 +39,8 @@ def _measure_case(
     episodes = MetaEpisodes(data, config)
     count = _EPISODES_AT_ONCE[bench.device.type]
     run = TrainingRun(gan, episodes, config, new_rng(seed))
-    subjects = {"ours": Subject(lambda: run.advance(count), count, is_warm=False)}
+    run.advance(count)
+    subjects = {"ours": Subject(lambda: run.advance(count), count)}
     comparison = kyfan.compare(data, config, seed, is_moved=True)
     num_pairs = comparison.classes.numel() if gan.has_covariance else 0
     pairs = kyfan.choose_pairs(comparison)
@@ -60,24 +56,21 @@ def _measure_case(
     plain = times["plain"]
     if is_in_parts:
         plain = plain.plus(times["decompositions"].times(num_pairs / len(pairs)))
+    flop = count_flop(gan, config, num_dims, scale.num_classes)
+    flop += kyfan.count_work(comparison)[0] if gan.has_covariance else 0.0
+    # Parameters and Adam's two means of them, read and written, and gradients, read; in float32.
+    # Activations might stay in caches.
+    num_bytes = 4.0 * 7 * sum(part.numel() for part in run.networks.parameters())
     bench.row(
         name,
         times["ours"],
         plain,
+        work=(flop, num_bytes),
         **({} if is_in_parts else compare_terms(gan, data, config, seed)),
         similarity_left_out=comparison.similarity_left_out if gan.has_covariance else None,
         num_pairs=num_pairs or None,
         plain_pairs=(len(pairs) if is_in_parts else num_pairs) or None,  # decomposed
-        num_classes=scale.num_classes,
-        num_ways=config.num_ways,
-        num_base_examples=config.num_base_examples,
-        num_covariance_classes=config.num_covariance_classes,
-        num_dims=num_dims,
-        batch_size=config.batch_size,
-        hidden_dim=config.hidden_dim,
-        ky_fan_order=config.ky_fan_order,
-        family=f"episode {gan.name}",
-        varied=varied,
+        **scale.sizes(config, num_dims),
     )
 
 
@@ -87,32 +80,49 @@ def compare_terms(gan: Gan, data: TrainingData, config: TrainConfig, seed: int) 
     Residual generators start as the identity, where cycle losses vanish, so their last layers
     are drawn anew here.
     """
-    device = data.base.features.device
-    episodes = MetaEpisodes(data, config)
-    networks = TrainingRun(gan, episodes, config, new_rng(seed)).networks
+    networks = TrainingRun(gan, MetaEpisodes(data, config), config, new_rng(seed)).networks
     for_weights = new_rng(seed, 1)
-    for name, part in networks.named_parameters():
-        if ".last." in name:
-            bound = 1 / math.sqrt(config.hidden_dim)
-            drawn = nn.init.uniform_(torch.empty(part.shape), -bound, bound, generator=for_weights)
-            with torch.no_grad():
-                part.copy_(drawn)
-    rng = new_rng(seed, 2, device=device)
-    episode = episodes.draw(rng)
-    state = rng.get_state()
-    with quick_products(device), torch.no_grad():
-        moved = networks.translate(episode, rng)
-        fast = moment_terms(gan, episode, moved, data, config)
-        fast |= discriminator_terms(networks, episode, moved)
-        fast |= pair_terms(gan, networks, episode, moved, config, rng)
-    rng.set_state(state)
+    bound = 1 / math.sqrt(config.hidden_dim)
     with torch.no_grad():
-        of_discriminators, of_generators = plain_terms(gan, networks, episode, data, config, rng)
-    tiny = torch.finfo(data.base.features.dtype).tiny
+        for name, part in networks.named_parameters():
+            if ".last." in name:
+                part.copy_(torch.empty(part.shape).uniform_(-bound, bound, generator=for_weights))
+        rng = new_rng(seed, 2, device=data.base.features.device)
+        fast, plain = both_terms(gan, networks, data, config, rng)
     differences = {
-        name: float((fast[name] - value).abs() / value.abs().clamp(min=tiny))
-        for name, value in {**of_discriminators, **of_generators}.items()
+        name: float((ours[name] - value).abs() / value.abs())
+        for ours, reference in zip(fast, plain, strict=True)
+        for name, value in reference.items()
         if name != "similarity_left_out"  # may be zero
     }
     worst = max(differences, key=lambda name: differences[name])
     return {"relative_error": differences[worst], "worst_term": worst, "differences": differences}
+
+
+def count_flop(gan: Gan, config: TrainConfig, num_dims: int, num_classes: int) -> float:
+    """Return the least FLOP of a step without Ky Fan norms: matrix products alone.
+
+    The first layer of generators is in parts, so that only inputs of single pairs are multiplied
+    for every pair, and a class's key is multiplied into the embedding. The backward pass of a
+    product is another one for its weight, and one for its input if that has a gradient.
+    """
+    num_novel, num_base, width = config.num_ways, config.num_base_examples, config.hidden_dim
+    num_pairs, num_shots = num_novel * num_base, num_novel * config.max_shots
+    num_prototypes = num_novel + min(num_base, num_classes - num_novel)
+    outer, inner, noise = num_dims * width, width**2, config.noise_dim * width  # for one row
+    later = 3 * num_pairs * (inner + outer)  # of a generator, after its first layer
+    products = 2 * (num_base + num_prototypes) * outer + later
+    discriminators = [(num_novel, num_shots)]  # answers, real examples
+    if gan.has_cycle:
+        products += 2 * (num_shots + num_prototypes) * outer + later
+        # The cycle: both networks once more, on examples that have gradients themselves.
+        products += 2 * (later + 3 * num_pairs * outer) + 4 * num_pairs * noise
+        discriminators.append((num_classes - num_novel, num_base))
+    for num_answers, num_real in discriminators:
+        last = width * (num_answers + 1)
+        # Its own update; the inputs of its first layer have no gradient there.
+        products += (num_real + num_pairs) * (2 * outer + 3 * (inner + last))
+        products += 2 * num_pairs * (outer + inner + last)  # what the generators learn from it
+    if gan.has_covariance:
+        products += 2 * num_pairs * num_dims**2  # covariances, and their gradient
+    return 2.0 * products

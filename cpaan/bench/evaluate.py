@@ -4,6 +4,8 @@ Shapes: P = problems, N = novel classes, C = all classes of the phase, S = synth
 class, D = feature dimension.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
@@ -11,15 +13,12 @@ from torch.nn.functional import cross_entropy, linear
 from cpaan.bench.measuring import Bench, Subject
 from cpaan.bench.scales import Scale
 from cpaan.core.randomness import new_rng
-from cpaan.data.builtin import builtin_features
-from cpaan.data.splits import VALIDATION_PHASE
-from cpaan.evaluation.scoring import draw_phase
 from cpaan.methods.controls import Control
 from cpaan.protocol.accuracy import score
 from cpaan.protocol.augmentation import copy
 from cpaan.protocol.config import LINEAR_AS_IN_BENCHMARK, EvaluationConfig
 from cpaan.protocol.heads import LinearHead, real_shares
-from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem, Queries, read_phase
+from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem, Queries
 
 HELP = "an evaluation with the linear head, all problems at once, against one after the other"
 
@@ -30,14 +29,7 @@ _EXAMPLES_A_CLASS = 1_300  # of ImageNet's base classes
 def make_task(
     scale: Scale, config: EvaluationConfig, seed: int, device: torch.device
 ) -> tuple[LowShotTask, Queries]:
-    """Return the built-in validation phase at slice scale, otherwise random classes of the sizes.
-
-    The cost of a linear classifier does not depend on the features' values.
-    """
-    if scale.name == "slice":
-        table, split = builtin_features()
-        shot_rows = draw_phase(table, split, VALIDATION_PHASE, config)
-        return read_phase(table, split, VALIDATION_PHASE, shot_rows, sorted(config.shots), device)
+    """Return random classes of the sizes: the cost does not depend on the features' values."""
     rng = new_rng(seed, device=device)
 
     def normal(*shape: int) -> Tensor:
@@ -47,20 +39,19 @@ def make_task(
     num_classes = scale.num_base + num_novel
     num_base = max(scale.num_classes, scale.num_base)
     per_class = min(_EXAMPLES_A_CLASS, 40 * scale.num_queries // num_classes)
-    base_means, novel_means = normal(num_base + num_novel, num_dims).split([num_base, num_novel])
-    base = torch.cat([mean + normal(per_class, num_dims) for mean in base_means])
-    counts = torch.full((num_base,), per_class, device=device)
-    shots = normal(config.num_draws, num_novel, max(config.shots), num_dims)
+    means = normal(num_base + num_novel, num_dims)
+    base = torch.cat([mean + normal(per_class, num_dims) for mean in means[:num_base]])
     labels = torch.arange(scale.num_queries, device=device) % num_classes
     task = LowShotTask(
-        base=BaseSet(base.half(), counts),
+        base=BaseSet(base.half(), torch.full((num_base,), per_class, device=device)),
         num_base=scale.num_base,
-        shots=novel_means.unsqueeze(1) + shots,
+        shots=means[num_base:, None]
+        + normal(config.num_draws, num_novel, max(config.shots), num_dims),
         problems=tuple(
             Problem(shots, draw) for shots in config.shots for draw in range(config.num_draws)
         ),
     )
-    own_means = torch.cat([base_means[: scale.num_base], novel_means])
+    own_means = torch.cat([means[: scale.num_base], means[num_base:]])
     return task, Queries(own_means[labels] + normal(scale.num_queries, num_dims), labels)
 
 
@@ -76,11 +67,9 @@ class PlainLinear:
         self._synthetic = synthetic[number]
         self._real_share = real_shares(task, synthetic, config)[number]
         self._num_classes = task.num_base + task.num_novel
-        num_dims = task.shots.shape[-1]
-        self.weight = torch.zeros(self._num_classes, num_dims, device=task.device)
-        self.bias = torch.zeros(self._num_classes, device=task.device)
-        self.weight.requires_grad_()
-        self.bias.requires_grad_()
+        shape = (self._num_classes, task.shots.shape[-1])
+        self.weight = torch.zeros(shape, device=task.device, requires_grad=True)
+        self.bias = torch.zeros(self._num_classes, device=task.device, requires_grad=True)
 
     def train(self, num_steps: int, rng: torch.Generator) -> None:
         """Take some steps of SGD from the current weights."""
@@ -160,8 +149,8 @@ def measure(bench: Bench) -> None:
     iteration, whole = "evaluate linear iteration", "evaluate linear whole"
     if not (bench.wants(iteration) or bench.wants(whole)):
         return
-    sizes = {"num_synthetic": scale.num_synthetic, "linear_num_steps": scale.num_linear_steps}
-    config = EvaluationConfig(**{**LINEAR_AS_IN_BENCHMARK, "heads": ("linear",), **sizes})
+    counts = {"num_synthetic": scale.num_synthetic, "linear_num_steps": scale.num_linear_steps}
+    config = EvaluationConfig(**{**LINEAR_AS_IN_BENCHMARK, "heads": ("linear",), **counts})
     task, queries = make_task(scale, config, seed, bench.device)
     # Copies cost nothing, so that the measured time is that of the head.
     synthetic = Control(copy, config).synthesise(task, new_rng(seed))
@@ -183,11 +172,12 @@ def measure(bench: Bench) -> None:
         list(score(method, task, queries))
 
     bench.say(f"{iteration} ...")
+    fit_together()
     times = bench.time(
-        ours=Subject(fit_together, scale.num_timed_steps, is_warm=False),
+        ours=Subject(fit_together, scale.num_timed_steps),
         plain=Subject(fit_one_by_one, _PLAIN_STEPS),
     )
-    sizes = {
+    sizes: dict[str, Any] = {
         "num_dims": task.shots.shape[-1],
         "num_problems": num_problems,
         "num_base": task.num_base,

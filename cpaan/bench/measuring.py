@@ -1,20 +1,21 @@
 """Timing, and the rows of measurements."""
 
 import json
-import math
 import os
 import platform
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from cpaan.bench.scales import Scale
 from cpaan.core.provenance import describe_run
+from cpaan.core.randomness import new_rng
 
 BenchRow = dict[str, Any]
 """One measurement: the keys of `Bench.row`, null where one does not apply, and further ones."""
@@ -23,48 +24,70 @@ _SLOW_SECONDS = 2.0
 """A slower call counts from the first on: a warm-up would be a long wait and change little."""
 
 
-@dataclass(frozen=True)
-class Subject:
+class Subject(NamedTuple):
     """A function to be timed."""
 
     function: Callable[[], object]
-    count: int = 1
+    num_units: int = 1
     """Units, such as episodes, of one call."""
-    is_warm: bool = True
-    """Whether the first call counts if it is slow. Otherwise it compiles kernels, for example."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds of one unit."""
+    """Milliseconds of one unit, in each round."""
 
-    median_ms: float
-    spread_ms: float
-    """From the first quartile to the third."""
-    best_ms: float
-    repeats: int
-    peak_memory_mb: float | None
+    times_ms: Sequence[float]
+    peak_memory_mb: float | None = None
     """Largest memory that torch had allocated on the GPU during a call, in MiB; None on the CPU."""
 
     def times(self, factor: float) -> "Timing":
         """Return the timing of ``factor`` times the work."""
-        return replace(
-            self,
-            median_ms=self.median_ms * factor,
-            spread_ms=self.spread_ms * factor,
-            best_ms=self.best_ms * factor,
-        )
+        return Timing([factor * each for each in self.times_ms], self.peak_memory_mb)
 
     def plus(self, other: "Timing") -> "Timing":
-        """Return the timing of both, one after the other."""
+        """Return the timing of both, one after the other, in the rounds that both have."""
         peaks = [peak for peak in (self.peak_memory_mb, other.peak_memory_mb) if peak is not None]
-        return Timing(
-            median_ms=self.median_ms + other.median_ms,
-            spread_ms=self.spread_ms + other.spread_ms,
-            best_ms=self.best_ms + other.best_ms,
-            repeats=min(self.repeats, other.repeats),
-            peak_memory_mb=max(peaks, default=None),
-        )
+        sums = [a + b for a, b in zip(self.times_ms, other.times_ms, strict=False)]
+        return Timing(sums, max(peaks, default=None))
+
+    def figures(self) -> BenchRow:
+        """Return the median, the distance of the quartiles, the best time and their number."""
+        first, median, third = np.quantile(self.times_ms, [0.25, 0.5, 0.75]).tolist()
+        return {
+            "ms": median,
+            "spread_ms": third - first,
+            "best_ms": min(self.times_ms),
+            "repeats": len(self.times_ms),
+            "peak_memory_mb": self.peak_memory_mb,
+        }
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """The best that the device does, measured in the same run."""
+
+    flop_per_second: float
+    """Of a large matrix product, of the narrowest numbers that training multiplies there."""
+    bytes_per_second: float
+    """Of a large copy, read and written."""
+
+    def floor_ms(self, flop: float, num_bytes: float) -> float:
+        """Return the least time of this arithmetic and traffic if they overlap fully."""
+        return 1e3 * max(flop / self.flop_per_second, num_bytes / self.bytes_per_second)
+
+
+def measure_peaks(device: torch.device) -> Peaks:
+    """Multiply large matrices and copy a large tensor, far beyond the caches; the best counts."""
+    is_cuda = device.type == "cuda"
+    size, num_bytes = (8192, 2**30) if is_cuda else (1536, 2**28)
+    dtype = torch.bfloat16 if is_cuda else torch.float32
+    # Random numbers: a GPU is faster with equal ones.
+    left = torch.randn(size, size, generator=new_rng(0, device=device), device=device, dtype=dtype)
+    source = torch.zeros(num_bytes // 4, device=device)
+    target = torch.empty_like(source)
+    product = min(_time_once(lambda: left @ left, device)[0] for _ in range(8))
+    copying = min(_time_once(lambda: target.copy_(source), device)[0] for _ in range(8))
+    return Peaks(2 * size**3 / product, 2 * num_bytes / copying)
 
 
 def interleave(
@@ -73,36 +96,23 @@ def interleave(
     """Time functions in turn, round after round, so that a busy machine disturbs all alike.
 
     Wall time, with the GPU synchronised before and after. Each function has two warm-up calls,
-    unless it is slow, then at most ``repeats`` calls within ``most_seconds``, but at least one.
+    unless it is slow, then at most ``repeats`` calls within ``most_seconds``, but at least one. A
+    function that compiles kernels must have been called before.
     """
     measured: dict[str, list[float]] = {name: [] for name in subjects}
     spent = dict.fromkeys(subjects, 0.0)
-    peaks: dict[str, float | None] = dict.fromkeys(subjects)
+    peaks: dict[str, list[float]] = {name: [] for name in subjects}
     for round_number in range(2 + repeats):
-        for name, subject in subjects.items():
+        for name, (function, num_units) in subjects.items():
             times = measured[name]
             if len(times) == repeats or (times and spent[name] > most_seconds):
                 continue
-            seconds, peak = _time_once(subject.function, device)
+            seconds, peak = _time_once(function, device)
             spent[name] += seconds
-            if peak is not None:
-                peaks[name] = max(peak, peaks[name] or 0.0)
-            is_slow = seconds > _SLOW_SECONDS and (subject.is_warm or round_number > 0)
-            if round_number == 0 and not subject.is_warm:
-                spent[name] = 0.0
-            if round_number >= 2 or is_slow:
-                times.append(1e3 * seconds / subject.count)
-    return {name: summarise(times, peaks[name]) for name, times in measured.items()}
-
-
-def summarise(times_ms: Sequence[float], peak_memory_mb: float | None = None) -> Timing:
-    """Return the median and the spread of times."""
-    spread = 0.0
-    if len(times_ms) > 1:
-        first, _, third = statistics.quantiles(times_ms, n=4, method="inclusive")
-        spread = third - first
-    median = statistics.median(times_ms)
-    return Timing(median, spread, min(times_ms), len(times_ms), peak_memory_mb)
+            peaks[name] += [] if peak is None else [peak]
+            if round_number >= 2 or seconds > _SLOW_SECONDS:
+                times.append(1e3 * seconds / num_units)
+    return {name: Timing(measured[name], max(peaks[name], default=None)) for name in subjects}
 
 
 def _time_once(function: Callable[[], object], device: torch.device) -> tuple[float, float | None]:
@@ -153,55 +163,61 @@ class Bench:
         repeats, most_seconds = self.scale.repeats, self.scale.most_seconds
         return interleave(subjects, self.device, repeats=repeats, most_seconds=most_seconds)
 
+    @cached_property
+    def peaks(self) -> Peaks:
+        """The best that the device does."""
+        peaks = measure_peaks(self.device)
+        speed, traffic = peaks.flop_per_second / 1e12, peaks.bytes_per_second / 1e9
+        self.say(f"the device at best: {speed:.3g} TFLOP/s, {traffic:.3g} GB/s")
+        return peaks
+
     def row(
         self,
         name: str,
         ours: Timing,
         plain: Timing | None = None,
         *,
+        work: tuple[float, float] | None = None,
         relative_error: float | None = None,
         **more: Any,
     ) -> None:
-        """Add a row with these figures, further keys and the description of the run."""
+        """Add a row with these figures, further keys and the description of the run.
 
-        def of_plain(key: str) -> Any:
-            return None if plain is None else getattr(plain, key)
-
+        The floor is that of the least ``work``: FLOP and bytes.
+        """
+        own = ours.figures()
+        other = plain.figures() if plain else dict.fromkeys(own)
+        floor_ms = self.peaks.floor_ms(*work) if work else None
         row: BenchRow = {
             "name": name,
             "device": self.device.type,
             "scale": self.scale.name,
-            "ours_ms": ours.median_ms,
-            "plain_ms": of_plain("median_ms"),
-            "ratio": None if plain is None else plain.median_ms / ours.median_ms,
+            "ours_ms": own["ms"],
+            "plain_ms": other["ms"],
+            "ratio": other["ms"] / own["ms"] if plain else None,
             "relative_error": relative_error,
-            "peak_memory_mb": ours.peak_memory_mb,
-            "ours_spread_ms": ours.spread_ms,
-            "plain_spread_ms": of_plain("spread_ms"),
-            "ours_best_ms": ours.best_ms,
-            "plain_best_ms": of_plain("best_ms"),
-            "repeats": ours.repeats,
-            "plain_repeats": of_plain("repeats"),
-            "plain_peak_memory_mb": of_plain("peak_memory_mb"),
+            "floor_ms": floor_ms,
+            "floor_ratio": own["ms"] / floor_ms if floor_ms else None,
+            "peak_memory_mb": own["peak_memory_mb"],
+            "ours_spread_ms": own["spread_ms"],
+            "ours_best_ms": own["best_ms"],
+            "repeats": own["repeats"],
+            **{f"plain_{key}": other[key] for key in own if key != "ms"},
             **more,
             "seed": self.seed,
             **self.about,
         }
-        figures = {"plain_ms": "plain", "ratio": "ratio", "relative_error": "error"}
-        said = [f"{title} {row[key]:.4g}" for key, title in figures.items() if row[key] is not None]
-        self.say(", ".join([f"{name}: {row['ours_ms']:.4g} ms", *said]))
+        self.say(f"{name}: {own['ms']:.4g} ms")
         self.rows.append(row)
         self.keep(self.rows)
 
 
 def _processor() -> str:
     """Return the name of the processor, if the system knows it."""
-    try:
-        with open("/proc/cpuinfo") as file:
-            named = [line.split(":", 1)[1].strip() for line in file if "model name" in line]
-    except OSError:
-        named = []
-    return named[0] if named else platform.machine()
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    names = (line.split(":", 1)[1].strip() for line in lines if "model name" in line)
+    return next(names, platform.machine())
 
 
 def to_json(rows: Sequence[BenchRow]) -> str:
@@ -216,43 +232,17 @@ _TITLES = {
     "plain_spread_ms": "spread",
     "ratio": "ratio",
     "relative_error": "error",
+    "floor_ms": "floor ms",
+    "floor_ratio": "over floor",
     "peak_memory_mb": "peak MiB",
 }
 
 
 def table(rows: Sequence[BenchRow]) -> str:
-    """Return rows as text, and the growth of the cost with each size that was varied."""
+    """Return rows as text."""
     width = max(len(row["name"]) for row in rows) + 2
     lines = ["name".ljust(width) + "".join(title.rjust(11) for title in _TITLES.values())]
     for row in rows:
         cells = ("-" if row[key] is None else f"{row[key]:.4g}" for key in _TITLES)
         lines.append(row["name"].ljust(width) + "".join(cell.rjust(11) for cell in cells))
-    return "\n".join([*lines, *growth(rows)])
-
-
-def growth(rows: Sequence[BenchRow]) -> list[str]:
-    """Return a line for each varied size: the power of it with which the cost grows.
-
-    The slope of a least-squares line through logarithms. Rows with the same ``family`` whose
-    ``varied`` names the size belong together.
-    """
-    families: dict[tuple[str, str], list[BenchRow]] = {}
-    for row in rows:
-        for key in row.get("varied", ()):
-            families.setdefault((row["family"], key), []).append(row)
-    lines = []
-    for (family, key), members in families.items():
-        sizes = [row[key] for row in members]
-        if len(set(sizes)) < 2:
-            continue
-        powers = {
-            side: statistics.linear_regression(
-                [math.log(size) for size in sizes],
-                [math.log(row[f"{side}_ms"]) for row in members],
-            ).slope
-            for side in ("ours", "plain")
-            if all(row[f"{side}_ms"] for row in members)
-        }
-        text = ", ".join(f"{side} by the power {power:.2f}" for side, power in powers.items())
-        lines.append(f"{family} with {key} from {min(sizes)} to {max(sizes)}: {text}")
-    return lines
+    return "\n".join(lines)

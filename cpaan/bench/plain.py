@@ -13,18 +13,19 @@ import math
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import leaky_relu, linear, relu
 
 from cpaan.core.devices import quick_products
-from cpaan.core.randomness import new_rng, reseed
+from cpaan.core.randomness import new_rng
+from cpaan.gan import objectives
 from cpaan.gan.config import TrainConfig
-from cpaan.gan.episodes import Episode, Episodes, TrainingData
+from cpaan.gan.covariance import covariances
+from cpaan.gan.episodes import Episode, Episodes, MetaEpisodes, TrainingData
 from cpaan.gan.gans import Gan, Networks
-from cpaan.gan.loop import LOSSES
+from cpaan.gan.loop import LOSSES, TrainingRun
 from cpaan.gan.networks import Discriminator, Generator
-from cpaan.gan.noise import MixtureNoise
-from cpaan.gan.objectives import Terms, generator_objective
+from cpaan.gan.objectives import Terms, choose_covariance_classes, generator_objective
 
 _SLOPE = 0.1  # of leaky ReLU
 
@@ -53,26 +54,12 @@ def write_out(networks: Networks, episode: Episode, rng: torch.Generator) -> Pla
     shots = episode.shots[novel, episode.partners]
     returned = None
     if networks.has_reverse_generator:
-        noise = draw_noise(networks, episode, rng)
+        noise = networks.noise(tuple(shape), rng, examples)
         returned = generate(networks.novel_to_base, shots, novel_prototypes, base_prototypes, noise)
     translated = generate(networks.base_to_novel, examples, base_prototypes, novel_prototypes)
     return PlainPairs(
         examples, base_prototypes, novel_prototypes, shots, sources, novel, translated, returned
     )
-
-
-def draw_noise(networks: Networks, episode: Episode, rng: torch.Generator) -> Tensor:
-    """Draw noise for every pair, (N, M, Z): the component of a mixture, then a normal vector."""
-    shape, like = episode.weights.shape, episode.base_examples
-    noise = networks.noise
-    if isinstance(noise, MixtureNoise):
-        component = torch.randint(len(noise.means), shape, generator=rng, device=like.device)
-    standard = torch.randn(
-        (*shape, noise.num_dims), generator=rng, device=like.device, dtype=like.dtype
-    )
-    if isinstance(noise, MixtureNoise):
-        return noise.means[component] + noise.deviations[component] * standard
-    return standard
 
 
 def generate(
@@ -118,10 +105,6 @@ def answer(
     return torch.cat([logits, network.fake(hidden)], dim=-1).log_softmax(dim=-1)
 
 
-def _novel_answers(networks: Networks, episode: Episode, examples: Tensor) -> Tensor:
-    return answer(networks.novel_discriminator, examples, episode.novel_prototypes)
-
-
 def _base_answers(networks: Networks, episode: Episode, examples: Tensor) -> Tensor:
     """Return the answers of D_b, shape (..., C - N + 1): only classes of the batch count."""
     every_class = torch.arange(len(episode.base_classes), device=episode.sources.device)
@@ -133,9 +116,9 @@ def discriminator_terms(networks: Networks, episode: Episode, pairs: PlainPairs)
     """Return the discriminators' cross-entropies: real examples' classes, and "fake"."""
     num_novel = len(episode.weights)
     novel = torch.arange(num_novel, device=episode.weights.device)
-    real = _novel_answers(networks, episode, episode.real)  # (N, K, N + 1)
-    of_class = real[novel, :, novel]
-    fake = _novel_answers(networks, episode, pairs.translated.detach())[..., -1]
+    discriminator, prototypes = networks.novel_discriminator, episode.novel_prototypes
+    of_class = answer(discriminator, episode.real, prototypes)[novel, :, novel]  # (N, K)
+    fake = answer(discriminator, pairs.translated.detach(), prototypes)[..., -1]
     terms = {
         "novel_discriminator": -(episode.real_weights * of_class).sum() / num_novel
         - (episode.weights * fake).sum() / num_novel
@@ -161,7 +144,7 @@ def generator_terms(
     terms: Terms = {}
     weights = episode.weights / len(episode.weights)
     if config.adversarial_weight:
-        answers = _novel_answers(networks, episode, pairs.translated)
+        answers = answer(networks.novel_discriminator, pairs.translated, episode.novel_prototypes)
         terms["novel_adversarial"] = _adversarial(answers, pairs.novel, weights, config)
         if pairs.returned is not None:
             answers = _base_answers(networks, episode, pairs.returned)
@@ -171,7 +154,7 @@ def generator_terms(
     if gan.has_cycle and config.cycle_weight:
         assert pairs.returned is not None
         base, novel = pairs.base_prototypes, pairs.novel_prototypes
-        noise = draw_noise(networks, episode, rng)
+        noise = networks.noise(tuple(weights.shape), rng, pairs.translated)
         novel_again = generate(networks.base_to_novel, pairs.returned, base, novel)
         base_again = generate(networks.novel_to_base, pairs.translated, novel, base, noise)
         for name, again, originals in (
@@ -180,10 +163,11 @@ def generator_terms(
         ):
             terms[name] = (weights * (again - originals).square().sum(dim=-1)).sum()
     if gan.has_covariance and config.covariance_weight:
-        of_translated = weighted_covariances(pairs.translated, episode.sample_weights)
-        terms["covariance"], terms["similarity_left_out"] = covariance_term(
-            of_translated, episode, data, config
-        )
+        assert data.spectra is not None
+        of_translated = covariances(pairs.translated, episode.sample_weights).unsqueeze(1)
+        classes, scores, terms["similarity_left_out"] = choose_covariance_classes(episode, config)
+        norms = ky_fan(data.spectra.matrices[classes] - of_translated, config.ky_fan_order)
+        terms["covariance"] = (scores * norms).sum(dim=1).mean()
     if config.prototype_weight:
         means = (episode.sample_weights.unsqueeze(-1) * pairs.translated).sum(dim=1)
         terms["prototype"] = (means - episode.class_means).square().sum(dim=1).mean()
@@ -197,103 +181,73 @@ def _adversarial(answers: Tensor, targets: Tensor, weights: Tensor, config: Trai
     return -(weights * answers.gather(-1, targets.unsqueeze(-1)).squeeze(-1)).sum()
 
 
-def weighted_covariances(examples: Tensor, weights: Tensor) -> Tensor:
-    """Return covariances (N, D, D) of examples (N, M, D) by weights (N, M) that sum to one."""
-    weights = weights.unsqueeze(-1)
-    deviations = examples - (weights * examples).sum(dim=1, keepdim=True)
-    return (weights * deviations).transpose(1, 2) @ deviations
-
-
 def ky_fan(matrices: Tensor, m: int) -> Tensor:
     """Return the sum of the m largest singular values of matrices (..., D, D), by a full SVD."""
     singular_values: Tensor = torch.linalg.svd(matrices).S
     return singular_values[..., :m].sum(dim=-1)
 
 
-def covariance_term(
-    of_translated: Tensor, episode: Episode, data: TrainingData, config: TrainConfig
-) -> tuple[Tensor, Tensor]:
-    """Return the distance of covariances (N, D, D) to base classes', and the share ignored."""
-    assert data.spectra is not None
-    num_base = episode.alpha.shape[1]
-    is_all = config.covariance_classes == "all"
-    count = num_base if is_all else min(config.num_covariance_classes, num_base)
-    scores, nearest = episode.alpha.topk(count, dim=1)
-    left_out = (1 - scores.sum(dim=1)).mean()
-    if config.normalised_weights:
-        scores = scores / scores.sum(dim=1, keepdim=True)
-    else:
-        scores = scores / (config.num_neighbours if config.neighbours == "hard" else num_base)
-    matrices = data.spectra.matrices[episode.base_classes][nearest]
-    distances = ky_fan(matrices - of_translated.unsqueeze(1), config.ky_fan_order)
-    return (scores * distances).sum(dim=1).mean(), left_out
+def both_terms(
+    gan: Gan, networks: Networks, data: TrainingData, config: TrainConfig, rng: torch.Generator
+) -> tuple[tuple[Terms, Terms], tuple[Terms, Terms]]:
+    """Return the terms of one episode by the fast path, and by the plain one with equal noise.
 
-
-def plain_terms(
-    gan: Gan,
-    networks: Networks,
-    episode: Episode,
-    data: TrainingData,
-    config: TrainConfig,
-    rng: torch.Generator,
-) -> tuple[Terms, Terms]:
-    """Return the discriminators' and the generators' terms of one episode at the same weights.
-
-    Noise is that of the fast path if ``rng`` has the state of the fast path's.
+    Both have those of discriminators, then those of generators, at the same weights.
     """
+    episode = MetaEpisodes(data, config).draw(rng)
+    state = rng.get_state()
+    with quick_products(rng.device):
+        moved = networks.translate(episode, rng)
+        fast = objectives.moment_terms(gan, episode, moved, data, config)
+        of_discriminators = objectives.discriminator_terms(networks, episode, moved)
+        fast |= objectives.pair_terms(gan, networks, episode, moved, config, rng)
+    rng.set_state(state)
     pairs = write_out(networks, episode, rng)
-    return (
-        discriminator_terms(networks, episode, pairs),
-        generator_terms(gan, networks, episode, pairs, data, config, rng),
-    )
+    plain = generator_terms(gan, networks, episode, pairs, data, config, rng)
+    return (of_discriminators, fast), (discriminator_terms(networks, episode, pairs), plain)
 
 
-class PlainRun:
-    """A plain training loop with the fast path's random streams and numbers."""
+class PlainRun(TrainingRun):
+    """A plain training loop, with the networks, random streams and numbers of the fast path."""
 
     def __init__(
         self, gan: Gan, episodes: Episodes, config: TrainConfig, rng: torch.Generator
     ) -> None:
-        """Draw the weights of a `cpaan.gan.loop.TrainingRun` with an equal ``rng``."""
-        self._gan, self._episodes, self._config = gan, episodes, config
-        self._episode = 0
-        self._seed_word = int(torch.randint(2**62, (), generator=rng))
-        self._rng = new_rng(0, device=episodes.data.base.features.device)
-        self._for_noise = new_rng(0, device=self._rng.device)
-        self.networks = Networks(
-            gan,
-            episodes.data,
-            config,
-            new_rng(self._seed_word, 0),
-            has_reverse_generator=gan.has_cycle,
+        super().__init__(gan, episodes, config, rng)
+        betas = (config.adam_beta1, 0.999)
+        self._generators, self._discriminators = (
+            torch.optim.Adam(parameters, lr=0.0, betas=betas)
+            for parameters in (
+                self.networks.generator_parameters(),
+                self.networks.discriminator_parameters(),
+            )
         )
-        self._generators = _adam(self.networks.generator_parameters(), config)
-        self._discriminators = _adam(self.networks.discriminator_parameters(), config)
 
     def step(self) -> None:
         """Draw an episode, update the discriminators, then the generators."""
-        gan, networks, config = self._gan, self.networks, self._config
-        with quick_products(self._rng.device):
-            reseed(self._rng, self._seed_word, 1, self._episode)
-            episode = self._episodes.draw(self._rng)
-            reseed(self._for_noise, self._seed_word, 2, self._episode)
-            pairs = write_out(networks, episode, self._for_noise)
+        networks, config = self.networks, self.config
+        with quick_products(self.device):
+            rng, for_noise = (
+                new_rng(self._seed_word, word, self.episode, device=self.device) for word in (1, 2)
+            )
+            episode = self.episodes.draw(rng)
+            pairs = write_out(networks, episode, for_noise)
             if config.adversarial_weight:
                 terms = discriminator_terms(networks, episode, pairs)
                 loss = torch.stack(list(terms.values())).sum()
                 self._update(self._discriminators, config.discriminator_learning_rate, loss)
             terms = generator_terms(
-                gan, networks, episode, pairs, self._episodes.data, config, self._for_noise
+                self.gan, networks, episode, pairs, self.episodes.data, config, for_noise
             )
-            zero = torch.zeros((), device=self._rng.device)
+            zero = torch.zeros((), device=self.device)
             loss = generator_objective({**dict.fromkeys(LOSSES, zero), **terms}, config)
             self._update(self._generators, config.generator_learning_rate, loss)
-        self._episode += 1
+        self.episode += 1
 
     def _update(self, optimiser: torch.optim.Adam, learning_rate: float, loss: Tensor) -> None:
         (group,) = optimiser.param_groups
-        num_anneals = self._episode // self._config.anneal_every_episodes
-        group["lr"] = learning_rate * self._config.anneal_factor**num_anneals
+        num_anneals = self.episode // self.config.anneal_every_episodes
+        group["lr"] = learning_rate * self.config.anneal_factor**num_anneals
         optimiser.zero_grad()
         loss.backward(inputs=group["params"])  # as the fast path, only this side's gradients
         # Where a term has weight zero, a parameter may not be a part of the loss.
@@ -301,7 +255,3 @@ class PlainRun:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         optimiser.step()
-
-
-def _adam(parameters: list[nn.Parameter], config: TrainConfig) -> torch.optim.Adam:
-    return torch.optim.Adam(parameters, lr=0.0, betas=(config.adam_beta1, 0.999))

@@ -28,7 +28,7 @@ class Scale:
     """Base classes of meta-training."""
     training: TrainConfig
     varied: Mapping[str, tuple[int, ...]]
-    """Sizes at which the growth of the cost is measured."""
+    """Sizes at which the cost is measured, one changed at a time."""
     repeats: int
     most_seconds: float
     """For all measured calls of one function."""
@@ -42,18 +42,24 @@ class Scale:
     num_timed_steps: int
     """Iterations of one timed call."""
 
-    def cases(self, *names: str) -> list[tuple[str, dict[str, int], list[str]]]:
+    def cases(self, *names: str) -> list[tuple[str, dict[str, int]]]:
         """Return rows to measure: the scale itself, then one size changed at a time.
 
-        A row has the end of its name, its changed sizes, and the sizes whose growth it shows.
+        A row has the end of its name, and its changed sizes.
         """
         usual = {**self.training.to_dict(), "num_dims": self.num_dims}
-        return [("", {}, list(names))] + [
-            (f" {name}={value}", {name: value}, [name])
+        return [("", {})] + [
+            (f" {name}={value}", {name: value})
             for name in names
             for value in self.varied[name]
             if value != usual[name]
         ]
+
+    def sizes(self, config: TrainConfig, num_dims: int) -> dict[str, int]:
+        """Return the sizes of a training step, for its row."""
+        names = ("num_ways", "num_base_examples", "num_covariance_classes", "batch_size")
+        sizes = {name: getattr(config, name) for name in (*names, "hidden_dim", "ky_fan_order")}
+        return {"num_classes": self.num_classes, "num_dims": num_dims, **sizes}
 
 
 SCALES = {

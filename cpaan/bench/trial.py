@@ -2,16 +2,17 @@
 
 import tempfile
 import time
-from dataclasses import replace
-from itertools import pairwise
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from cpaan.bench.measuring import Bench, summarise
-from cpaan.bench.scales import Scale, real_classes
+from cpaan.bench.measuring import Bench, Timing
+from cpaan.bench.scales import real_classes
 from cpaan.core.files import load_state
 from cpaan.core.randomness import new_rng
 from cpaan.data.builtin import builtin_features
@@ -44,57 +45,63 @@ _PARALLEL_EPISODES = 30
 _PARALLEL_REPEATS = 2  # alternately, so that a busy machine disturbs both alike
 
 
-def measure(bench: Bench) -> None:
-    """Measure the start of Ray, the first trial on a machine, and a whole trial.
-
-    The first trial reads programs from the disk and compiles kernels, even if it hardly trains.
-    """
+@contextmanager
+def _ray(bench: Bench) -> Iterator[tuple[Path, Callable[..., dict[str, Any]]]]:
+    """Start Ray; yield a folder, and a function that trains a job there and returns its state."""
     # Ray takes seconds to import, and the other benchmarks do not need it.
     from cpaan.study.cluster import ray_cluster
     from cpaan.study.machines import check_machines
     from cpaan.study.trial import Trial, train_with_workers
 
+    with tempfile.TemporaryDirectory() as folder, ray_cluster(None, bench.say):
+        check_machines(folder, bench.say)
+
+        def train(study: StudyConfig, path: str, **parts: Any) -> dict[str, Any]:
+            job = TrialJob(method=_METHOD, seed=bench.seed, storage=folder, path=path, **parts)
+            train_with_workers(Trial(0, job, study), [])
+            return load_state(Path(folder) / path)
+
+        yield Path(folder), train
+
+
+def measure(bench: Bench) -> None:
+    """Measure the start of Ray, the first trial on a machine, and a whole trial.
+
+    The first trial reads programs from the disk and compiles kernels, even if it hardly trains.
+    """
     scale = bench.scale
-    with tempfile.TemporaryDirectory() as folder:
-        data = _write_data(Path(folder), bench) if scale.name == "paper" else _builtin()
-        _, evaluation = PRESETS["paper"].recommended()
-        training = scale.training.with_overrides({"num_episodes": _NUM_EPISODES[scale.name]})
-        gpus = float(bench.device.type == "cuda")
-        study = StudyConfig(method=_METHOD, head="linear", gpus_per_worker=gpus)
-        job = TrialJob(
-            method=_METHOD,
-            training=training,
-            evaluation=evaluation.with_overrides({"heads": (study.head,)}),
-            seed=bench.seed,
-            eval_steps=study.eval_steps(training.num_episodes),
-            data=data,
-            storage=folder,
-            path="trial.pt",
-        )
-        few = training.with_overrides({"num_episodes": _NUM_FIRST_EPISODES})
-        first = replace(job, training=few, eval_steps=(), path="first.pt")
-        times = [time.monotonic()]
-        with ray_cluster(None, bench.say):
-            check_machines(folder, bench.say)
-            times.append(time.monotonic())
-            train_with_workers(Trial(0, first, study), [])
-            times.append(time.monotonic())
-            bench.say(f"{training.num_episodes} episodes, evaluated after {job.eval_steps} ...")
-            train_with_workers(Trial(1, job, study), [])
-            times.append(time.monotonic())
-        state = load_state(Path(folder) / job.path)
-    of_ray, of_first, seconds = (late - early for early, late in pairwise(times))
-    bench.row("trial: start of Ray", summarise([1e3 * of_ray]))
+    training = scale.training.with_overrides({"num_episodes": _NUM_EPISODES[scale.name]})
+    few = training.with_overrides({"num_episodes": _NUM_FIRST_EPISODES})
+    gpus = float(bench.device.type == "cuda")
+    study = StudyConfig(method=_METHOD, head="linear", gpus_per_worker=gpus)
+    _, evaluation = PRESETS["paper"].recommended()
+    sizes = {
+        "num_synthetic": min(evaluation.num_synthetic, scale.num_synthetic),
+        "linear_num_steps": min(evaluation.linear_num_steps, scale.num_linear_steps),
+    }
+    evaluation = evaluation.with_overrides({"heads": ("linear",), **sizes})
+    eval_steps = study.eval_steps(training.num_episodes)
+    times = [time.monotonic()]
+    with _ray(bench) as (folder, train):
+        times.append(time.monotonic())
+        data = _write_data(folder, bench) if scale.name == "paper" else _builtin()
+        parts = {"evaluation": evaluation, "data": data}
+        times.append(time.monotonic())
+        train(study, "first.pt", training=few, eval_steps=(), **parts)
+        times.append(time.monotonic())
+        bench.say(f"{training.num_episodes} episodes, evaluated after {eval_steps} ...")
+        state = train(study, "trial.pt", training=training, eval_steps=eval_steps, **parts)
+        times.append(time.monotonic())
+    of_ray, _, of_first, seconds = (late - early for early, late in pairwise(times))
+    bench.row("trial: start of Ray", Timing([1e3 * of_ray]))
     bench.row(
-        "trial: the first on a machine",
-        summarise([1e3 * of_first]),
-        num_episodes=_NUM_FIRST_EPISODES,
+        "trial: the first on a machine", Timing([1e3 * of_first]), num_episodes=few.num_episodes
     )
     bench.row(
         f"trial {_METHOD}",
-        summarise([1e3 * seconds]),
+        Timing([1e3 * seconds]),
         num_episodes=training.num_episodes,
-        eval_steps=list(job.eval_steps),
+        eval_steps=list(eval_steps),
         # The rest is the start and end of processes, and opening and preparing the data.
         training_and_evaluation_seconds=state["seconds"],
         share_of_training_and_evaluation=state["seconds"] / seconds,
@@ -106,40 +113,29 @@ def measure(bench: Bench) -> None:
 
 def measure_data_parallel(bench: Bench) -> None:
     """Measure an episode of two workers as ours, and of one as plain; the goal is 1.6."""
-    from cpaan.study.cluster import ray_cluster
-    from cpaan.study.machines import check_machines
-    from cpaan.study.trial import Trial, train_with_workers
-
-    settings = {"num_episodes": _PARALLEL_EPISODES, **_PARALLEL_SIZES[bench.scale.name]}
-    training = TrainConfig(**{"episode_shots": (1, 2, 5), **settings})
+    sizes = _PARALLEL_SIZES[bench.scale.name]
+    settings = {"num_episodes": _PARALLEL_EPISODES, "episode_shots": (1, 2, 5), **sizes}
+    parts = {
+        "training": TrainConfig(**settings),
+        "evaluation": EvaluationConfig(heads=("cosine",)),
+        "eval_steps": (),
+        "data": _builtin(),
+    }
     gpus = 0.0 if bench.device.type == "cpu" else 1.0 if torch.cuda.device_count() > 1 else 0.5
     found: dict[int, list[float]] = {1: [], 2: []}
-    with tempfile.TemporaryDirectory() as folder, ray_cluster(None, bench.say):
-        check_machines(folder, bench.say)
-        for repeat in range(_PARALLEL_REPEATS):
-            for count, times in found.items():
-                job = TrialJob(
-                    method=_METHOD,
-                    training=training,
-                    evaluation=EvaluationConfig(heads=("cosine",)),
-                    seed=bench.seed,
-                    eval_steps=(),
-                    data=_builtin(),
-                    storage=folder,
-                    path=f"{count}-{repeat}.pt",
-                )
-                study = StudyConfig(workers_per_trial=count, gpus_per_worker=gpus)
-                train_with_workers(Trial(0, job, study), [])
-                seconds = load_state(Path(folder) / job.path)["seconds"]
-                times.append(1e3 * seconds / _PARALLEL_EPISODES)
-                bench.say(f"{count} workers: {times[-1]:.4g} ms an episode")
+    with _ray(bench) as (_, train):
+        for repeat, (count, times) in product(range(_PARALLEL_REPEATS), found.items()):
+            study = StudyConfig(workers_per_trial=count, gpus_per_worker=gpus)
+            state = train(study, f"{count}-{repeat}.pt", **parts)
+            times.append(1e3 * state["seconds"] / _PARALLEL_EPISODES)
+            bench.say(f"{count} workers: {times[-1]:.4g} ms an episode")
     bench.row(
         "data-parallel",
-        summarise(found[2]),
-        summarise(found[1]),
+        Timing(found[2]),
+        Timing(found[1]),
         num_episodes=_PARALLEL_EPISODES,
         best_ratio=min(found[1]) / min(found[2]),
-        sizes=_PARALLEL_SIZES[bench.scale.name],
+        sizes=sizes,
     )
 
 
@@ -155,27 +151,23 @@ def _write_data(folder: Path, bench: Bench) -> DataReference:
     Decoding a file for the first time is not a part of a trial.
     """
     bench.say("writing features ...")
-    split = _split(bench.scale)
-    names = split.base_classes("validation") + split.validation.novel
-    rng = new_rng(bench.seed)
-    blocks, classes, partitions = [], [], []
-    for name, rows in zip(names, real_classes(len(names)), strict=True):
-        for partition, count in _ROWS.items():
-            if partition == TRAIN and name in split.validation.novel:
-                count = _SHOTS_AND_MORE
-            chosen = torch.randint(len(rows), (count,), generator=rng)
-            blocks.append(rows[chosen].half().numpy())
-            classes += [name] * count
-            partitions += [partition] * count
+    scale, rng = bench.scale, new_rng(bench.seed)
+    # The paper's numbers of classes: validation 193 and 300, test 196 and 311.
+    base = tuple(f"base{number:03}" for number in range(scale.num_classes))
+    novel = tuple(f"novel{number:03}" for number in range(300 + scale.num_novel))
+    split = Split(
+        Phase(base[scale.num_base :], novel[:300]), Phase(base[: scale.num_base], novel[300:])
+    )
+    names = [*base, *novel[:300]]
+    counts = {(name, part): count for name in names for part, count in _ROWS.items()}
+    counts |= {(name, TRAIN): _SHOTS_AND_MORE for name in novel[:300]}
+    rows_of = dict(zip(names, real_classes(len(names)), strict=True))
+    blocks = [
+        rows_of[name][torch.randint(len(rows_of[name]), (count,), generator=rng)].half().numpy()
+        for (name, _), count in counts.items()
+    ]
+    classes, partitions = np.repeat(list(counts), list(counts.values()), axis=0).T.tolist()
     table = FeatureTable.from_arrays(np.concatenate(blocks), classes, partitions)
     path = folder / "features.parquet"
     write_features(path, table)
     return DataReference.of(open_features(str(path)), split, [str(path)])
-
-
-def _split(scale: Scale) -> Split:
-    """Return the paper's numbers of classes: validation 193 and 300, test 196 and 311."""
-    base = [f"base{number:03}" for number in range(scale.num_classes)]
-    own, other = tuple(base[scale.num_base :]), tuple(base[: scale.num_base])
-    novel = [f"novel{number:03}" for number in range(300 + scale.num_novel)]
-    return Split(Phase(own, tuple(novel[:300])), Phase(other, tuple(novel[300:])))

@@ -101,30 +101,23 @@ class TrainConfig(NeighbourSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        numbers = {
-            name for name, kind in get_type_hints(type(self)).items() if kind in (int, float)
-        }
+        kinds = get_type_hints(type(self))
+        numbers = {name for name, kind in kinds.items() if kind in (int, float)}
         may_be_zero = {name for name in numbers if name.endswith("_weight")}
         may_be_zero |= {"noise_spread", "adam_beta1"}
         self._refuse_unless_positive(*sorted(numbers - may_be_zero))
         self._refuse_negative(*sorted(may_be_zero))
-        if not self.episode_shots or min(self.episode_shots) < 1:
-            raise ValueError(
-                f"episode_shots must be positive whole numbers, got {list(self.episode_shots)}"
-            )
+        counts = [name for name in sorted(numbers) if kinds[name] is int]
+        self._refuse(counts, lambda count: count <= _LARGEST_COUNT, f"at most {_LARGEST_COUNT}")
+        are_positive = "positive whole numbers"
+        self._refuse(["episode_shots"], lambda shots: min(shots, default=0) > 0, are_positive)
+        self._refuse_unless_below_one("adam_beta1")
+        self._refuse(["anneal_factor"], lambda factor: factor <= 1, "at most 1")
         if not self.normalised_weights and self.sampling != "uniform":
             raise ValueError(
                 "normalised_weights=false needs sampling=uniform: otherwise similarity would count "
                 f"twice, in the draw and in the weight; got sampling={self.sampling}"
             )
-        if self.adam_beta1 >= 1 or self.anneal_factor > 1:
-            raise ValueError(
-                "adam_beta1 must be below 1 and anneal_factor not above it, "
-                f"got {self.adam_beta1} and {self.anneal_factor}"
-            )
-        for name, annotation in get_type_hints(type(self)).items():
-            if annotation is int and getattr(self, name) > _LARGEST_COUNT:
-                raise ValueError(f"{name} is too large: {getattr(self, name)}")
         if self.num_base_examples < 1:
             raise ValueError(
                 f"batch_size must be above num_ways times the most episode_shots, "
@@ -182,10 +175,5 @@ class TrainConfig(NeighbourSettings):
         Raises:
             TypeError: If a removed setting has another value than the one that is left.
         """
-        return cls(
-            **{
-                name: value
-                for name, value in content.items()
-                if name not in _REMOVED or value != _REMOVED[name]
-            }
-        )
+        known = {name: value for name, value in content.items() if value != _REMOVED.get(name, ...)}
+        return cls(**known)

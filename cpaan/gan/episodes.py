@@ -51,10 +51,8 @@ class TrainingData:
         scale = base.variance**0.5 if config.normalisation == "spread" else 1.0
         if not math.isfinite(scale):
             raise ValueError("the features are too large: the squared features overflow")
-        by_class = base.by_class()
-        features = torch.cat([by_class[number] for number in base.order]).to(dtype) / scale
-        counts = base.counts[torch.tensor(base.order, device=base.counts.device)]
-        normalised = BaseSet(features, counts, [base.names[number] for number in base.order])
+        ordered = base.in_order_of_names()
+        normalised = BaseSet(ordered.features.to(dtype) / scale, ordered.counts, ordered.names)
         every = None
         if with_covariances:
             matrices = torch.stack([covariances(rows) for rows in normalised.by_class()])
@@ -227,20 +225,23 @@ def make_episode(
     # Soft scores pair a novel class with all base classes, also where they underflow to zero.
     is_related = alpha > 0 if config.neighbours == "hard" else torch.ones_like(alpha).bool()
     num_novel, num_examples = len(alpha), config.num_base_examples
-    share = draw_shares(alpha, is_related, config.sampling)
-    device = alpha.device
+    share = alpha.mean(dim=0, keepdim=True)  # probability of each base class, shape (1, C - N)
+    if config.sampling == "uniform":
+        share = is_related.any(dim=0, keepdim=True).to(alpha.dtype)
+        share = share / share.sum()
+    device, tiny = alpha.device, torch.finfo(alpha.dtype).tiny
     sources = draw_by(share, _uniforms((1, num_examples), rng, device))
     places = _uniforms(sources.shape, rng, device)
     base_examples = data.base.pick(base_classes[sources], places)
 
     pair_alpha = alpha.gather(1, sources.expand(num_novel, -1))  # (N, M)
     if config.normalised_weights:
-        weights = importance(pair_alpha, share.gather(1, sources))
+        weights = pair_alpha / share.gather(1, sources).clamp(min=tiny)
         # A shared batch may hold no relatives of a class; all examples then count alike.
         weights = weights.masked_fill((weights == 0).all(dim=1, keepdim=True), 1)
         weights = sample_weights = weights / weights.sum(dim=1, keepdim=True)
         # In the other direction, a base class's novel classes count by their similarity to it.
-        back = pair_alpha / alpha.sum(dim=0)[sources].clamp(min=torch.finfo(alpha.dtype).tiny)
+        back = pair_alpha / alpha.sum(dim=0)[sources].clamp(min=tiny)
         back_weights = back / back.sum()
     else:
         # The formula to the letter: a plain mean over examples of related classes, each loss
@@ -270,22 +271,6 @@ def make_episode(
         sample_weights=sample_weights,
         back_weights=back_weights,
     )
-
-
-def draw_shares(alpha: Tensor, is_related: Tensor, sampling: str) -> Tensor:
-    """Return the probability of each base class to be drawn, shape (1, base classes).
-
-    Similarity ``alpha`` and ``is_related`` have shape (N, base classes).
-    """
-    if sampling == "shared":
-        return alpha.mean(dim=0, keepdim=True)
-    share = is_related.any(dim=0, keepdim=True).to(alpha.dtype)
-    return share / share.sum()
-
-
-def importance(alpha: Tensor, share: Tensor) -> Tensor:
-    """Return the weight of an example that was drawn by ``share`` and should be by ``alpha``."""
-    return alpha / share.clamp(min=torch.finfo(share.dtype).tiny)
 
 
 def _uniforms(shape: tuple[int, ...], rng: torch.Generator, device: torch.device) -> Tensor:

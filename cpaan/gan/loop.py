@@ -5,13 +5,12 @@ Shapes: N = meta-novel classes, M = meta-base examples, D = feature dimension.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from cpaan.core.devices import Beside, CudaGraph, new_rate, quick_products, set_rate
-from cpaan.core.randomness import new_rng, reseed
+from cpaan.core.randomness import draw_word, new_rng, reseed
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.covariance import needs_processor
 from cpaan.gan.episodes import Episode, Episodes
@@ -24,7 +23,7 @@ from cpaan.gan.objectives import (
     moment_terms,
     pair_terms,
 )
-from cpaan.training.learning import TrainingDivergedError, check_resumable
+from cpaan.training.learning import EpisodeRun
 from cpaan.training.workers import ALONE, Workers
 
 LOSSES = (
@@ -40,15 +39,17 @@ LOSSES = (
     "generator_objective",
 )
 TERMS = ("effective_examples", "least_effective_examples", *LOSSES, "similarity_left_out")
-"""Columns of the history, in the order of computation.
+"""Terms of an episode, in the order of computation.
 
 The effective number of translated examples of a class is 1 / Σ weight²: mean and minimum over
 classes. Losses are without their weights, zero where a GAN has no such term; the two objectives are
 the weighted sums. The last one is the share of similarity that the covariance term ignores."""
 
 
-class TrainingRun:
+class TrainingRun(EpisodeRun):
     """Meta-training of one GAN, from its first episode or from a checkpoint."""
+
+    FREE = ("num_episodes",)
 
     def __init__(
         self,
@@ -64,21 +65,11 @@ class TrainingRun:
 
         G_b is trained where the GAN has a cycle, or as ``has_reverse_generator`` says. Several
         workers must make the same calls: see `_TrainingStep`.
-
-        Raises:
-            ValueError: If the workers cannot share the configured number of episodes evenly.
         """
-        workers.check_shares(config.num_episodes)
         if has_reverse_generator is None:
             has_reverse_generator = gan.has_cycle
-        self.gan = gan
-        self.name = gan.name
-        self.losses: tuple[str, ...] = LOSSES
-        self.config = config
-        self.episodes = episodes
-        self.episode = 0
-        self._seed_word = int(torch.randint(2**62, (), generator=rng))
-        self._workers = workers
+        self.gan, self.episodes = gan, episodes
+        self._seed_word = draw_word(rng)
         self.networks = Networks(
             gan,
             episodes.data,
@@ -87,106 +78,22 @@ class TrainingRun:
             has_reverse_generator=has_reverse_generator,
         )
         self._step = _TrainingStep(gan, episodes, self.networks, config, self._seed_word, workers)
-        self._history: list[Tensor] = []  # (steps, terms) each
-        self._has_diverged = False
-
-    @property
-    def num_episodes(self) -> int:
-        """Configured number of episodes, of all workers together."""
-        return self.config.num_episodes
-
-    @property
-    def data(self) -> str:
-        """Fingerprint of the base examples."""
-        return self.episodes.data.fingerprint
-
-    @property
-    def history(self) -> Tensor:
-        """All terms of all steps so far, means over workers, shape (steps, terms).
-
-        A step has one episode for each worker.
-        """
-        return torch.cat([torch.zeros(0, len(TERMS), dtype=torch.float64), *self._history])
+        data, device = episodes.data.fingerprint, self._step.device
+        super().__init__(gan.name, data, TERMS, config, self.networks, device, workers)
+        self.losses = LOSSES
+        self._identity = {"GAN": self.name, "data": data, "seed": self._seed_word}
+        self._parts = {"networks": self.networks, **self._step.optimisers}
 
     def advance(self, num_episodes: int) -> dict[str, float]:
-        """Train for some more episodes of all workers, a multiple of their number.
+        """Train for some more episodes; a GPU multiplies with TF32 precision."""
+        with quick_products(self.device):
+            return super().advance(num_episodes)
 
-        Returns:
-            Means of all terms over these episodes, the same for every worker.
+    def _train_one_episode(self) -> Tensor:
+        return self._step(self.episode)
 
-        Raises:
-            TrainingDivergedError: If a term or, at the end, a weight is not finite; it names the
-                first one. The check is at the end, so that a GPU never waits for it.
-        """
-        assert num_episodes % self._workers.count == 0, "every worker has its share"
-        rows: list[Tensor] = []
-        with quick_products(self._step.device):
-            for _ in range(num_episodes // self._workers.count):
-                rows.append(self._step(self.episode))
-                self.episode += self._workers.count
-        chunk = torch.stack(rows)
-        self._workers.average([chunk])  # all workers see when one has diverged
-        chunk = chunk.cpu()
-        is_finite = torch.stack([each.isfinite().all() for each in self.networks.parameters()])
-        if not chunk.isfinite().all():
-            row, term = (~chunk.isfinite()).nonzero()[0].tolist()
-            self._raise_divergence(
-                self.episode - (len(chunk) - row) * self._workers.count,
-                f"{TERMS[term]} became {float(chunk[row, term])}",
-            )
-        if not is_finite.all():
-            last = self.episode - self._workers.count
-            self._raise_divergence(last, "weights became infinite or NaN in the update")
-        self._history.append(chunk)
-        return dict(zip(TERMS, chunk.mean(dim=0).tolist(), strict=True))
-
-    def _raise_divergence(self, episode: int, what: str) -> NoReturn:
-        self._has_diverged = True
-        raise TrainingDivergedError(f"{self.name} diverged: at episode {episode}, {what}")
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state from which a run resumes; refuse the state of a diverged run."""
-        if self._has_diverged:
-            raise TrainingDivergedError(f"{self.name} has diverged: there is nothing to keep")
-        return {
-            **self._identity(),
-            "config": self.config.to_dict(),
-            "episode": self.episode,
-            "networks": self.networks.state_dict(),
-            **self._step.state_dict(),
-            "device": self._step.device.type,
-            "workers": self._workers.count,
-            "history": self.history,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from the state of another run of the same kind.
-
-        Raises:
-            ValueError: If that run had another GAN, other data, another seed or other settings,
-                or is past the end of this one. An unfinished run also needs the same number of
-                workers and the same kind of device, because the random numbers depend on them.
-        """
-        for name, value in self._identity().items():
-            if state[name] != value:
-                raise ValueError(f"it has another {name}: {state[name]} and not {value}")
-        before = TrainConfig.from_dict({**self.config.to_dict(), **state["config"]}).to_dict()
-        for name, value in self.config.to_dict().items():
-            if name != "num_episodes" and before[name] != value:
-                raise ValueError(f"it was trained with {name} = {before[name]} and not {value}")
-        if state["episode"] > self.config.num_episodes:
-            raise ValueError(
-                f"it has {state['episode']} episodes, and {self.config.num_episodes} are wanted"
-            )
-        if state["episode"] < self.config.num_episodes:
-            check_resumable(state, self._step.device, self._workers)
-        self.networks.load_state_dict(state["networks"])
-        self._step.load_state_dict(state)
-        self._history = [state["history"]]
-        self.episode = state["episode"]
-
-    def _identity(self) -> dict[str, Any]:
-        return {"GAN": self.name, "data": self.data, "seed": self._seed_word}
+    def _reset(self) -> None:
+        self._step.reset()
 
 
 class _TrainingStep:
@@ -215,15 +122,23 @@ class _TrainingStep:
         self._config, self._seed_word, self._workers = config, seed_word, workers
         self._for_draws, self._for_noise = (new_rng(0, device=self.device) for _ in range(2))
         self._drawing, self._comparing, self._base_side = (Beside(self.device) for _ in range(3))
-        self._generators = _adam(networks.generator_parameters(), config.adam_beta1, self.device)
-        self._discriminators = _adam(
-            networks.discriminator_parameters(), config.adam_beta1, self.device
+        self._generators, self._discriminators = (
+            # The learning rate is set before the first step, and when it is annealed.
+            torch.optim.Adam(
+                parameters,
+                lr=new_rate(self.device),
+                betas=(config.adam_beta1, 0.999),
+                fused=True,
+                capturable=self.device.type == "cuda",
+            )
+            for parameters in (networks.generator_parameters(), networks.discriminator_parameters())
         )
+        self.optimisers = {"generators": self._generators, "discriminators": self._discriminators}
         self._row = torch.zeros(len(TERMS), dtype=torch.float64, device=self.device)
         self._zero = torch.zeros((), dtype=features.dtype, device=self.device)
-        self._reset()
+        self.reset()
 
-    def _reset(self) -> None:
+    def reset(self) -> None:
         """Discard the next episode and CUDA graphs, whose tensors a loaded state replaces."""
         self._episode: Episode | None = None
         self._factor: float | None = None
@@ -256,9 +171,8 @@ class _TrainingStep:
             self._parts, (self._discriminators, self._generators, None), strict=False
         ):
             part()
-            if optimiser is not None and self._workers.count > 1:
-                parameters = optimiser.param_groups[0]["params"]
-                self._workers.average([each.grad for each in parameters if each.grad is not None])
+            parameters = optimiser.param_groups[0]["params"] if optimiser else []
+            self._workers.average([each.grad for each in parameters if each.grad is not None])
         return self._row.clone()
 
     def _anneal(self, number: int) -> None:
@@ -330,38 +244,15 @@ class _TrainingStep:
         self._drawing.wait()
         del self._moved, self._terms, self._following
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of both optimisers."""
-        return {
-            "generators": self._generators.state_dict(),
-            "discriminators": self._discriminators.state_dict(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore both optimisers."""
-        for optimiser, name in (
-            (self._generators, "generators"),
-            (self._discriminators, "discriminators"),
-        ):
-            # Keep the options of this run and device: a CUDA graph would not read a learning
-            # rate from a file.
-            (group,) = optimiser.param_groups
-            own = {key: value for key, value in group.items() if key != "params"}
-            optimiser.load_state_dict(state[name])
-            optimiser.param_groups[0].update(own)
-        self._reset()
-
 
 @contextmanager
 def _frozen(parameters: list[nn.Parameter]) -> Iterator[None]:
     """Treat parameters as constants, so that their gradients are not computed."""
     for parameter in parameters:
         parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in parameters:
-            parameter.requires_grad_(True)
+    yield
+    for parameter in parameters:
+        parameter.requires_grad_(True)
 
 
 def _set_gradients(optimiser: torch.optim.Adam, loss: Tensor) -> None:
@@ -370,14 +261,3 @@ def _set_gradients(optimiser: torch.optim.Adam, loss: Tensor) -> None:
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient
-
-
-def _adam(parameters: list[nn.Parameter], beta1: float, device: torch.device) -> torch.optim.Adam:
-    # The learning rate is set before the first step, and when it is annealed.
-    return torch.optim.Adam(
-        parameters,
-        lr=new_rate(device),
-        betas=(beta1, 0.999),
-        fused=True,
-        capturable=device.type == "cuda",
-    )

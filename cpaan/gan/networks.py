@@ -17,6 +17,7 @@ from torch.nn.functional import linear, pad
 
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.fast.pair_ops import Shared, layer, log_likelihood
+from cpaan.training.layers import draw_linear, set_to_zero
 
 
 class Chosen(NamedTuple):
@@ -48,17 +49,16 @@ class Generator(nn.Module):
         num_inputs = 3 * num_dims + noise_dim
         self.residual = config.residual
         self.rectified = config.output == "relu" or (config.output == "match" and is_positive)
-        self.from_example = _linear(num_dims, width, rng, num_inputs)
-        self.from_source = _linear(num_dims, width, rng, num_inputs, has_bias=False)
-        self.from_target = _linear(num_dims, width, rng, num_inputs, has_bias=False)
+        self.from_example = draw_linear(num_dims, width, rng, num_inputs)
+        self.from_source = draw_linear(num_dims, width, rng, num_inputs, has_bias=False)
+        self.from_target = draw_linear(num_dims, width, rng, num_inputs, has_bias=False)
         self.from_noise = None
         if noise_dim:
-            self.from_noise = _linear(noise_dim, width, rng, num_inputs, has_bias=False)
-        self.hidden = _linear(width, width, rng)
-        self.last = _linear(width, num_dims, rng)
+            self.from_noise = draw_linear(noise_dim, width, rng, num_inputs, has_bias=False)
+        self.hidden = draw_linear(width, width, rng)
+        self.last = draw_linear(width, num_dims, rng)
         if self.residual != "none":
-            nn.init.zeros_(self.last.weight)
-            nn.init.zeros_(self.last.bias)
+            set_to_zero(self.last)
 
     def forward(
         self, examples: Tensor | Chosen, source: Tensor, target: Tensor, noise: Tensor | None = None
@@ -118,11 +118,11 @@ class Discriminator(nn.Module):
     def __init__(self, num_dims: int, config: TrainConfig, rng: torch.Generator) -> None:
         super().__init__()
         width = config.hidden_dim
-        self.first = _linear(num_dims, width, rng)
-        self.hidden = _linear(width, width, rng)
-        self.embed = _linear(width, width, rng)
-        self.key = _linear(num_dims, width, rng, has_bias=False)
-        self.fake = _linear(width, 1, rng)
+        self.first = draw_linear(num_dims, width, rng)
+        self.hidden = draw_linear(width, width, rng)
+        self.embed = draw_linear(width, width, rng)
+        self.key = draw_linear(num_dims, width, rng, has_bias=False)
+        self.fake = draw_linear(width, 1, rng)
 
     def answers(self, prototypes: Tensor, is_present: Tensor | None = None) -> Answers:
         """Return the answers for classes with these prototypes, shape (classes, D).
@@ -232,22 +232,3 @@ def _to_shared(tables: Sequence[_Table], bias: Tensor | None) -> Shared:
         first = torch.arange(len(places), device=places.device) * by_novel.shape[1]
         places = (first.unsqueeze(1) + places).flatten()
     return Shared(bias, by_example, by_novel.flatten(0, 1), places)
-
-
-def _linear(
-    num_inputs: int,
-    num_outputs: int,
-    rng: torch.Generator,
-    num_inputs_of_layer: int | None = None,
-    *,
-    has_bias: bool = True,
-) -> nn.Linear:
-    """Return a linear layer with PyTorch's usual weights, but from ``rng``.
-
-    The part of a larger layer has weights of that layer's size, by ``num_inputs_of_layer``.
-    """
-    layer = nn.utils.skip_init(nn.Linear, num_inputs, num_outputs, bias=has_bias)
-    bound = 1 / math.sqrt(num_inputs_of_layer or num_inputs)
-    for parameter in layer.parameters():
-        nn.init.uniform_(parameter, -bound, bound, generator=rng)
-    return layer

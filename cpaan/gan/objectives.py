@@ -83,7 +83,9 @@ def moment_terms(
         moved.translated, episode.sample_weights, with_covariances=has_covariance
     )
     if config.prototype_weight:
-        terms["prototype"] = prototype_loss(means, episode.class_means)
+        # Not in the paper. Its losses reproduce the mean of the few shots, with their noise; but
+        # meta-training knows the true mean of the class, and this term uses it.
+        terms["prototype"] = (means - episode.class_means).square().sum(dim=1).mean()
     if has_covariance:
         assert data.spectra is not None
         classes, scores, left_out = choose_covariance_classes(episode, config)
@@ -175,15 +177,6 @@ def cycle_loss(restored: Tensor, originals: Tensor | Chosen, weights: Tensor) ->
     return squared_distance(
         restored.flatten(0, 1), shared, weights.flatten(), shape=shape, added=added
     )
-
-
-def prototype_loss(of_translated: Tensor, class_means: Tensor) -> Tensor:
-    """Return the squared distance of translated means to those of the whole classes, (N, D) both.
-
-    Not in the paper. Its losses reproduce the mean of the few shots, with their noise; but
-    meta-training knows the true mean of the class, and this term uses it.
-    """
-    return (of_translated - class_means).square().sum(dim=1).mean()
 
 
 def covariance_loss(

@@ -144,12 +144,9 @@ _DIGITS = 3  # of coordinates that go from -6 to 6
 def to_plain(points: Spiral, outcomes: Mapping[str, SpiralOutcome]) -> dict[str, Any]:
     """Return a spiral and its translations for a JSON file, rounded to the digits of a picture."""
 
-    def rounded(values: Any) -> Any:
-        return [*map(rounded, values)] if isinstance(values, list) else round(values, _DIGITS)
-
     def plain(part: Spiral | SpiralOutcome) -> dict[str, Any]:
         return {
-            name: rounded(value.tolist()) if isinstance(value, Tensor) else value
+            name: value.round(decimals=_DIGITS).tolist() if isinstance(value, Tensor) else value
             for name, value in vars(part).items()
         }
 
@@ -161,12 +158,12 @@ def from_plain(content: Mapping[str, Any]) -> tuple[Spiral, dict[str, SpiralOutc
 
     def read(kind: Any, part: Mapping[str, Any]) -> Any:
         values = {field.name: part[field.name] for field in fields(kind)}
-        return kind(
-            **{
-                name: torch.tensor(value, dtype=torch.float64) if isinstance(value, list) else value
-                for name, value in values.items()
-            }
-        )
+        tensors = {
+            name: torch.tensor(value, dtype=torch.float64)
+            for name, value in values.items()
+            if isinstance(value, list)
+        }
+        return kind(**{**values, **tensors})
 
     try:
         points = read(Spiral, content)

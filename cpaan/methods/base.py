@@ -18,7 +18,7 @@ from cpaan.protocol.config import OWN, EvaluationConfig
 from cpaan.protocol.heads import HEAD_CLASSES, GroupedHeads
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.training.drive import train_to_end
-from cpaan.training.learning import Learner, LearningRun, LearningSettings, NothingToLearn, Run
+from cpaan.training.learning import Learner, LearningRun, LearningSettings, Run
 from cpaan.training.workers import ALONE, Workers
 
 Progress = Callable[[str], None]
@@ -43,7 +43,7 @@ class LowShotMethod(ABC):
 
         From now on, `fit` takes it as it is, whatever its episode. It needs an equal ``rng``.
         """
-        return NothingToLearn(type(self).__name__, base)
+        return Run(type(self).__name__, base.fingerprint)
 
     @abstractmethod
     def fit(self, task: LowShotTask, rng: torch.Generator) -> None:

@@ -19,7 +19,7 @@ from cpaan.representation.backbone import Backbone, backbone_loss
 from cpaan.representation.config import BackboneConfig
 from cpaan.representation.views import cut_and_paste, random_views
 from cpaan.training.drive import Checkpoint, Progress, Stretch, drive
-from cpaan.training.learning import TrainingDivergedError, check_same_run
+from cpaan.training.learning import Run, TrainingDivergedError, check_same_run
 from cpaan.training.workers import ALONE, Workers
 
 IMAGES, LABELS, BACKBONE = "images.npy", "labels.npy", "backbone.pt"
@@ -27,7 +27,7 @@ _VIEW_STEP = 8  # sizes of views are multiples of this, so that the stages halve
 _DECAY_OF_STEPS = 0.1
 
 
-class BackboneRun:
+class BackboneRun(Run):
     """Training of one backbone; its episodes are optimiser steps on one batch each.
 
     The seed, the number of a step and the rank of the worker decide all random numbers of that

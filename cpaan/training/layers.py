@@ -102,10 +102,20 @@ class Perceptron(Normalising, Learner):
                 return outputs
 
 
-def draw_linear(num_in: int, num_out: int, rng: torch.Generator) -> nn.Linear:
-    """Return a layer with the initial distribution of PyTorch; ``rng`` is on the CPU."""
-    layer = nn.utils.skip_init(nn.Linear, num_in, num_out)
-    draw_weights(layer, num_in, rng)
+def draw_linear(
+    num_in: int,
+    num_out: int,
+    rng: torch.Generator,
+    num_in_of_layer: int | None = None,
+    *,
+    has_bias: bool = True,
+) -> nn.Linear:
+    """Return a layer with the initial distribution of PyTorch; ``rng`` is on the CPU.
+
+    A part of a larger layer has weights of that layer's size, by ``num_in_of_layer``.
+    """
+    layer = nn.utils.skip_init(nn.Linear, num_in, num_out, bias=has_bias)
+    draw_weights(layer, num_in_of_layer or num_in, rng)
     return layer
 
 

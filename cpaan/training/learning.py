@@ -2,14 +2,14 @@
 
 A `Learner` defines the loss of an episode. This module has what all of them share: the optimiser,
 the schedule of the learning rate, workers, and the state from which a run resumes. The four GANs
-have a loop of their own, in `cpaan.gan.loop`.
+have steps of their own, in `cpaan.gan.loop`.
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -24,30 +24,36 @@ class TrainingDivergedError(ValueError):
     """A loss or a weight is no longer finite."""
 
 
-class Run(Protocol):
-    """A training that can stop and resume; `cpaan.training.drive` drives it."""
+class Run:
+    """A training that can stop and resume; `cpaan.training.drive` drives it.
 
-    name: str
-    losses: tuple[str, ...]
+    By itself, the training of a method that has none. Subclasses have episodes.
+    """
+
+    losses: tuple[str, ...] = ()
     """Terms of `advance` that progress lines show."""
-    episode: int
+    episode = 0
+
+    def __init__(self, name: str, data: str) -> None:
+        """Take the name of the method, and the fingerprint of its examples."""
+        self.name, self.data = name, data
 
     @property
     def num_episodes(self) -> int:
-        """Number of episodes of the whole training."""
-
-    @property
-    def data(self) -> str:
-        """Fingerprint of the examples."""
+        """Number of episodes of the whole training, of all workers together."""
+        return 0
 
     def advance(self, num_episodes: int) -> dict[str, float]:
         """Train for some more episodes, of all workers together; return means of terms."""
+        raise AssertionError(f"{self.name} has no episodes")
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that decides the rest of the training."""
+        return {"name": self.name, "data": self.data, "episode": 0}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from the state of another run; raise a ValueError unless it is of the same."""
+        check_same_run(state, {"name": self.name, "data": self.data})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,12 +70,9 @@ class EpisodeSettings(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._refuse_unless_positive("num_queries")
-        if self.num_ways < 2:
-            raise ValueError(f"num_ways must be 2 or more, got {self.num_ways}")
-        if not self.episode_shots or min(self.episode_shots) < 1:
-            raise ValueError(
-                f"episode_shots must be positive whole numbers, got {list(self.episode_shots)}"
-            )
+        self._refuse(["num_ways"], lambda count: count >= 2, "2 or more")
+        are_positive = "positive whole numbers"
+        self._refuse(["episode_shots"], lambda shots: min(shots, default=0) > 0, are_positive)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +126,142 @@ class Learner(nn.Module, ABC):
         """Choose the scale of scores, if any, before the first episode; ``rng`` on the device."""
 
 
-class LearningRun:
+class EpisodeRun(Run, ABC):
+    """A training by episodes that workers share; subclasses say what an episode teaches."""
+
+    FREE: ClassVar[Collection[str]] = ()
+    """Settings that may differ between a run and the checkpoint from which it resumes."""
+    _identity: dict[str, Any]
+    """What else must be equal in a checkpoint."""
+    _parts: dict[str, Any]
+    """The network and the optimisers, by their names in a checkpoint."""
+
+    def __init__(
+        self,
+        name: str,
+        data: str,
+        terms: tuple[str, ...],
+        config: Any,
+        module: nn.Module,
+        device: torch.device,
+        workers: Workers,
+    ) -> None:
+        """Take the network, and a config with ``num_episodes``, which the workers must share."""
+        super().__init__(name, data)
+        workers.check_shares(config.num_episodes)
+        self.losses, self.config, self.device = terms, config, device
+        self._terms, self._module, self._workers = terms, module, workers
+        self._has_diverged = False
+
+    @property
+    def num_episodes(self) -> int:
+        """Configured number of episodes."""
+        return int(self.config.num_episodes)
+
+    @abstractmethod
+    def _train_one_episode(self) -> Tensor:
+        """Train on this worker's next episode; return its terms, shape (terms,)."""
+
+    def _reset(self) -> None:
+        """Discard what refers to tensors that a loaded state replaces, such as CUDA graphs."""
+
+    def advance(self, num_episodes: int) -> dict[str, float]:
+        """Train for some more episodes of all workers, a multiple of their number.
+
+        Returns:
+            Means of all terms over these episodes, the same for every worker.
+
+        Raises:
+            TrainingDivergedError: If a term or, at the end, a weight is not finite; it names the
+                first one. Both are checked once, because a check makes a GPU wait.
+        """
+        count = self._workers.count
+        assert num_episodes % count == 0, "every worker has its share"
+        rows: list[Tensor] = []
+        for _ in range(num_episodes // count):
+            rows.append(self._train_one_episode())
+            self.episode += count
+        chunk = torch.stack(rows)
+        self._workers.average([chunk])  # so that divergence of one worker is an error of all
+        chunk = chunk.cpu()
+        if not chunk.isfinite().all():
+            row, term = (~chunk.isfinite()).nonzero()[0].tolist()
+            what = f"{self._terms[term]} became {float(chunk[row, term])}"
+            self._raise_divergence(self.episode - (len(chunk) - row) * count, what)
+        if not torch.stack([each.isfinite().all() for each in self._module.parameters()]).all():
+            what = "weights became infinite or NaN in the update"
+            self._raise_divergence(self.episode - count, what)
+        return dict(zip(self._terms, chunk.mean(dim=0).tolist(), strict=True))
+
+    def _raise_divergence(self, episode: int, what: str) -> NoReturn:
+        self._has_diverged = True
+        raise TrainingDivergedError(f"{self.name} diverged: at episode {episode}, {what}")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that decides the rest of the training; refuse a diverged run."""
+        if self._has_diverged:
+            raise TrainingDivergedError(f"{self.name} has diverged: there is nothing to keep")
+        return {
+            **self._identity,
+            "config": self.config.to_dict(),
+            "episode": self.episode,
+            "device": self.device.type,
+            "workers": self._workers.count,
+            **{name: part.state_dict() for name, part in self._parts.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume from the state of another run of the same kind.
+
+        Raises:
+            ValueError: If that run had another method, data, seed or settings, or is past the end
+                of this one. An unfinished run also needs the same number of workers and the same
+                kind of device, because the random numbers depend on them.
+        """
+        check_same_run(state, self._identity, self.config, free=self.FREE)
+        episode = state["episode"]
+        if episode > self.num_episodes:
+            raise ValueError(f"it has {episode} episodes, and {self.num_episodes} are wanted")
+        here = {"device": self.device.type, "workers": self._workers.count}
+        for name, value in here.items() if episode < self.num_episodes else ():
+            if state[name] != value:
+                raise ValueError(
+                    f"it was trained with {name} = {state[name]} and can resume only so, "
+                    f"not with {value}"
+                )
+        for name, part in self._parts.items():
+            # Keep the options of this run and device: a CUDA graph would not read a learning rate
+            # from a file.
+            groups = getattr(part, "param_groups", [])
+            own = [{key: group[key] for key in group if key != "params"} for group in groups]
+            part.load_state_dict(state[name])
+            for number, options in enumerate(own):
+                part.param_groups[number].update(options)
+        self._reset()
+        self.episode = episode
+
+
+def check_same_run(
+    state: Mapping[str, Any],
+    identity: Mapping[str, Any],
+    config: Settings | None = None,
+    free: Collection[str] = (),
+) -> None:
+    """Raise a ValueError if a state is of another method, data, seed or config.
+
+    The ``free`` settings may differ.
+    """
+    for name, value in identity.items():
+        if state[name] != value:
+            raise ValueError(f"it has another {name}: {state[name]} and not {value}")
+    wanted = config.to_dict() if config else {}
+    stored = config.from_dict({**wanted, **state["config"]}).to_dict() if config else {}
+    for name, value in wanted.items():
+        if name not in free and stored[name] != value:
+            raise ValueError(f"it was trained with {name} = {stored[name]} and not {value}")
+
+
+class LearningRun(EpisodeRun):
     """Training of one learner on base examples, on their device.
 
     The seed and the number of an episode decide all random numbers of that episode.
@@ -139,70 +277,30 @@ class LearningRun:
         workers: Workers = ALONE,
     ) -> None:
         """Prepare the optimiser of a new learner; every worker trains on episodes of its own."""
-        workers.check_shares(config.num_episodes)
-        self.name = name
-        self.losses = learner.TERMS
-        self.config = config
-        self.seed = seed
-        self.episode = 0
-        self.base = base
-        self.device = base.features.device
-        self.learner = learner.to(self.device)
-        self._workers = workers
-        self._optimiser = self._new_optimiser()
-        self.learner.set_scale(new_rng(seed, 1, device=self.device))
-
-    def _new_optimiser(self) -> torch.optim.Optimizer:
-        parameters = [each for each in self.learner.parameters() if each.requires_grad]
+        self.base, self.seed = base, seed
+        device = base.features.device
+        self.learner = learner.to(device)
+        super().__init__(
+            name, base.fingerprint, learner.TERMS, config, self.learner, device, workers
+        )
+        self._trained = [each for each in self.learner.parameters() if each.requires_grad]
         groups: list[dict[str, Any]] = [
-            {"params": [each for each in parameters if each.ndim >= 2]},
-            {"params": [each for each in parameters if each.ndim < 2], "weight_decay": 0.0},
+            {"params": [each for each in self._trained if each.ndim >= 2]},
+            {"params": [each for each in self._trained if each.ndim < 2], "weight_decay": 0.0},
         ]
         groups = [group for group in groups if group["params"]]
-        decay = self.config.weight_decay
+        decay = config.weight_decay
         # The learning rate is set before every step.
-        if self.config.optimiser == "adam":
-            return torch.optim.AdamW(groups, weight_decay=decay)
-        return torch.optim.SGD(groups, lr=0.0, momentum=0.9, dampening=0.9, weight_decay=decay)
-
-    @property
-    def num_episodes(self) -> int:
-        """Number of episodes of the whole training."""
-        return self.config.num_episodes
-
-    @property
-    def data(self) -> str:
-        """Fingerprint of the base examples."""
-        return self.base.fingerprint
-
-    def advance(self, num_episodes: int) -> dict[str, float]:
-        """Train for some more episodes, of all workers together; return means of terms.
-
-        Raises:
-            TrainingDivergedError: If a loss or, at the end, a weight is not finite. Both are
-                checked once, not in every episode, because a check makes a GPU wait.
-        """
-        assert num_episodes % self._workers.count == 0, "every worker has its share"
-        terms = []
-        for _ in range(num_episodes // self._workers.count):
-            terms.append(self._train_one_episode())
-            self.episode += self._workers.count
-        chunk = torch.stack(terms)
-        self._workers.average([chunk])  # so that divergence of one worker is an error of all
-        chunk = chunk.cpu()
-        is_finite = chunk.isfinite().all(dim=1)
-        if not is_finite.all():
-            first = int((~is_finite).nonzero()[0])
-            episode = self.episode - (len(chunk) - first) * self._workers.count
-            raise TrainingDivergedError(
-                f"{self.name} diverged: at episode {episode}, "
-                f"{self.losses[0]} became {float(chunk[first, 0])}"
-            )
-        self._refuse_weights_unless_finite()
-        return dict(zip(self.losses, chunk.mean(dim=0).tolist(), strict=True))
+        self._optimiser: torch.optim.Optimizer = (
+            torch.optim.AdamW(groups, weight_decay=decay)
+            if config.optimiser == "adam"
+            else torch.optim.SGD(groups, lr=0.0, momentum=0.9, dampening=0.9, weight_decay=decay)
+        )
+        self._identity = {"name": name, "data": self.data, "seed": seed}
+        self._parts = {"network": self.learner, "optimiser": self._optimiser}
+        self.learner.set_scale(new_rng(seed, 1, device=self.device))
 
     def _train_one_episode(self) -> Tensor:
-        """Return the episode's terms, shape (terms,)."""
         number = self.episode + self._workers.rank
         rngs = EpisodeRngs(
             new_rng(self.seed, 2, number), new_rng(self.seed, 3, number, device=self.device)
@@ -211,93 +309,10 @@ class LearningRun:
         terms = self.learner.episode_terms(rngs)
         terms[0].backward()
         if self._workers.count > 1:
-            parameters = [each for each in self.learner.parameters() if each.requires_grad]
-            for each in parameters:  # all ranks must reduce tensors of the same shapes
+            for each in self._trained:  # all ranks must reduce tensors of the same shapes
                 each.grad = torch.zeros_like(each) if each.grad is None else each.grad
-            self._workers.average([each.grad for each in parameters if each.grad is not None])
+            self._workers.average([each.grad for each in self._trained if each.grad is not None])
         for group in self._optimiser.param_groups:
             group["lr"] = self.config.rate_after(self.episode)
         self._optimiser.step()
         return torch.stack([term.detach() for term in terms])
-
-    def _refuse_weights_unless_finite(self) -> None:
-        if not torch.stack([each.isfinite().all() for each in self.learner.parameters()]).all():
-            raise TrainingDivergedError(
-                f"{self.name} diverged: after episode {self.episode - 1}, weights are infinite "
-                "or NaN"
-            )
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that decides the rest of the training."""
-        self._refuse_weights_unless_finite()
-        return {
-            "name": self.name,
-            "data": self.data,
-            "seed": self.seed,
-            "config": self.config.to_dict(),
-            "episode": self.episode,
-            "device": self.device.type,
-            "workers": self._workers.count,
-            "network": self.learner.state_dict(),
-            "optimiser": self._optimiser.state_dict(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from the state of another run of the same learner, data, seed and settings."""
-        identity = {"name": self.name, "data": self.data, "seed": self.seed}
-        check_same_run(state, identity, self.config)
-        if state["episode"] < self.num_episodes:
-            check_resumable(state, self.device, self._workers)
-        self.learner.load_state_dict(state["network"])
-        self._optimiser.load_state_dict(state["optimiser"])
-        self.episode = state["episode"]
-
-
-def check_same_run(
-    state: Mapping[str, Any], identity: Mapping[str, Any], config: Settings | None = None
-) -> None:
-    """Raise a ValueError if a state is of another method, data, seed or config."""
-    for name, value in identity.items():
-        if state[name] != value:
-            raise ValueError(f"it has another {name}: {state[name]} and not {value}")
-    stored = config.with_overrides(state["config"]).to_dict() if config else {}
-    for name, value in (config.to_dict() if config else {}).items():
-        if stored[name] != value:
-            raise ValueError(f"it was trained with {name} = {stored[name]} and not {value}")
-
-
-def check_resumable(state: Mapping[str, Any], device: torch.device, workers: Workers) -> None:
-    """Raise a ValueError if training cannot continue here: random numbers would differ."""
-    if state["device"] != device.type:
-        raise ValueError(
-            f"it was trained on {state['device']} and can resume only there, not on {device.type}"
-        )
-    if state["workers"] != workers.count:
-        raise ValueError(
-            f"it was trained by {state['workers']} workers and can resume only with as many, not "
-            f"with {workers.count}"
-        )
-
-
-class NothingToLearn:
-    """The run of a method without training."""
-
-    losses: tuple[str, ...] = ()
-    episode = 0
-    num_episodes = 0
-
-    def __init__(self, name: str, base: BaseSet) -> None:
-        self.name = name
-        self.data = base.fingerprint
-
-    def advance(self, num_episodes: int) -> dict[str, float]:
-        """Refuse: there are no episodes."""
-        raise AssertionError(f"{self.name} has no episodes")
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what identifies the run."""
-        return {"name": self.name, "data": self.data, "episode": 0}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raise a ValueError if the state is of another method or other data."""
-        check_same_run(state, {"name": self.name, "data": self.data})

@@ -4,31 +4,22 @@ Tests do not time.
 """
 
 import json
-from functools import partial
-from itertools import combinations, product
 
 import pytest
 import torch
 
 from cpaan.bench import kyfan
 from cpaan.bench.__main__ import main
+from cpaan.bench.episode import count_flop
 from cpaan.bench.evaluate import compare_logits
-from cpaan.bench.measuring import Subject, growth, interleave
-from cpaan.bench.plain import PlainRun, plain_terms
-from cpaan.bench.scales import real_classes
+from cpaan.bench.measuring import Peaks, Subject, interleave
+from cpaan.bench.plain import PlainRun, both_terms
+from cpaan.bench.scales import SCALES, real_classes
 from cpaan.core.randomness import new_rng
 from cpaan.gan.config import TrainConfig
-from cpaan.gan.covariance import ky_fan_norm
 from cpaan.gan.episodes import MetaEpisodes, TrainingData
-from cpaan.gan.gans import GANS, Gan, Networks
-from cpaan.gan.loop import TERMS, TrainingRun
-from cpaan.gan.objectives import (
-    discriminator_objective,
-    discriminator_terms,
-    generator_objective,
-    moment_terms,
-    pair_terms,
-)
+from cpaan.gan.gans import GANS, Networks
+from cpaan.gan.loop import TrainingRun
 from cpaan.protocol.config import LINEAR_AS_IN_BENCHMARK, EvaluationConfig
 from cpaan.protocol.tasks import BaseSet
 from helpers.gan_runs import tiny_config, tiny_data
@@ -42,87 +33,50 @@ def config_of(**settings) -> TrainConfig:
     return tiny_config(**{**others, **settings})
 
 
-def both_terms(gan: Gan, data: TrainingData, config: TrainConfig, *, weight_size: float) -> tuple:
-    """Return networks with drawn weights, and one episode's terms by the fast path and the plain.
-
-    Terms are those of discriminators, then those of generators.
-    """
+def drawn_networks(name: str, data: TrainingData, config: TrainConfig, size: float) -> Networks:
+    """Networks with drawn weights: residual generators start with zeros, without gradients."""
+    gan, rng = GANS[name], new_rng(3)
     networks = Networks(gan, data, config, new_rng(0), has_reverse_generator=gan.has_cycle)
-    for_weights = new_rng(3)
-    with torch.no_grad():  # residual generators start with zeros, where gradients vanish
-        for parameter in networks.parameters():
-            parameter.copy_(weight_size * torch.randn(parameter.shape, generator=for_weights))
-    rng = new_rng(1)
-    episode = MetaEpisodes(data, config).draw(rng)
-    state = rng.get_state()
-    moved = networks.translate(episode, rng)
-    fast = (
-        discriminator_terms(networks, episode, moved),
-        {
-            **moment_terms(gan, episode, moved, data, config),
-            **pair_terms(gan, networks, episode, moved, config, rng),
-        },
-    )
-    rng.set_state(state)
-    return networks, fast, plain_terms(gan, networks, episode, data, config, rng)
+    for parameter in networks.parameters():
+        parameter.data.copy_(size * torch.randn(parameter.shape, generator=rng))
+    return networks
 
 
-def assert_plain_terms(name: str, *, is_positive: bool = False, **settings) -> None:
-    """Compare terms and gradients of fast path and plain definition, at weights that are drawn."""
-    config = config_of(**settings)
-    networks, fast, plain = both_terms(
-        GANS[name], tiny_data(config, is_positive=is_positive), config, weight_size=0.5
-    )
+def assert_plain(
+    name: str, data: TrainingData, config: TrainConfig, size: float, tolerance: float
+) -> None:
+    """Compare every term, and its gradient by the weights of its side, with the plain one."""
+    networks = drawn_networks(name, data, config, size)
+    fast, plain = both_terms(GANS[name], networks, data, config, new_rng(1))
     sides = (networks.discriminator_parameters(), networks.generator_parameters())
     for ours, reference, parameters in zip(fast, plain, sides, strict=True):
         assert ours.keys() == reference.keys()
         for term, value in reference.items():
-            torch.testing.assert_close(ours[term].to(value), value, rtol=1e-9, atol=1e-12)
-            if not value.requires_grad:
-                continue
-            wanted, found = (
-                torch.autograd.grad(
-                    each, parameters, retain_graph=True, allow_unused=True, materialize_grads=True
-                )
-                for each in (value, ours[term])
+            torch.testing.assert_close(
+                ours[term].to(value), value, rtol=tolerance, atol=1e-2 * tolerance
             )
-            torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
+            if value.requires_grad:
+                found, wanted = (
+                    torch.cat([part.flatten() for part in gradients_of(each, parameters)])
+                    for each in (ours[term], value)
+                )
+                # Wide covariances are compared by their leading directions alone.
+                most = 100 * tolerance if term == "covariance" else tolerance
+                assert (found - wanted).norm() <= most * wanted.norm(), term
 
 
-SWITCHES = {
-    "neighbours": ("soft", "hard"),
-    "residual": ("none", "identity", "mean-shift"),
-    "sampling": ("shared", "uniform"),
-}
-# Every value of a switch meets every GAN and every value of every other switch.
+def gradients_of(value: torch.Tensor, parameters: list) -> tuple[torch.Tensor, ...]:
+    options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+    return torch.autograd.grad(value, parameters, **options)
+
+
 CASES = [
-    (name, dict(zip(SWITCHES, values, strict=True)))
-    for name, *values in (
-        ("c-GAN", "soft", "none", "shared"),
-        ("c-GAN", "hard", "identity", "uniform"),
-        ("c-GAN", "soft", "mean-shift", "uniform"),
-        ("cCyc-GAN", "hard", "none", "shared"),
-        ("cCyc-GAN", "soft", "identity", "uniform"),
-        ("cCyc-GAN", "hard", "mean-shift", "shared"),
-        ("cDeLi-GAN", "hard", "none", "uniform"),
-        ("cDeLi-GAN", "soft", "identity", "shared"),
-        ("cDeLi-GAN", "soft", "mean-shift", "shared"),
-        ("cCov-GAN", "hard", "none", "shared"),
-        ("cCov-GAN", "soft", "identity", "shared"),
-        ("cCov-GAN", "hard", "mean-shift", "uniform"),
-    )
+    (name, {"neighbours": neighbours, "residual": residual, "sampling": sampling})
+    for name in GANS
+    for neighbours in ("soft", "hard")
+    for residual in ("none", "identity", "mean-shift")
+    for sampling in ("shared", "uniform")
 ]
-
-
-def test_the_cases_have_every_pair_of_values():
-    rows = [{"name": name, **settings} for name, settings in CASES]
-    values = {"name": GANS, **SWITCHES}
-
-    for first, second in combinations(values, 2):
-        met = {(row[first], row[second]) for row in rows}
-        assert met == set(product(values[first], values[second]))
-
-
 TO_THE_LETTER = {"normalised_weights": False, "sampling": "uniform"}
 
 
@@ -130,7 +84,7 @@ TO_THE_LETTER = {"normalised_weights": False, "sampling": "uniform"}
     ("name", "settings"),
     [
         *CASES,
-        *(("cCov-GAN", {**s, "noise": "mixture"}) for name, s in CASES if name == "cCov-GAN"),
+        *(("cCov-GAN", {**s, "noise": "mixture"}) for name, s in CASES[::5] if name == "cCov-GAN"),
         ("cCov-GAN", {"covariance_classes": "all"}),
         ("cCov-GAN", TO_THE_LETTER),
         ("cCov-GAN", {"covariance_classes": "all", "perplexity": None, **TO_THE_LETTER}),
@@ -144,15 +98,15 @@ TO_THE_LETTER = {"normalised_weights": False, "sampling": "uniform"}
         ("cCov-GAN", {"covariance_weight": 0.0}),
         ("cCov-GAN", {"prototype_weight": 0.0}),
         ("cCov-GAN", {"normalisation": "none"}),
+        ("cCov-GAN", {"is_positive": True}),  # of the features: translations are not negative
     ],
     ids=str,
 )
 def test_the_fast_path_is_the_plain_definition(name, settings):
-    assert_plain_terms(name, **settings)
+    config = config_of(**{key: settings[key] for key in settings if key != "is_positive"})
+    data = tiny_data(config, is_positive="is_positive" in settings)
 
-
-def test_features_that_are_not_negative_are_translated_to_such():
-    assert_plain_terms("cCov-GAN", is_positive=True)
+    assert_plain(name, data, config, size=0.5, tolerance=1e-9)
 
 
 @pytest.mark.parametrize("name", GANS)
@@ -170,27 +124,28 @@ def test_plain_training_takes_the_same_steps(name):
         torch.testing.assert_close(found, wanted, rtol=1e-7, atol=1e-9)
 
 
-def comparison() -> kyfan.Comparison:
+def test_both_sides_of_kyfan_have_the_same_gradient_and_exact_norms_have_no_error():
     config = config_of()
-    return kyfan.compare(tiny_data(config), config, seed=0, is_moved=True)
+    comparison = kyfan.compare(tiny_data(config), config, seed=0, is_moved=True)
 
+    _, gradient = kyfan.ours(comparison)
+    plain = kyfan.plain(comparison, torch.arange(comparison.classes.numel()))
+    found = kyfan.errors(comparison)
 
-def test_both_sides_of_kyfan_have_the_same_gradient():
-    found = comparison()
-
-    norms, gradient = kyfan.ours(found)
-    plain = kyfan.plain(found, torch.arange(found.classes.numel()))
-
-    torch.testing.assert_close(norms, ky_fan_norm(found.differences, found.m))
     torch.testing.assert_close(gradient, plain)
-
-
-def test_exact_norms_have_no_error():
-    found = kyfan.errors(comparison())
-
     assert found["checked_pairs"] == 6  # two novel classes, three base classes each
     errors = [found[key] for key in ("relative_error", "largest_relative_error", "pairing_error")]
     assert max(errors) < 1e-12
+
+
+def test_the_floor_is_the_slower_of_arithmetic_and_traffic():
+    peaks = Peaks(flop_per_second=1e12, bytes_per_second=1e9)
+
+    assert peaks.floor_ms(3e9, 1e6) == 3.0
+    assert peaks.floor_ms(3e9, 5e6) == 5.0
+    # A step of the paper's cCov-GAN: 0.46 TFLOP of matrix products.
+    flop = count_flop(GANS["cCov-GAN"], SCALES["paper"].training, 512, 389)
+    assert flop == pytest.approx(0.463e12, rel=1e-2)
 
 
 def test_an_ordinary_loop_finds_the_logits_of_the_linear_head():
@@ -220,21 +175,12 @@ def test_functions_are_called_in_turn():
     times = interleave(subjects, torch.device("cpu"), repeats=3, most_seconds=60.0)
 
     assert calls == ["a", "b"] * 5  # two of each warm up
-    assert [times[name].repeats for name in "ab"] == [3, 3]
+    assert [len(times[name].times_ms) for name in "ab"] == [3, 3]
     assert times["a"].peak_memory_mb is None
 
     calls.clear()  # without time, once at least
     interleave(subjects, torch.device("cpu"), repeats=9, most_seconds=0.0)
     assert calls == ["a", "b"] * 3
-
-
-def test_growth_is_the_power_of_the_size():
-    rows = [
-        {"family": "x", "varied": ["size"], "size": size, "ours_ms": size**2, "plain_ms": None}
-        for size in (2, 4, 8)
-    ]
-
-    assert growth(rows) == ["x with size from 2 to 8: ours by the power 2.00"]
 
 
 @pytest.mark.parametrize(
@@ -258,12 +204,15 @@ def test_rows_are_printed_and_written(arguments, first, tmp_path, capsys):
         assert row["ours_ms"] > 0
         assert row["ratio"] == pytest.approx(row["plain_ms"] / row["ours_ms"])
         assert row["peak_memory_mb"] is None
+        if arguments[0] != "evaluate":
+            assert row["floor_ratio"] == pytest.approx(row["ours_ms"] / row["floor_ms"])
         assert {"commit", "command", "seed", "torch", "device_name"} <= row.keys()
     errors = [row["relative_error"] for row in rows if row["relative_error"] is not None]
     assert errors
     assert max(errors) < 1e-2
     printed = capsys.readouterr().out
     assert all(row["name"] in printed for row in rows)
+    assert "over floor" in printed
 
 
 @pytest.mark.parametrize(
@@ -292,18 +241,6 @@ def test_a_mistake_is_one_line_and_the_status_two(arguments, message, capsys):
     assert message in line
 
 
-def test_the_help_explains_every_benchmark_and_column(capsys):
-    with pytest.raises(SystemExit) as ending:
-        main(["--help"])
-
-    assert ending.value.code == 0
-    text = capsys.readouterr().out
-    for word in ("kyfan", "episode", "evaluate", "trial", "data-parallel"):
-        assert f"\n  {word}" in text
-    for key in ("ours_ms", "plain_ms", "ratio", "relative_error", "peak_memory_mb"):
-        assert key in text
-
-
 REAL = {
     "num_ways": 4,
     "episode_shots": (5,),
@@ -324,25 +261,7 @@ REAL = {
 def test_losses_and_gradients_in_float32_are_plain_to_four_digits(name, noise, neighbours):
     """On real features, where covariances are compared by their leading directions alone."""
     config = TrainConfig(**REAL, noise=noise, neighbours=neighbours, residual="mean-shift")
-    gan = GANS[name]
     classes = [rows[:, :64] for rows in real_classes(20)]
     base = BaseSet(torch.cat(classes), torch.tensor([len(rows) for rows in classes]))
     data = TrainingData.prepare(base, config, with_covariances=True)
-    networks, fast, plain = both_terms(gan, data, config, weight_size=0.1)
-    sides = (
-        (networks.discriminator_parameters(), discriminator_objective),
-        (networks.generator_parameters(), partial(generator_objective, config=config)),
-    )
-    for ours, reference, (parameters, objective) in zip(fast, plain, sides, strict=True):
-        for term, value in reference.items():
-            torch.testing.assert_close(ours[term], value, rtol=1e-4, atol=1e-6)
-        found, wanted = (
-            torch.cat([g.flatten() for g in torch.autograd.grad(objective(zeros(t)), parameters)])
-            for t in (ours, reference)
-        )
-        assert (found - wanted).norm() <= 1e-4 * wanted.norm()
-
-
-def zeros(terms):
-    """Terms that a GAN lacks are zero."""
-    return {**dict.fromkeys(TERMS, torch.zeros(())), **terms}
+    assert_plain(name, data, config, size=0.1, tolerance=1e-4)

@@ -1,5 +1,7 @@
 """The Ky Fan norm against its definition and the theory of its subdifferential."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -41,28 +43,32 @@ def dual_norm(matrix: Tensor, m: int) -> float:
     return max(sum_of_singular_values(matrix, 1), sum_of_singular_values(matrix, 10**9) / m)
 
 
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("name", MATRICES)
-def test_the_norm_is_the_sum_of_the_largest_singular_values(name, scale):
-    matrix = scale * MATRICES[name]
-
-    for m in range(1, min(matrix.shape) + 1):
-        expected = sum_of_singular_values(matrix, m)
-        assert ky_fan_norm(matrix, m).item() == pytest.approx(expected, rel=1e-12, abs=0), m
-
-
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("name", MATRICES)
-def test_the_gradient_lies_in_the_subdifferential(name, scale):
+def assert_norm_and_subgradient(matrix: Tensor, m: int, tolerance: float) -> None:
     """G is a subgradient of a norm at X if and only if dual_norm(G) <= 1 and <G, X> = norm(X)."""
+    expected = sum_of_singular_values(matrix, m)
+    gradient = subgradient(matrix, m).double()
+    pairing = (gradient * matrix.double()).sum().item()
+    assert ky_fan_norm(matrix, m).item() == pytest.approx(expected, rel=tolerance, abs=0), m
+    assert gradient.isfinite().all(), m
+    assert dual_norm(gradient, m) <= 1 + tolerance, m
+    assert pairing == pytest.approx(expected, rel=tolerance, abs=0), m
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", MATRICES)
+def test_norms_are_sums_of_singular_values_and_gradients_lie_in_the_subdifferential(name, scale):
     matrix = scale * MATRICES[name]
 
     for m in range(1, min(matrix.shape) + 1):
-        gradient = subgradient(matrix, m)
-        assert gradient.isfinite().all(), m
-        assert dual_norm(gradient, m) <= 1 + 1e-9, m
-        expected = sum_of_singular_values(matrix, m)
-        assert (gradient * matrix).sum().item() == pytest.approx(expected, rel=1e-9, abs=0), m
+        assert_norm_and_subgradient(matrix, m, 1e-9)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+@pytest.mark.parametrize("name", ["tall", "symmetric and indefinite", "tied", "rank one"])
+def test_squares_out_of_the_range_of_float32_do_no_harm(name, scale):
+    assert_norm_and_subgradient((scale * MATRICES[name]).float(), 3, 1e-5)
+    largest = torch.full((1, 1), torch.finfo(torch.float32).max)
+    assert ky_fan_norm(largest, 1) == largest
 
 
 @pytest.mark.parametrize("name", ["generic", "tall", "wide", "symmetric and indefinite"])
@@ -98,54 +104,32 @@ def test_a_batch_is_as_its_matrices_one_by_one():
         torch.testing.assert_close(gradient, subgradient(matrix, m=3))
 
 
-@pytest.mark.parametrize("scale", [1e-30, 1e30])
-@pytest.mark.parametrize("name", ["tall", "symmetric and indefinite", "tied", "rank one"])
-def test_squares_out_of_the_range_of_float32_do_no_harm(name, scale):
-    matrix = (scale * MATRICES[name]).float()
-
-    norm, gradient = ky_fan_norm(matrix, m=3), subgradient(matrix, m=3)
-
-    expected = sum_of_singular_values(matrix, m=3)
-    assert norm.item() == pytest.approx(expected, rel=1e-5, abs=0)
-    assert dual_norm(gradient, m=3) <= 1 + 1e-5
-    pairing = (gradient.double() * matrix.double()).sum().item()
-    assert pairing == pytest.approx(expected, rel=1e-5, abs=0)
+@pytest.mark.parametrize(
+    ("matrices", "m", "message"),
+    [
+        *((torch.tensor([[[0.0]], [[bad]]]), 1, "finite") for bad in (math.nan, math.inf)),
+        *((torch.zeros(3, 5), m, rf"between 1 and 3 .* \(3, 5\), got {m}") for m in (-1, 0, 4)),
+    ],
+)
+def test_matrices_and_orders_without_a_norm_are_refused(matrices, m, message):
+    with pytest.raises(ValueError, match=message):
+        ky_fan_norm(matrices, m)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_a_matrix_that_is_not_finite_is_refused(value):
-    matrices = torch.zeros(2, 3, 3)
-    matrices[1, 0, 2] = value
+def test_a_covariance_is_about_the_mean_and_a_weighted_example_is_as_a_repeated_one():
+    first, second = torch.tensor([[10.0, 0.0], [12.0, 4.0]])  # one and two from the mean, each
+    weights = torch.tensor([0.75, 0.25])
 
-    with pytest.raises(ValueError, match="needs finite matrices, got NaN or infinity"):
-        ky_fan_norm(matrices, m=2)
-
-
-@pytest.mark.parametrize("m", [-1, 0, 4])
-def test_an_order_outside_the_number_of_singular_values_is_refused(m):
-    with pytest.raises(ValueError, match=rf"between 1 and 3 .* \(3, 5\), got {m}"):
-        ky_fan_norm(torch.zeros(3, 5), m)
-
-
-def test_a_covariance_is_about_the_mean_and_divided_by_the_number_of_examples():
-    examples = torch.tensor([[10.0, 0.0], [12.0, 4.0]])  # one and two from the mean, each
-
-    torch.testing.assert_close(covariances(examples), torch.tensor([[1.0, 2.0], [2.0, 4.0]]))
-
-
-def test_a_weighted_example_is_as_a_repeated_one():
-    first, second = random_matrix(2, 3)
-    weights = torch.tensor([0.75, 0.25], dtype=torch.float64)
-
+    plain = covariances(torch.stack([first, second]))
     weighted = covariances(torch.stack([first, second]), weights)
 
+    torch.testing.assert_close(plain, torch.tensor([[1.0, 2.0], [2.0, 4.0]]))
     repeated = covariances(torch.stack([first, first, first, second]))
-    torch.testing.assert_close(weighted, repeated, atol=1e-12, rtol=0)
+    torch.testing.assert_close(weighted, repeated)
 
 
-EXACT = {"num_dims": 5, "m": 3}
-SUBSPACE = {"num_dims": 60, "m": 3}  # twice m + 6 directions are far from filling the space
-BRANCHES = pytest.mark.parametrize(("num_dims", "m"), [EXACT.values(), SUBSPACE.values()])
+# In 60 dimensions, twice m + 6 directions are far from filling the space; in 5, they fill it.
+BRANCHES = pytest.mark.parametrize(("num_dims", "m"), [(5, 3), (60, 3)])
 
 
 def decaying_covariances(count: int, num_dims: int, seed: int) -> Tensor:
@@ -179,73 +163,43 @@ def test_spectra_have_the_leading_eigenvectors_and_norms_of_their_matrices():
     torch.testing.assert_close(found.norms, ky_fan_norm(matrices, m=3))
 
 
-def test_distances_in_a_small_space_are_norms_of_the_differences():
-    base = decaying_covariances(4, num_dims=5, seed=0)
-    other = 1.5 * decaying_covariances(2, num_dims=5, seed=10)
-    classes = torch.tensor([[3, 0, 1], [1, 2, 2]])
-    weights = torch.tensor([[0.2, 0.5, 0.3], [0.9, 0.07, 0.03]], dtype=torch.float64)
-    ours, theirs = other.clone().requires_grad_(), other.clone().requires_grad_()
-
-    distances = covariance_distances(spectra(base, 3), classes, ours, 3)
-    (weights * distances).sum().backward()
-
-    expected = ky_fan_norm(base[classes] - theirs.unsqueeze(1), 3)
-    (weights * expected).sum().backward()
-    torch.testing.assert_close(distances, expected, atol=1e-9, rtol=0)
-    torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-9, rtol=0)
-
-
-def test_distances_in_a_large_space_are_norms_of_the_differences():
-    num_dims, m = SUBSPACE.values()
+@pytest.mark.parametrize(
+    ("num_dims", "tolerance", "of_gradient"), [(5, 1e-9, 1e-9), (60, 1e-4, 0.05)]
+)
+def test_distances_are_norms_of_the_differences(num_dims, tolerance, of_gradient):
+    """Exactly in a small space; in a large one, by leading directions."""
     base = decaying_covariances(4, num_dims, seed=0)
-    other = decaying_covariances(2, num_dims, seed=10).requires_grad_()
+    other = (1.5 * decaying_covariances(2, num_dims, seed=10)).requires_grad_()
     classes = torch.tensor([[3, 0, 1], [1, 2, 2]])
     weights = torch.tensor([[0.2, 0.5, 0.3], [0.9, 0.07, 0.03]], dtype=torch.float64)
 
-    distances = covariance_distances(spectra(base, m), classes, other, m)
+    distances = covariance_distances(spectra(base, 3), classes, other, 3)
 
-    differences = base[classes] - other.unsqueeze(1)
-    torch.testing.assert_close(distances, ky_fan_norm(differences, m), atol=0, rtol=1e-4)
-    (ours,) = torch.autograd.grad((weights * distances).sum(), other)
-    (theirs,) = torch.autograd.grad((weights * ky_fan_norm(differences, m)).sum(), other)
-    assert (ours - theirs).norm() < 0.05 * theirs.norm()
-
-
-@BRANCHES
-def test_equal_covariances_have_no_distance(num_dims, m):
-    (base,) = decaying_covariances(1, num_dims, seed=0)
-
-    distance, gradient = distance_and_gradient(base, base, m)
-
-    assert distance.item() == pytest.approx(0, abs=1e-12)
-    assert gradient.isfinite().all()
-    assert dual_norm(gradient, m) <= 1 + 1e-6
+    expected = ky_fan_norm(base[classes] - other.unsqueeze(1), 3)
+    torch.testing.assert_close(distances, expected, atol=0, rtol=tolerance)
+    ours, theirs = (
+        torch.autograd.grad((weights * each).sum(), other)[0] for each in (distances, expected)
+    )
+    assert (ours - theirs).norm() <= of_gradient * theirs.norm()
 
 
 @BRANCHES
-def test_a_class_without_covariance_is_at_the_distance_of_the_base_covariances_norm(num_dims, m):
-    (base,) = decaying_covariances(1, num_dims, seed=0)
+def test_degenerate_covariances_have_a_distance_and_a_subgradient(num_dims, m):
+    spread, _ = decaying_covariances(2, num_dims, seed=0)
+    of_two, of_others = (covariances(random_matrix(2, num_dims, seed=seed)) for seed in (3, 4))
 
-    distance, gradient = distance_and_gradient(base, torch.zeros_like(base), m)
-
-    assert distance.item() == pytest.approx(1 + 1 / 2 + 1 / 3)
-    assert (-gradient * base).sum().item() == pytest.approx(1 + 1 / 2 + 1 / 3)
-    assert dual_norm(gradient, m) <= 1 + 1e-6
-
-
-@BRANCHES
-@pytest.mark.parametrize("has_base_spread", [True, False])
-def test_covariances_of_two_examples_have_a_distance_and_a_gradient(num_dims, m, has_base_spread):
-    (base,) = decaying_covariances(1, num_dims, seed=0)
-    base = base if has_base_spread else covariances(random_matrix(2, num_dims, seed=3))
-    other = covariances(random_matrix(2, num_dims, seed=4))
-
-    distance, gradient = distance_and_gradient(base, other, m)
-
-    expected = sum_of_singular_values(base - other, m)
-    assert distance.item() == pytest.approx(expected, rel=1e-3)
-    assert dual_norm(gradient, m) <= 1 + 1e-6
-    assert (-gradient * (base - other)).sum().item() == pytest.approx(expected, rel=1e-3)
+    for base, other in (
+        (spread, spread),  # equal: no distance
+        (spread, torch.zeros_like(spread)),  # a class without spread: the norm of the base class's
+        (spread, of_others),
+        (of_two, of_others),
+    ):
+        distance, gradient = distance_and_gradient(base, other, m)
+        expected = sum_of_singular_values(base - other, m)
+        assert distance.item() == pytest.approx(expected, rel=1e-3, abs=1e-12)
+        assert dual_norm(gradient, m) <= 1 + 1e-6
+        pairing = (-gradient * (base - other)).sum().item()
+        assert pairing == pytest.approx(expected, rel=1e-3, abs=1e-12)
 
 
 def test_a_direction_that_no_base_class_has_is_found():
@@ -270,23 +224,14 @@ def test_distances_keep_their_digits_at_extreme_scales(scale):
     torch.testing.assert_close(scaled / scale, small, rtol=1e-4, atol=0)
 
 
-def test_the_largest_number_has_a_norm():
-    matrix = torch.full((1, 1), torch.finfo(torch.float32).max)
+@BRANCHES
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_the_distance_to_what_is_not_finite_is_no_number(num_dims, m, value):
+    (base,) = decaying_covariances(1, num_dims, seed=0)
 
-    assert ky_fan_norm(matrix, 1) == matrix
+    distance, _ = distance_and_gradient(base, torch.full_like(base, value), m)
 
-
-@pytest.mark.parametrize("num_dims", [8, 60])
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_the_distance_to_what_is_not_finite_is_no_number(num_dims, value):
-    base = decaying_covariances(1, num_dims, seed=0)
-    other = torch.full((num_dims, num_dims), value, dtype=torch.float64)
-
-    distances = covariance_distances(
-        spectra(base, 3), torch.zeros(1, 1, dtype=torch.long), other.unsqueeze(0), 3
-    )
-
-    assert distances.isnan().all()
+    assert distance.isnan()
 
 
 @BRANCHES

@@ -8,6 +8,7 @@ from cpaan.core.randomness import new_rng
 from cpaan.gan import covariance
 from cpaan.gan.covariance import Spectra, covariance_distances, covariances, ky_fan_norm, spectra
 from cpaan.gan.fast import pair_ops
+from cpaan.gan.fast.kernels import kernels_for
 from cpaan.gan.fast.pair_ops import Shared
 
 pairs = pytest.importorskip("cpaan.gan.fast.kernels.pairs", reason="Triton is not installed")
@@ -19,6 +20,11 @@ SHAPE = (NUM_NOVEL, NUM_EXAMPLES)
 
 def normals(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=new_rng(seed)).to(DEVICE)
+
+
+def test_tensors_of_a_cpu_have_no_kernels():
+    for kind in ("pairs", "covariances"):
+        assert kernels_for(kind, torch.zeros(1), None) is None
 
 
 @pytest.fixture
@@ -77,17 +83,6 @@ def test_the_gradient_of_a_weight_is_laid_out_as_the_weight_is(both):
         assert gradient.stride() == weight.stride()
 
 
-def test_rows_that_only_share_are_added_up(both):
-    table, bias = normals(NUM_NOVEL, WIDTH, seed=1), normals(1, WIDTH, seed=2)
-
-    def compute():
-        return pair_ops.layer([], Shared(bias[0], by_novel=table), shape=SHAPE, dtype=torch.float32)
-
-    ours, plain = both(compute)
-    assert ours.shape == (NUM_NOVEL * NUM_EXAMPLES, WIDTH)
-    torch.testing.assert_close(ours, plain)
-
-
 def test_log_likelihoods_and_their_gradients_are_those_of_the_definition(both):
     num_rows, num_answers = 50, 9
     biases = normals(num_answers, seed=1)
@@ -117,14 +112,16 @@ def test_rows_beyond_the_last_have_no_share(both):
     torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-4)
 
 
-def test_sums_of_a_single_class_are_found(both):
+@pytest.mark.parametrize("num_novel", [1, NUM_NOVEL])
+def test_rows_that_only_share_are_added_up(both, num_novel):
     def compute():
-        table = normals(1, WIDTH, seed=1).requires_grad_()
-        outputs = pair_ops.layer([], Shared(by_novel=table), shape=(1, 5), dtype=torch.float32)
-        return torch.autograd.grad(outputs.sum(), [table])
+        table = normals(num_novel, WIDTH, seed=1).requires_grad_()
+        shared, shape = Shared(normals(WIDTH, seed=2), by_novel=table), (num_novel, 5)
+        outputs = pair_ops.layer([], shared, shape=shape, dtype=torch.float32)
+        return outputs, *torch.autograd.grad(outputs.sum(), [table])
 
-    (ours,), (plain,) = both(compute)
-    torch.testing.assert_close(ours, plain)
+    for ours, plain in zip(*both(compute), strict=True):
+        torch.testing.assert_close(ours, plain)
 
 
 def test_distances_and_moments_are_those_of_the_definition(both):

@@ -8,6 +8,7 @@ from cpaan.gan.episodes import MetaEpisodes, TrainingData
 from cpaan.gan.gans import GANS
 from cpaan.gan.loop import TrainingRun
 from cpaan.protocol.tasks import BaseSet
+from cpaan.training.workers import ALONE, Workers
 
 SMALL = TrainConfig(
     num_ways=3,
@@ -36,13 +37,14 @@ def new_run(
     seed: int = 0,
     base: BaseSet | None = None,
     dtype: torch.dtype = torch.float64,
+    workers: Workers = ALONE,
     **settings: object,
 ) -> TrainingRun:
     config, gan = SMALL.with_overrides(settings), GANS[name]
     data = TrainingData.prepare(
         base or small_base(), config, with_covariances=gan.has_covariance, dtype=dtype
     )
-    return TrainingRun(gan, MetaEpisodes(data, config), config, new_rng(seed))
+    return TrainingRun(gan, MetaEpisodes(data, config), config, new_rng(seed), workers=workers)
 
 
 def flat(run: TrainingRun) -> torch.Tensor:

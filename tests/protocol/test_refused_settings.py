@@ -61,8 +61,12 @@ REFUSED: dict[type[Settings], list[Case]] = {
         *each("episode_shots", [5, (1.5, 2)], "must be a whole number, or several"),
         ({"normalised_weights": "false"}, "normalised_weights must be true or false"),
         ({"normalised_weights": False}, "needs sampling=uniform.*got sampling=shared"),
-        ({"adam_beta1": 1.0}, "adam_beta1 must be below 1 and anneal_factor not above it, got 1.0"),
-        ({"num_ways": 4, "episode_shots": (1, 5), "batch_size": 20}, "batch_size .* 4 x 5, got 20"),
+        ({"adam_beta1": 1.0}, "adam_beta1 must be from 0 to below 1, got 1.0"),
+        ({"anneal_factor": 1.5}, "anneal_factor must be at most 1, got 1.5"),
+        (
+            {"num_ways": 4, "episode_shots": (1, 5), "batch_size": 20},
+            "batch_size must be above num_ways times the most episode_shots, 4 x 5, got 20",
+        ),
     ],
     EvaluationConfig: [
         *each("shots", [(1, 0), (), (1, 1)], "must be positive whole numbers, each once, got"),

@@ -164,7 +164,7 @@ def test_the_state_of_another_device_is_for_use_and_not_for_resuming(gaussians):
 
     run.load_state_dict({**state, "episode": 20})
     assert run.episode == 20
-    with pytest.raises(ValueError, match="on cuda and can resume only there, not on cpu"):
+    with pytest.raises(ValueError, match="device = cuda and can resume only so, not with cpu"):
         run.load_state_dict({**state, "episode": 19})
 
 

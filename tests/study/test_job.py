@@ -14,7 +14,7 @@ from cpaan import evaluate
 from cpaan.core.files import pack_state, unpack_state
 from cpaan.core.randomness import new_rng
 from cpaan.core.remote_paths import RemotePath
-from cpaan.gan.loop import LOSSES, TERMS, TrainingRun
+from cpaan.gan.loop import LOSSES, TrainingRun
 from cpaan.methods.registry import ROWS
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.study import job as job_module
@@ -137,16 +137,6 @@ def test_a_job_reports_its_whole_curve_at_every_mark(job):
         assert report.episodes_per_second > 0
     seconds = [entry.seconds for entry in reports[-1].curve]
     assert seconds == sorted(seconds)
-
-
-def test_losses_are_means_since_the_report_before(job, monkeypatch):
-    monkeypatch.setattr(drive, "_MOST_STEPS_AT_ONCE", 1)
-
-    *_, last = run_job(job, CPU)
-
-    history = kept_state(job)["run"]["history"]
-    means = dict(zip(TERMS, history[4:].mean(dim=0).tolist(), strict=True))
-    assert last.losses == pytest.approx({name: means[name] for name in LOSSES})
 
 
 def test_without_marks_a_job_is_trained_and_not_evaluated(job):
