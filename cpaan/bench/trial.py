@@ -52,7 +52,7 @@ def measure(bench: Bench) -> None:
     # Ray takes seconds to import, and the other benchmarks do not need it.
     from cpaan.study.cluster import ray_cluster
     from cpaan.study.machines import check_machines
-    from cpaan.study.trial import Trial, train_with_workers
+    from cpaan.study.trial import train_with_workers
 
     scale = bench.scale
     with tempfile.TemporaryDirectory() as folder:
@@ -70,6 +70,7 @@ def measure(bench: Bench) -> None:
             data=data,
             storage=folder,
             path="trial.pt",
+            config=study,
         )
         few = training.with_overrides({"num_episodes": _NUM_FIRST_EPISODES})
         first = replace(job, training=few, eval_steps=(), path="first.pt")
@@ -77,10 +78,10 @@ def measure(bench: Bench) -> None:
         with ray_cluster(None, bench.say):
             check_machines(folder, bench.say)
             times.append(time.monotonic())
-            train_with_workers(Trial(0, first, study), [])
+            train_with_workers(first)
             times.append(time.monotonic())
             bench.say(f"{training.num_episodes} episodes, evaluated after {job.eval_steps} ...")
-            train_with_workers(Trial(1, job, study), [])
+            train_with_workers(job)
             times.append(time.monotonic())
         state = load_state(Path(folder) / job.path)
     of_ray, of_first, seconds = (late - early for early, late in pairwise(times))
@@ -108,7 +109,7 @@ def measure_data_parallel(bench: Bench) -> None:
     """Measure an episode of two workers as ours, and of one as plain; the goal is 1.6."""
     from cpaan.study.cluster import ray_cluster
     from cpaan.study.machines import check_machines
-    from cpaan.study.trial import Trial, train_with_workers
+    from cpaan.study.trial import train_with_workers
 
     settings = {"num_episodes": _PARALLEL_EPISODES, **_PARALLEL_SIZES[bench.scale.name]}
     training = TrainConfig(**{"episode_shots": (1, 2, 5), **settings})
@@ -127,9 +128,9 @@ def measure_data_parallel(bench: Bench) -> None:
                     data=_builtin(),
                     storage=folder,
                     path=f"{count}-{repeat}.pt",
+                    config=StudyConfig(workers_per_trial=count, gpus_per_worker=gpus),
                 )
-                study = StudyConfig(workers_per_trial=count, gpus_per_worker=gpus)
-                train_with_workers(Trial(0, job, study), [])
+                train_with_workers(job)
                 seconds = load_state(Path(folder) / job.path)["seconds"]
                 times.append(1e3 * seconds / _PARALLEL_EPISODES)
                 bench.say(f"{count} workers: {times[-1]:.4g} ms an episode")

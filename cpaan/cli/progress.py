@@ -8,10 +8,11 @@ from typing import NamedTuple, TextIO
 
 from optuna.trial import FrozenTrial, TrialState
 
+from cpaan.study.job import ALL_TOP5, EPISODE, NOVEL_TOP5
 from cpaan.study.records import STATES
 from cpaan.study.searcher import RowSearch
 from cpaan.study.study import Study, StudyRow
-from cpaan.study.trial import ALL_TOP5, CURVE, EPISODE, NOVEL_TOP5
+from cpaan.study.trial import CURVE
 
 _MOST_LINES = 15
 

@@ -1,6 +1,5 @@
 """The files that a search writes about its trials, and the checkpoints that it deletes."""
 
-import io
 import json
 import math
 import sqlite3
@@ -19,8 +18,9 @@ from tensorboardX import SummaryWriter
 
 from cpaan.core.remote_paths import RemotePath
 from cpaan.study.config import StudyConfig
+from cpaan.study.job import ALL_TOP5, EPISODE, NOVEL_TOP5
 from cpaan.study.study import OPTUNA, TENSORBOARD, TRIALS, Study, StudyRow
-from cpaan.study.trial import ALL_TOP5, CURVE, EPISODE, NOVEL_TOP5, PROBLEM
+from cpaan.study.trial import CURVE, PROBLEM
 
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 STATES = {
@@ -84,15 +84,14 @@ class RowRecords:
         """
         config, folder = self._row.config, self._study.folder
         table, database = (self._study.path_of(self._row, name) for name in (TRIALS, OPTUNA))
-        buffer = io.BytesIO()
-        trial_table(self._trials, config).to_parquet(buffer, index=False)
-        (RemotePath.at(folder) / table).write(buffer.getvalue())
+        content = trial_table(self._trials, config).to_parquet(index=False)
+        (RemotePath.at(folder) / table).write(content)
         for trial in self._trials.get_trials(deepcopy=False):
             self._write_events(trial)
         if (copy := self._study.copy) is not None:
             with nullcontext() if is_last else suppress(OSError):
                 (copy / database).write(_snapshot(folder / database))
-                (copy / table).write(buffer.getvalue())
+                (copy / table).write(content)
 
     def delete_stale_checkpoint(self, number: int) -> None:
         """Delete a checkpoint under the number of a trial that is proposed for the first time.

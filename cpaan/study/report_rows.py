@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cpaan.methods.controls import CONTROLS
-from cpaan.methods.registry import ROWS, num_episodes_of
+from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import IN_PN
 from cpaan.report.page.contents import Ablation
-from cpaan.study.rescoring import in_full
 from cpaan.study.searcher import open_trials, resolved_of
 from cpaan.study.space import Resolved
 from cpaan.study.study import Study, StudyRow
@@ -34,9 +33,9 @@ class MeasuredRow:
     """Name of a row with the same settings, and therefore the same scores."""
 
     @property
-    def is_trained(self) -> bool:
-        """Whether the method is trained."""
-        return num_episodes_of(self.resolved.training) > 0
+    def measured_as(self) -> str:
+        """Name of the row whose scores it has: its own or that of an equal row."""
+        return self.same_as or self.name
 
     def describe(self) -> dict[str, Any]:
         """Return the row as JSON-compatible data."""
@@ -108,7 +107,7 @@ def rows_of(study: Study, settings: ReportSettings) -> list[MeasuredRow]:
     ]
     if best.trial != 0:
         first = open_trials(study, row).get_trials(deepcopy=False)[0]
-        resolved = in_full(resolved_of(first, row.method), row.config)
+        resolved = resolved_of(first, row.method).times_as_long(row.config.final_length)
         rows.append(replace(best, name=f"{row.method}, trial 0", resolved=resolved, trial=0))
     return [*rows, best]
 

@@ -153,8 +153,8 @@ def run_trials(
 
 
 def _name_of(trial: Any) -> str:
-    described = trial.config["trial"]
-    return f"{described.job.method}-{described.number:04d}"
+    job = trial.config["trial"]
+    return f"{job.method}-{job.number:04d}"
 
 
 class _Stop(ray_tune.Stopper):

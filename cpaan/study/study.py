@@ -8,7 +8,7 @@ import fcntl
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -60,6 +60,13 @@ class StudyRow:
         num_base = len(split.validation.base) + len(split.test.base)
         return Space(self.method, self.training, self.evaluation, self.num_dims, num_base)
 
+    def for_score(self, resolved: Resolved, **others: Any) -> Resolved:
+        """Return settings with an evaluation that gives the score of the search, and no more.
+
+        The score has no column with a prior, and the search for one takes time.
+        """
+        return resolved.with_overrides({"heads": (self.config.head,), "prior": 0.5, **others})
+
     def describe(self) -> dict[str, Any]:
         """Return the row as JSON-compatible data."""
         return {
@@ -96,13 +103,13 @@ class StudyRow:
                 f"the study is of other data: its fingerprint is {theirs.fingerprint} and that of "
                 f"these features {mine.fingerprint}, or the split differs"
             )
+        new, old = self.describe(), earlier.describe()
         for part in ("config", "training", "evaluation"):
-            new, old = getattr(self, part), getattr(earlier, part)
-            for name in (field.name for field in fields(new)):
-                if getattr(new, name) != getattr(old, name) and name not in _MAY_CHANGE:
+            for name, value in new[part].items():
+                if value != old[part][name] and name not in _MAY_CHANGE:
                     raise ValueError(
-                        f"the study was started with {name} = {getattr(old, name)} and cannot be "
-                        f"resumed with {getattr(new, name)}"
+                        f"the study was started with {name} = {old[part][name]} and cannot be "
+                        f"resumed with {value}"
                     )
 
 
@@ -134,18 +141,18 @@ class Study:
 
     def job(self, row: StudyRow, number: int, resolved: Resolved, seed: int) -> TrialJob:
         """Return the training of a trial's settings with a seed, without evaluation steps."""
-        # The score has no column with a prior, and the search for one takes time.
-        overrides = {"heads": (row.config.head,), "prior": 0.5}
         return TrialJob(
             method=row.method,
             training=resolved.training,
-            evaluation=resolved.evaluation.with_overrides(overrides),
+            evaluation=resolved.evaluation,
             seed=seed,
             eval_steps=(),
             data=row.data,
             storage=self.storage,
             path=self.checkpoint_of(row, number, seed),
             embedding=row.embedding,
+            config=row.config,
+            number=number,
         )
 
     def checkpoint_of(self, row: StudyRow, number: int, seed: int) -> str:

@@ -116,10 +116,11 @@ def undisturbed(study: Study) -> list[tuple[float, float]]:
     """Train the only trial in this process, without Ray; return the scores of its curve."""
     (row,) = study.rows
     trial = open_trials(study, row).trials[0]
-    job = study.job(row, trial.number, resolved_of(trial, row.method), row.config.seed)
+    resolved = row.for_score(resolved_of(trial, row.method))
+    job = study.job(row, trial.number, resolved, row.config.seed)
     plain = replace(job, eval_steps=row.config.eval_steps(row.num_episodes), path="plain.pt")
     *_, last = run_job(plain, torch.device("cpu"))
-    return [(entry.novel_top5, entry.all_top5) for entry in last.curve]
+    return [(entry["novel_top5"], entry["all_top5"]) for entry in last.curve]
 
 
 def test_deaths_of_a_worker_a_trial_a_driver_and_a_node_change_no_score(study_features, cluster):

@@ -25,10 +25,10 @@ from cpaan.protocol.config import HEADS
 from cpaan.study import report as report_module
 from cpaan.study import worker_pool
 from cpaan.study.config import StudyConfig
-from cpaan.study.job import Evaluation, TrialJob, run_job
+from cpaan.study.job import TrialJob, run_job
 from cpaan.study.machines import check_machines
-from cpaan.study.trial import Trial, train_with_workers
-from cpaan.study.worker_pool import WorkerPool
+from cpaan.study.trial import train_with_workers
+from cpaan.study.worker_pool import WorkLostError, run_on_ray
 from helpers.runs import threads
 from helpers.studies import STUDY_SETTINGS, new_job, scores
 
@@ -62,9 +62,9 @@ def stopped_at(words: str) -> Callable[[StudyProgress, str], None]:
 
 def train(job: TrialJob, num_workers: int) -> tuple[list[tuple[int, float, float]], dict]:
     check_machines(job.storage, print)
-    train_with_workers(Trial(0, job, StudyConfig(workers_per_trial=num_workers)), [])
+    train_with_workers(replace(job, config=StudyConfig(workers_per_trial=num_workers)))
     state = load_state(Path(job.storage) / job.path)
-    return scores(tuple(Evaluation(**entry) for entry in state["curve"])), state["run"]["networks"]
+    return scores(state["curve"]), state["run"]["networks"]
 
 
 def train_here(job: TrialJob, num_workers: int) -> tuple[list[tuple[int, float, float]], dict]:
@@ -228,13 +228,13 @@ def test_a_part_that_is_lost_leaves_the_others_to_be_done(two_cpus, monkeypatch)
 
     monkeypatch.setattr(worker_pool, "_start", ray.remote(answer).remote)
     keys = [PartKey(name, 0) for name in ("bad", "lost", "good")]
-    pool = WorkerPool({key: key.row for key in keys}, num_at_once=1)
+    outcomes = run_on_ray({key: key.row for key in keys}, num_at_once=1)
 
-    found = dict(pool(dict.fromkeys(keys)))
+    (bad, reason), good = next(outcomes), next(outcomes)
 
-    assert set(found) == {keys[0], keys[2]}
-    assert str(found[keys[0]]) == "a bad setting"
-    assert str(pool.lost) == "lost, seed 0 was lost: the card fell off"
+    assert (bad, str(reason), good) == (keys[0], "a bad setting", (keys[2], "good"))
+    with pytest.raises(WorkLostError, match="lost, seed 0 was lost: the card fell off"):
+        next(outcomes)
 
 
 def test_a_row_with_a_classifier_of_its_own_is_reported_beside_the_controls(
