@@ -9,10 +9,10 @@ import pytest
 from optuna.trial import TrialState
 from ray.tune.schedulers import TrialScheduler
 
+from cpaan.study.job import ALL_TOP5, EPISODE, NOVEL_TOP5
 from cpaan.study.records import best_trials
 from cpaan.study.searcher import OptunaSearcher, RowScheduler, RowSearch
 from cpaan.study.space import AS_PRINTED, RECOMMENDED
-from cpaan.study.job import ALL_TOP5, EPISODE, NOVEL_TOP5
 from cpaan.study.trial import CURVE
 from helpers.studies import STEPS, HandRunSearch, new_study, result_of
 
