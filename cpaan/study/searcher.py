@@ -46,6 +46,8 @@ class RowSearch:
         running = self.trials.get_trials(deepcopy=False, states=[TrialState.RUNNING])
         self._unfinished = deque(running)
         self.num_to_propose = self.num_left
+        self.best: dict[str, Any] | None = None
+        """The content of ``best.json``, when all trials have ended and the best is chosen."""
 
     @property
     def num_ended(self) -> int:
