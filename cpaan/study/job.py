@@ -60,6 +60,11 @@ class TrialJob:
     number: int = 0
     """Number of the trial in its study."""
 
+    @property
+    def checkpoint(self) -> RemotePath:
+        """The file from which the training resumes."""
+        return RemotePath.at(self.storage) / self.path
+
 
 @dataclass(frozen=True)
 class Report:
@@ -91,7 +96,7 @@ def run_job(job: TrialJob, device: torch.device, workers: Workers = ALONE) -> It
     try:
         task, queries = read_validation(job, device)
         method, run = _begin(job, task, workers)
-        checkpoint = TrialCheckpoint(job)
+        checkpoint = Checkpoint(job.checkpoint)
         checkpoint.restore(run)
     except ValueError as error:
         problem = " ".join(str(error).split())
@@ -136,7 +141,7 @@ def run_job(job: TrialJob, device: torch.device, workers: Workers = ALONE) -> It
 
 def is_trained(job: TrialJob) -> bool:
     """Return whether the storage has the training of a job up to its last episode."""
-    content = (RemotePath.at(job.storage) / job.path).read_if_exists()
+    content = job.checkpoint.read_if_exists()
     if content is None:
         return False
     try:
@@ -153,7 +158,7 @@ def load_method(job: TrialJob, task: LowShotTask) -> LowShotMethod:
         ValueError: If the storage has no such training.
     """
     method, run = _begin(job, task, ALONE)
-    TrialCheckpoint(job).restore(run)
+    Checkpoint(job.checkpoint).restore(run)
     if run.episode < run.num_episodes:
         raise ValueError(f"{job.path} has {run.episode} of {run.num_episodes} episodes")
     return method
@@ -203,17 +208,3 @@ def mean_top5(scores: pd.DataFrame, head: str) -> tuple[float, float]:
     """Return LSL and GLSL top-5 of a head: means over numbers of shots and draws."""
     means = scores[scores["head"] == head].groupby("column")["top5"].mean()
     return float(means["novel"]), float(means["all"])
-
-
-class TrialCheckpoint(Checkpoint):
-    """The checkpoint of a job, in the storage that all machines share."""
-
-    def __init__(self, job: TrialJob) -> None:
-        super().__init__(job.path)
-        self._path = RemotePath.at(job.storage) / job.path
-
-    def _read(self) -> bytes | None:
-        return self._path.read_if_exists()
-
-    def _write(self, content: bytes) -> None:
-        self._path.write(content)

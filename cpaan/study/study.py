@@ -185,9 +185,7 @@ class Study:
     @property
     def copy(self) -> RemotePath | None:
         """The storage, where it is another place than the folder: files are copied to it."""
-        if self.shared is None:
-            return None
-        found = RemotePath.at(self.shared)
+        found = RemotePath.at(self.storage)
         is_same = found.local is not None and found.local.resolve() == self.folder.resolve()
         return None if is_same else found
 
@@ -198,14 +196,9 @@ class Study:
         """Write ``config.json``, with every command that has worked on the study so far."""
         is_new = not (self.folder / CONFIG).exists()
         runs = [] if is_new else read_json(self.folder, CONFIG)["runs"]
-        self.write_json(
-            CONFIG,
-            {
-                "runs": [*runs, describe_run()],
-                "storage": self.shared,
-                "rows": [row.describe() for row in self.rows],
-            },
-        )
+        rows = [row.describe() for row in self.rows]
+        runs = [*runs, describe_run()]
+        self.write_json(CONFIG, {"runs": runs, "storage": self.shared, "rows": rows})
 
     @contextmanager
     def locked(self) -> Iterator[None]:

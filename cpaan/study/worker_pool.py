@@ -10,11 +10,10 @@ import torch
 
 from cpaan.core.remote_paths import RemotePath
 from cpaan.data.splits import TEST_PHASE, VALIDATION_PHASE
-from cpaan.evaluation.executors import read_phase_of, score_part
+from cpaan.evaluation.executors import LocalExecutor, score_part
 from cpaan.evaluation.parts import Outcome, Part, PartCache, PartJob, PartKey, run_parts
 from cpaan.methods.registry import num_episodes_of
 from cpaan.protocol.priors import best_priors, with_priors
-from cpaan.protocol.tasks import LowShotTask, Queries
 from cpaan.report.illustration import illustrate
 from cpaan.study.cluster import HEAD, worker_resources
 from cpaan.study.job import NUM_THREADS, TrialJob, is_trained, load_method, new_method, run_job
@@ -156,14 +155,7 @@ def _run(job: PoolJob, trains: bool, trained: None) -> Part:
         for report in run_job(training, device):
             if report.problem:
                 raise ValueError(report.problem)
-    table = part.data.open()
-    phases: dict[str, tuple[LowShotTask, Queries]] = {}
-
-    def read(part: PartJob, phase: str) -> tuple[LowShotTask, Queries]:
-        if phase not in phases:
-            phases[phase] = read_phase_of(part, phase, table)
-        return phases[phase]
-
+    read = LocalExecutor().read
     if needs_training:
         first = VALIDATION_PHASE if part.scores_validation else part.phase
         method = load_method(training, read(part, first)[0])
