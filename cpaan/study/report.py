@@ -171,12 +171,13 @@ def _jobs(
         # One head is enough for an ablation.
         own_heads = (head,) if ablation is not None and head in heads else heads
         resolved = row.resolved.with_overrides({"heads": own_heads})
+        file = ""
+        if ablation is not None:
+            label = re.sub("[^a-z0-9]+", "-", ablation.label.lower())
+            file = f"trials/{number:04d}-{ablation.family}-{label}"
         for seed in row.seeds:
-            job = replace(study.job(row.source, number, resolved, seed), method=row.method)
-            if ablation is not None:
-                label = re.sub("[^a-z0-9]+", "-", ablation.label.lower())
-                name = f"trials/{number:04d}-{ablation.family}-{label}-seed{seed}.pt"
-                job = replace(job, path=study.path_of(row.source, name))
+            job = study.job(row.source, number, resolved, seed, file)
+            job = replace(job, method=row.method)
             is_of_table = ablation is None and not settings.is_table_only
             yield PoolJob.of(
                 row.name,

@@ -8,7 +8,7 @@ from cpaan.methods.controls import CONTROLS
 from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import IN_PN
 from cpaan.report.page.contents import Ablation
-from cpaan.study.searcher import open_trials, resolved_of
+from cpaan.study.searcher import open_trials
 from cpaan.study.space import Resolved
 from cpaan.study.study import Study, StudyRow
 
@@ -107,14 +107,14 @@ def rows_of(study: Study, settings: ReportSettings) -> list[MeasuredRow]:
     ]
     if best.trial != 0:
         first = open_trials(study, row).get_trials(deepcopy=False)[0]
-        resolved = resolved_of(first, row.method).times_as_long(row.config.final_length)
+        resolved = Resolved.of(row.method, first.user_attrs).times_as_long(row.config.final_length)
         rows.append(replace(best, name=f"{row.method}, trial 0", resolved=resolved, trial=0))
     return [*rows, best]
 
 
 def _best_row(study: Study, row: StudyRow, name: str, settings: ReportSettings) -> MeasuredRow:
     best = study.read_best(row)
-    resolved = Resolved.of(row.method, best["training"], best["evaluation"])
+    resolved = Resolved.of(row.method, best)
     first = row.config.seed + row.config.num_final_seeds  # after those that chose the best
     seeds = tuple(range(first, first + settings.num_seeds))
     return MeasuredRow(name, row.method, resolved, seeds, row, best["trial"])

@@ -1,7 +1,6 @@
 """The end of a search: the best trials of each row scored again, and the best of these."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from optuna.trial import FrozenTrial
@@ -12,7 +11,7 @@ from cpaan.evaluation.parts import Part, PartJob, PartKey
 from cpaan.evaluation.scoring import draw_phase
 from cpaan.study.job import mean_top5
 from cpaan.study.records import best_trials
-from cpaan.study.searcher import RowSearch, resolved_of
+from cpaan.study.searcher import RowSearch
 from cpaan.study.space import Resolved
 from cpaan.study.study import Study, StudyRow
 from cpaan.study.worker_pool import PoolJob, measure, part_cache
@@ -96,18 +95,16 @@ def _jobs_of(
     jobs = {}
     for trial in finalists:
         resolved = row.for_score(_settings_of(row, trial), **draws)
+        file = f"finals/{trial.number:04d}" if config.final_length > 1 else ""
         for key in _keys(row, trial):
-            job = study.job(row, trial.number, resolved, key.seed)
-            if config.final_length > 1:  # a training of its own, beside the trial's
-                name = f"finals/{trial.number:04d}-seed{key.seed}.pt"
-                job = replace(job, path=study.path_of(row, name))
+            job = study.job(row, trial.number, resolved, key.seed, file)
             jobs[key] = PoolJob.of(key.row, job, phase=VALIDATION_PHASE, shot_rows=shot_rows)
     return jobs
 
 
 def _settings_of(row: StudyRow, trial: FrozenTrial) -> Resolved:
     """Return the settings of a trial with the length of training that finalists have."""
-    return resolved_of(trial, row.method).times_as_long(row.config.final_length)
+    return Resolved.of(row.method, trial.user_attrs).times_as_long(row.config.final_length)
 
 
 def _best_of(

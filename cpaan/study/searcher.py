@@ -21,7 +21,7 @@ from ray.tune.search import Searcher
 from cpaan.study.config import StudyConfig
 from cpaan.study.job import ALL_TOP5, EPISODE, NOVEL_TOP5, TrialJob
 from cpaan.study.records import ENDED, RowRecords
-from cpaan.study.space import RECOMMENDED, Resolved
+from cpaan.study.space import RECOMMENDED
 from cpaan.study.study import OPTUNA, Study, StudyRow
 from cpaan.study.trial import CURVE, PROBLEM, SCORE
 
@@ -253,8 +253,3 @@ def open_trials(study: Study, row: StudyRow) -> optuna.Study:
         direction="maximize",
         load_if_exists=True,
     )
-
-
-def resolved_of(trial: FrozenTrial, method: str) -> Resolved:
-    """Return the recorded settings of a trial."""
-    return Resolved.of(method, trial.user_attrs["training"], trial.user_attrs["evaluation"])

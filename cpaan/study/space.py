@@ -24,9 +24,10 @@ class Resolved:
     evaluation: EvaluationConfig
 
     @classmethod
-    def of(cls, method: str, training: Mapping[str, Any], evaluation: Mapping[str, Any]) -> Self:
-        """Return recorded settings of a method."""
-        return cls(ROWS[method].config.from_dict(training), EvaluationConfig(**evaluation))
+    def of(cls, method: str, recorded: Mapping[str, Any]) -> Self:
+        """Return the recorded "training" and "evaluation" of a method."""
+        training = ROWS[method].config.from_dict(recorded["training"])
+        return cls(training, EvaluationConfig(**recorded["evaluation"]))
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> "Resolved":
         """Return a copy with some settings replaced, of training or otherwise of evaluation."""

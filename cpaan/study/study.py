@@ -139,8 +139,13 @@ class Study:
         """Return the path of a row's file in the folder of the study."""
         return f"{row.method}/{name}" if self.has_row_folders else name
 
-    def job(self, row: StudyRow, number: int, resolved: Resolved, seed: int) -> TrialJob:
-        """Return the training of a trial's settings with a seed, without evaluation steps."""
+    def job(
+        self, row: StudyRow, number: int, resolved: Resolved, seed: int, file: str = ""
+    ) -> TrialJob:
+        """Return the training of a trial's settings with a seed, without evaluation steps.
+
+        A training that is not the trial's own has a checkpoint of another name: ``file``.
+        """
         return TrialJob(
             method=row.method,
             training=resolved.training,
@@ -149,15 +154,15 @@ class Study:
             eval_steps=(),
             data=row.data,
             storage=self.storage,
-            path=self.checkpoint_of(row, number, seed),
+            path=self.checkpoint_of(row, number, seed, file),
             embedding=row.embedding,
             config=row.config,
             number=number,
         )
 
-    def checkpoint_of(self, row: StudyRow, number: int, seed: int) -> str:
+    def checkpoint_of(self, row: StudyRow, number: int, seed: int, file: str = "") -> str:
         """Return the path of a trial's checkpoint in the storage."""
-        return self.path_of(row, f"trials/{number:04d}-seed{seed}.pt")
+        return self.path_of(row, f"{file or f'trials/{number:04d}'}-seed{seed}.pt")
 
     def write_file(self, name: str, content: str | bytes) -> None:
         """Write a file of the folder, whole, and its copy in the storage."""

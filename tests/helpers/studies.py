@@ -30,6 +30,7 @@ STUDY_SETTINGS = {
     "num_final_draws": "2",
 }
 """Of a study that is small in everything, as ``--set`` takes them."""
+SMALL_STUDY = [f"--set={name}={value}" for name, value in STUDY_SETTINGS.items()]
 
 NUM_EPISODES = 200
 STEPS = StudyConfig().eval_steps(NUM_EPISODES)

@@ -19,9 +19,10 @@ from ray.cluster_utils import Cluster
 from ray.util import placement_group_table
 
 from cpaan.study.job import run_job
-from cpaan.study.searcher import open_trials, resolved_of
+from cpaan.study.searcher import open_trials
+from cpaan.study.space import Resolved
 from cpaan.study.study import Study, read_study
-from helpers.studies import STUDY_SETTINGS
+from helpers.studies import SMALL_STUDY
 from helpers.waiting import Found, wait_for
 
 # A trial on Ray Train starts a dozen processes one after the other. Ray has been seen to take four
@@ -37,9 +38,7 @@ def start_search(study_features: Path, *arguments: str, resume: bool = False) ->
     """Start the command as a user does; its output goes to a file beside the results."""
     command = [sys.executable, str(ROOT / "tune" / "search.py"), *arguments]
     if not resume:
-        command += ["--features", str(study_features)]
-        for name, value in STUDY_SETTINGS.items():
-            command += ["--set", f"{name}={value}"]
+        command += ["--features", str(study_features), *SMALL_STUDY]
     with Path("output.txt").open("a") as output:
         STARTED.append(subprocess.Popen(command, stdout=output, stderr=output))
     return STARTED[-1]
@@ -116,7 +115,7 @@ def undisturbed(study: Study) -> list[tuple[float, float]]:
     """Train the only trial in this process, without Ray; return the scores of its curve."""
     (row,) = study.rows
     trial = open_trials(study, row).trials[0]
-    resolved = row.for_score(resolved_of(trial, row.method))
+    resolved = row.for_score(Resolved.of(row.method, trial.user_attrs))
     job = study.job(row, trial.number, resolved, row.config.seed)
     plain = replace(job, eval_steps=row.config.eval_steps(row.num_episodes), path="plain.pt")
     *_, last = run_job(plain, torch.device("cpu"))

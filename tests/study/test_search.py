@@ -30,7 +30,7 @@ from cpaan.study.machines import check_machines
 from cpaan.study.trial import train_with_workers
 from cpaan.study.worker_pool import WorkLostError, run_on_ray
 from helpers.runs import threads
-from helpers.studies import STUDY_SETTINGS, new_job, scores
+from helpers.studies import SMALL_STUDY, STUDY_SETTINGS, new_job, scores
 
 # A test starts up to six trials, each in processes of its own that import torch.
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
@@ -44,8 +44,7 @@ def arguments(features: Path, *more: str) -> list[str]:
 
 
 def with_ray_train(features: Path, *more: str) -> list[str]:
-    sets = [part for name, value in STUDY_SETTINGS.items() for part in ("--set", f"{name}={value}")]
-    return ["--features", str(features), "--episodes", "20", *sets, *more]
+    return ["--features", str(features), "--episodes", "20", *SMALL_STUDY, *more]
 
 
 def stopped_at(words: str) -> Callable[[StudyProgress, str], None]:
@@ -240,12 +239,9 @@ def test_a_part_that_is_lost_leaves_the_others_to_be_done(two_cpus, monkeypatch)
 def test_a_row_with_a_classifier_of_its_own_is_reported_beside_the_controls(
     two_cpus, study_features, capsys
 ):
-    sets = [
-        part
-        for name in ("shots", "num_draws", "num_finalists", "num_final_seeds")
-        for part in ("--set", f"{name}={STUDY_SETTINGS[name]}")
-    ]
-    options = ["--features", str(study_features), "--set", "episode_shots=1,2", *sets]
+    of_all = ("episode_shots", "shots", "num_draws", "num_finalists", "num_final_seeds")
+    sets = [f"--set={name}={STUDY_SETTINGS[name]}" for name in of_all]
+    options = ["--features", str(study_features), *sets]
     short = ["--episodes", "4", "--short", "2", "--no-early-stopping", "--no-ray-train"]
 
     assert search([*options, "--method", "AWG", "--study", "own", "--trials", "2", *short]) == 0
@@ -276,16 +272,6 @@ def test_a_trial_that_fails_is_listed_with_its_parameters(two_cpus, study_featur
     assert re.search(r"trial 0 failed: cCov-GAN diverged: .*cycle_weight\": 5.0", said)
     table = pd.read_parquet("results/bad/trials.parquet")
     assert table["state"].tolist() == ["failed"]
-
-
-def test_what_runs_at_the_timeout_is_left_for_later(two_cpus, study_features, capsys):
-    status = search(arguments(study_features, "--study", "late", "--trials", "1", "--timeout", "1"))
-
-    assert status == 1
-    assert "trials are left: python tune/search.py --resume results/late" in capsys.readouterr().out
-    assert not Path("results/late/best.json").exists()
-    assert search(["--resume", "late"]) == 0
-    assert pd.read_parquet("results/late/trials.parquet")["trial"].tolist() == [0]
 
 
 def test_more_gpus_than_exist_are_refused(two_cpus, study_features, capsys):

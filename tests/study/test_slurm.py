@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from helpers.studies import STUDY_SETTINGS
+from helpers.studies import SMALL_STUDY
 from helpers.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -216,7 +216,7 @@ def test_a_study_on_slurm_resumes_after_its_node_was_lost(project, monkeypatch, 
         pytest.skip("missing here: unshare, or the right to use it")
     command = [*apart, "bash", "cluster/slurm.sh", "mine", "--trials", "1", "--no-ray-train"]
     command += ["--episodes", "200", "--no-early-stopping", "--features", str(study_features)]
-    command += [f"--set={name}={value}" for name, value in STUDY_SETTINGS.items()]
+    command += SMALL_STUDY
     study, log = project / "results" / "mine", project / "log.txt"
 
     def start() -> subprocess.Popen[bytes]:
