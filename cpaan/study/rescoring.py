@@ -29,20 +29,11 @@ def choose_best(
     """Score the best trials of each row again, with fresh draws and more seeds; choose the best.
 
     The highest of many scores is partly luck. Draws and seeds that took no part in the choice of
-    the finalists show how high the score is without it.
-
-    Args:
-        study: The study of the rows.
-        searches: Rows whose trials have all ended.
-        say: Called with a line for each score.
-        num_at_once: Trainings at a time.
-        deadline: Time of the monotonic clock after which the rest is left for later.
+    the finalists show how high the score is without it. All trials of the rows must have ended.
+    Other arguments and errors are those of `measure`.
 
     Returns:
         The content of ``best.json`` by method; rows without a finalist or without time are missing.
-
-    Raises:
-        WorkLostError: If machines or processes failed too often.
     """
     found: dict[str, dict[str, Any]] = {}
     finalists: dict[str, list[FrozenTrial]] = {}

@@ -45,7 +45,7 @@ def search(
         cluster: The Ray cluster to use.
         progress: Shows what happens.
         num_concurrent: Trials at a time; by default as many as fit on the cluster.
-        timeout_seconds: Time after which no work is started and running work is left for later.
+        timeout_seconds: Time after which running work is left for later.
 
     Raises:
         ValueError: If the cluster is too small, or another process works on the study.
