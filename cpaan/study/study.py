@@ -226,26 +226,24 @@ class Study:
         return replace(self, rows=tuple(rows))
 
 
-def read_study(folder: Path) -> Study:
-    """Return the study in a folder.
+def read_study(folder: Path, location: str | None = None) -> Study:
+    """Return the study in a folder, or its copy at the location of a storage.
 
     Raises:
         ValueError: If there is none, or an older version started it.
     """
-    return _parse(read_json(folder, CONFIG), folder)
-
-
-def _parse(content: Mapping[str, Any], folder: Path) -> Study:
+    place = location or folder
+    content = read_json(place, CONFIG)
     if "rows" not in content:
         raise ValueError(
-            f"{folder} was started by an older version: its report can be drawn again (python "
+            f"{place} was started by an older version: its report can be drawn again (python "
             "tune/report.py --redraw), but it cannot be resumed or reported"
         )
     try:
         rows = tuple(StudyRow.from_dict(row) for row in content["rows"])
         return Study(rows, folder, content["storage"], has_row_folders=len(rows) > 1)
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{folder / CONFIG} cannot be read: {error}") from error
+        raise ValueError(f"{place}/{CONFIG} cannot be read: {error}") from error
 
 
 def download_study(location: str, folder: Path) -> None:
@@ -254,16 +252,12 @@ def download_study(location: str, folder: Path) -> None:
     Raises:
         ValueError: If the storage has no study.
     """
+    study = read_study(folder, location)
     storage, here = RemotePath.at(location), RemotePath.at(folder)
-    content = (storage / CONFIG).read_if_exists()
-    if content is None:
-        raise ValueError(f"{location} has no {CONFIG}: it is not a study")
-    study = _parse(json.loads(content), folder)
-    for row in study.rows:
-        for name in (study.path_of(row, BEST), study.path_of(row, OPTUNA)):
-            if (found := (storage / name).read_if_exists()) is not None:
-                (here / name).write(found)
-    (here / CONFIG).write(content)  # last: with it, the folder is a study
+    files = [study.path_of(row, name) for row in study.rows for name in (BEST, OPTUNA)]
+    for name in (*files, CONFIG):  # this one last: with it, the folder is a study
+        if (found := (storage / name).read_if_exists()) is not None:
+            (here / name).write(found)
 
 
 def find_study(name: str | None, results: Path) -> Path:
@@ -283,18 +277,18 @@ def find_study(name: str | None, results: Path) -> Path:
     return results / folder if is_name else folder
 
 
-def read_json(folder: Path, name: str) -> dict[str, Any]:
-    """Return a JSON file of a study.
+def read_json(folder: Path | str, name: str) -> dict[str, Any]:
+    """Return a JSON file of a study, which is in a folder or at the location of a storage.
 
     Raises:
         ValueError: If the file is missing or damaged.
     """
     try:
-        content: dict[str, Any] = json.loads((folder / name).read_text())
+        content: dict[str, Any] = json.loads((RemotePath.at(folder) / name).read())
         return content
     except FileNotFoundError:
         raise ValueError(
             f"{folder} has no {name}: it is not a study, or its search has not finished"
         ) from None
     except ValueError as error:
-        raise ValueError(f"{folder / name} cannot be read: {error}") from error
+        raise ValueError(f"{folder}/{name} cannot be read: {error}") from error
