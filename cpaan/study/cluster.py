@@ -24,6 +24,9 @@ NODES = "CPAAN_NODES"
 """Environment variable of the head: machines that the autoscaler starts when they are needed, which
 Ray itself does not tell; JSON such as ``[{"count": 8, "CPU": 4, "GPU": 1}]``."""
 
+RAY = (sys.executable, "-m", "ray.scripts.scripts")
+"""Ray's command line."""
+
 _SECONDS_TO_ANSWER = 10.0
 _SECONDS_TO_BE_RAY = 30.0
 
@@ -197,14 +200,7 @@ def _check_address(address: str) -> None:
     try:
         with socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER):
             pass
-        command = [
-            sys.executable,
-            "-m",
-            "ray.scripts.scripts",
-            "health-check",
-            "--address",
-            address,
-        ]
+        command = [*RAY, "health-check", "--address", address]
         subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS_TO_BE_RAY)
     except (OSError, ValueError) as error:
         raise ValueError(f"no Ray answers at {address}: {error}") from error
