@@ -16,7 +16,7 @@ import pytest
 import ray
 import torch
 from ray.cluster_utils import Cluster
-from ray.util import placement_group_table
+from ray.util import placement_group, placement_group_table, remove_placement_group
 
 from cpaan.study.job import run_job
 from cpaan.study.searcher import open_trials
@@ -196,3 +196,29 @@ def num_ended() -> int:
     # In one go: by its name it would be opened twice, and may be another file the second time.
     table = pd.read_parquet(io.BytesIO(path.read_bytes()))
     return int((table["state"] != "unfinished").sum())
+
+
+@ray.remote(num_cpus=0)
+class Creator:
+    """Reserves cores, and dies."""
+
+    def reserve(self, num_groups: int) -> list[str]:
+        return [placement_group([{"CPU": 1}]).id.hex() for _ in range(num_groups)]
+
+
+def test_groups_of_a_dead_actor_are_removed_and_those_of_the_driver_stay(two_cpus):
+    """Of three groups that an actor makes on two cores, one or more are pending."""
+    own = placement_group([{"CPU": 1}])
+    ray.get(own.ready())
+    creator = Creator.remote()
+    others = ray.get(creator.reserve.remote(3))
+
+    ray.kill(creator)
+
+    def states(groups: list[str]) -> set[str]:
+        table = placement_group_table()
+        return {table[group]["state"] for group in groups}
+
+    wait_for(lambda: states(others) == {"REMOVED"}, 60, lambda: str(placement_group_table()))
+    assert states([own.id.hex()]) == {"CREATED"}
+    remove_placement_group(own)
