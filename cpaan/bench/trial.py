@@ -51,14 +51,16 @@ def _ray(bench: Bench) -> Iterator[tuple[Path, Callable[..., dict[str, Any]]]]:
     # Ray takes seconds to import, and the other benchmarks do not need it.
     from cpaan.study.cluster import ray_cluster
     from cpaan.study.machines import check_machines
-    from cpaan.study.trial import Trial, train_with_workers
+    from cpaan.study.trial import train_with_workers
 
     with tempfile.TemporaryDirectory() as folder, ray_cluster(None, bench.say):
         check_machines(folder, bench.say)
 
         def train(study: StudyConfig, path: str, **parts: Any) -> dict[str, Any]:
-            job = TrialJob(method=_METHOD, seed=bench.seed, storage=folder, path=path, **parts)
-            train_with_workers(Trial(0, job, study), [])
+            job = TrialJob(
+                method=_METHOD, seed=bench.seed, storage=folder, path=path, config=study, **parts
+            )
+            train_with_workers(job)
             return load_state(Path(folder) / path)
 
         yield Path(folder), train

@@ -22,8 +22,10 @@ from cpaan.study.cluster import Cluster, ray_cluster
 from cpaan.study.cluster_job import ClusterCommand
 from cpaan.study.config import DEFAULT_METHOD, StudyConfig
 from cpaan.study.resolve import StudyRequest, new_study, resumed_study
-from cpaan.study.search import RowOutcome, search
+from cpaan.study.search import search
+from cpaan.study.searcher import RowSearch
 from cpaan.study.study import BEST, CONFIG, LOG, TRIALS, Study, download_study, find_study
+from cpaan.study.trial import PROBLEM
 from cpaan.study.worker_pool import WorkLostError
 
 
@@ -167,11 +169,12 @@ def _describe(study: Study) -> str:
     return "\n".join(shown)
 
 
-def _conclude(study: Study, outcome: RowOutcome, resume: str) -> int:
+def _conclude(study: Study, outcome: RowSearch, resume: str) -> int:
     """Print how the search of a row ended; return its exit status."""
     row, best = outcome.row, outcome.best
-    for number, parameters, problem in outcome.failed:
-        print(f"trial {number} failed: {problem}; its parameters: {json.dumps(parameters)}")
+    for trial in outcome.failed:
+        problem, parameters = trial.user_attrs[PROBLEM], json.dumps(trial.params)
+        print(f"trial {trial.number} failed: {problem}; its parameters: {parameters}")
     if best is not None:
         print(
             f"\nBest of {row.method}: trial {best['trial']}, score {best['score']:.2f} on fresh "

@@ -49,9 +49,10 @@ class LocalExecutor:
             seed=job.seed,
             progress=self.progress,
         )
-        return score_part(job, method, self._read, self.progress)
+        return score_part(job, method, self.read, self.progress)
 
-    def _read(self, job: PartJob, phase: str) -> tuple[LowShotTask, Queries]:
+    def read(self, job: PartJob, phase: str) -> tuple[LowShotTask, Queries]:
+        """Read a phase for a part; see `read_phase_of`."""
         key = job.data.fingerprint, phase
         if key not in self._phases:
             if job.data.fingerprint not in self.tables:

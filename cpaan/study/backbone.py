@@ -1,24 +1,20 @@
 """Training of a backbone by several workers, on Ray Train."""
 
-from concurrent.futures import Future
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from queue import Empty
-from threading import Thread
-from typing import Any
 
 import ray
-from ray import train as ray_train
-from ray.train import FailureConfig, RunConfig, ScalingConfig
-from ray.train.torch import TorchTrainer, get_device
+from ray.exceptions import RayError
+from ray.train.torch import get_device
 from ray.util.queue import Queue
 
 from cpaan.representation.backbone_training import train_backbone
 from cpaan.representation.config import BackboneConfig
-from cpaan.study.cluster import ray_cluster
+from cpaan.study.cluster import HEAD, ray_cluster
+from cpaan.study.trial import run_workers, this_worker
 from cpaan.training.drive import Progress
-from cpaan.training.workers import Workers
 
-_MOST_FAILURES = 3  # of workers, after each of which all resume from the checkpoint
 _SECONDS_BETWEEN_LOOKS = 0.5
 
 
@@ -47,56 +43,37 @@ def train_with_ray(
         available = int(ray.cluster_resources().get(kind, 0))
         if available < num_workers:
             raise ValueError(f"{num_workers} workers need a {kind} each, but there are {available}")
-        news: Queue = Queue()
-        trainer = TorchTrainer(
-            _work,
-            train_loop_config={
-                "folder": folder.resolve(),
-                "num_classes": num_classes,
-                "config": config.to_dict(),
-                "seed": seed,
-                "news": news,
-            },
-            scaling_config=ScalingConfig(num_workers=num_workers, use_gpu=use_gpu),
-            run_config=RunConfig(
-                name="backbone",
-                storage_path=str(folder.resolve() / "ray"),
-                failure_config=FailureConfig(max_failures=_MOST_FAILURES),
-            ),
-        )
-        # Not waited for when we leave early: Ctrl-C, say, shuts Ray down, and that ends it.
-        training: Future[None] = Future()
-        Thread(target=_fit, args=(trainer, training), daemon=True).start()
-        problem: str | None = None
-        while not training.done() or not news.empty():
-            try:
-                is_problem, line = news.get(timeout=_SECONDS_BETWEEN_LOOKS)
-            except Empty:
-                continue
-            if is_problem:
-                problem = line
-            else:
-                progress(line)
+        folder, news = folder.resolve(), Queue(actor_options={"num_cpus": 0})
+        work = partial(_work, folder, num_classes, config, seed, news)
+        # In a process of its own, which ends with this one: Ctrl-C does not wait for the training.
+        task = ray.remote(_fit).options(num_cpus=0, resources=HEAD)
+        training = task.remote(work, num_workers, {kind: 1.0}, str(folder / "ray"))
+        problem, is_over = None, False
+        while not is_over:
+            is_over = bool(ray.wait([training], timeout=_SECONDS_BETWEEN_LOOKS)[0])
+            for is_problem, line in news.get_nowait_batch(news.qsize()):
+                if is_problem:
+                    problem = line
+                else:
+                    progress(line)
         if problem is not None:
             raise ValueError(problem)
-        if error := training.exception():
+        try:
+            ray.get(training)
+        except RayError as error:
             reason = " ".join(str(error).split())
             raise ValueError(f"training on Ray failed: {reason}") from error
 
 
-def _fit(trainer: TorchTrainer, training: Future[None]) -> None:
-    try:
-        trainer.fit()
-        training.set_result(None)
-    except BaseException as error:  # of whatever kind: who waits for it is told, if anybody does
-        training.set_exception(error)
+def _fit(
+    work: Callable[[], None], num_workers: int, resources: dict[str, float], storage: str
+) -> None:
+    run_workers(work, num_workers, resources, name="backbone", storage=storage)
 
 
-def _work(arguments: dict[str, Any]) -> None:
-    """Train as one of the workers."""
-    context = ray_train.get_context()
-    workers = Workers(context.get_world_rank(), context.get_world_size())
-    news: Queue = arguments["news"]
+def _work(folder: Path, num_classes: int, config: BackboneConfig, seed: int, news: Queue) -> None:
+    """Train as one of the workers; rank 0 sends its progress and any problem."""
+    workers = this_worker()
 
     def tell(line: str, is_problem: bool = False) -> None:
         if workers.rank == 0:
@@ -104,10 +81,7 @@ def _work(arguments: dict[str, Any]) -> None:
 
     try:
         train_backbone(
-            arguments["folder"],
-            arguments["num_classes"],
-            BackboneConfig(**arguments["config"]),
-            arguments["seed"],
+            *(folder, num_classes, config, seed),
             device=get_device(),
             progress=tell,
             workers=workers,

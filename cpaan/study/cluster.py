@@ -24,6 +24,9 @@ NODES = "CPAAN_NODES"
 """Environment variable of the head: machines that the autoscaler starts when they are needed, which
 Ray itself does not tell; JSON such as ``[{"count": 8, "CPU": 4, "GPU": 1}]``."""
 
+RAY = (sys.executable, "-m", "ray.scripts.scripts")
+"""Ray's command line."""
+
 _SECONDS_TO_ANSWER = 10.0
 _SECONDS_TO_BE_RAY = 30.0
 
@@ -95,15 +98,16 @@ class Cluster:
 
     def _num_slots(self, study: StudyConfig) -> int:
         """Return how many workers there is room for; none is on two cards or two machines."""
-        total, each = 0, study.gpus_per_worker
-        for node in self.nodes:
-            slots = int(node.get("CPU", 0.0))
-            if 0 < each < 1:
-                slots = min(slots, int(node.get("GPU", 0.0)) * int(1 / each + 1e-9))
-            elif each:
-                slots = min(slots, int(node.get("GPU", 0.0) // each))
-            total += slots
-        return total
+        each = study.gpus_per_worker
+
+        def room(node: dict[str, float]) -> int:
+            slots, cards = int(node.get("CPU", 0.0)), node.get("GPU", 0.0)
+            if each == 0:
+                return slots
+            of_cards = int(cards) * int(1 / each + 1e-9) if each < 1 else int(cards // each)
+            return min(slots, of_cards)
+
+        return sum(map(room, self.nodes))
 
 
 def worker_resources(study: StudyConfig) -> dict[str, float]:
@@ -128,33 +132,25 @@ def ray_cluster(address: str | None, progress: Callable[[str], None]) -> Iterato
     """
     for name, value in _OWN_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    if ray.is_initialized():
-        with sweeping_placement_groups():
-            yield _describe(ray.init(ignore_reinit_error=True, logging_level=logging.ERROR))
-        return
-    address = address or os.environ.get("RAY_ADDRESS")
-    coming = _coming_nodes() if address else ()
-    if address is None:
-        progress("starting Ray")
-    else:
-        _check_address(address)
-        progress(f"connecting to Ray at {address}")
-    options: dict[str, Any] = {
-        "address": address or "local",
-        "log_to_driver": False,
-        "logging_level": logging.ERROR,
-        "runtime_env": {
-            "env_vars": {
-                **_ENVIRONMENT,
-                _START_TIMEOUT: _SECONDS_TO_START_MACHINES if coming else _SECONDS_TO_START,
-            }
-        },
-    }
-    if address is None:
-        # Without a dashboard, what a stopped trial held would never be given back.
-        options["include_dashboard"] = True
+    is_ours = not ray.is_initialized()
+    coming: tuple[dict[str, float], ...] = ()
+    options: dict[str, Any] = {"ignore_reinit_error": True}
+    if is_ours:
+        address = address or os.environ.get("RAY_ADDRESS")
+        coming = _coming_nodes() if address else ()
+        if address is not None:
+            _check_address(address)
+        progress(f"connecting to Ray at {address}" if address else "starting Ray")
+        timeout = _SECONDS_TO_START_MACHINES if coming else _SECONDS_TO_START
+        options = {
+            "address": address or "local",
+            # Without a dashboard, what a stopped trial held would never be given back.
+            "include_dashboard": None if address else True,
+            "log_to_driver": False,
+            "runtime_env": {"env_vars": {**_ENVIRONMENT, _START_TIMEOUT: timeout}},
+        }
     try:
-        context = ray.init(**options)
+        context = ray.init(**options, logging_level=logging.ERROR)
     except (ConnectionError, TimeoutError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"no Ray answers at {address or 'this machine'}: {reason}") from error
@@ -162,10 +158,11 @@ def ray_cluster(address: str | None, progress: Callable[[str], None]) -> Iterato
         with sweeping_placement_groups():
             yield _describe(context, coming)
     finally:
-        ray.shutdown()
+        if is_ours:
+            ray.shutdown()
 
 
-def _describe(context: Any, coming: tuple[dict[str, float], ...] = ()) -> Cluster:
+def _describe(context: Any, coming: tuple[dict[str, float], ...]) -> Cluster:
     url = context.dashboard_url
     nodes = tuple(dict(node["Resources"]) for node in ray.nodes() if node["Alive"])
     if coming:  # those that are there already are among them, but for the head
@@ -181,11 +178,10 @@ def _coming_nodes() -> tuple[dict[str, float], ...]:
     """
     text = os.environ.get(NODES, "[]")
     try:
-        kinds = [(int(kind.pop("count")), kind) for kind in json.loads(text)]
         return tuple(
-            {name: float(amount) for name, amount in kind.items()}
-            for count, kind in kinds
-            for _ in range(count)
+            {name: float(amount) for name, amount in kind.items() if name != "count"}
+            for kind in json.loads(text)
+            for _ in range(int(kind["count"]))
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{NODES} is not a list of machines: {text}") from error
@@ -195,8 +191,8 @@ def _check_address(address: str) -> None:
     """Find out quickly whether anything listens at an address; Ray itself would ask for minutes."""
     if address.startswith("ray://"):
         raise ValueError(
-            f"{address}: a study is no client; give host:port on a machine of the cluster, or "
-            "submit it as a job"
+            f"{address}: Ray Client cannot run a study; give host:port on a machine of the "
+            "cluster, or submit the study as a job"
         )
     if ":" not in address:
         return  # "auto": Ray knows at once
@@ -204,17 +200,12 @@ def _check_address(address: str) -> None:
     try:
         with socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER):
             pass
-        command = [sys.executable, "-m", "ray.scripts.scripts", "health-check"]
-        subprocess.run(
-            [*command, "--address", address],
-            check=True,
-            capture_output=True,
-            timeout=_SECONDS_TO_BE_RAY,
-        )
+        command = [*RAY, "health-check", "--address", address]
+        subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS_TO_BE_RAY)
     except (OSError, ValueError) as error:
         raise ValueError(f"no Ray answers at {address}: {error}") from error
     except subprocess.SubprocessError as error:
         raise ValueError(
-            f"what listens at {address} is no Ray of this version (its port is 6379, not that of "
-            "the dashboard)"
+            f"{address} is not a Ray head node of version {ray.__version__} (its port is 6379, not "
+            "the dashboard's)"
         ) from error

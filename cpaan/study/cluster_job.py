@@ -12,7 +12,6 @@ import shlex
 import shutil
 import signal
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,10 +26,10 @@ from ray.exceptions import AuthenticationError
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
 from cpaan.core.provenance import TEST_READS, commit, take_over_test_reads
+from cpaan.study.cluster import RAY
 from cpaan.study.study import CONFIG
 
 _ROOT = Path(__file__).parents[2]  # relative paths in cluster files start there
-_RAY = (sys.executable, "-m", "ray.scripts.scripts")
 _CONNECTION_LOST = (aiohttp.ClientError, requests.RequestException, RuntimeError, TimeoutError)
 _WORK = "~/cpaan-studies"  # on the head; Ray deletes the folder in which it starts a job
 
@@ -86,7 +85,7 @@ class ClusterJob:
         """Forward a port to the jobs API for as long as the client is used."""
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = str(free.getsockname()[1])
-        command = [*_RAY, "dashboard", self._config, "--port", port, "--remote-port", self._port]
+        command = [*RAY, "dashboard", self._config, "--port", port, "--remote-port", self._port]
         client, deadline = None, time.monotonic() + 60
         with tempfile.NamedTemporaryFile() as log:
             tunnel = Popen(
@@ -193,6 +192,6 @@ class ClusterJob:
 
     def _copy(self, source: str, target: str) -> None:
         paths = [self._config, f"{_WORK}/{source}", target]
-        done = run([*_RAY, "rsync-down", *paths], cwd=_ROOT, stdout=PIPE, stderr=STDOUT, text=True)
+        done = run([*RAY, "rsync-down", *paths], cwd=_ROOT, stdout=PIPE, stderr=STDOUT, text=True)
         if done.returncode:
             raise ValueError(f"{_WORK}/{source} was not copied: {done.stdout[-300:]}")

@@ -58,33 +58,20 @@ class StudyConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._refuse_unless_positive(
-            "num_trials",
-            "workers_per_trial",
-            "reduction_factor",
-            "num_finalists",
-            "final_length",
-            "num_final_draws",
-            "num_final_seeds",
-        )
+        self._refuse_unless_positive("num_trials", "workers_per_trial", "num_finalists")
+        self._refuse_unless_positive("final_length", "num_final_draws", "num_final_seeds")
         self._refuse_negative("seed", "gpus_per_worker", "novel_weight", "all_weight", "num_rungs")
-        if self.method not in ROWS:
-            raise ValueError(f"method must be one of {', '.join(ROWS)}, got {self.method}")
+        self._refuse(["method"], lambda name: name in ROWS, f"one of {', '.join(ROWS)}")
         heads = ROWS[self.method].heads
-        if self.head not in heads:
-            raise ValueError(f"head must be one of {', '.join(heads)}, got {self.head}")
+        self._refuse(["head"], lambda name: name in heads, f"one of {', '.join(heads)}")
+        self._refuse(["reduction_factor"], lambda factor: factor >= 2, "2 or more")
+        is_whole = "a whole number or a fraction below one"
+        self._refuse(["gpus_per_worker"], lambda count: count <= 1 or count % 1 == 0, is_whole)
         if not self.novel_weight + self.all_weight:
             raise ValueError("novel_weight and all_weight are both zero: nothing to search for")
-        if self.reduction_factor < 2:
-            raise ValueError(f"reduction_factor must be 2 or more, got {self.reduction_factor}")
         if not self.ray_train and self.workers_per_trial > 1:
             raise ValueError(
                 f"ray_train is needed by workers that train together, got {self.workers_per_trial}"
-            )
-        if self.gpus_per_worker > 1 and self.gpus_per_worker % 1:
-            raise ValueError(
-                "gpus_per_worker must be a whole number or a fraction below one, "
-                f"got {self.gpus_per_worker}"
             )
 
     def score(self, novel_top5: float, all_top5: float) -> float:

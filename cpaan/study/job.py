@@ -5,11 +5,12 @@ Nothing here knows Ray: a single process gives the same numbers.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
+import pandas as pd
 import torch
 
 from cpaan.core.files import unpack_state
@@ -21,14 +22,16 @@ from cpaan.data.reference import DataReference
 from cpaan.data.splits import VALIDATION_PHASE
 from cpaan.evaluation.scoring import draw_phase, run_method
 from cpaan.methods.base import LowShotMethod
-from cpaan.methods.registry import ROWS, make_method, num_episodes_of
+from cpaan.methods.registry import make_method, num_episodes_of
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.tasks import LowShotTask, Queries, read_phase
 from cpaan.representation.config import EmbeddingConfig
+from cpaan.study.config import StudyConfig
 from cpaan.training.drive import Checkpoint, Stretch, drive
 from cpaan.training.learning import Run, TrainingDivergedError
 from cpaan.training.workers import ALONE, Workers
 
+EPISODE, NOVEL_TOP5, ALL_TOP5 = "episode", "novel_top5", "all_top5"
 NUM_THREADS = 1
 """Of torch in every process of a study, which has one core; the number decides the last digits."""
 _OF_ANOTHER = "another worker could not continue"
@@ -36,7 +39,7 @@ _OF_ANOTHER = "another worker could not continue"
 
 @dataclass(frozen=True)
 class TrialJob:
-    """What to train, on what, and where it is kept. Equal jobs have equal outcomes."""
+    """What to train, on what, and where its checkpoint is. Equal jobs have equal outcomes."""
 
     method: str
     training: Settings
@@ -49,48 +52,28 @@ class TrialJob:
     storage: str
     """Path or address of the study's storage."""
     path: str
-    """Name of the file in it that holds the state."""
+    """Name of the checkpoint in the storage."""
     embedding: EmbeddingConfig | None = None
-    """Of the embedding that the method works in, if it does."""
+    """Settings of the embedding that the method works in, if it works in one."""
+    config: StudyConfig = field(default_factory=StudyConfig)
+    """Has the number of workers, their resources, and the weights of the score."""
+    number: int = 0
+    """Number of the trial in its study."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        settings = {"training": self.training.to_dict(), "evaluation": self.evaluation.to_dict()}
-        embedding = None if self.embedding is None else self.embedding.to_dict()
-        return {**vars(self), **settings, "data": self.data.to_dict(), "embedding": embedding}
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Return what `to_dict` was of."""
-        embedding = content["embedding"]
-        return cls(
-            **{
-                **content,
-                "training": ROWS[content["method"]].config.from_dict(content["training"]),
-                "embedding": None if embedding is None else EmbeddingConfig(**embedding),
-                "evaluation": EvaluationConfig(**content["evaluation"]),
-                "data": DataReference.from_dict(content["data"]),
-            }
-        )
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """How a generator did on the validation phase: means over shots and draws, in percent."""
-
-    episode: int
-    novel_top5: float
-    all_top5: float
-    seconds: float
-    """Of training and evaluation so far, without what a restart had to repeat."""
+    @property
+    def checkpoint(self) -> RemotePath:
+        """The file from which the training resumes."""
+        return RemotePath.at(self.storage) / self.path
 
 
 @dataclass(frozen=True)
 class Report:
     """The state of a job at an evaluation step."""
 
-    curve: tuple[Evaluation, ...]
-    """All evaluations so far: a report does not rely on earlier ones having been received."""
+    curve: tuple[dict[str, Any], ...]
+    """All evaluations so far, because earlier reports may be lost: the episode, LSL and GLSL top-5
+    (means over shots and draws of the validation phase, in percent), and the seconds of training
+    and evaluation until then, without those that a restart had to repeat."""
     losses: dict[str, float] = field(default_factory=dict)
     """Means since the report before; none after a restart."""
     episodes_per_second: float | None = None
@@ -113,7 +96,7 @@ def run_job(job: TrialJob, device: torch.device, workers: Workers = ALONE) -> It
     try:
         task, queries = read_validation(job, device)
         method, run = _begin(job, task, workers)
-        checkpoint = TrialCheckpoint(job)
+        checkpoint = Checkpoint(job.checkpoint)
         checkpoint.restore(run)
     except ValueError as error:
         problem = " ".join(str(error).split())
@@ -128,9 +111,9 @@ def run_job(job: TrialJob, device: torch.device, workers: Workers = ALONE) -> It
         problem = None
         if workers.rank == 0:
             try:
-                scores = _evaluate(method, task, queries, job)
-                entry = Evaluation(run.episode, *scores, checkpoint.seconds)
-                checkpoint.curve.append(asdict(entry))
+                novel, everything = _evaluate(method, task, queries, job)
+                entry = {EPISODE: run.episode, NOVEL_TOP5: novel, ALL_TOP5: everything}
+                checkpoint.curve.append({**entry, "seconds": checkpoint.seconds})
             except (ValueError, ArithmeticError) as error:
                 problem = " ".join(str(error).split())
         # All workers end together, because the others would wait for this one for ever.
@@ -138,8 +121,8 @@ def run_job(job: TrialJob, device: torch.device, workers: Workers = ALONE) -> It
             raise _EvaluationError(problem or _OF_ANOTHER)
 
     if checkpoint.curve:
-        yield Report(checkpoint.evaluations)
-    evaluated = {entry.episode for entry in checkpoint.evaluations}
+        yield Report(tuple(checkpoint.curve))
+    evaluated = {entry[EPISODE] for entry in checkpoint.curve}
     stretches = drive(
         run,
         checkpoint,
@@ -151,25 +134,14 @@ def run_job(job: TrialJob, device: torch.device, workers: Workers = ALONE) -> It
     try:
         for stretch in stretches:
             pace = stretch.num_episodes / stretch.seconds if stretch.seconds else None
-            yield Report(checkpoint.evaluations, stretch.losses, pace)
+            yield Report(tuple(checkpoint.curve), stretch.losses, pace)
     except (TrainingDivergedError, _EvaluationError) as error:  # raised by all workers alike
-        yield Report(checkpoint.evaluations, problem=str(error))
-
-
-def score_job(job: TrialJob, device: torch.device) -> tuple[float, float]:
-    """Return LSL and GLSL top-5 of a job that was trained to its end, by its evaluation.
-
-    Raises:
-        ValueError: If the storage has no such training.
-    """
-    torch.set_num_threads(NUM_THREADS)
-    task, queries = read_validation(job, device)
-    return _evaluate(load_method(job, task), task, queries, job)
+        yield Report(tuple(checkpoint.curve), problem=str(error))
 
 
 def is_trained(job: TrialJob) -> bool:
     """Return whether the storage has the training of a job up to its last episode."""
-    content = (RemotePath.at(job.storage) / job.path).read_if_exists()
+    content = job.checkpoint.read_if_exists()
     if content is None:
         return False
     try:
@@ -186,7 +158,7 @@ def load_method(job: TrialJob, task: LowShotTask) -> LowShotMethod:
         ValueError: If the storage has no such training.
     """
     method, run = _begin(job, task, ALONE)
-    TrialCheckpoint(job).restore(run)
+    Checkpoint(job.checkpoint).restore(run)
     if run.episode < run.num_episodes:
         raise ValueError(f"{job.path} has {run.episode} of {run.num_episodes} episodes")
     return method
@@ -229,25 +201,10 @@ def _evaluate(
 ) -> tuple[float, float]:
     """Return LSL and GLSL top-5, means over shots and draws, of the method as it is trained now."""
     scores, _ = run_method(job.method, method, job.seed, task, queries, job.evaluation)
-    wanted = scores[scores["head"].isin(job.evaluation.heads)]
-    means = wanted.groupby("column")["top5"].mean()
+    return mean_top5(scores, job.evaluation.heads[0])
+
+
+def mean_top5(scores: pd.DataFrame, head: str) -> tuple[float, float]:
+    """Return LSL and GLSL top-5 of a head: means over numbers of shots and draws."""
+    means = scores[scores["head"] == head].groupby("column")["top5"].mean()
     return float(means["novel"]), float(means["all"])
-
-
-class TrialCheckpoint(Checkpoint):
-    """The checkpoint of a job, in the storage that all machines share."""
-
-    def __init__(self, job: TrialJob) -> None:
-        super().__init__(job.path)
-        self._path = RemotePath.at(job.storage) / job.path
-
-    @property
-    def evaluations(self) -> tuple[Evaluation, ...]:
-        """All evaluations so far."""
-        return tuple(Evaluation(**entry) for entry in self.curve)
-
-    def _read(self) -> bytes | None:
-        return self._path.read_if_exists()
-
-    def _write(self, content: bytes) -> None:
-        self._path.write(content)

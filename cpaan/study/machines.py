@@ -18,12 +18,8 @@ _SECONDS = 120.0  # for a process to start on a machine that has just come up, a
 def check_machines(location: str, say: Callable[[str], None]) -> None:
     """Let every machine of the cluster read from a storage and write to it.
 
-    What is left behind is a mark, by which machines that come later find out for themselves:
-    see `check_this_machine`.
-
-    Args:
-        location: Of the storage.
-        say: Called with a line about it, where there are several machines.
+    Leaves a mark there, by which machines that come later check for themselves that they see the
+    storage: see `check_this_machine`. ``say`` is called with a line if there are several machines.
 
     Raises:
         ValueError: With the machines that cannot, and why.
@@ -32,32 +28,28 @@ def check_machines(location: str, say: Callable[[str], None]) -> None:
     storage.check_writable()
     mark = uuid.uuid4().hex.encode()
     (storage / MARK).write(mark)
-    nodes = {
-        node["NodeID"]: f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
-        for node in ray.nodes()
-        if node["Alive"]
-    }
+    nodes = [node for node in ray.nodes() if node["Alive"]]
     if len(nodes) == 1:
         return
     say(f"checking that {len(nodes)} machines share {location}")
-    answer = ray.remote(_answer_there)
-    answers = {
-        node: answer.options(
-            num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
-        ).remote(location, mark, _name_of(node))
-        for node in nodes
-    }
+    answers = []
+    for node in nodes:
+        there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        task = ray.remote(_answer_there).options(num_cpus=0, scheduling_strategy=there)
+        answers.append(task.remote(location, mark, f".machines/{node['NodeID']}"))
     problems = []
-    for node, reference in answers.items():
+    for node, answer in zip(nodes, answers, strict=True):
         try:
-            problem = ray.get(reference, timeout=_SECONDS)
+            problem = ray.get(answer, timeout=_SECONDS)
         except RayError as error:
             problem = " ".join(str(error).split())[:200]
-        if problem is None and (storage / _name_of(node)).read_if_exists() != mark:
+        written = storage / f".machines/{node['NodeID']}"
+        if problem is None and written.read_if_exists() != mark:
             problem = "what it writes is not seen here"
         if problem is not None:
-            problems.append(f"{nodes[node]}: {problem}")
-        (storage / _name_of(node)).delete()
+            address = node["NodeManagerAddress"]
+            problems.append(f"{node['NodeManagerHostname']} ({address}): {problem}")
+        written.delete()
     if problems:
         raise ValueError(f"storage {location} is not shared by all machines: {'; '.join(problems)}")
 
@@ -82,7 +74,3 @@ def _answer_there(location: str, mark: bytes, name: str) -> str | None:
     except (OSError, ValueError) as error:
         return " ".join(str(error).split())
     return None
-
-
-def _name_of(node: str) -> str:
-    return f".machines/{node}"

@@ -1,6 +1,5 @@
 """The files that a search writes about its trials, and the checkpoints that it deletes."""
 
-import io
 import json
 import math
 import sqlite3
@@ -9,7 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext, suppress
 from pathlib import Path
-from typing import Any
 
 import optuna
 import pandas as pd
@@ -19,8 +17,9 @@ from tensorboardX import SummaryWriter
 
 from cpaan.core.remote_paths import RemotePath
 from cpaan.study.config import StudyConfig
+from cpaan.study.job import ALL_TOP5, EPISODE, NOVEL_TOP5
 from cpaan.study.study import OPTUNA, TENSORBOARD, TRIALS, Study, StudyRow
-from cpaan.study.trial import ALL_TOP5, CURVE, EPISODE, NOVEL_TOP5, PROBLEM
+from cpaan.study.trial import CURVE, PROBLEM
 
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 STATES = {
@@ -30,12 +29,10 @@ STATES = {
     TrialState.RUNNING: "unfinished",
 }
 
-_NO_EVALUATION: dict[str, Any] = {
-    EPISODE: 0,
-    NOVEL_TOP5: math.nan,
-    ALL_TOP5: math.nan,
-    "seconds": 0.0,
-}
+_NO_EVALUATION = {EPISODE: 0, NOVEL_TOP5: math.nan, ALL_TOP5: math.nan, "seconds": 0.0}
+_FIRST = ["trial", "state", "score", NOVEL_TOP5, ALL_TOP5, "episodes", "seconds"]
+_FIRST += ["worker_seconds", "gpu_seconds"]  # then the parameters
+_LAST = ["distributions", "curve", "training", "evaluation", PROBLEM]
 _PAUSE_FACTOR = 20
 """Pause after an update, as a multiple of its duration: updates take a twentieth of the time."""
 _NUM_REQUESTS = 16  # deletions at a time, because a remote storage answers slowly
@@ -84,15 +81,14 @@ class RowRecords:
         """
         config, folder = self._row.config, self._study.folder
         table, database = (self._study.path_of(self._row, name) for name in (TRIALS, OPTUNA))
-        buffer = io.BytesIO()
-        trial_table(self._trials, config).to_parquet(buffer, index=False)
-        (RemotePath.at(folder) / table).write(buffer.getvalue())
+        content = trial_table(self._trials, config).to_parquet(index=False)
+        (RemotePath.at(folder) / table).write(content)
         for trial in self._trials.get_trials(deepcopy=False):
             self._write_events(trial)
         if (copy := self._study.copy) is not None:
             with nullcontext() if is_last else suppress(OSError):
                 (copy / database).write(_snapshot(folder / database))
-                (copy / table).write(buffer.getvalue())
+                (copy / table).write(content)
 
     def delete_stale_checkpoint(self, number: int) -> None:
         """Delete a checkpoint under the number of a trial that is proposed for the first time.
@@ -158,38 +154,25 @@ def trial_table(study: optuna.Study, config: StudyConfig) -> pd.DataFrame:
     for trial in study.get_trials(deepcopy=False):
         if trial.state not in STATES:
             continue
-        curve = trial.user_attrs.get(CURVE, [])
-        last = curve[-1] if curve else _NO_EVALUATION
-        seconds = last["seconds"]
+        known = trial.user_attrs
+        last = (known.get(CURVE) or [_NO_EVALUATION])[-1]
+        worker_seconds = last["seconds"] * config.workers_per_trial
+        ranges = {name: distribution_to_json(each) for name, each in trial.distributions.items()}
         names.update(dict.fromkeys(trial.params))
-        rows.append(
-            {
-                "trial": trial.number,
-                "state": STATES[trial.state],
-                "score": config.score(last[NOVEL_TOP5], last[ALL_TOP5]),
-                NOVEL_TOP5: last[NOVEL_TOP5],
-                ALL_TOP5: last[ALL_TOP5],
-                "episodes": last[EPISODE],
-                "seconds": seconds,
-                "worker_seconds": seconds * config.workers_per_trial,
-                "gpu_seconds": seconds * config.workers_per_trial * config.gpus_per_worker,
-                **trial.params,
-                "distributions": json.dumps(
-                    {
-                        name: distribution_to_json(distribution)
-                        for name, distribution in trial.distributions.items()
-                    }
-                ),
-                "curve": curve,
-                "training": json.dumps(trial.user_attrs.get("training")),
-                "evaluation": json.dumps(trial.user_attrs.get("evaluation")),
-                PROBLEM: trial.user_attrs.get(PROBLEM),
-            }
-        )
-    columns = ["trial", "state", "score", NOVEL_TOP5, ALL_TOP5, "episodes", "seconds"]
-    columns += ["worker_seconds", "gpu_seconds", *names, "distributions", "curve"]
-    columns += ["training", "evaluation", PROBLEM]
-    return pd.DataFrame(rows, columns=columns)
+        values = {
+            "trial": trial.number,
+            "state": STATES[trial.state],
+            "score": config.score(last[NOVEL_TOP5], last[ALL_TOP5]),
+            "episodes": last[EPISODE],
+            "worker_seconds": worker_seconds,
+            "gpu_seconds": worker_seconds * config.gpus_per_worker,
+            "distributions": json.dumps(ranges),
+            "curve": known.get(CURVE, []),
+            PROBLEM: known.get(PROBLEM),
+        }
+        settings = {name: json.dumps(known.get(name)) for name in ("training", "evaluation")}
+        rows.append({**last, **values, **settings, **trial.params})
+    return pd.DataFrame(rows, columns=[*_FIRST, *names, *_LAST])
 
 
 def _snapshot(path: Path) -> bytes:

@@ -1,6 +1,5 @@
 """The report: the best configuration of every row, trained anew, on the test classes."""
 
-import io
 import json
 import re
 import time
@@ -15,7 +14,7 @@ import torch
 
 from cpaan.core.provenance import count_test_reads, describe_run, record_test_read
 from cpaan.data.splits import TEST_PHASE, ShotRows
-from cpaan.evaluation.parts import Outcome, Part, PartJob, PartKey, run_parts
+from cpaan.evaluation.parts import Outcome, Part, PartKey
 from cpaan.evaluation.runner import to_records
 from cpaan.evaluation.scoring import draw_phase
 from cpaan.gan.config import TrainConfig
@@ -36,8 +35,7 @@ from cpaan.study.job import NUM_THREADS
 from cpaan.study.machines import check_machines
 from cpaan.study.report_rows import MeasuredRow, ReportSettings, rows_of
 from cpaan.study.study import Study
-from cpaan.study.trial import Trial
-from cpaan.study.worker_pool import PoolJob, WorkerPool, part_cache
+from cpaan.study.worker_pool import PoolJob, measure, part_cache
 
 _SEEDED_DRAWS = 1  # is added to the seed of the fixed draws
 _MOST_LETTERS = 300  # of an error message of Ray, whose end names the cause
@@ -46,16 +44,10 @@ _MOST_LETTERS = 300  # of an error message of Ray, whose end names the cause
 class Measured(NamedTuple):
     """The results of all rows."""
 
-    scores: pd.DataFrame
-    diversity: pd.DataFrame
-    priors: pd.DataFrame
-    heads: pd.DataFrame
-    spectra: pd.DataFrame
-    projections: pd.DataFrame
+    frames: dict[str, pd.DataFrame]
+    """By name: scores, diversity, priors, heads, spectra and projections."""
     failed: dict[str, str]
     """Why rows have no scores, by name."""
-    num_fixed: int
-    """The first so many draws are the fixed ones."""
     earlier: list[dict[str, Any]]
     """Commands that were stopped, with the parts that they have measured."""
     seconds: float
@@ -89,46 +81,47 @@ def make_report(
     rows = rows_of(study, settings)
     is_single = not study.has_row_folders
     heads = settings.heads or _default_heads(study)
-    if not is_single:
-        missing = {ROWS[row.method].head for row in rows} - {*heads, OWN}
-        if missing:
-            raise ValueError(f"the paper's table needs the heads {', '.join(sorted(missing))} too")
+    missing = {ROWS[row.method].head for row in rows} - {*heads, OWN}
+    if missing and not is_single:
+        raise ValueError(f"the paper's table needs the heads {', '.join(sorted(missing))} too")
     extra: list[MeasuredRow] = []
+    spiral = None
     if not settings.is_table_only:
         seeds = settings.num_ablation_seeds
         extra = ablations_of_best(rows[-1], seeds) if is_single else ablations_of_table(rows, seeds)
-    # The spiral runs beside the rows: it is small and needs no GPU.
-    draw_spiral = ray.remote(num_cpus=1)(_spiral)
-    spiral = None if settings.is_table_only else draw_spiral.remote(SPIRAL_CONFIG)
-    jobs = {job.part.key: job for job in _jobs(study, [*rows, *extra], heads, settings, fixed_rows)}
-    found = _measure(study, jobs, [*rows, *extra], cluster, say, settings)
+        # The spiral runs beside the rows: it is small and needs no GPU.
+        spiral = ray.remote(num_cpus=1)(_spiral).remote(SPIRAL_CONFIG)
+    draws = _draw(study, settings, fixed_rows)
+    num_fixed = len(draws) - settings.num_seeded_draws
+    jobs = {job.part.key: job for job in _jobs(study, [*rows, *extra], heads, settings, draws)}
+    say(
+        f"test phase: {len(rows) + len(extra)} rows, {num_fixed} fixed and "
+        f"{settings.num_seeded_draws} seeded draws, {settings.num_seeds} new seeds for each "
+        "trained row"
+    )
+    found = _measure(study, jobs, [*rows, *extra], cluster, say)
     if is_single and rows[-1].name in found.failed:
         raise ValueError(found.failed[rows[-1].name])
     rows = [row for row in rows if row.name not in found.failed]
     if not rows:
         raise ValueError("; ".join(found.failed.values()))
     drawn = None if spiral is None else _result_of(spiral, say)
-    num_gpus = sum(node.get("GPU", 0.0) for node in cluster.nodes)
     about: dict[str, Any] = {
         "run": describe_run(),
         "settings": {**vars(settings), "heads": list(heads)},
         "phase": TEST_PHASE,
-        "rows": [
-            row.describe()
-            for row in [*rows, *extra]
-            if (row.same_as or row.name) not in found.failed
-        ],
-        "num_fixed": found.num_fixed,
+        "rows": [row.describe() for row in [*rows, *extra] if row.measured_as not in found.failed],
+        "num_fixed": num_fixed,
         "failed": found.failed,
         "earlier": found.earlier,
         "test_reads": count_test_reads(study.rows[0].data.fingerprint),
         "nodes": list(cluster.nodes),
-        "cost": {"seconds": found.seconds, "gpu_seconds": found.seconds * num_gpus},
+        "cost": {"seconds": found.seconds, "gpu_seconds": found.seconds * cluster.num_gpus},
     }
     say("writing the tables and drawing the page")
-    layouts = _layouts(rows, found)
+    layouts = _layouts(rows, found, num_fixed)
     if is_single:
-        tables = _tables_of(rows, found, layouts)
+        tables = _tables_of(rows, found, layouts, num_fixed)
         about |= {
             "study": study.rows[0].describe(),
             "best": study.read_best(study.rows[0]),
@@ -142,10 +135,10 @@ def make_report(
             "best": {row.name: study.read_best(row.source) for row in rows},
         }
         num_seeded = settings.num_seeded_draws
-        page = table_page(layouts, about, num_fixed=found.num_fixed, num_seeded=num_seeded)
+        page = table_page(layouts, about, num_fixed=num_fixed, num_seeded=num_seeded)
         latex = "\n".join(layout.latex for layout in layouts)
-        cells, headline = make_cells(found.scores, num_fixed=found.num_fixed), ""
-    _write(study, page, latex, cells, about, found, drawn)
+        cells, headline = make_cells(found.frames["scores"], num_fixed=num_fixed), ""
+    _write(study, page, latex, cells, about, found.frames, drawn)
     cache = part_cache(study.storage)
     for job in jobs.values():
         cache.delete(job.part)
@@ -165,44 +158,35 @@ def _jobs(
     rows: Sequence[MeasuredRow],
     heads: tuple[str, ...],
     settings: ReportSettings,
-    fixed_rows: ShotRows | None,
+    draws: ShotRows,
 ) -> Iterator[PoolJob]:
     """Yield every row with every seed, as far as it is not the same as another row."""
-    draws = _draw(study, settings, fixed_rows)
     for row in rows:
         if not ROWS[row.method].heads_among(heads):
             known = ", ".join(ROWS[row.method].heads)
             raise ValueError(f"{row.name} has the heads {known}, got {', '.join(heads)}")
         if row.same_as is not None:
             continue
-        config, number = row.source.config, row.trial or 0
-        own_heads = heads
-        if row.ablation is not None and config.head in heads:
-            own_heads = (config.head,)  # one head is enough for an ablation
+        head, number, ablation = row.source.config.head, row.trial or 0, row.ablation
+        # One head is enough for an ablation.
+        own_heads = (head,) if ablation is not None and head in heads else heads
+        resolved = row.resolved.with_overrides({"heads": own_heads})
+        file = ""
+        if ablation is not None:
+            label = re.sub("[^a-z0-9]+", "-", ablation.label.lower())
+            file = f"trials/{number:04d}-{ablation.family}-{label}"
         for seed in row.seeds:
-            job = study.job(row.source, number, row.resolved, seed)
-            if row.ablation is not None:
-                label = re.sub("[^a-z0-9]+", "-", row.ablation.label.lower())
-                name = f"trials/{number:04d}-{row.ablation.family}-{label}-seed{seed}.pt"
-                job = replace(job, path=study.path_of(row.source, name))
-            wanted = {"heads": own_heads, "prior": row.resolved.evaluation.prior}
-            job = replace(job, method=row.method, evaluation=job.evaluation.with_overrides(wanted))
-            is_of_table = row.ablation is None and not settings.is_table_only
-            part = PartJob(
-                row=row.name,
-                method=row.method,
-                training=job.training,
-                embedding=job.embedding,
-                evaluation=job.evaluation,
-                seed=seed,
-                data=row.source.data,
+            job = study.job(row.source, number, resolved, seed, file)
+            job = replace(job, method=row.method)
+            is_of_table = ablation is None and not settings.is_table_only
+            yield PoolJob.of(
+                row.name,
+                job,
                 phase=TEST_PHASE,
                 shot_rows=draws,
                 scores_validation=True,
                 is_illustrated=is_of_table and seed == row.seeds[0],
-                device="cuda" if config.gpus_per_worker else "cpu",
             )
-            yield PoolJob(part, Trial(number, job, config))
 
 
 def _draw(study: Study, settings: ReportSettings, fixed_rows: ShotRows | None) -> ShotRows:
@@ -226,7 +210,6 @@ def _measure(
     rows: Sequence[MeasuredRow],
     cluster: Cluster,
     say: Callable[[str], None],
-    settings: ReportSettings,
 ) -> Measured:
     """Run all parts on the cluster, and put their results together."""
     started = time.monotonic()
@@ -238,46 +221,30 @@ def _measure(
     for fingerprint in references:
         count_test_reads(fingerprint)  # finds a damaged log before the work
         record_test_read(fingerprint)
-    num_draws = len(next(iter(jobs.values())).part.shot_rows)
-    num_fixed = num_draws - settings.num_seeded_draws
-    say(
-        f"test phase: {len(rows)} rows, {num_fixed} fixed and {settings.num_seeded_draws} seeded "
-        f"draws, {settings.num_seeds} new seeds for each trained row"
-    )
-    pool = WorkerPool(jobs, cluster.most_trials_at_once(study.config))
-    cache = part_cache(study.storage)
-    parts = {key: job.part for key, job in jobs.items()}
-    outcomes = run_parts(parts, pool, cache, say)
-    if pool.lost is not None:
-        raise pool.lost
+    outcomes = measure(jobs, study.storage, cluster.most_trials_at_once(study.config), say)
     failed = {
         key.row: f"{key.row} has no scores: with seed {key.seed}, {outcome}"
         for key, outcome in outcomes.items()
         if isinstance(outcome, ValueError)
     }
-    results = [
+    parts = [
         _renamed(row, part)
         for row in rows
         for seed in row.seeds
-        if (row.same_as or row.name) not in failed
-        and isinstance(part := outcomes[PartKey(row.same_as or row.name, seed)], Part)
+        if row.measured_as not in failed
+        and isinstance(part := outcomes[PartKey(row.measured_as, seed)], Part)
     ]
-    if not results:
+    if not parts:
         raise ValueError("; ".join(failed.values()))
-    return Measured(
-        scores=_together([part.scores for part in results]),
-        diversity=_together([part.diversity for part in results]),
-        priors=_together(
-            [best_priors(part.validation).assign(seed=part.scores["seed"][0]) for part in results]
-        ),
-        heads=best_heads(_together([part.validation for part in results])),
-        spectra=_together([part.spectra for part in results]),
-        projections=_together([part.projections for part in results]),
-        failed=failed,
-        num_fixed=num_fixed,
-        earlier=_earlier(outcomes),
-        seconds=time.monotonic() - started,
+    frames = {
+        name: _together([getattr(part, name) for part in parts])
+        for name in ("scores", "diversity", "validation", "spectra", "projections")
+    }
+    frames["heads"] = best_heads(frames.pop("validation"))
+    frames["priors"] = _together(
+        [best_priors(part.validation).assign(seed=part.scores["seed"][0]) for part in parts]
     )
+    return Measured(frames, failed, _earlier(outcomes), time.monotonic() - started)
 
 
 def _renamed(row: MeasuredRow, part: Part) -> Part:
@@ -327,22 +294,24 @@ def _result_of(spiral: "ray.ObjectRef[Any]", say: Callable[[str], None]) -> dict
     return result
 
 
-def _layouts(rows: Sequence[MeasuredRow], found: Measured) -> list[TableOne]:
+def _layouts(rows: Sequence[MeasuredRow], found: Measured, num_fixed: int) -> list[TableOne]:
     """Return the paper's layout by both rules, as far as their heads were scored; fixed draws."""
-    fixed = found.scores[found.scores["draw"] < found.num_fixed]
+    scores, heads = found.frames["scores"], found.frames["heads"]
     methods = {row.name: row.method for row in rows}
-    heads = found.heads[found.heads["method"].isin(methods)]
-    return tables_of(fixed, methods, heads)
+    heads = heads[heads["method"].isin(methods)]
+    return tables_of(scores[scores["draw"] < num_fixed], methods, heads)
 
 
-def _tables_of(rows: Sequence[MeasuredRow], found: Measured, layouts: list[TableOne]) -> Tables:
+def _tables_of(
+    rows: Sequence[MeasuredRow], found: Measured, layouts: list[TableOne], num_fixed: int
+) -> Tables:
     """Return the tables of a study with one row: its best beside trial 0 and the controls."""
-    names = [row.name for row in rows]
+    names, scores = [row.name for row in rows], found.frames["scores"]
     best = rows[-1]
     is_gan = ROWS[best.method].gan is not None
     return make_tables(
-        found.scores[found.scores["method"].isin(names)],
-        num_fixed=found.num_fixed,
+        scores[scores["method"].isin(names)],
+        num_fixed=num_fixed,
         best=best.name,
         paper=next((row.name for row in rows[:-1] if row.trial == 0), None),
         is_best_paper=best.trial == 0,
@@ -358,7 +327,7 @@ def _write(
     latex: str,
     cells: pd.DataFrame,
     about: dict[str, Any],
-    found: Measured,
+    frames: dict[str, pd.DataFrame],
     spiral: dict[str, Any] | None,
 ) -> None:
     """Write the tables, the data that they were made from, and the page."""
@@ -366,22 +335,14 @@ def _write(
     study.write_file(f"{REPORT}/report.md", page)
     study.write_file(f"{REPORT}/table.csv", cells.to_csv(index=False))
     study.write_file(f"{REPORT}/table.tex", latex)
-    frames = {"scores": found.scores, "spectra": found.spectra, "projections": found.projections}
-    for name, frame in frames.items():
-        if len(frame):
-            buffer = io.BytesIO()
-            frame.to_parquet(buffer, index=False)
-            study.write_file(f"{REPORT}/{name}.parquet", buffer.getvalue())
+    for name in ("scores", "spectra", "projections"):
+        if len(frames[name]):
+            study.write_file(f"{REPORT}/{name}.parquet", frames[name].to_parquet(index=False))
     if spiral is not None:
         study.write_json(f"{REPORT}/spiral.json", spiral)
-    content = {
-        **about,
-        "cells": to_records(cells),
-        "diversity": to_records(found.diversity),
-        "priors": to_records(found.priors),
-        "heads": to_records(found.heads),
-    }
-    study.write_json(f"{REPORT}/report.json", content)
+    records = {"cells": cells, **{name: frames[name] for name in ("diversity", "priors", "heads")}}
+    records = {name: to_records(frame) for name, frame in records.items()}
+    study.write_json(f"{REPORT}/report.json", {**about, **records})
     write_page(study.folder, study.write_file)
 
 

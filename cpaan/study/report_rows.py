@@ -5,11 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cpaan.methods.controls import CONTROLS
-from cpaan.methods.registry import ROWS, num_episodes_of
+from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import IN_PN
 from cpaan.report.page.contents import Ablation
-from cpaan.study.rescoring import in_full
-from cpaan.study.searcher import open_trials, resolved_of
+from cpaan.study.searcher import open_trials
 from cpaan.study.space import Resolved
 from cpaan.study.study import Study, StudyRow
 
@@ -34,9 +33,9 @@ class MeasuredRow:
     """Name of a row with the same settings, and therefore the same scores."""
 
     @property
-    def is_trained(self) -> bool:
-        """Whether the method is trained."""
-        return num_episodes_of(self.resolved.training) > 0
+    def measured_as(self) -> str:
+        """Name of the row whose scores it has: its own or that of an equal row."""
+        return self.same_as or self.name
 
     def describe(self) -> dict[str, Any]:
         """Return the row as JSON-compatible data."""
@@ -108,14 +107,14 @@ def rows_of(study: Study, settings: ReportSettings) -> list[MeasuredRow]:
     ]
     if best.trial != 0:
         first = open_trials(study, row).get_trials(deepcopy=False)[0]
-        resolved = in_full(resolved_of(first, row.method), row.config)
+        resolved = Resolved.of(row.method, first.user_attrs).times_as_long(row.config.final_length)
         rows.append(replace(best, name=f"{row.method}, trial 0", resolved=resolved, trial=0))
     return [*rows, best]
 
 
 def _best_row(study: Study, row: StudyRow, name: str, settings: ReportSettings) -> MeasuredRow:
     best = study.read_best(row)
-    resolved = Resolved.of(row.method, best["training"], best["evaluation"])
+    resolved = Resolved.of(row.method, best)
     first = row.config.seed + row.config.num_final_seeds  # after those that chose the best
     seeds = tuple(range(first, first + settings.num_seeds))
     return MeasuredRow(name, row.method, resolved, seeds, row, best["trial"])

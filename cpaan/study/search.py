@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import optuna
@@ -14,7 +13,7 @@ from cpaan.study.cluster import HEAD, Cluster, worker_resources
 from cpaan.study.machines import check_machines
 from cpaan.study.rescoring import choose_best
 from cpaan.study.searcher import OptunaSearcher, RowScheduler, RowSearch
-from cpaan.study.study import BEST, Study, StudyRow
+from cpaan.study.study import BEST, Study
 from cpaan.study.trial import MOST_FAILURES, PROBLEM, run_trial
 
 _SECONDS_BETWEEN_UPDATES = 1.0
@@ -31,19 +30,6 @@ class SearchProgress(Protocol):
         """Show the state of all trials; called after changes and every second."""
 
 
-@dataclass(frozen=True)
-class RowOutcome:
-    """How the search of a row ended."""
-
-    row: StudyRow
-    num_left: int
-    """Trials that have not ended."""
-    failed: list[tuple[int, dict[str, Any], str]]
-    """Number, parameters and problem of each trial without a score."""
-    best: dict[str, Any] | None
-    """The content of ``best.json``, if there is one."""
-
-
 def search(
     study: Study,
     cluster: Cluster,
@@ -51,15 +37,15 @@ def search(
     *,
     num_concurrent: int | None = None,
     timeout_seconds: float | None = None,
-) -> list[RowOutcome]:
-    """Run a study to its end, or resume it.
+) -> list[RowSearch]:
+    """Run a study to its end, or resume it; return the search of each row.
 
     Args:
         study: The rows to search, and their folder.
         cluster: The Ray cluster to use.
         progress: Shows what happens.
         num_concurrent: Trials at a time; by default as many as fit on the cluster.
-        timeout_seconds: Time after which no work is started and running work is left for later.
+        timeout_seconds: Time after which running work is left for later.
 
     Raises:
         ValueError: If the cluster is too small, or another process works on the study.
@@ -82,21 +68,11 @@ def search(
         ended = [each for each in searches if not (is_late or each.num_left)]
         best = choose_best(study, ended, progress.say, at_once, deadline)
         for each in searches:
-            if each.row.method in best:
-                study.write_json(study.path_of(each.row, BEST), best[each.row.method])
+            each.best = best.get(each.row.method)
+            if each.best is not None:
+                study.write_json(study.path_of(each.row, BEST), each.best)
             each.records.update(is_last=True)
-        return [
-            RowOutcome(
-                row=each.row,
-                num_left=each.num_left,
-                failed=[
-                    (trial.number, trial.params, str(trial.user_attrs[PROBLEM]))
-                    for trial in each.failed
-                ],
-                best=best.get(each.row.method),
-            )
-            for each in searches
-        ]
+        return searches
 
 
 def run_trials(
@@ -108,12 +84,7 @@ def run_trials(
 ) -> None:
     """Run the trials that are left, some at a time; rows start in their order.
 
-    Args:
-        study: The study of the rows.
-        searches: The rows.
-        progress: Shows what happens.
-        num_concurrent: Trials at a time.
-        deadline: Time of the monotonic clock after which no trial is started; None: never.
+    No trial is started after the deadline, a time of the monotonic clock.
 
     Raises:
         OSError, optuna.exceptions.OptunaError: If the records cannot be written.
@@ -153,8 +124,8 @@ def run_trials(
 
 
 def _name_of(trial: Any) -> str:
-    described = trial.config["trial"]
-    return f"{described.job.method}-{described.number:04d}"
+    job = trial.config["trial"]
+    return f"{job.method}-{job.number:04d}"
 
 
 class _Stop(ray_tune.Stopper):

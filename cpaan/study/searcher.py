@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 import optuna
 from optuna.trial import FrozenTrial, TrialState
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 from ray.tune.search import Searcher
 
 from cpaan.study.config import StudyConfig
+from cpaan.study.job import ALL_TOP5, EPISODE, NOVEL_TOP5, TrialJob
 from cpaan.study.records import ENDED, RowRecords
-from cpaan.study.space import RECOMMENDED, Resolved
+from cpaan.study.space import RECOMMENDED
 from cpaan.study.study import OPTUNA, Study, StudyRow
-from cpaan.study.trial import ALL_TOP5, CURVE, EPISODE, NOVEL_TOP5, PROBLEM, SCORE, Trial
+from cpaan.study.trial import CURVE, PROBLEM, SCORE
 
 STUDY_NAME = "cpaan"
 WHOSE = "whose"
@@ -45,6 +46,8 @@ class RowSearch:
         running = self.trials.get_trials(deepcopy=False, states=[TrialState.RUNNING])
         self._unfinished = deque(running)
         self.num_to_propose = self.num_left
+        self.best: dict[str, Any] | None = None
+        """The content of ``best.json``, when all trials have ended and the best is chosen."""
 
     @property
     def num_ended(self) -> int:
@@ -62,7 +65,7 @@ class RowSearch:
         every = self.trials.get_trials(deepcopy=False)
         return [trial for trial in every if trial.user_attrs.get(PROBLEM) is not None]
 
-    def propose(self) -> tuple[optuna.Trial, Trial]:
+    def propose(self) -> tuple[optuna.Trial, TrialJob]:
         """Return an unfinished trial, or a new one."""
         self.num_to_propose -= 1
         if self._unfinished:
@@ -79,9 +82,9 @@ class RowSearch:
         trial.set_user_attr("training", resolved.training.to_dict())
         trial.set_user_attr("evaluation", resolved.evaluation.to_dict())
         self.records.changed()
-        config = self.row.config
-        job = self.study.job(self.row, trial.number, resolved, config.seed)
-        return trial, Trial(trial.number, replace(job, eval_steps=self.eval_steps), config)
+        resolved, seed = self.row.for_score(resolved), self.row.config.seed
+        job = self.study.job(self.row, trial.number, resolved, seed)
+        return trial, replace(job, eval_steps=self.eval_steps)
 
     def _seed_sampler(self, number: int) -> None:
         """Give every proposal a sampler of its own.
@@ -145,9 +148,9 @@ class OptunaSearcher(Searcher):
         with self.recording():
             search = next((each for each in self._searches if each.num_to_propose), None)
             if search is not None:
-                trial, described = search.propose()
+                trial, job = search.propose()
                 self._trials[trial_id] = search, trial
-                return {"trial": described}
+                return {"trial": job}
         return None
 
     @contextmanager
@@ -186,75 +189,56 @@ class OptunaSearcher(Searcher):
 
 
 class RowScheduler(FIFOScheduler):
-    """Early stopping among the trials of a row: one ASHA for each row."""
+    """Early stopping: asynchronous successive halving by episodes, among the trials of each row.
+
+    Trials of earlier runs count. A trial is judged at every rung of its curve, including rungs
+    whose reports were lost.
+    """
 
     def __init__(self, searches: Sequence[RowSearch]) -> None:
-        super().__init__()
-        self._by_method = {
-            search.row.method: ResumableASHA(search)
-            for search in searches
-            if search.row.config.early_stopping and len(search.eval_steps) > 1
-        }
-
-    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        """Add a trial to the ASHA of its row."""
-        if (asha := self._asha_of(trial)) is not None:
-            asha.on_trial_add(tune_controller, trial)
-
-    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Return whether a trial continues."""
-        asha = self._asha_of(trial)
-        if asha is None:
-            return TrialScheduler.CONTINUE
-        return asha.on_trial_result(tune_controller, trial, result)
-
-    def _asha_of(self, trial: Any) -> "ResumableASHA | None":
-        return self._by_method.get(trial.config["trial"].job.method)
-
-
-class ResumableASHA(ASHAScheduler):
-    """Asynchronous successive halving by episodes, with the trials of earlier runs."""
-
-    def __init__(self, search: RowSearch) -> None:
         """Put the rungs at the evaluation steps, and add the trials that have ended."""
-        *rungs, _ = search.eval_steps
-        self._config: StudyConfig = search.row.config
-        super().__init__(
-            time_attr=EPISODE,
-            metric=SCORE,
-            mode="max",
-            grace_period=rungs[0],
-            # There is no rung at the end: a trial that reaches it is about to finish.
-            max_t=1.5 * rungs[-1],  # type: ignore[arg-type]  # any number will do
-            reduction_factor=self._config.reduction_factor,
-            stop_last_trials=False,
-        )
-        known = search.trials.get_trials(deepcopy=False)
-        self._curves = {trial.number: trial.user_attrs.get(CURVE, []) for trial in known}
-        for ended in search.trials.get_trials(deepcopy=False, states=ENDED):
-            config = {"trial": SimpleNamespace(number=ended.number)}
-            trial = SimpleNamespace(trial_id=f"earlier-{ended.number}", config=config)
-            self.on_trial_add(None, trial)
+        super().__init__()
+        self._rows: dict[str, tuple[StudyConfig, ASHAScheduler]] = {}
+        self._curves: dict[tuple[str, int], list[dict[str, Any]]] = {}
+        for search in searches:
+            config, (*rungs, _) = search.row.config, search.eval_steps
+            if not (config.early_stopping and rungs):
+                continue
+            asha = ASHAScheduler(
+                time_attr=EPISODE,
+                metric=SCORE,
+                mode="max",
+                grace_period=rungs[0],
+                # There is no rung at the end: a trial that reaches it is about to finish.
+                max_t=1.5 * rungs[-1],  # type: ignore[arg-type]  # any number will do
+                reduction_factor=config.reduction_factor,
+                stop_last_trials=False,
+            )
+            self._rows[config.method] = config, asha
+            for known in search.trials.get_trials(deepcopy=False):
+                job = SimpleNamespace(method=config.method, number=known.number)
+                self._curves[job.method, job.number] = known.user_attrs.get(CURVE, [])
+                if known.state in ENDED:
+                    name = f"earlier-{job.number}"
+                    self.on_trial_add(None, SimpleNamespace(trial_id=name, config={"trial": job}))
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         """Add a trial at the rung that it had reached in an earlier run."""
-        super().on_trial_add(tune_controller, trial)
-        curve = self._curves.get(trial.config["trial"].number, [])
-        self.on_trial_result(tune_controller, trial, {CURVE: curve})
+        job = trial.config["trial"]
+        if job.method in self._rows:
+            self._rows[job.method][1].on_trial_add(tune_controller, trial)
+            curve = self._curves.get((job.method, job.number), [])
+            self.on_trial_result(tune_controller, trial, {CURVE: curve})
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Judge a trial at every rung of its curve, including rungs whose reports were lost."""
-        decisions = [
-            super(ResumableASHA, self).on_trial_result(
-                tune_controller,
-                trial,
-                {
-                    EPISODE: entry[EPISODE],
-                    SCORE: self._config.score(entry[NOVEL_TOP5], entry[ALL_TOP5]),
-                },
-            )
-            for entry in result[CURVE]
-        ]
+        """Return whether a trial continues."""
+        decisions = []
+        if (method := trial.config["trial"].method) in self._rows:
+            config, asha = self._rows[method]
+            for entry in result[CURVE]:
+                score = config.score(entry[NOVEL_TOP5], entry[ALL_TOP5])
+                known = {EPISODE: entry[EPISODE], SCORE: score}
+                decisions.append(asha.on_trial_result(tune_controller, trial, known))
         return self.STOP if self.STOP in decisions else self.CONTINUE
 
 
@@ -269,8 +253,3 @@ def open_trials(study: Study, row: StudyRow) -> optuna.Study:
         direction="maximize",
         load_if_exists=True,
     )
-
-
-def resolved_of(trial: FrozenTrial, method: str) -> Resolved:
-    """Return the recorded settings of a trial."""
-    return Resolved.of(method, trial.user_attrs["training"], trial.user_attrs["evaluation"])

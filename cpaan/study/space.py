@@ -1,29 +1,19 @@
 """What a search proposes: the parameters of a row, and the points that the search begins with."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, Self
+import warnings
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from optuna.trial import BaseTrial, FixedTrial
 
 from cpaan.core.settings import Settings
-from cpaan.methods.registry import ROWS, num_episodes_of
+from cpaan.methods.registry import ROWS, num_episodes_of, with_episodes
 from cpaan.methods.table_row import Range, SearchSpace
 from cpaan.protocol.config import EvaluationConfig
 
 RECOMMENDED, AS_PRINTED = "recommended", "as_printed"
 """The settings that hold where a proposal is silent: ours, or those of the method's source."""
-
-
-class Suggests(Protocol):
-    """What the space needs of an Optuna trial."""
-
-    def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float:
-        """Return a number of a range."""
-
-    def suggest_int(self, name: str, low: int, high: int, *, log: bool = False) -> int:
-        """Return a whole number of a range, ends included."""
-
-    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        """Return one of the choices."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +24,10 @@ class Resolved:
     evaluation: EvaluationConfig
 
     @classmethod
-    def of(cls, method: str, training: Mapping[str, Any], evaluation: Mapping[str, Any]) -> Self:
-        """Return recorded settings of a method."""
-        return cls(ROWS[method].config.from_dict(training), EvaluationConfig(**evaluation))
+    def of(cls, method: str, recorded: Mapping[str, Any]) -> Self:
+        """Return the recorded "training" and "evaluation" of a method."""
+        training = ROWS[method].config.from_dict(recorded["training"])
+        return cls(training, EvaluationConfig(**recorded["evaluation"]))
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> "Resolved":
         """Return a copy with some settings replaced, of training or otherwise of evaluation."""
@@ -46,6 +37,11 @@ class Resolved:
         return Resolved(
             self.training.with_overrides(of_training), self.evaluation.with_overrides(others)
         )
+
+    def times_as_long(self, factor: int) -> "Resolved":
+        """Return a copy with so many times the episodes, if there are any."""
+        num_episodes = num_episodes_of(self.training) * factor
+        return replace(self, training=with_episodes(self.training, num_episodes))
 
 
 @dataclass(frozen=True)
@@ -57,11 +53,6 @@ class Space:
     evaluation: EvaluationConfig
     num_dims: int
     num_base: int
-
-    @property
-    def num_episodes(self) -> int:
-        """Of a trial that is not stopped."""
-        return num_episodes_of(self.training)
 
     @property
     def points(self) -> tuple[str, ...]:
@@ -83,7 +74,7 @@ class Space:
             return Resolved(self.training, self.evaluation)
         return Resolved(published, self.evaluation.with_overrides(row.published_evaluation))
 
-    def propose(self, trial: Suggests, whose: str = RECOMMENDED) -> Resolved:
+    def propose(self, trial: BaseTrial, whose: str = RECOMMENDED) -> Resolved:
         """Return the settings of one trial; a parameter without effect is not asked for.
 
         The settings of the source are taken as they are: they differ from ours in more than the
@@ -104,9 +95,14 @@ class Space:
             ValueError: If one of them is outside its range.
         """
         around = self.around(whose)
-        given = _GivenValues({**around.evaluation.to_dict(), **around.training.to_dict()})
-        self.propose(given, whose)
-        return given.asked
+        given = FixedTrial({**around.evaluation.to_dict(), **around.training.to_dict()})
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # Optuna warns of a value outside its range
+            try:
+                self.propose(given, whose)
+            except UserWarning as warning:
+                raise ValueError(f"{self.method} cannot be searched: {warning}") from warning
+        return given.params
 
     def check_fixed(self, names: Collection[str]) -> None:
         """Refuse to fix what is searched.
@@ -119,7 +115,7 @@ class Space:
                 raise ValueError(f"{name} is searched, so it cannot be set")
 
 
-def suggest(trial: Suggests, name: str, values: Range | tuple[Any, ...]) -> Any:
+def suggest(trial: BaseTrial, name: str, values: Range | tuple[Any, ...]) -> Any:
     """Return the value that a trial gives to a parameter: of a range, or one of some choices."""
     if not isinstance(values, Range):
         return trial.suggest_categorical(name, list(values))
@@ -127,29 +123,3 @@ def suggest(trial: Suggests, name: str, values: Range | tuple[Any, ...]) -> Any:
     if isinstance(low, int) and isinstance(high, int):
         return trial.suggest_int(name, low, high, log=values.log)
     return trial.suggest_float(name, low, high, log=values.log)
-
-
-class _GivenValues:
-    """Answers like an Optuna trial, with values that are given already."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = values
-        self.asked: dict[str, Any] = {}
-
-    def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float:
-        value = self._values[name]
-        if not isinstance(value, int | float) or not low <= value <= high:
-            raise ValueError(f"{name} is {value}, but the search goes from {low} to {high}")
-        self.asked[name] = value
-        return float(value)
-
-    def suggest_int(self, name: str, low: int, high: int, *, log: bool = False) -> int:
-        return int(self.suggest_float(name, low, high))
-
-    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        value = self._values[name]
-        self.asked[name] = value
-        if value not in choices:
-            known = ", ".join(map(str, choices))
-            raise ValueError(f"{name} is {value}, but the search knows {known}")
-        return value

@@ -8,7 +8,7 @@ import fcntl
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -60,6 +60,13 @@ class StudyRow:
         num_base = len(split.validation.base) + len(split.test.base)
         return Space(self.method, self.training, self.evaluation, self.num_dims, num_base)
 
+    def for_score(self, resolved: Resolved, **others: Any) -> Resolved:
+        """Return settings with an evaluation that gives the score of the search, and no more.
+
+        The score has no column with a prior, and the search for one takes time.
+        """
+        return resolved.with_overrides({"heads": (self.config.head,), "prior": 0.5, **others})
+
     def describe(self) -> dict[str, Any]:
         """Return the row as JSON-compatible data."""
         return {
@@ -96,13 +103,13 @@ class StudyRow:
                 f"the study is of other data: its fingerprint is {theirs.fingerprint} and that of "
                 f"these features {mine.fingerprint}, or the split differs"
             )
+        new, old = self.describe(), earlier.describe()
         for part in ("config", "training", "evaluation"):
-            new, old = getattr(self, part), getattr(earlier, part)
-            for name in (field.name for field in fields(new)):
-                if getattr(new, name) != getattr(old, name) and name not in _MAY_CHANGE:
+            for name, value in new[part].items():
+                if value != old[part][name] and name not in _MAY_CHANGE:
                     raise ValueError(
-                        f"the study was started with {name} = {getattr(old, name)} and cannot be "
-                        f"resumed with {getattr(new, name)}"
+                        f"the study was started with {name} = {old[part][name]} and cannot be "
+                        f"resumed with {value}"
                     )
 
 
@@ -132,25 +139,30 @@ class Study:
         """Return the path of a row's file in the folder of the study."""
         return f"{row.method}/{name}" if self.has_row_folders else name
 
-    def job(self, row: StudyRow, number: int, resolved: Resolved, seed: int) -> TrialJob:
-        """Return the training of a trial's settings with a seed, without evaluation steps."""
-        # The score has no column with a prior, and the search for one takes time.
-        overrides = {"heads": (row.config.head,), "prior": 0.5}
+    def job(
+        self, row: StudyRow, number: int, resolved: Resolved, seed: int, file: str = ""
+    ) -> TrialJob:
+        """Return the training of a trial's settings with a seed, without evaluation steps.
+
+        A training that is not the trial's own has a checkpoint of another name: ``file``.
+        """
         return TrialJob(
             method=row.method,
             training=resolved.training,
-            evaluation=resolved.evaluation.with_overrides(overrides),
+            evaluation=resolved.evaluation,
             seed=seed,
             eval_steps=(),
             data=row.data,
             storage=self.storage,
-            path=self.checkpoint_of(row, number, seed),
+            path=self.checkpoint_of(row, number, seed, file),
             embedding=row.embedding,
+            config=row.config,
+            number=number,
         )
 
-    def checkpoint_of(self, row: StudyRow, number: int, seed: int) -> str:
+    def checkpoint_of(self, row: StudyRow, number: int, seed: int, file: str = "") -> str:
         """Return the path of a trial's checkpoint in the storage."""
-        return self.path_of(row, f"trials/{number:04d}-seed{seed}.pt")
+        return self.path_of(row, f"{file or f'trials/{number:04d}'}-seed{seed}.pt")
 
     def write_file(self, name: str, content: str | bytes) -> None:
         """Write a file of the folder, whole, and its copy in the storage."""
@@ -178,9 +190,7 @@ class Study:
     @property
     def copy(self) -> RemotePath | None:
         """The storage, where it is another place than the folder: files are copied to it."""
-        if self.shared is None:
-            return None
-        found = RemotePath.at(self.shared)
+        found = RemotePath.at(self.storage)
         is_same = found.local is not None and found.local.resolve() == self.folder.resolve()
         return None if is_same else found
 
@@ -191,14 +201,9 @@ class Study:
         """Write ``config.json``, with every command that has worked on the study so far."""
         is_new = not (self.folder / CONFIG).exists()
         runs = [] if is_new else read_json(self.folder, CONFIG)["runs"]
-        self.write_json(
-            CONFIG,
-            {
-                "runs": [*runs, describe_run()],
-                "storage": self.shared,
-                "rows": [row.describe() for row in self.rows],
-            },
-        )
+        rows = [row.describe() for row in self.rows]
+        runs = [*runs, describe_run()]
+        self.write_json(CONFIG, {"runs": runs, "storage": self.shared, "rows": rows})
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -221,26 +226,24 @@ class Study:
         return replace(self, rows=tuple(rows))
 
 
-def read_study(folder: Path) -> Study:
-    """Return the study in a folder.
+def read_study(folder: Path, location: str | None = None) -> Study:
+    """Return the study in a folder, or its copy at the location of a storage.
 
     Raises:
         ValueError: If there is none, or an older version started it.
     """
-    return _parse(read_json(folder, CONFIG), folder)
-
-
-def _parse(content: Mapping[str, Any], folder: Path) -> Study:
+    place = location or folder
+    content = read_json(place, CONFIG)
     if "rows" not in content:
         raise ValueError(
-            f"{folder} was started by an older version: its report can be drawn again (python "
+            f"{place} was started by an older version: its report can be drawn again (python "
             "tune/report.py --redraw), but it cannot be resumed or reported"
         )
     try:
         rows = tuple(StudyRow.from_dict(row) for row in content["rows"])
         return Study(rows, folder, content["storage"], has_row_folders=len(rows) > 1)
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{folder / CONFIG} cannot be read: {error}") from error
+        raise ValueError(f"{place}/{CONFIG} cannot be read: {error}") from error
 
 
 def download_study(location: str, folder: Path) -> None:
@@ -249,16 +252,12 @@ def download_study(location: str, folder: Path) -> None:
     Raises:
         ValueError: If the storage has no study.
     """
+    study = read_study(folder, location)
     storage, here = RemotePath.at(location), RemotePath.at(folder)
-    content = (storage / CONFIG).read_if_exists()
-    if content is None:
-        raise ValueError(f"{location} has no {CONFIG}: it is not a study")
-    study = _parse(json.loads(content), folder)
-    for row in study.rows:
-        for name in (study.path_of(row, BEST), study.path_of(row, OPTUNA)):
-            if (found := (storage / name).read_if_exists()) is not None:
-                (here / name).write(found)
-    (here / CONFIG).write(content)  # last: with it, the folder is a study
+    files = [study.path_of(row, name) for row in study.rows for name in (BEST, OPTUNA)]
+    for name in (*files, CONFIG):  # this one last: with it, the folder is a study
+        if (found := (storage / name).read_if_exists()) is not None:
+            (here / name).write(found)
 
 
 def find_study(name: str | None, results: Path) -> Path:
@@ -278,18 +277,18 @@ def find_study(name: str | None, results: Path) -> Path:
     return results / folder if is_name else folder
 
 
-def read_json(folder: Path, name: str) -> dict[str, Any]:
-    """Return a JSON file of a study.
+def read_json(folder: Path | str, name: str) -> dict[str, Any]:
+    """Return a JSON file of a study, which is in a folder or at the location of a storage.
 
     Raises:
         ValueError: If the file is missing or damaged.
     """
     try:
-        content: dict[str, Any] = json.loads((folder / name).read_text())
+        content: dict[str, Any] = json.loads((RemotePath.at(folder) / name).read())
         return content
     except FileNotFoundError:
         raise ValueError(
             f"{folder} has no {name}: it is not a study, or its search has not finished"
         ) from None
     except ValueError as error:
-        raise ValueError(f"{folder / name} cannot be read: {error}") from error
+        raise ValueError(f"{folder}/{name} cannot be read: {error}") from error

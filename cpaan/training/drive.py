@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from cpaan.core.files import pack_state, replacing, unpack_state
+from cpaan.core.files import pack_state, unpack_state
 from cpaan.core.provenance import describe_run
+from cpaan.core.remote_paths import RemotePath
 from cpaan.training.learning import Run
 from cpaan.training.workers import ALONE, Workers
 
@@ -24,13 +25,10 @@ _SECONDS_BETWEEN_CHECKPOINTS = 30.0
 
 
 class Checkpoint:
-    """The file from which a run resumes, with its evaluations so far.
+    """The file from which a run resumes, with its evaluations so far."""
 
-    Subclasses may store it elsewhere: they replace `_read` and `_write`.
-    """
-
-    def __init__(self, path: Path | str) -> None:
-        self.path = path
+    def __init__(self, file: RemotePath | Path) -> None:
+        self._file = RemotePath.at(file) if isinstance(file, Path) else file
         self.curve: list[dict[str, Any]] = []
         """One entry for each evaluation step; `on_eval` of `drive` appends them."""
         self.episode = 0
@@ -60,7 +58,7 @@ class Checkpoint:
         Raises:
             ValueError: If the file is not a checkpoint, or one of another run.
         """
-        content = self._read()
+        content = self._file.read_if_exists()
         if content is None:
             return
         try:
@@ -77,7 +75,7 @@ class Checkpoint:
             self.episode = run.episode
         except Exception as error:  # a file of something else fails anywhere
             reason = " ".join(str(error).split())
-            raise ValueError(f"cannot resume from {self.path}: {reason}") from error
+            raise ValueError(f"cannot resume from {self._file.location}: {reason}") from error
 
     def save(self, run: Run) -> None:
         """Replace the file as a whole: a process that is killed leaves the old one."""
@@ -87,20 +85,12 @@ class Checkpoint:
             "seconds": self.seconds,
             "provenance": self._provenance,
         }
-        self._write(pack_state(state))
+        self._file.write(pack_state(state))
         self._saved, self.episode = time.monotonic(), run.episode
 
     @cached_property
     def _provenance(self) -> dict[str, str]:
         return describe_run()
-
-    def _read(self) -> bytes | None:
-        path = Path(self.path)
-        return path.read_bytes() if path.exists() else None
-
-    def _write(self, content: bytes) -> None:
-        with replacing(Path(self.path)) as file:
-            file.write(content)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Small studies, their trials and their rows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import optuna
@@ -9,12 +9,12 @@ from cpaan import EvaluationConfig, Phase, Split, open_features, write_features
 from cpaan.data.reference import DataReference
 from cpaan.methods.registry import ROWS
 from cpaan.study.config import PRESETS, StudyConfig
-from cpaan.study.job import Evaluation, Report, TrialJob
+from cpaan.study.job import ALL_TOP5, EPISODE, NOVEL_TOP5, Report, TrialJob
 from cpaan.study.report_rows import MeasuredRow
 from cpaan.study.searcher import OptunaSearcher, RowSearch
 from cpaan.study.space import Resolved
 from cpaan.study.study import Study, StudyRow
-from cpaan.study.trial import Trial, to_metrics
+from cpaan.study.trial import to_metrics
 from helpers.gan_runs import SMALL
 
 STUDY_SETTINGS = {
@@ -30,6 +30,7 @@ STUDY_SETTINGS = {
     "num_final_draws": "2",
 }
 """Of a study that is small in everything, as ``--set`` takes them."""
+SMALL_STUDY = [f"--set={name}={value}" for name, value in STUDY_SETTINGS.items()]
 
 NUM_EPISODES = 200
 STEPS = StudyConfig().eval_steps(NUM_EPISODES)
@@ -66,7 +67,7 @@ def result_of(scores: Sequence[float], problem: str | None = None) -> dict:
     LSL is ten points above the score, and GLSL as much below.
     """
     curve = [
-        Evaluation(step, score + 10, score - 10, 10.0 * number)
+        {EPISODE: step, NOVEL_TOP5: score + 10, ALL_TOP5: score - 10, "seconds": 10.0 * number}
         for number, (step, score) in enumerate(zip(STEPS, scores, strict=False), start=1)
     ]
     return to_metrics(Report(tuple(curve), problem=problem), StudyConfig())
@@ -81,7 +82,7 @@ class HandRunSearch:
         self.search = RowSearch(self.study, self.row)
         self.searcher = OptunaSearcher([self.search])
 
-    def suggest(self, trial_id: str) -> Trial:
+    def suggest(self, trial_id: str) -> TrialJob:
         return self.searcher.suggest(trial_id)["trial"]
 
     def report(self, trial_id: str, *scores: float) -> None:
@@ -126,9 +127,9 @@ def new_job(gaussians, folder: Path, path: str = "trials/0000.pt", **settings: o
     )
 
 
-def scores(curve: tuple[Evaluation, ...]) -> list[tuple[int, float, float]]:
+def scores(curve: Iterable[dict]) -> list[tuple[int, float, float]]:
     """Return a curve without its seconds, which no two runs share."""
-    return [(entry.episode, entry.novel_top5, entry.all_top5) for entry in curve]
+    return [(entry[EPISODE], entry[NOVEL_TOP5], entry[ALL_TOP5]) for entry in curve]
 
 
 def best_row(method: str, *, num_base: int = 50, **settings: object) -> MeasuredRow:

@@ -1,27 +1,40 @@
-"""Cluster files: Ray accepts them, their versions are the locked ones, and nothing is left open."""
+"""Cluster files: Ray, KubeRay and Kubernetes accept them, versions are locked, nothing is open."""
 
+import copy
 import json
 import re
+import shlex
 from pathlib import Path
+from typing import Any
 
+import jsonschema
+import kubernetes_validate
 import pytest
 import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 
+from cpaan.cli.search import main as search
+from cpaan.cli.study_parsers import search_parser
 from cpaan.study.cluster_job import ClusterCommand, ClusterJob
 
 ROOT = Path(__file__).parents[2]
 CLOUDS = ["gpu", "gcp"]
 ALL = [*CLOUDS, "local"]
+SCHEMA = json.loads((Path(__file__).parent / "rayjob.schema.json").read_text())
+KUBERNETES = "1.28"  # KubeRay 1.6 has its types
 
 
-def file_of(name: str) -> dict:
-    return yaml.safe_load((ROOT / "cluster" / f"{name}.yaml").read_text())
+def text_of(name: str) -> str:
+    return (ROOT / "cluster" / name).read_text()
+
+
+def file_of(name: str) -> dict[str, Any]:
+    return yaml.safe_load(text_of(f"{name}.yaml"))
 
 
 def locked(package: str) -> str:
-    lock = (ROOT / "constraints.txt").read_text()
-    return re.search(rf"^{package}==(\S+)$", lock, flags=re.MULTILINE)[1]
+    (version,) = re.findall(rf"^{package}==(.+)$", (ROOT / "constraints.txt").read_text(), re.M)
+    return version
 
 
 def start_command(name: str, kind: str) -> tuple[str, dict[str, str]]:
@@ -65,12 +78,7 @@ def test_every_node_installs_the_project_from_its_lock_file_and_asks_for_a_token
 def test_in_a_cloud_the_head_does_not_train_and_workers_start_on_demand(name):
     content = file_of(name)
     kinds = content["available_node_types"]
-    image = content["docker"]["image"]
-    assert f"FROM {image}\n" in (ROOT / "cluster" / "Dockerfile").read_text()
-    version, python = re.fullmatch(r"rayproject/ray:([\d.]+)-py(\d+)-cu\d+", image).groups()
-    assert version == locked("ray")
-    assert f'requires-python = ">=3.{python[1:]}"' in (ROOT / "pyproject.toml").read_text()
-
+    assert f"FROM {content['docker']['image']}\n" in text_of("Dockerfile")
     command, variables = start_command(name, "head")
     assert kinds["head"]["resources"] == {"CPU": 0}
     assert "--num-cpus=0" in command
@@ -84,9 +92,8 @@ def test_in_a_cloud_the_head_does_not_train_and_workers_start_on_demand(name):
 
 
 def test_all_files_fix_the_same_ports_and_the_readme_lists_them():
-    page = (ROOT / "cluster" / "README.md").read_text()
-    texts = [(ROOT / "cluster" / f"{name}.yaml").read_text() for name in ALL]
-    fixed, *others = (re.findall(r"-port=(\d+)", text) for text in texts)
+    page = text_of("README.md")
+    fixed, *others = (re.findall(r"-port=(\d+)", text_of(f"{name}.yaml")) for name in ALL)
 
     assert all(each == fixed for each in others)
     listed = re.findall(r"^\| (\d+) \|", page, flags=re.MULTILINE)
@@ -106,10 +113,139 @@ def test_on_aws_ssh_is_open_to_one_range_and_disks_are_encrypted():
         assert machine["SecurityGroupIds"] == ["SET-SECURITY-GROUP-ID"]
     assert "security_group" not in content["provider"]
 
-    account = (ROOT / "cluster" / "aws-account.yaml").read_text()
+    account = text_of("aws-account.yaml")
     allowed = re.search(r"AllowedPattern: '(.*)'", account)[1]
     assert not re.search(r"^\s+Default:", account, flags=re.MULTILINE)
     assert re.findall(r"CidrIp: (.*)}", account) == ["!Ref SshFrom"]
     assert re.fullmatch(allowed, "203.0.113.7/32")
     for refused in ("0.0.0.0/0", "10.0.0.0/8", "", "SET-RANGE", "203.0.113.7"):
         assert not re.fullmatch(allowed, refused)
+
+
+JOB = file_of("kuberay-job")
+CLUSTER = JOB["spec"]["rayClusterSpec"]
+
+
+def pod_templates(job: dict[str, Any]) -> list[dict[str, Any]]:
+    cluster = job["spec"]["rayClusterSpec"]
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    return [job["spec"]["submitterPodTemplate"], *(group["template"] for group in groups)]
+
+
+def containers(job: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return all containers, and the autoscaler's settings as one more."""
+    autoscaler = {"name": "autoscaler", **job["spec"]["rayClusterSpec"]["autoscalerOptions"]}
+    return [
+        *(each for pod in pod_templates(job) for each in pod["spec"]["containers"]),
+        {name: autoscaler[name] for name in ("name", "resources", "securityContext")},
+    ]
+
+
+def problems_of(job: dict[str, Any]) -> list[str]:
+    """Return why KubeRay or Kubernetes would refuse the job."""
+    found = [each.message for each in jsonschema.Draft202012Validator(SCHEMA).iter_errors(job)]
+    for pod in [*pod_templates(job), {"spec": {"containers": containers(job)}}]:
+        metadata = {"name": "any", **pod.get("metadata", {})}
+        content = {"apiVersion": "v1", "kind": "Pod", **pod, "metadata": metadata}
+        try:
+            kubernetes_validate.validate(content, KUBERNETES, strict=True)
+        except jsonschema.ValidationError as error:
+            found.append(error.message)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "value"),
+    [
+        ("", "backofLimit", 3),
+        ("", "shutdownAfterJobFinishes", False),
+        ("rayClusterSpec/authOptions", "mode", "tokens"),
+        ("rayClusterSpec/autoscalerOptions", "idleTimeoutMinutes", 5),
+        ("rayClusterSpec/autoscalerOptions/resources", "limit", {}),
+        ("rayClusterSpec/headGroupSpec", "servicetype", "ClusterIP"),
+        ("rayClusterSpec/headGroupSpec/rayStartParams", "num-cpus", 0),
+        ("rayClusterSpec/headGroupSpec/template/spec", "restartPolicy", "Always"),
+        ("rayClusterSpec/workerGroupSpecs/0", "maxReplicas", "8"),
+        ("rayClusterSpec/workerGroupSpecs/0/template/spec", "toleration", []),
+        ("submitterPodTemplate/spec/securityContext", "runAsNonroot", True),
+    ],
+)
+def test_kuberay_accepts_the_job_but_no_unknown_field_or_wrong_value(path, name, value):
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    assert problems_of(JOB) == []
+
+    job = copy.deepcopy(JOB)
+    place: Any = job["spec"]
+    for part in filter(None, path.split("/")):
+        place = place[int(part) if part.isdigit() else part]
+    place[name] = value
+
+    assert problems_of(job)
+
+
+def test_the_image_is_of_the_locked_versions_and_has_the_script_of_the_job():
+    dockerfile, project = text_of("Dockerfile"), (ROOT / "pyproject.toml").read_text()
+    (tag,) = re.findall(r"^FROM rayproject/ray:(\S+)$", dockerfile, re.M)
+    ray, python, cuda = tag.split("-")
+    assert ray == locked("ray") == CLUSTER["rayVersion"]
+    assert f'"ray[default,train,tune]=={ray}"' in project
+    assert f'requires-python = ">={python[2]}.{python[3:]}"' in project
+    # The version of CUDA is that of PyPI's torch: with another torch, look at the tag again.
+    assert (cuda, locked("torch")) == ("cu130", "2.13.0")
+    (image,) = {each["image"] for pod in pod_templates(JOB) for each in pod["spec"]["containers"]}
+    assert image.endswith(f"/cpaan:{tag}")
+
+    entrypoint = JOB["spec"]["entrypoint"]
+    assert re.fullmatch(r"[\w ./-]+", entrypoint)  # KubeRay pastes it into its own shell
+    bash, script, name, *options = shlex.split(entrypoint)
+    (folder,) = re.findall(r"^WORKDIR (.+)$", dockerfile, re.M)
+    assert bash == "bash"
+    assert (ROOT / Path(script).relative_to(folder)).exists()
+    assert search_parser().parse_args(["--study", name, *options]).preset == "paper"
+
+
+def test_the_job_is_closed_to_the_outside_and_runs_without_root():
+    assert CLUSTER["authOptions"] == {"mode": "token"}
+    assert CLUSTER["headGroupSpec"]["serviceType"] == "ClusterIP"
+    assert CLUSTER["headGroupSpec"]["enableIngress"] is False
+    assert "headService" not in CLUSTER["headGroupSpec"]
+    for pod in pod_templates(JOB):
+        assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+        assert not re.search("hostNetwork|hostPID|hostIPC|hostPath|hostPort", json.dumps(pod))
+    for container in containers(JOB):
+        rights = container["securityContext"]
+        assert rights == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        for kind in ("requests", "limits"):
+            assert {"cpu", "memory"} <= set(container["resources"][kind])
+
+
+def head_variables() -> dict[str, str]:
+    head = pod_templates(JOB)[1]["spec"]["containers"][0]
+    return {each["name"]: each["value"] for each in head["env"]}
+
+
+def test_gpus_are_started_on_demand_and_stopped_when_idle():
+    (gpus,) = CLUSTER["workerGroupSpecs"]
+    assert CLUSTER["enableInTreeAutoscaling"] is JOB["spec"]["shutdownAfterJobFinishes"] is True
+    assert CLUSTER["autoscalerOptions"]["idleTimeoutSeconds"] > 0
+    assert CLUSTER["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+    assert (gpus["replicas"], gpus["minReplicas"]) == (0, 0)
+    limits = gpus["template"]["spec"]["containers"][0]["resources"]["limits"]
+    assert limits["nvidia.com/gpu"] == 1
+    assert json.loads(head_variables()["CPAAN_NODES"]) == [
+        {"count": gpus["maxReplicas"], "CPU": int(limits["cpu"]), "GPU": 1}
+    ]
+
+
+@pytest.mark.usefixtures("builtin_cache")
+def test_placeholders_are_neither_an_image_nor_a_storage(capsys):
+    image_name = r"[a-z0-9._:-]+(/[a-z0-9._-]+)*(:[\w.-]+)?(@sha256:[0-9a-f]{64})?"
+    image = containers(JOB)[0]["image"]
+    assert not re.fullmatch(image_name, image)
+    assert re.fullmatch(image_name, re.sub(r"SET-[A-Z]+", "registry.example.org", image))
+
+    storage = head_variables()["CPAAN_STORAGE"]
+    assert "SET-" in storage
+    assert search(["--study", "s", "--storage", storage]) == 2
+    assert f"{storage}/s cannot be used" in capsys.readouterr().err
+    assert not Path("results/s/config.json").exists()

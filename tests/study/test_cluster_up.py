@@ -21,7 +21,7 @@ import pytest
 import requests
 
 from helpers.ssh_machines import USER, Machines, ssh_machines, what_is_missing
-from helpers.studies import STUDY_SETTINGS
+from helpers.studies import SMALL_STUDY
 from helpers.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -251,8 +251,7 @@ def test_a_study_outlives_a_machine_and_its_results_come_home(laptop, machines, 
         return any("RayTrainWorker" in command for command in machine.commands().values())
 
     command = ["search.py", "--study", "one", "--trials", "1", "--episodes", "40", *features]
-    command += ["--workers-per-trial", "2", "--no-early-stopping"]
-    command += [f"--set={name}={value}" for name, value in STUDY_SETTINGS.items()]
+    command += ["--workers-per-trial", "2", "--no-early-stopping", *SMALL_STUDY]
     with laptop.started(*command) as (searching, log):
         wait_for(lambda: trains(head) and trains(worker), 600, log.read_text)
         worker.kill()

@@ -9,25 +9,13 @@ import pytest
 
 from cpaan import Phase, Split, open_features, write_features
 from cpaan.data.reference import DataReference
-from cpaan.study.config import StudyConfig
+from cpaan.study.config import PRESETS, StudyConfig
 from helpers.tables import hdf5_pair, in_other_order, random_table
 
 SPLIT = Split(
     validation=Phase(base=("class0",), novel=("class1",)),
     test=Phase(base=("class2",), novel=("class3",)),
 )
-
-
-def through_json(reference: DataReference) -> DataReference:
-    return DataReference.from_dict(json.loads(json.dumps(reference.to_dict())))
-
-
-@pytest.fixture
-def reference(tmp_path) -> DataReference:
-    """Forty rows in ``features.parquet``."""
-    write_features(tmp_path / "features.parquet", random_table())
-    path = str(tmp_path / "features.parquet")
-    return DataReference.of(open_features(path), SPLIT, [path])
 
 
 @pytest.mark.parametrize(
@@ -39,6 +27,7 @@ def reference(tmp_path) -> DataReference:
         ({"num_rungs": 0}, 200, (200,)),
         # A quarter of 200 is 50, and the nearest multiple of four workers 48 or 52.
         ({"workers_per_trial": 4}, 200, (48, 96, 200)),
+        ({"workers_per_trial": 3, "reduction_factor": 3}, 99, (12, 36, 99)),
         ({}, 3, (1, 2, 3)),
         ({}, 1, (1,)),
         ({"workers_per_trial": 2}, 2, (2,)),
@@ -48,25 +37,11 @@ def test_a_trial_is_evaluated_at_the_rungs_and_at_its_end(settings, num_episodes
     assert StudyConfig(**settings).eval_steps(num_episodes) == eval_steps
 
 
-@pytest.mark.parametrize(
-    ("num_workers", "reduction_factor", "num_rungs"), [(1, 4, 5), (2, 2, 1), (3, 3, 2), (8, 2, 0)]
-)
-def test_marks_rise_by_the_reduction_factor_in_whole_shares(
-    num_workers, reduction_factor, num_rungs
-):
-    config = StudyConfig(
-        workers_per_trial=num_workers, reduction_factor=reduction_factor, num_rungs=num_rungs
-    )
+@pytest.mark.parametrize("preset", PRESETS)
+def test_trials_of_a_preset_have_all_its_rungs(preset):
+    config, (training, _) = StudyConfig(**PRESETS[preset].study), PRESETS[preset].recommended()
 
-    for num_steps in range(1, 100):
-        num_episodes = num_steps * num_workers
-        *rungs, last = eval_steps = config.eval_steps(num_episodes)
-
-        assert last == num_episodes
-        assert len(eval_steps) <= num_rungs + 1
-        assert all(step % num_workers == 0 for step in eval_steps)
-        assert rungs == [rungs[0] * reduction_factor**number for number in range(len(rungs))]
-        assert all(rung < last for rung in rungs)
+    assert len(config.eval_steps(training.num_episodes)) == config.num_rungs + 1
 
 
 @pytest.mark.parametrize(
@@ -78,26 +53,25 @@ def test_the_score_is_the_weighted_mean_of_both_accuracies(novel_weight, all_wei
     assert config.score(novel_top5=40.0, all_top5=60.0) == pytest.approx(score)
 
 
-def test_a_study_reads_back_from_json():
-    config = StudyConfig(method="c-GAN", novel_weight=2.0)
-
-    assert StudyConfig(**json.loads(json.dumps(config.to_dict()))) == config
+def through_json(reference: DataReference) -> DataReference:
+    return DataReference.from_dict(json.loads(json.dumps(reference.to_dict())))
 
 
-def test_a_reference_to_data_reads_back_from_json(reference):
-    again = through_json(reference)
-
-    assert again == reference
-    assert again.open().fingerprint == random_table().fingerprint
-
-
-def test_a_reference_holds_wherever_a_process_stands(reference, tmp_path, monkeypatch):
-    relative = DataReference.of(reference.open(), SPLIT, ["features.parquet"])
+def test_a_reference_to_data_holds_wherever_a_process_stands_until_they_change(
+    tmp_path, monkeypatch
+):
+    write_features(Path("features.parquet"), random_table())
+    reference = DataReference.of(random_table(), SPLIT, ["features.parquet"])
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
 
-    assert relative == reference
-    assert relative.open().fingerprint == reference.fingerprint
+    assert through_json(reference) == reference
+    assert through_json(reference).open().fingerprint == random_table().fingerprint
+    other = random_table(num_rows=20)
+    write_features(tmp_path / "features.parquet", other)
+    changed = f"the fingerprint is {other.fingerprint} and not {reference.fingerprint}"
+    with pytest.raises(ValueError, match=f"features.parquet changed: {changed}"):
+        reference.open()
 
 
 def test_names_of_numbered_classes_are_a_part_of_the_reference(tmp_path):
@@ -112,25 +86,13 @@ def test_names_of_numbered_classes_are_a_part_of_the_reference(tmp_path):
     assert again.open().class_names == ("ant", "bee", "cat")
 
 
-def test_changed_data_are_refused(reference, tmp_path):
-    other = random_table(num_rows=20)
-    write_features(tmp_path / "features.parquet", other)
+def test_features_are_opened_in_the_order_of_others(tmp_path):
+    table, paths = random_table(), [str(tmp_path / f"{name}.parquet") for name in "ab"]
+    write_features(Path(paths[0]), table)
+    write_features(Path(paths[1]), in_other_order(table))
 
-    with pytest.raises(
-        ValueError,
-        match=f"features.parquet changed: the fingerprint is {other.fingerprint} and not "
-        f"{reference.fingerprint}",
-    ):
-        reference.open()
+    ordered = through_json(DataReference.of(table, SPLIT, paths[1:], paths[:1]))
 
-
-def test_features_are_opened_in_the_order_of_others(tmp_path, reference):
-    table = reference.open()
-    path = str(tmp_path / "other.parquet")
-    write_features(Path(path), in_other_order(table))
-    ordered = replace(reference, features=(path,), in_order_of=reference.features)
-
-    assert through_json(ordered) == ordered
-    assert np.array_equal(through_json(ordered).open().features, table.features)
+    assert np.array_equal(ordered.open().features, table.features)
     with pytest.raises(ValueError, match="parquet changed"):
         replace(ordered, in_order_of=()).open()

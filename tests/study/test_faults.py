@@ -16,12 +16,13 @@ import pytest
 import ray
 import torch
 from ray.cluster_utils import Cluster
-from ray.util import placement_group_table
+from ray.util import placement_group, placement_group_table, remove_placement_group
 
 from cpaan.study.job import run_job
-from cpaan.study.searcher import open_trials, resolved_of
+from cpaan.study.searcher import open_trials
+from cpaan.study.space import Resolved
 from cpaan.study.study import Study, read_study
-from helpers.studies import STUDY_SETTINGS
+from helpers.studies import SMALL_STUDY
 from helpers.waiting import Found, wait_for
 
 # A trial on Ray Train starts a dozen processes one after the other. Ray has been seen to take four
@@ -37,9 +38,7 @@ def start_search(study_features: Path, *arguments: str, resume: bool = False) ->
     """Start the command as a user does; its output goes to a file beside the results."""
     command = [sys.executable, str(ROOT / "tune" / "search.py"), *arguments]
     if not resume:
-        command += ["--features", str(study_features)]
-        for name, value in STUDY_SETTINGS.items():
-            command += ["--set", f"{name}={value}"]
+        command += ["--features", str(study_features), *SMALL_STUDY]
     with Path("output.txt").open("a") as output:
         STARTED.append(subprocess.Popen(command, stdout=output, stderr=output))
     return STARTED[-1]
@@ -116,10 +115,11 @@ def undisturbed(study: Study) -> list[tuple[float, float]]:
     """Train the only trial in this process, without Ray; return the scores of its curve."""
     (row,) = study.rows
     trial = open_trials(study, row).trials[0]
-    job = study.job(row, trial.number, resolved_of(trial, row.method), row.config.seed)
+    resolved = row.for_score(Resolved.of(row.method, trial.user_attrs))
+    job = study.job(row, trial.number, resolved, row.config.seed)
     plain = replace(job, eval_steps=row.config.eval_steps(row.num_episodes), path="plain.pt")
     *_, last = run_job(plain, torch.device("cpu"))
-    return [(entry.novel_top5, entry.all_top5) for entry in last.curve]
+    return [(entry["novel_top5"], entry["all_top5"]) for entry in last.curve]
 
 
 def test_deaths_of_a_worker_a_trial_a_driver_and_a_node_change_no_score(study_features, cluster):
@@ -196,3 +196,29 @@ def num_ended() -> int:
     # In one go: by its name it would be opened twice, and may be another file the second time.
     table = pd.read_parquet(io.BytesIO(path.read_bytes()))
     return int((table["state"] != "unfinished").sum())
+
+
+@ray.remote(num_cpus=0)
+class Creator:
+    """Reserves cores, and dies."""
+
+    def reserve(self, num_groups: int) -> list[str]:
+        return [placement_group([{"CPU": 1}]).id.hex() for _ in range(num_groups)]
+
+
+def test_groups_of_a_dead_actor_are_removed_and_those_of_the_driver_stay(two_cpus):
+    """Of three groups that an actor makes on two cores, one or more are pending."""
+    own = placement_group([{"CPU": 1}])
+    ray.get(own.ready())
+    creator = Creator.remote()
+    others = ray.get(creator.reserve.remote(3))
+
+    ray.kill(creator)
+
+    def states(groups: list[str]) -> set[str]:
+        table = placement_group_table()
+        return {table[group]["state"] for group in groups}
+
+    wait_for(lambda: states(others) == {"REMOVED"}, 60, lambda: str(placement_group_table()))
+    assert states([own.id.hex()]) == {"CREATED"}
+    remove_placement_group(own)

@@ -25,12 +25,12 @@ from cpaan.protocol.config import HEADS
 from cpaan.study import report as report_module
 from cpaan.study import worker_pool
 from cpaan.study.config import StudyConfig
-from cpaan.study.job import Evaluation, TrialJob, run_job
+from cpaan.study.job import TrialJob, run_job
 from cpaan.study.machines import check_machines
-from cpaan.study.trial import Trial, train_with_workers
-from cpaan.study.worker_pool import WorkerPool
+from cpaan.study.trial import train_with_workers
+from cpaan.study.worker_pool import WorkLostError, run_on_ray
 from helpers.runs import threads
-from helpers.studies import STUDY_SETTINGS, new_job, scores
+from helpers.studies import SMALL_STUDY, STUDY_SETTINGS, new_job, scores
 
 # A test starts up to six trials, each in processes of its own that import torch.
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
@@ -44,8 +44,7 @@ def arguments(features: Path, *more: str) -> list[str]:
 
 
 def with_ray_train(features: Path, *more: str) -> list[str]:
-    sets = [part for name, value in STUDY_SETTINGS.items() for part in ("--set", f"{name}={value}")]
-    return ["--features", str(features), "--episodes", "20", *sets, *more]
+    return ["--features", str(features), "--episodes", "20", *SMALL_STUDY, *more]
 
 
 def stopped_at(words: str) -> Callable[[StudyProgress, str], None]:
@@ -62,9 +61,9 @@ def stopped_at(words: str) -> Callable[[StudyProgress, str], None]:
 
 def train(job: TrialJob, num_workers: int) -> tuple[list[tuple[int, float, float]], dict]:
     check_machines(job.storage, print)
-    train_with_workers(Trial(0, job, StudyConfig(workers_per_trial=num_workers)), [])
+    train_with_workers(replace(job, config=StudyConfig(workers_per_trial=num_workers)))
     state = load_state(Path(job.storage) / job.path)
-    return scores(tuple(Evaluation(**entry) for entry in state["curve"])), state["run"]["networks"]
+    return scores(state["curve"]), state["run"]["networks"]
 
 
 def train_here(job: TrialJob, num_workers: int) -> tuple[list[tuple[int, float, float]], dict]:
@@ -156,12 +155,11 @@ def test_a_study_is_searched_resumed_and_reported(two_cpus, study_features, caps
         assert (folder / "report" / "figures" / f"{picture}.svg").exists()
         assert f"figures/{picture}.svg" in page
     assert {row["trial"] for row in content["rows"]} == {None, 0, chosen}
-    cells = pd.read_csv(folder / "report" / "table.csv")
-    assert set(cells["column"]) == {"novel", "all", "novel_joint", "base", "all_prior"}
     every = pd.read_parquet(folder / "report" / "scores.parquet")
     assert every["draw"].nunique() == 5 + 6
-    assert r"\bottomrule" in (folder / "report" / "table.tex").read_text()
-    assert "trial 0" in said
+    assert set(every["column"]) == {"novel", "all", "novel_joint", "base", "all_prior"}
+    assert (folder / "report" / "table.csv").exists()
+    assert (folder / "report" / "table.tex").exists()
 
 
 def test_rows_are_searched_side_by_side_resumed_elsewhere_and_reported_together(
@@ -228,24 +226,21 @@ def test_a_part_that_is_lost_leaves_the_others_to_be_done(two_cpus, monkeypatch)
 
     monkeypatch.setattr(worker_pool, "_start", ray.remote(answer).remote)
     keys = [PartKey(name, 0) for name in ("bad", "lost", "good")]
-    pool = WorkerPool({key: key.row for key in keys}, num_at_once=1)
+    outcomes = run_on_ray({key: key.row for key in keys}, num_at_once=1)
 
-    found = dict(pool(dict.fromkeys(keys)))
+    (bad, reason), good = next(outcomes), next(outcomes)
 
-    assert set(found) == {keys[0], keys[2]}
-    assert str(found[keys[0]]) == "a bad setting"
-    assert str(pool.lost) == "lost, seed 0 was lost: the card fell off"
+    assert (bad, str(reason), good) == (keys[0], "a bad setting", (keys[2], "good"))
+    with pytest.raises(WorkLostError, match="lost, seed 0 was lost: the card fell off"):
+        next(outcomes)
 
 
 def test_a_row_with_a_classifier_of_its_own_is_reported_beside_the_controls(
     two_cpus, study_features, capsys
 ):
-    sets = [
-        part
-        for name in ("shots", "num_draws", "num_finalists", "num_final_seeds")
-        for part in ("--set", f"{name}={STUDY_SETTINGS[name]}")
-    ]
-    options = ["--features", str(study_features), "--set", "episode_shots=1,2", *sets]
+    of_all = ("episode_shots", "shots", "num_draws", "num_finalists", "num_final_seeds")
+    sets = [f"--set={name}={STUDY_SETTINGS[name]}" for name in of_all]
+    options = ["--features", str(study_features), *sets]
     short = ["--episodes", "4", "--short", "2", "--no-early-stopping", "--no-ray-train"]
 
     assert search([*options, "--method", "AWG", "--study", "own", "--trials", "2", *short]) == 0
@@ -276,16 +271,6 @@ def test_a_trial_that_fails_is_listed_with_its_parameters(two_cpus, study_featur
     assert re.search(r"trial 0 failed: cCov-GAN diverged: .*cycle_weight\": 5.0", said)
     table = pd.read_parquet("results/bad/trials.parquet")
     assert table["state"].tolist() == ["failed"]
-
-
-def test_what_runs_at_the_timeout_is_left_for_later(two_cpus, study_features, capsys):
-    status = search(arguments(study_features, "--study", "late", "--trials", "1", "--timeout", "1"))
-
-    assert status == 1
-    assert "trials are left: python tune/search.py --resume results/late" in capsys.readouterr().out
-    assert not Path("results/late/best.json").exists()
-    assert search(["--resume", "late"]) == 0
-    assert pd.read_parquet("results/late/trials.parquet")["trial"].tolist() == [0]
 
 
 def test_more_gpus_than_exist_are_refused(two_cpus, study_features, capsys):

@@ -1,6 +1,5 @@
-"""Jobs on Kubernetes and Slurm: KubeRay accepts the file, and the scripts do what they say."""
+"""Studies on Slurm: the scripts do what they say, and a study resumes after its node was lost."""
 
-import copy
 import json
 import os
 import re
@@ -10,164 +9,16 @@ import signal
 import stat
 import subprocess
 import sys
-import tomllib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-import kubernetes_validate
 import pytest
-import yaml
 
-from cpaan.cli.search import main as search
-from cpaan.cli.study_parsers import search_parser
-from helpers.studies import STUDY_SETTINGS
+from helpers.studies import SMALL_STUDY
 from helpers.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
-JOB = yaml.safe_load((ROOT / "cluster" / "kuberay-job.yaml").read_text())
-SCHEMA = json.loads((Path(__file__).parent / "rayjob.schema.json").read_text())
-KUBERNETES = "1.28"  # KubeRay 1.6 has its types
-
-
-def pinned(name: str) -> str:
-    (version,) = re.findall(rf"^{name}==(.+)$", (ROOT / "constraints.txt").read_text(), re.M)
-    return version
-
-
-def pod_templates(job: dict[str, Any]) -> list[dict[str, Any]]:
-    cluster = job["spec"]["rayClusterSpec"]
-    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
-    return [job["spec"]["submitterPodTemplate"], *(group["template"] for group in groups)]
-
-
-def containers(job: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return all containers, and the autoscaler's settings as one more."""
-    autoscaler = {"name": "autoscaler", **job["spec"]["rayClusterSpec"]["autoscalerOptions"]}
-    return [
-        *(each for pod in pod_templates(job) for each in pod["spec"]["containers"]),
-        {name: autoscaler[name] for name in ("name", "resources", "securityContext")},
-    ]
-
-
-def problems_of(job: dict[str, Any]) -> list[str]:
-    """Return why KubeRay or Kubernetes would refuse the job."""
-    found = list(jsonschema.Draft202012Validator(SCHEMA).iter_errors(job))
-    pods = [{"metadata": {}, **template} for template in pod_templates(job)]
-    pods.append({"metadata": {}, "spec": {"containers": containers(job)}})
-    for pod in pods:
-        pod["metadata"] = {"name": "any", **pod["metadata"]}
-        try:
-            kubernetes_validate.validate(
-                {"apiVersion": "v1", "kind": "Pod", **pod}, KUBERNETES, strict=True
-            )
-        except jsonschema.ValidationError as error:
-            found.append(error)
-    return [error.message for error in found]
-
-
-CLUSTER = "spec/rayClusterSpec"
-
-
-@pytest.mark.parametrize(
-    ("path", "name", "value"),
-    [
-        ("spec", "backofLimit", 3),
-        ("spec", "shutdownAfterJobFinishes", False),
-        (f"{CLUSTER}/authOptions", "mode", "tokens"),
-        (f"{CLUSTER}/autoscalerOptions", "idleTimeoutMinutes", 5),
-        (f"{CLUSTER}/autoscalerOptions/resources", "limit", {}),
-        (f"{CLUSTER}/headGroupSpec", "servicetype", "ClusterIP"),
-        (f"{CLUSTER}/headGroupSpec/rayStartParams", "num-cpus", 0),
-        (f"{CLUSTER}/headGroupSpec/template/spec", "restartPolicy", "Always"),
-        (f"{CLUSTER}/workerGroupSpecs/0", "maxReplicas", "8"),
-        (f"{CLUSTER}/workerGroupSpecs/0/template/spec", "toleration", []),
-        ("spec/submitterPodTemplate/spec/securityContext", "runAsNonroot", True),
-    ],
-)
-def test_kuberay_accepts_the_job_but_no_unknown_field_or_wrong_value(path, name, value):
-    jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    assert problems_of(JOB) == []
-
-    job = copy.deepcopy(JOB)
-    place: Any = job
-    for part in path.split("/"):
-        place = place[int(part) if part.isdigit() else part]
-    place[name] = value
-
-    assert problems_of(job)
-
-
-def test_the_image_is_of_the_locked_versions_and_has_the_script_of_the_job():
-    dockerfile = (ROOT / "cluster" / "Dockerfile").read_text()
-    (tag,) = re.findall(r"^FROM rayproject/ray:(\S+)$", dockerfile, re.M)
-    ray, python, cuda = tag.split("-")
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert ray == pinned("ray") == JOB["spec"]["rayClusterSpec"]["rayVersion"]
-    assert f"ray[default,train,tune]=={ray}" in settings["dependencies"]
-    assert settings["requires-python"] == f">={python[2]}.{python[3:]}"
-    # The version of CUDA is that of PyPI's torch: with another torch, look at the tag again.
-    assert (cuda, pinned("torch")) == ("cu130", "2.13.0")
-    (image,) = {each["image"] for pod in pod_templates(JOB) for each in pod["spec"]["containers"]}
-    assert image.endswith(f"/cpaan:{tag}")
-
-    entrypoint = JOB["spec"]["entrypoint"]
-    assert re.fullmatch(r"[\w ./-]+", entrypoint)  # KubeRay pastes it into its own shell
-    bash, script, name, *options = shlex.split(entrypoint)
-    (folder,) = re.findall(r"^WORKDIR (.+)$", dockerfile, re.M)
-    assert bash == "bash"
-    assert (ROOT / Path(script).relative_to(folder)).exists()
-    assert search_parser().parse_args(["--study", name, *options]).preset == "paper"
-
-
-def test_the_job_is_closed_to_the_outside_and_runs_without_root():
-    cluster = JOB["spec"]["rayClusterSpec"]
-    assert cluster["authOptions"] == {"mode": "token"}
-    assert cluster["headGroupSpec"]["serviceType"] == "ClusterIP"
-    assert cluster["headGroupSpec"]["enableIngress"] is False
-    assert "headService" not in cluster["headGroupSpec"]
-    for pod in pod_templates(JOB):
-        assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
-        assert not re.search("hostNetwork|hostPID|hostIPC|hostPath|hostPort", json.dumps(pod))
-    for container in containers(JOB):
-        rights = container["securityContext"]
-        assert rights == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-        for kind in ("requests", "limits"):
-            assert {"cpu", "memory"} <= set(container["resources"][kind])
-
-
-def test_gpus_are_started_on_demand_and_stopped_when_idle():
-    cluster = JOB["spec"]["rayClusterSpec"]
-    (gpus,) = cluster["workerGroupSpecs"]
-    assert cluster["enableInTreeAutoscaling"] is JOB["spec"]["shutdownAfterJobFinishes"] is True
-    assert cluster["autoscalerOptions"]["idleTimeoutSeconds"] > 0
-    assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
-    assert (gpus["replicas"], gpus["minReplicas"]) == (0, 0)
-    limits = gpus["template"]["spec"]["containers"][0]["resources"]["limits"]
-    assert limits["nvidia.com/gpu"] == 1
-    assert json.loads(head_variables()["CPAAN_NODES"]) == [
-        {"count": gpus["maxReplicas"], "CPU": int(limits["cpu"]), "GPU": 1}
-    ]
-
-
-def head_variables() -> dict[str, str]:
-    head = pod_templates(JOB)[1]["spec"]["containers"][0]
-    return {each["name"]: each["value"] for each in head["env"]}
-
-
-@pytest.mark.usefixtures("builtin_cache")
-def test_placeholders_are_neither_an_image_nor_a_storage(capsys):
-    image_name = r"[a-z0-9._:-]+(/[a-z0-9._-]+)*(:[\w.-]+)?(@sha256:[0-9a-f]{64})?"
-    (image,) = {each["image"] for pod in pod_templates(JOB) for each in pod["spec"]["containers"]}
-    assert not re.fullmatch(image_name, image)
-    assert re.fullmatch(image_name, re.sub(r"SET-[A-Z]+", "registry.example.org", image))
-
-    storage = head_variables()["CPAAN_STORAGE"]
-    assert "SET-" in storage
-    assert search(["--study", "s", "--storage", storage]) == 2
-    assert f"{storage}/s cannot be used" in capsys.readouterr().err
-    assert not Path("results/s/config.json").exists()
 
 
 def write_command(folder: Path, name: str, script: str) -> None:
@@ -234,7 +85,7 @@ def test_slurm_reports_what_is_missing(project):
     assert f"not all nodes see {project}/results" in problem("mine")
     (project / "constraints.txt").unlink()
     (project / "constraints.txt").write_text("ray==2.0.0\n")
-    assert f"Ray is {pinned('ray')}, but constraints.txt has 2.0.0" in problem("mine")
+    assert re.search(r"Ray is [\d.]+, but constraints.txt has 2.0.0", problem("mine"))
 
 
 @pytest.mark.slow
@@ -365,7 +216,7 @@ def test_a_study_on_slurm_resumes_after_its_node_was_lost(project, monkeypatch, 
         pytest.skip("missing here: unshare, or the right to use it")
     command = [*apart, "bash", "cluster/slurm.sh", "mine", "--trials", "1", "--no-ray-train"]
     command += ["--episodes", "200", "--no-early-stopping", "--features", str(study_features)]
-    command += [f"--set={name}={value}" for name, value in STUDY_SETTINGS.items()]
+    command += SMALL_STUDY
     study, log = project / "results" / "mine", project / "log.txt"
 
     def start() -> subprocess.Popen[bytes]:
