@@ -19,7 +19,7 @@ search=(python "$project/tune/search.py")
 status=0
 # A dry run downloads the study from the storage to a new head. If it fails although the study exists,
 # the command refuses --study below, so that nothing is overwritten.
-if "${search[@]}" --resume "$name" --dry-run >/dev/null 2>&1; then
+if "${search[@]}" --resume "$name" --dry-run --json >/dev/null 2>&1; then
   "${search[@]}" --resume "$name" || status=$?
 else
   "${search[@]}" --study "$name" "$@" || status=$?

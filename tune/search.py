@@ -5,7 +5,7 @@ Thin on purpose: modules beside a script do not reach Ray's workers.
 
 import sys
 
-from cpaan.cli.search import main
+from cpaan.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(command="search"))

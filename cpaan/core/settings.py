@@ -1,5 +1,6 @@
 """Settings: frozen, checked when they are made, and readable from text."""
 
+import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from numbers import Integral, Real
@@ -75,18 +76,24 @@ def parse_settings(assignments: Sequence[str], *configs: Settings) -> list[dict[
 
 
 def assignments_for(
-    method: str, assignments: Sequence[str], known: Mapping[str, Collection[str]]
+    method: str,
+    assignments: Sequence[str],
+    known: Mapping[str, Collection[str]],
+    elsewhere: Mapping[str, Collection[str]] | None = None,
 ) -> list[str]:
     """Return the assignments of ``--set`` that apply to one of several methods.
 
     ``NAME=VALUE`` is for all methods that have the setting, ``METHOD.NAME=VALUE`` for one of them.
-    ``known`` has the names of the settings of every method.
+    ``known`` has the names of the settings of these methods, ``elsewhere`` those of all methods.
     """
     found = []
     for assignment in assignments:
         name = assignment.partition("=")[0]
         whose, dot, _ = name.partition(".")
         if not dot:
+            owners = [each for each, names in (elsewhere or {}).items() if name in names]
+            if owners and not any(name in names for names in known.values()):
+                raise ValueError(f"--set {name}: only {', '.join(owners)} have this setting")
             _refuse_unknown(name, known.values())
         elif whose not in known:
             methods = ", ".join(filter(None, known))
@@ -99,7 +106,15 @@ def assignments_for(
 def _refuse_unknown(name: str, known: Iterable[Collection[str]]) -> None:
     names = sorted({each for some in known for each in some})
     if name not in names:
-        raise ValueError(f"unknown setting {name!r}: the names are {', '.join(names)}")
+        hint = suggestion(name, names)
+        raise ValueError(f"unknown setting {name!r}{hint}; `cpaan settings` lists them")
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return ``, did you mean ...?`` with the nearest of the known names, whatever its case."""
+    by_lower = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    return f", did you mean {by_lower[close[0]]}?" if close else ""
 
 
 def _parse_as(text: str, annotation: Any) -> Any:

@@ -1,10 +1,10 @@
 """Every row of the table by its name. A new method is a module with `ROWS`, and a line here."""
 
-import difflib
+import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from cpaan.core.settings import Settings
+from cpaan.core.settings import Settings, suggestion
 from cpaan.methods import (
     adversarial,
     controls,
@@ -27,12 +27,17 @@ from cpaan.representation.config import EmbeddingConfig
 _CLASSIFIERS = (controls, siamese, maml, prototypical, matching, weight_generator)
 _GENERATORS = (hallucination, imagination, adversarial)
 _LATER = (distribution_calibration, denoising_weights)
+_MODULES = {
+    row.name: module for module in _CLASSIFIERS + _GENERATORS + _LATER for row in module.ROWS
+}
 ROWS: dict[str, TableRow] = {
-    row.name: row for module in _CLASSIFIERS + _GENERATORS + _LATER for row in module.ROWS
+    row.name: row for module in dict.fromkeys(_MODULES.values()) for row in module.ROWS
 }
 """In the order of the table."""
 
 METHODS = tuple(ROWS)
+SETTINGS = {name: tuple(row.config.to_dict()) for name, row in ROWS.items()}
+"""Names of the settings of every row."""
 
 TABLE_1 = "table-1"
 """Stands for all rows of the paper's table, and those that we add to them."""
@@ -41,6 +46,18 @@ TABLE_1 = "table-1"
 def rows_of_table() -> list[str]:
     """Return the names of all rows of the table: the paper's and our additions."""
     return [name for name, row in ROWS.items() if row.is_printed or row.group != "CP-AAN"]
+
+
+def source_of(name: str) -> str:
+    """Return the method of a row, its first author and year, from the module's docstring."""
+    text = " ".join((_MODULES[name].__doc__ or "").split())
+    found = re.match(
+        r"(.+?)(?: \([A-Za-z]+\)| on [^.]*)*\. [^A-Z]*(?:In the manner of )?(.*?)[ ,].*?(\d{4})",
+        text,
+    )
+    if found is None or not ROWS[name].is_trained:
+        return "learns nothing before the shots"
+    return "{}, {} et al. {}".format(*found.groups())
 
 
 def expand_methods(names: Sequence[str], features: Collection[str] = TABLES) -> list[str]:
@@ -54,19 +71,15 @@ def expand_methods(names: Sequence[str], features: Collection[str] = TABLES) -> 
     expanded = [each for name in names for each in (of_table if name == TABLE_1 else [name])]
     for name in expanded:
         if name not in ROWS:
-            close = difflib.get_close_matches(name, METHODS, n=1)
-            hint = f", did you mean {close[0]}?" if close else "."
-            raise ValueError(
-                f"unknown method {name!r}{hint} The methods are {', '.join(METHODS)}; {TABLE_1} "
-                "is all of the paper's table"
-            )
+            hint = suggestion(name, [*METHODS, TABLE_1])
+            raise ValueError(f"unknown method {name!r}{hint}; `cpaan methods` lists them")
         if ROWS[name].features not in features:
             raise ValueError(
                 f"{name} needs features of a backbone that was trained with a cosine classifier "
                 f"(--{ROWS[name].features})"
             )
     if not expanded:
-        raise ValueError(f"no method is named; there are {', '.join(METHODS)}")
+        raise ValueError("no method is named; `cpaan methods` lists them")
     if len(set(expanded)) < len(expanded):
         raise ValueError(f"each method is wanted once, got {', '.join(names)!r}")
     return expanded

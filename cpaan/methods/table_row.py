@@ -87,6 +87,11 @@ class TableRow:
     features: str = FEATURES
     """Which feature table the method reads."""
 
+    @property
+    def is_trained(self) -> bool:
+        """Whether the method itself is trained on base classes."""
+        return hasattr(self.config, "num_episodes")
+
     def published_for(self, training: Settings) -> Settings | None:
         """Return the settings of the source at the sizes that a study has chosen for its data."""
         if self.published is None:

@@ -13,13 +13,6 @@ from torch.nn.functional import pad
 
 from cpaan.protocol.tasks import LowShotTask, Method, Problem, Queries
 
-COLUMNS = {
-    "novel": "novel queries among the novel classes (LSL)",
-    "all": "all queries among all classes (GLSL)",
-    "novel_joint": "novel queries among all classes",
-    "base": "base queries among the base classes",
-    "all_prior": "all queries among all classes, with a prior for base and novel",
-}
 TOP_KS = (1, 5)
 PRIORS = tuple(percent / 100 for percent in range(5, 100, 5))
 

@@ -3,9 +3,18 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cpaan.core.settings import Settings
+from cpaan.core.settings import Settings, suggestion
 
 HEADS = ("centroid", "cosine", "knn", "linear")
+COLUMNS = {
+    "novel": "novel queries among the novel classes (LSL)",
+    "all": "all queries among all classes (GLSL)",
+    "novel_joint": "novel queries among all classes",
+    "base": "base queries among the base classes",
+    "all_prior": "all queries among all classes, with a prior for base and novel",
+}
+"""Columns of the table, and their meanings."""
+
 OWN = "own"
 """Stands in the place of a head for the classifier of a method that has one of its own."""
 
@@ -115,6 +124,7 @@ class EvaluationConfig(NeighbourSettings):
         if unknown or not self.heads or len(set(self.heads)) < len(self.heads):
             raise ValueError(
                 f"heads are {', '.join(HEADS)}, each once at most, got {', '.join(self.heads)!r}"
+                f"{suggestion(unknown[0], HEADS) if unknown else ''}"
             )
         if self.mixing_shots is not None:
             self._refuse_unless_positive("mixing_shots")

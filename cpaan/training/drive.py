@@ -21,7 +21,15 @@ _CPU = torch.device("cpu")
 _MOST_STEPS_AT_ONCE = 500  # between two looks at the losses: each makes a GPU wait
 _SECONDS_AT_ONCE = 2.0
 _SECONDS_BETWEEN_MESSAGES = 10.0
+_LONG_SECONDS = 3600.0
 _SECONDS_BETWEEN_CHECKPOINTS = 30.0
+
+
+def in_words(seconds: float) -> str:
+    """Return a duration as people say it: 41 s, 12 min or 2.5 h."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 class Checkpoint:
@@ -150,11 +158,18 @@ def drive(
             pace = max(1e-6, workers.mean((now - asked) * workers.count / count, device))
             for name in losses:
                 losses[name] += means[name] * count / (target - before)
-            if run.episode == run.num_episodes or now - reported > _SECONDS_BETWEEN_MESSAGES:
+            left = (run.num_episodes - run.episode) * (now - started) / (run.episode - first)
+            is_first, is_last = reported == started, run.episode == run.num_episodes
+            if is_first and left > _LONG_SECONDS:
+                progress(
+                    f"{run.name}: training takes about {left / 3600:.0f} h on this device; use a "
+                    "GPU, fewer --episodes, or smaller ones (--set batch_size=300)"
+                )
+            is_long = left > _SECONDS_BETWEEN_MESSAGES
+            if is_last or (is_first and is_long) or now - reported > _SECONDS_BETWEEN_MESSAGES:
                 reported = now
-                left = (run.num_episodes - run.episode) * (now - started) / (run.episode - first)
                 terms = ", ".join(f"{name} {means[name]:.3g}" for name in losses if means[name])
-                place = f"{unit} {run.episode} of {run.num_episodes}, {left:.0f} s left"
+                place = f"{unit} {run.episode} of {run.num_episodes}, {in_words(left)} left"
                 progress(f"{run.name}: {place}; {terms}")
             if saver and saver.is_due and run.episode < target:
                 saver.save(run)

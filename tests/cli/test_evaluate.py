@@ -206,7 +206,8 @@ BAD_INPUTS: list[tuple[Callable[[Path, Path], object] | None, list[str], str]] =
     (None, gan(hidden_dim="9" * 23), "hidden_dim (is too large|must be at most)"),
     (None, gan(generator_learning_rate="1e30"), "cCov-GAN diverged: at episode 1, "),
     (None, ["--methods", "none,PN", *sets(MN__dropout="0.5")], "MN is not one of none, PN"),
-    (None, ["--methods", "none,PN", *sets(PN__num_tasks="5")], "unknown setting 'num_tasks': the"),
+    (None, ["--methods", "none,PN", *sets(PN__num_tasks="5")], "unknown setting 'num_tasks', did"),
+    (None, ["--methods", "none,PN", *sets(num_tasks="5")], "num_tasks: only MAML, Proto-MAML have"),
     (None, ["--methods", "PN", *sets(PN__dropout="much")], "setting dropout needs a number, got"),
 ]
 
@@ -400,14 +401,16 @@ def test_a_setting_is_for_all_methods_that_have_it_or_for_one_by_its_name(files)
 
 
 def test_the_embedding_of_methods_is_set_by_the_row_of_pn(files):
-    embedding = sets(PN__episode_shots="1,2", PN__hidden_dim="8", PN__dropout="0.1")
+    embedding = sets(
+        PN__episode_shots="1,2", PN__hidden_dim="8", PN__dropout="0.1", PN__num_episodes="4"
+    )
 
     assert evaluate(*files, *gan("c-GAN-PN"), *embedding, "--out", "out") == 0
 
     content = results()
     assert list(content["settings"]) == ["c-GAN-PN"]
     assert content["embedding"]["dropout"] == 0.1
-    assert content["embedding"]["num_episodes"] == 3
+    assert content["embedding"]["num_episodes"] == 4  # --episodes is not for the embedding
     assert {row["method"] for row in content["rows"]} == {"c-GAN-PN"}
 
 

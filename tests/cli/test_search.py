@@ -3,6 +3,8 @@
 import json
 import re
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,15 +13,16 @@ import pytest
 
 from cpaan import open_features, write_features
 from cpaan.cli import main
-from cpaan.cli.report import main as report
-from cpaan.cli.search import main as search
 from cpaan.methods.registry import ROWS, rows_of_table
 from cpaan.study import cluster
 from cpaan.study.config import StudyConfig
 from cpaan.study.resolve import StudyRequest, new_study
 from cpaan.study.study import read_study
-from helpers.studies import STUDY_SETTINGS
+from helpers.studies import SMALL_STUDY, STUDY_SETTINGS
 from helpers.tables import in_other_order
+
+search = partial(main, command="search")
+report = partial(main, command="report")
 
 pytestmark = pytest.mark.usefixtures("builtin_cache")
 
@@ -39,7 +42,7 @@ def refused(capsys, command, *arguments: str) -> str:
 
 def dry_run(capsys, *arguments: str) -> dict[str, dict]:
     """Return what a dry run shows of each row."""
-    assert search([*arguments, "--dry-run"]) == 0
+    assert search([*arguments, "--dry-run", "--json"]) == 0
     text, decoder, shown = capsys.readouterr().out, json.JSONDecoder(), {}
     while text.strip():
         content, end = decoder.raw_decode(text)
@@ -52,8 +55,14 @@ def dry_run(capsys, *arguments: str) -> dict[str, dict]:
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (search, ["examples:", "python tune/search.py --", "--resume", "exit status"]),
-        (report, ["examples:", "python tune/report.py results/mine", "--redraw"]),
+        (
+            partial(search, ["--help"]),
+            ["examples:", "python tune/search.py --", "--resume", "exit status"],
+        ),
+        (
+            partial(report, ["--help"]),
+            ["examples:", "python tune/report.py results/mine", "--redraw"],
+        ),
         (partial(main, ["evaluate", "--help"]), ["examples:", "among the novel classes (LSL)"]),
         (partial(main, ["represent", "--help"]), ["examples:", "--holdout", "val/", "resume"]),
         (partial(main, ["spiral", "--help"]), ["--out", "diversity"]),
@@ -62,7 +71,7 @@ def dry_run(capsys, *arguments: str) -> dict[str, dict]:
 )
 def test_the_help_teaches(command, words, capsys):
     with pytest.raises(SystemExit, match="0"):
-        command() if isinstance(command, partial) else command(["--help"])
+        command()
 
     shown = capsys.readouterr().out
     assert [word for word in words if word not in shown] == []
@@ -267,3 +276,31 @@ def test_a_report_needs_a_result(capsys, started):
     line = refused(capsys, report)
     assert "the search of cCov-GAN has no result yet: python tune/search.py --resume" in line
     assert "results/other has no config.json" in refused(capsys, report, "other")
+
+
+def test_a_dry_run_is_a_dozen_lines_with_the_expected_time(capsys):
+    assert search(["--dry-run", *SMALL_STUDY]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 12
+    assert re.search(r"^time: +about \d+ (s|min) of training", "\n".join(lines), re.M)
+    assert max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize("command", [["-m", "cpaan"], ["tune/search.py"], ["tune/report.py"]])
+def test_the_help_does_not_import_torch_or_ray(command):
+    code = "import sys, runpy; sys.argv = sys.argv[1:]\n"
+    run = "runpy.run_module('cpaan', run_name='__main__')"
+    if command[0] != "-m":
+        run = f"runpy.run_path({command[0]!r}, run_name='__main__')"
+    code += f"try:\n    {run}\nexcept SystemExit:\n    pass\n"
+    code += (
+        "print(sorted({'torch', 'ray', 'pandas', 'optuna'} & set(sys.modules)), file=sys.stderr)"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code, "cpaan", "--help"], cwd=root, capture_output=True, text=True
+    )
+
+    assert done.stderr == "[]\n"
+    assert "usage:" in done.stdout

@@ -79,11 +79,12 @@ def test_the_name_of_the_table_stands_for_the_rows_whose_features_there_are():
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["meanshift"], r"^unknown method 'meanshift', did you mean mean-shift\? The methods are "),
-        (["table1"], r"^unknown method 'table1'\. The methods are none, .*; table-1 is all of "),
+        (["meanshift"], r"^unknown method 'meanshift', did you mean mean-shift\?; `cpaan"),
+        (["ccov-gan"], r"did you mean cCov-GAN\?"),
+        (["table1"], r"^unknown method 'table1', did you mean table-1\?"),
         (["none", "none"], "^each method is wanted once, got 'none, none'$"),
         ([TABLE_1, "PN"], "^each method is wanted once, got 'table-1, PN'$"),
-        ([], "^no method is named; there are none, mean-shift,"),
+        ([], "^no method is named; `cpaan methods` lists them"),
     ],
 )
 def test_names_that_are_no_methods_are_refused_with_what_there_is(names, message):

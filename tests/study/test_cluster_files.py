@@ -4,6 +4,7 @@ import copy
 import json
 import re
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ import pytest
 import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 
-from cpaan.cli.search import main as search
-from cpaan.cli.study_parsers import search_parser
+from cpaan.cli import main
+from cpaan.cli.command import Parser
+from cpaan.cli.study_parsers import STUDY_COMMANDS
 from cpaan.study.cluster_job import ClusterCommand, ClusterJob
+
+search = partial(main, command="search")
 
 ROOT = Path(__file__).parents[2]
 CLOUDS = ["gpu", "gcp"]
@@ -201,7 +205,9 @@ def test_the_image_is_of_the_locked_versions_and_has_the_script_of_the_job():
     (folder,) = re.findall(r"^WORKDIR (.+)$", dockerfile, re.M)
     assert bash == "bash"
     assert (ROOT / Path(script).relative_to(folder)).exists()
-    assert search_parser().parse_args(["--study", name, *options]).preset == "paper"
+    parser = Parser()
+    STUDY_COMMANDS["search"][1](parser)
+    assert parser.parse_args(["--study", name, *options]).preset == "paper"
 
 
 def test_the_job_is_closed_to_the_outside_and_runs_without_root():

@@ -4,16 +4,19 @@ import json
 import os
 import subprocess
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from ray.job_submission import JobStatus
 
-from cpaan.cli.report import main as report
-from cpaan.cli.search import main as search
+from cpaan.cli import main
 from cpaan.core.provenance import TEST_READS, count_test_reads, take_over_test_reads
 from cpaan.study.cluster_job import ClusterCommand, ClusterJob
+
+search = partial(main, command="search")
+report = partial(main, command="report")
 
 ROOT = Path(__file__).parents[2]
 SEARCH = ClusterCommand("search.py", "mine", ["--study", "mine"], {}, begins=True)
@@ -179,5 +182,5 @@ def test_reads_of_the_test_phase_are_taken_over_once(tmp_path):
 def test_a_clusters_own_storage_is_the_default(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("CPAAN_STORAGE", str(tmp_path / "shared"))
 
-    assert search(["--study", "mine", "--dry-run"]) == 0
+    assert search(["--study", "mine", "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["storage"] == str(tmp_path / "shared" / "mine")

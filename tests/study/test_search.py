@@ -15,9 +15,8 @@ import ray
 import torch
 from ray.util.state import list_actors
 
+from cpaan.cli import main
 from cpaan.cli.progress import StudyProgress
-from cpaan.cli.report import main as report
-from cpaan.cli.search import main as search
 from cpaan.core.files import load_state
 from cpaan.evaluation.parts import PartKey
 from cpaan.gan.spiral import SPIRAL_CONFIG
@@ -31,6 +30,9 @@ from cpaan.study.trial import train_with_workers
 from cpaan.study.worker_pool import WorkLostError, run_on_ray
 from helpers.runs import threads
 from helpers.studies import SMALL_STUDY, STUDY_SETTINGS, new_job, scores
+
+search = partial(main, command="search")
+report = partial(main, command="report")
 
 # A test starts up to six trials, each in processes of its own that import torch.
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
