@@ -16,6 +16,13 @@ from cpaan.gan.fast.kernels import kernels_for
 
 _EXTRA_DIRECTIONS = 6
 """Added to m in subspace iteration, so that a value just below the m-th is not taken for it."""
+_NUM_DIRECTIONS_ON_GPU = 16
+"""Directions of each covariance on a GPU, whose kernels are fast for 32 columns and slow for 64."""
+_LARGEST_ORDER_ON_GPU = 20
+"""Largest m for which so few directions suffice; from `_NUM_DIRECTIONS_ON_GPU` - 6 on, with more
+multiplications."""
+_NUM_PASSES_OF_FEW = 3
+"""Multiplications of a difference with a block that has few directions beyond m."""
 _NUM_STEPS = 4
 """Multiplications of a covariance with a guess of its leading eigenvectors."""
 _NUM_STEPS_FOR_SPECTRA = 30
@@ -110,7 +117,7 @@ class Spectra(NamedTuple):
 def spectra(matrices: Tensor, m: int) -> Spectra:
     """Prepare covariances, shape (C, D, D), for `covariance_distances`."""
     num_dims = matrices.shape[-1]
-    num_directions = min(m + _EXTRA_DIRECTIONS, num_dims)
+    num_directions = _num_directions(matrices, m)
     halves = None
     kernels = kernels_for("covariances", matrices)
     if kernels and kernels.fits(num_dims, 2 * num_directions) and 2 * num_directions < num_dims:
@@ -222,6 +229,9 @@ def _singular_vectors(
         return _times_difference(base.matrices, classes, other, block)
 
     block = _orthonormal(multiply(start), dtype)
+    if num_directions < m + _EXTRA_DIRECTIONS:
+        for _ in range(_NUM_PASSES_OF_FEW - 1):
+            block = _orthonormal(multiply(block), dtype)
     images = multiply(block)
     if kernels and halves:
         _, rotation = kernels.eigh(kernels.scaled_gram(images), tolerance=1e-5)
@@ -326,6 +336,14 @@ def _orthonormal(block: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 def needs_processor(features: Tensor, m: int) -> bool:
     """Return whether `covariance_distances` of features, (..., D), makes a GPU wait for the CPU."""
     num_dims = features.shape[-1]
-    width = min(2 * (m + _EXTRA_DIRECTIONS), num_dims)
+    width = min(2 * _num_directions(features, m), num_dims)
     kernels = kernels_for("covariances", features)
     return kernels is None or not kernels.fits(num_dims, width)
+
+
+def _num_directions(features: Tensor, m: int) -> int:
+    """Return how many leading directions of each covariance to use, for features (..., D)."""
+    num_dims, few = features.shape[-1], _NUM_DIRECTIONS_ON_GPU
+    if kernels_for("covariances", features) and m <= _LARGEST_ORDER_ON_GPU and 2 * few < num_dims:
+        return few
+    return min(m + _EXTRA_DIRECTIONS, num_dims)

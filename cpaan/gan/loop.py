@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from cpaan.core.devices import Beside, CudaGraph, new_rate, quick_products, set_rate
+from cpaan.core.devices import Beside, CudaGraph, new_rate, set_rate
 from cpaan.core.randomness import draw_word, new_rng, reseed
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.covariance import needs_processor
@@ -83,11 +83,6 @@ class TrainingRun(EpisodeRun):
         self.losses = LOSSES
         self._identity = {"GAN": self.name, "data": data, "seed": self._seed_word}
         self._parts = {"networks": self.networks, **self._step.optimisers}
-
-    def advance(self, num_episodes: int) -> dict[str, float]:
-        """Train for some more episodes; a GPU multiplies with TF32 precision."""
-        with quick_products(self.device):
-            return super().advance(num_episodes)
 
     def _train_one_episode(self) -> Tensor:
         return self._step(self.episode)

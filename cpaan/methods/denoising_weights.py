@@ -24,7 +24,6 @@ from cpaan.methods.fake_novel import FakeNovelSettings, WeightLearner
 from cpaan.methods.table_row import Range, SearchSpace, learned_row
 from cpaan.protocol.tasks import BaseSet
 from cpaan.training.layers import draw_linear, drop, set_to_zero
-from cpaan.training.learning import EpisodeRngs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,10 +154,10 @@ class DenoisingNetwork(WeightLearner):
         estimates = torch.cat([self.base_weights[base], supports.mean(dim=1)])
         return self.denoise(normalize(estimates, dim=-1), rng)
 
-    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
+    def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
         """Return the loss, the cross-entropy of the queries and the squared distance of weights."""
-        episode = self.draw(rngs)
-        weights = self.weights(episode.base, episode.supports, rngs.device)
+        episode = self.draw(shape, rng)
+        weights = self.weights(episode.base, episode.supports, rng)
         query_loss = cross_entropy(self.scores(episode.queries, weights), episode.labels)
         wanted = self.base_weights[torch.cat([episode.base, episode.novel])]
         reconstruction = (weights - wanted).square().sum(dim=-1).mean()

@@ -22,7 +22,7 @@ from cpaan.methods.base import LowShotLearner
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.training.few_shot_episodes import FewShotEpisodes
 from cpaan.training.layers import drop
-from cpaan.training.learning import EpisodeRngs, EpisodeSettings, LearningSettings
+from cpaan.training.learning import EpisodeSettings, LearningSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,9 +102,9 @@ class WeightLearner(LowShotLearner):
         """Return scaled cosines (..., Q, classes) of directions (Q, D) and non-zero weights."""
         return self.log_scale.exp() * normalize(queries, dim=-1) @ normalize(weights, dim=-1).mT
 
-    def draw(self, rngs: EpisodeRngs) -> FakeNovelEpisode:
-        """Draw an episode with one of the configured numbers of shots."""
-        episode = self._episodes.draw_next(rngs)
+    def draw(self, num_shots: int, rng: torch.Generator) -> FakeNovelEpisode:
+        """Draw an episode."""
+        episode = self._episodes.draw(num_shots, rng)
         novel, base = episode.classes.tensor_split([self._num_novel])
         # The first classes drawn are novel, but their outputs come after those of the base classes.
         labels = (episode.labels - self._num_novel) % len(episode.classes)
@@ -112,15 +112,19 @@ class WeightLearner(LowShotLearner):
         return FakeNovelEpisode(
             base,
             novel,
-            drop(self.directions(episode.supports[: self._num_novel]), share, rngs.device),
-            drop(self.directions(episode.queries), share, rngs.device),
+            drop(self.directions(episode.supports[: self._num_novel]), share, rng),
+            drop(self.directions(episode.queries), share, rng),
             labels,
         )
 
-    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
+    def draw_shape(self, rng: torch.Generator) -> int:
+        """Draw the number of shots of an episode."""
+        return self._episodes.draw_num_shots(rng)
+
+    def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
         """Return the cross-entropy of an episode's queries among all of its classes."""
-        episode = self.draw(rngs)
-        weights = self.weights(episode.base, episode.supports, rngs.device)
+        episode = self.draw(shape, rng)
+        weights = self.weights(episode.base, episode.supports, rng)
         return [cross_entropy(self.scores(episode.queries, weights), episode.labels)]
 
     def solve(self, task: LowShotTask, rng: torch.Generator) -> Callable[[Tensor], Tensor]:

@@ -34,7 +34,7 @@ from cpaan.methods.table_row import PN, Range, SearchSpace, TableRow
 from cpaan.protocol.config import HEADS, EvaluationConfig
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.training.layers import draw_linear, set_to_zero
-from cpaan.training.learning import EpisodeRngs, Learner, LearningRun, LearningSettings
+from cpaan.training.learning import Learner, LearningRun, LearningSettings
 from cpaan.training.workers import Workers
 
 _REMOVED = ("most_pairs", None)  # a removed setting of old files, with its only supported value
@@ -218,13 +218,13 @@ class AnalogyNetwork(Learner):
             output = output + seeds + (fourth - third)
         return relu(output) if self._is_rectified else output
 
-    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
+    def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
         """Return the loss of a batch of analogies, and its two parts."""
         self.prepare()
         assert self._kept is not None
         config, device = self._config, self.unit.device
-        shape = (2, config.batch_size)
-        which, way = torch.rand(shape, generator=rngs.device, device=device, dtype=torch.float64)
+        size = (2, config.batch_size)
+        which, way = torch.rand(size, generator=rng, device=device, dtype=torch.float64)
         number = self._kept[(which * len(self._kept)).long()]
         own, pair = number // self.pairs.shape[1], number % self.pairs.shape[1]
         # Every analogy also holds in the reverse direction.

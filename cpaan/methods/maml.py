@@ -36,7 +36,7 @@ from cpaan.methods.table_row import Range, SearchSpace, learned_row
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.training.few_shot_episodes import FewShotEpisodes, percent_right
 from cpaan.training.layers import Perceptron, PerceptronSettings
-from cpaan.training.learning import EpisodeRngs, EpisodeSettings, LearningSettings
+from cpaan.training.learning import EpisodeSettings, LearningSettings
 
 _MOST_BASE_SHOTS = 20
 
@@ -243,13 +243,15 @@ class AdaptedNetwork(Perceptron, LowShotLearner):
         weights = self.adapt(self.begin(support), support, num_steps, is_training=True)
         return self.logits(weights, queries)
 
-    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
+    def draw_shape(self, rng: torch.Generator) -> int:
+        """Draw the number of shots of an episode."""
+        return self.episodes.draw_num_shots(rng)
+
+    def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
         """Return the cross-entropy of queries after adaptation, and their accuracy in percent."""
-        first = self.episodes.draw_next(rngs)
-        num_shots, num_more = first.supports.shape[1], self._config.num_tasks - 1
-        tasks = [first, *(self.episodes.draw(num_shots, rngs.device) for _ in range(num_more))]
+        tasks = [self.episodes.draw(shape, rng) for _ in range(self._config.num_tasks)]
         supports, queries = (
-            self.drop(self.normalise(torch.stack(each)), rngs.device)
+            self.drop(self.normalise(torch.stack(each)), rng)
             for each in ([task.supports for task in tasks], [task.queries for task in tasks])
         )
         logits = self.query_logits(supports, queries).flatten(0, 1)

@@ -36,7 +36,7 @@ from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.representation.embedding import prototype_scores
 from cpaan.training.few_shot_episodes import FewShotEpisodes, percent_right
 from cpaan.training.layers import Normalising, draw_weights, drop, find_log_scale
-from cpaan.training.learning import EpisodeRngs, EpisodeSettings, LearningSettings
+from cpaan.training.learning import EpisodeSettings, LearningSettings
 
 _LEAST_NORM = 1e-5  # added to a support's norm, as published
 _ROWS_PER_BLOCK = 60_000
@@ -243,9 +243,13 @@ class Matcher(Normalising, LowShotLearner):
         """Return the examples from which an episode's classes are learnt, shape (N, ?, D)."""
         return supports
 
-    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
+    def draw_shape(self, rng: torch.Generator) -> int:
+        """Draw the number of shots of an episode."""
+        return self.episodes.draw_num_shots(rng)
+
+    def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
         """Return the cross-entropy of an episode's queries, and their accuracy in percent."""
-        episode, rng = self.episodes.draw_next(rngs), rngs.device
+        episode = self.episodes.draw(shape, rng)
         encoded = self.encode(self.fill(episode.supports, rng), rng, rng)
         logits = self.match(encoded, episode.queries, rng)
         return [cross_entropy(logits, episode.labels), percent_right(logits, episode.labels)]

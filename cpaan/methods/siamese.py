@@ -31,7 +31,7 @@ from cpaan.methods.base import LowShotLearner
 from cpaan.methods.table_row import Range, SearchSpace, learned_row
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.training.layers import Perceptron, PerceptronSettings, drop
-from cpaan.training.learning import EpisodeRngs, LearningSettings
+from cpaan.training.learning import LearningSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,10 +165,10 @@ class SiameseNetwork(Perceptron, LowShotLearner):
         )
         return base.features[chosen].float(), (number < half).float()
 
-    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
+    def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
         """Return the cross-entropy of a step's pairs, and their accuracy in percent."""
-        rows, is_same = self.draw_pairs(rngs.device)
-        scores = self.compare(*self(rows, rngs.device).unbind())
+        rows, is_same = self.draw_pairs(rng)
+        scores = self.compare(*self(rows, rng).unbind())
         is_right = (scores.detach() > 0) == (is_same > 0)
         loss = binary_cross_entropy_with_logits(scores, is_same)
         return [loss, 100 * is_right.float().mean()]

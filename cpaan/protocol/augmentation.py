@@ -18,6 +18,8 @@ Translation = Callable[[Tensor, Tensor, Tensor], Tensor]
 """From base examples, their classes' prototypes and the novel classes' prototypes, all of a
 shape that broadcasts to (..., D), to translated examples of that shape."""
 
+_MOST_NUMBERS = 2**22  # of a block whose distances are computed together
+
 
 def mean_shift(examples: Tensor, base: Tensor, novel: Tensor) -> Tensor:
     """Move the base class's centroid onto the novel class's: the covariance stays as it is."""
@@ -99,13 +101,15 @@ def mean_pairwise_distance(examples: Tensor) -> Tensor:
     It has the shape (...), and is NaN where there is only one example.
     """
     *batch, num_examples, num_dims = examples.shape
+    # In blocks, because all of them may fill a GPU.
+    num_classes = max(1, _MOST_NUMBERS // max(1, num_examples * max(num_examples, num_dims)))
     totals = []
-    for rows in examples.view(-1, num_examples, num_dims):  # one by one: all may fill a GPU
+    for block in examples.view(-1, num_examples, num_dims).split(num_classes):
         # From the middle of a class: products of coordinates that lie far out lose the digits.
-        centred = rows - rows.mean(dim=0)
-        totals.append(torch.cdist(centred, centred).sum())
+        centred = block - block.mean(dim=1, keepdim=True)
+        totals.append(torch.cdist(centred, centred).sum(dim=(1, 2)))
     pairs = num_examples * (num_examples - 1)
-    return (torch.stack(totals) / (pairs or torch.nan)).view(batch).cpu()
+    return (torch.cat(totals) / (pairs or torch.nan)).view(batch).cpu()
 
 
 def diversity_of(synthetic: Sequence[Tensor]) -> Tensor | None:

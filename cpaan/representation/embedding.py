@@ -33,7 +33,7 @@ from cpaan.training.few_shot_episodes import (
     read_base,
 )
 from cpaan.training.layers import Perceptron, find_log_scale
-from cpaan.training.learning import EpisodeRngs, LearningRun
+from cpaan.training.learning import LearningRun
 from cpaan.training.workers import ALONE, Workers
 
 EMBEDDING = "embedding.pt"
@@ -82,10 +82,14 @@ class PrototypicalNetwork(Perceptron):
         part_of = {name: part for name, part in zip(ordered.names, parts, strict=True)}
         return BaseSet(torch.cat([part_of[name] for name in base.names]), base.counts, base.names)
 
-    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
+    def draw_shape(self, rng: torch.Generator) -> int:
+        """Draw the number of shots of an episode."""
+        return self.episodes.draw_num_shots(rng)
+
+    def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
         """Return the cross-entropy of an episode's queries, and their accuracy in percent."""
-        episode = self.episodes.draw_next(rngs)
-        scores = self.scores(episode, rngs.device)
+        episode = self.episodes.draw(shape, rng)
+        scores = self.scores(episode, rng)
         return [cross_entropy(scores, episode.labels), percent_right(scores, episode.labels)]
 
     def scores(self, episode: FewShotEpisode, rng: torch.Generator | None = None) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from cpaan.data.splits import VALIDATION_PHASE, Split
 from cpaan.data.table import TRAIN, FeatureTable
 from cpaan.protocol.tasks import BaseSet
-from cpaan.training.learning import EpisodeRngs, EpisodeSettings
+from cpaan.training.learning import EpisodeSettings
 
 
 class FewShotEpisode(NamedTuple):
@@ -60,10 +60,10 @@ class FewShotEpisodes:
         self._config = config
         self._every_row = torch.arange(int(base.counts.max()), device=base.counts.device)
 
-    def draw_next(self, rngs: EpisodeRngs) -> FewShotEpisode:
-        """Draw an episode with one of the configured numbers of shots."""
-        choice = torch.randint(len(self._config.episode_shots), (), generator=rngs.cpu)
-        return self.draw(self._config.episode_shots[int(choice)], rngs.device)
+    def draw_num_shots(self, rng: torch.Generator) -> int:
+        """Draw one of the configured numbers of shots; ``rng`` is on the CPU."""
+        choice = torch.randint(len(self._config.episode_shots), (), generator=rng)
+        return self._config.episode_shots[int(choice)]
 
     def draw_middling(self, rng: torch.Generator) -> FewShotEpisode:
         """Draw an episode with the median of the configured numbers of shots, to set a scale."""

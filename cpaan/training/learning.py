@@ -9,12 +9,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
+from functools import partial
+from typing import Any, ClassVar, Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
 
-from cpaan.core.randomness import new_rng
+from cpaan.core.devices import CudaGraph, new_rate, quick_products, set_rate
+from cpaan.core.randomness import new_rng, reseed
 from cpaan.core.settings import Settings
 from cpaan.protocol.tasks import BaseSet
 from cpaan.training.workers import ALONE, Workers
@@ -103,24 +105,26 @@ class LearningSettings(Settings):
         return self.learning_rate * (1 + math.cos(math.pi * done)) / 2
 
 
-class EpisodeRngs(NamedTuple):
-    """Random streams of one episode: equal seeds and episode numbers give equal streams."""
-
-    cpu: torch.Generator
-    """For what the program must know, such as a shape, without waiting for a GPU."""
-    device: torch.Generator
-    """For everything else; on the CPU it is another stream."""
-
-
 class Learner(nn.Module, ABC):
     """A network to train. Its parameters are drawn on the CPU by an ``rng`` of the caller."""
 
     TERMS: ClassVar[tuple[str, ...]] = ("query_loss",)
     """Names of the terms; the first is minimised."""
 
+    def draw_shape(self, rng: torch.Generator) -> int:
+        """Draw what decides the shapes of an episode's tensors, such as the number of shots.
+
+        The ``rng`` is on the CPU. On a GPU, each shape has its own CUDA graph.
+        """
+        return 0
+
     @abstractmethod
-    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
-        """Draw an episode and return its terms, scalars; gradients flow from the first."""
+    def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
+        """Draw an episode of a shape and return its terms, scalars; the first is minimised.
+
+        The ``rng`` is on the device. The step is captured as a CUDA graph, so it must not wait for
+        results of the GPU.
+        """
 
     def set_scale(self, rng: torch.Generator) -> None:
         """Choose the scale of scores, if any, before the first episode; ``rng`` on the device."""
@@ -178,9 +182,10 @@ class EpisodeRun(Run, ABC):
         count = self._workers.count
         assert num_episodes % count == 0, "every worker has its share"
         rows: list[Tensor] = []
-        for _ in range(num_episodes // count):
-            rows.append(self._train_one_episode())
-            self.episode += count
+        with quick_products(self.device):
+            for _ in range(num_episodes // count):
+                rows.append(self._train_one_episode())
+                self.episode += count
         chunk = torch.stack(rows)
         self._workers.average([chunk])  # so that divergence of one worker is an error of all
         chunk = chunk.cpu()
@@ -289,30 +294,48 @@ class LearningRun(EpisodeRun):
             {"params": [each for each in self._trained if each.ndim < 2], "weight_decay": 0.0},
         ]
         groups = [group for group in groups if group["params"]]
-        decay = config.weight_decay
         # The learning rate is set before every step.
+        rate, decay, is_cuda = new_rate(device), config.weight_decay, device.type == "cuda"
         self._optimiser: torch.optim.Optimizer = (
-            torch.optim.AdamW(groups, weight_decay=decay)
+            torch.optim.AdamW(
+                groups, lr=rate, weight_decay=decay, capturable=is_cuda, fused=is_cuda
+            )
             if config.optimiser == "adam"
-            else torch.optim.SGD(groups, lr=0.0, momentum=0.9, dampening=0.9, weight_decay=decay)
+            else torch.optim.SGD(
+                groups, lr=rate, momentum=0.9, dampening=0.9, weight_decay=decay, fused=is_cuda
+            )
         )
+        self._for_shape, self._rng = new_rng(0), new_rng(0, device=device)
+        self._row = torch.zeros(len(self._terms), device=device)
+        self._reset()
         self._identity = {"name": name, "data": self.data, "seed": seed}
         self._parts = {"network": self.learner, "optimiser": self._optimiser}
         self.learner.set_scale(new_rng(seed, 1, device=self.device))
 
+    def _reset(self) -> None:
+        self._graphs: dict[int, CudaGraph] = {}
+
     def _train_one_episode(self) -> Tensor:
         number = self.episode + self._workers.rank
-        rngs = EpisodeRngs(
-            new_rng(self.seed, 2, number), new_rng(self.seed, 3, number, device=self.device)
-        )
+        shape = self.learner.draw_shape(reseed(self._for_shape, self.seed, 2, number))
+        reseed(self._rng, self.seed, 3, number)
+        set_rate(self._optimiser, self.config.rate_after(self.episode))
+        if shape not in self._graphs:
+            # Workers exchange gradients within a step, so their steps are not captured.
+            is_alone = self._workers.count == 1
+            step = partial(self._step, shape)
+            self._graphs[shape] = CudaGraph(step, self.device, [self._rng], is_capturable=is_alone)
+        self._graphs[shape]()
+        return self._row.clone()
+
+    def _step(self, shape: int) -> None:
+        """Train on an episode of a shape; write its terms to the row."""
         self._optimiser.zero_grad()
-        terms = self.learner.episode_terms(rngs)
+        terms = self.learner.episode_terms(shape, self._rng)
         terms[0].backward()
         if self._workers.count > 1:
             for each in self._trained:  # all ranks must reduce tensors of the same shapes
                 each.grad = torch.zeros_like(each) if each.grad is None else each.grad
             self._workers.average([each.grad for each in self._trained if each.grad is not None])
-        for group in self._optimiser.param_groups:
-            group["lr"] = self.config.rate_after(self.episode)
         self._optimiser.step()
-        return torch.stack([term.detach() for term in terms])
+        self._row.copy_(torch.stack([term.detach() for term in terms]))

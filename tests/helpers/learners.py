@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from cpaan.core.randomness import new_rng
 from cpaan.protocol.tasks import BaseSet
-from cpaan.training.learning import EpisodeRngs, Learner, LearningRun, LearningSettings
+from cpaan.training.learning import Learner, LearningRun, LearningSettings
 from cpaan.training.workers import ALONE, Workers
 
 BASE = BaseSet(torch.tensor([[0.0], [1.0]]), torch.tensor([1, 1]))
@@ -14,7 +14,7 @@ PLAIN = LearningSettings(num_episodes=12, optimiser="sgd", schedule="thirds", le
 
 def direction(seed: int, episode: int) -> Tensor:
     """What the loss of an episode rises along."""
-    return torch.randn(2, generator=new_rng(seed, 2, episode))
+    return torch.randn(2, generator=new_rng(seed, 3, episode))
 
 
 class Plane(Learner):
@@ -28,8 +28,8 @@ class Plane(Learner):
         self.vector = nn.Parameter(torch.tensor([3.0]))
         self.scale = scale
 
-    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
-        drawn = torch.randn(2, generator=rngs.cpu)
+    def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
+        drawn = torch.randn(2, generator=rng)
         loss = self.scale * (drawn[0] * self.matrix.sum() + drawn[1] * self.vector.sum())
         return [loss, drawn[0]]
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from cpaan.core import devices
 from cpaan.core.randomness import new_rng
 from cpaan.core.settings import Settings
 from cpaan.methods.base import LowShotMethod
@@ -236,3 +237,17 @@ def test_training_lowers_the_loss_and_helps_with_classes_that_it_has_not_met(nam
     assert last[run.losses[0]] < 0.9 * first[run.losses[0]]
     if name != "FH":  # which changes neither features nor distances
         assert top1() > before + 10
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+@pytest.mark.parametrize("name", LEARNERS)
+def test_captured_steps_equal_eager_ones(name, monkeypatch):
+    base = BaseSet(normals(200, 16).cuda(), torch.full((10,), 20, device="cuda"))
+    config = tiny(ROWS[name].config).with_overrides({"num_episodes": 20})
+
+    def train() -> dict[str, float]:
+        return make_method(name, EVALUATION, config).begin(base, new_rng(0)).advance(20)
+
+    captured = train()
+    monkeypatch.setattr(devices, "_NUM_EAGER", 100)
+    assert captured == pytest.approx(train(), rel=1e-5)

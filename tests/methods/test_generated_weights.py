@@ -18,17 +18,12 @@ from cpaan.methods.weight_generator import AttentiveWeights, WeightGeneratorConf
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.heads import CosineCentroid
 from cpaan.protocol.tasks import BaseSet
-from cpaan.training.learning import EpisodeRngs
 from helpers.tasks import normals, read_problems
 
 AWG = WeightGeneratorConfig(num_episodes=20, episode_shots=(1, 2), num_queries=3)
 WDAE = DenoisingWeightsConfig(
     num_episodes=20, episode_shots=(1, 2), num_queries=3, hidden_dim=16, num_neighbours=3
 )
-
-
-def rngs(seed: int = 0) -> EpisodeRngs:
-    return EpisodeRngs(new_rng(seed, 0), new_rng(seed, 1))
 
 
 def numbered_classes(num_classes: int) -> BaseSet:
@@ -49,7 +44,7 @@ def test_an_episode_splits_the_classes_and_labels_base_ones_first(novel_share, n
     learner = AttentiveWeights(numbered_classes(6), AWG.with_overrides(settings), new_rng(0))
     met = set()
     for seed in range(20):
-        episode = learner.draw(rngs(seed))
+        episode = learner.draw(2, new_rng(seed))
 
         assert sorted([*episode.base.tolist(), *episode.novel.tolist()]) == list(range(6))
         assert episode.supports.shape == (num_novel, 2, 6)
@@ -148,9 +143,9 @@ def test_reconstruction_is_the_mean_squared_distance_to_the_base_weights():
     config = replace(WDAE, noise=0.0, reconstruction_weight=3.0, message_dropout=0.0)
     base = BaseSet(normals(120, 6), torch.full((12,), 10))
     network = DenoisingNetwork(base, config, new_rng(2))
-    loss, query_loss, reconstruction = network.episode_terms(rngs(1))
+    loss, query_loss, reconstruction = network.episode_terms(2, new_rng(1))
 
-    episode = network.draw(rngs(1))
+    episode = network.draw(2, new_rng(1))
     estimates = normalize(episode.supports.mean(dim=1), dim=-1)
     squares = (estimates - network.base_weights[episode.novel]).square().sum()
 

@@ -16,7 +16,6 @@ from cpaan.methods.hallucination import (
 )
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.tasks import LowShotTask
-from cpaan.training.learning import EpisodeRngs
 from cpaan.training.workers import ALONE
 from helpers.tasks import read_problems, small_task
 
@@ -148,7 +147,7 @@ def test_batches_hold_every_analogy_both_ways_round_and_no_other(monkeypatch):
         return inputs[0]
 
     monkeypatch.setattr(AnalogyNetwork, "forward", note)
-    _, _, error = learner.episode_terms(EpisodeRngs(new_rng(0), new_rng(1)))
+    _, _, error = learner.episode_terms(0, new_rng(1))
 
     expected, squares = set(), []
     for own, number in learner.cosines.nonzero().tolist():

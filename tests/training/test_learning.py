@@ -10,7 +10,6 @@ from torch import Tensor
 from cpaan.protocol.tasks import BaseSet
 from cpaan.training.drive import drive
 from cpaan.training.learning import (
-    EpisodeRngs,
     LearningRun,
     LearningSettings,
     Run,
@@ -26,8 +25,8 @@ class Breaking(Plane):
 
     num_calls = 0
 
-    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
-        loss, drawn = super().episode_terms(rngs)
+    def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
+        loss, drawn = super().episode_terms(shape, rng)
         self.num_calls += 1
         return [loss * (float("inf") if self.num_calls == 4 else 1.0), drawn]
 
@@ -35,8 +34,8 @@ class Breaking(Plane):
 class Choosy(Plane):
     """Only half of the episodes have anything to say of the vector."""
 
-    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
-        drawn = torch.randn(2, generator=rngs.cpu)
+    def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
+        drawn = torch.randn(2, generator=rng)
         loss = drawn[0] * self.matrix.sum()
         return [loss + drawn[1] * self.vector.sum() if drawn[1] > 0 else loss, drawn[0]]
 

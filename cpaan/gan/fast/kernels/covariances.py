@@ -293,8 +293,8 @@ def times_difference(
         ROWS=rows,
         INNER=64,
         WIDTH=max(16, triton.next_power_of_2(width)),
-        num_warps=4,
-        num_stages=4,
+        num_warps=8,
+        num_stages=2,
     )
     return result
 
