@@ -1,4 +1,4 @@
-"""``python -m cpaan.bench NAME``: measure, print a table, and write the rows as JSON."""
+"""Run ``python -m cpaan.bench NAME``: measure, print a table, and write the rows as JSON."""
 
 import argparse
 import sys
@@ -102,6 +102,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return guarded(parser.prog, run, traceback=options.traceback)
 
 
-# Processes that this one starts import this file, and must not run it.
+# Child processes import this file and must not run it.
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""An episode of every meta-learned row, against a plain training loop."""
+"""Benchmark of a training episode of every meta-learned row, against a plain training loop."""
 
 from functools import partial
 
@@ -47,7 +47,7 @@ def _begin(name: str, base: BaseSet, seed: int) -> LearningRun | None:
 
 
 class PlainLoop:
-    """The usual loop: gradients, then a step of the optimiser, with nothing captured."""
+    """Plain loop: gradients, then an optimiser step, without CUDA graphs."""
 
     def __init__(self, run: LearningRun) -> None:
         self._run = run

@@ -1,4 +1,4 @@
-"""Every row of the table by its name. A new method is a module with `ROWS`, and a line here."""
+"""All rows of the table by name. To add a method, write a module with `ROWS` and list it here."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -33,14 +33,14 @@ _MODULES = {
 ROWS: dict[str, TableRow] = {
     row.name: row for module in dict.fromkeys(_MODULES.values()) for row in module.ROWS
 }
-"""In the order of the table."""
+"""All rows, in the order of the table."""
 
 METHODS = tuple(ROWS)
 SETTINGS = {name: tuple(row.config.to_dict()) for name, row in ROWS.items()}
 """Names of the settings of every row."""
 
 TABLE_1 = "table-1"
-"""Stands for all rows of the paper's table, and those that we add to them."""
+"""Name that stands for all rows of the paper's table and our additions."""
 
 
 def rows_of_table() -> list[str]:
@@ -61,11 +61,11 @@ def source_of(name: str) -> str:
 
 
 def expand_methods(names: Sequence[str], features: Collection[str] = TABLES) -> list[str]:
-    """Return names with "table-1" replaced by all rows of the table that can be run.
+    """Return names with "table-1" replaced by all rows of the table that can run.
 
     Raises:
         ValueError: If a name is unknown (with the nearest known one), is given twice, or needs
-            features that are not among the given ones.
+            other features than the given ones.
     """
     of_table = [name for name in rows_of_table() if ROWS[name].features in features]
     expanded = [each for name in names for each in (of_table if name == TABLE_1 else [name])]
@@ -86,12 +86,12 @@ def expand_methods(names: Sequence[str], features: Collection[str] = TABLES) -> 
 
 
 def num_episodes_of(config: Settings) -> int:
-    """Return the length of a method's training; zero where there is no training."""
+    """Return the number of training episodes of a method; zero if it is not trained."""
     return int(getattr(config, "num_episodes", 0))
 
 
 def with_episodes(config: Settings, num_episodes: int) -> Settings:
-    """Return settings with another length of training, where there is any."""
+    """Return settings with another number of episodes; unchanged if there is no training."""
     if not num_episodes_of(config):
         return config
     return config.with_overrides({"num_episodes": num_episodes})
@@ -108,10 +108,10 @@ def make_method(
     seed: int = 0,
     progress: Progress = lambda message: None,
 ) -> LowShotMethod:
-    """Return a new, unfitted method; by default with the settings that its row recommends.
+    """Return a new, unfitted method, by default with the recommended settings of its row.
 
-    Its checkpoint is in ``folder``, that of its embedding in ``embeddings`` or there as well; the
-    seed that the method will be given is a part of their names.
+    Its checkpoint is in ``folder``. That of its embedding is in ``embeddings``, or else in
+    ``folder``. File names contain the seed that the method will be given.
     """
     row = ROWS[name]
 
