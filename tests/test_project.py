@@ -1,4 +1,4 @@
-"""What the project promises to a newcomer."""
+"""Test the code and links of the README, and the pinned dependencies."""
 
 import re
 import tomllib
@@ -40,7 +40,7 @@ def test_every_dependency_is_pinned():
 
     for requirement in wanted:
         name = re.split(r"[\[<>=;]", requirement)[0].lower()
-        # Every build of torch wants a version of Triton of its own, and no other.
+        # Every build of torch needs a specific version of Triton.
         assert name in names or name == "triton"
     assert pinned["torch"] == "2.13.0"
 

@@ -1,4 +1,4 @@
-"""``tune/search.py`` and ``tune/report.py``, as far as they go without Ray."""
+"""Test the parts of ``tune/search.py`` and ``tune/report.py`` that do not need Ray."""
 
 import json
 import re
@@ -28,10 +28,10 @@ pytestmark = pytest.mark.usefixtures("builtin_cache")
 
 
 def refused(capsys, command, *arguments: str) -> str:
-    """Return the one line with which a command refuses its input."""
+    """Return the one-line error message of a command."""
     try:
         status = command(list(arguments))
-    except SystemExit as exit:  # of the parser
+    except SystemExit as exit:  # raised by the parser
         status = exit.code
     said = capsys.readouterr()
     assert status == 2
@@ -41,7 +41,7 @@ def refused(capsys, command, *arguments: str) -> str:
 
 
 def dry_run(capsys, *arguments: str) -> dict[str, dict]:
-    """Return what a dry run shows of each row."""
+    """Return the settings that a dry run prints, by row."""
     assert search([*arguments, "--dry-run", "--json"]) == 0
     text, decoder, shown = capsys.readouterr().out, json.JSONDecoder(), {}
     while text.strip():
@@ -191,7 +191,7 @@ def test_the_whole_table_can_be_searched_on_the_built_in_features(capsys):
 
     assert list(shown) == [name for name in rows_of_table() if name != "AWG-cosine"]
     trials = {method: content["config"]["num_trials"] for method, content in shown.items()}
-    # Where nothing is searched, one trial is enough.
+    # A row without searched parameters has a single trial.
     assert trials == {**dict.fromkeys(shown, 3), "none": 1, "none-PN": 1}
 
 
@@ -209,7 +209,7 @@ def test_a_row_on_cosine_trained_features_is_searched_on_these(capsys, study_fea
     assert features["AWG-cosine"] == [str(Path("cosine.parquet").absolute())]
     fingerprints = {content["data"]["fingerprint"] for content in shown.values()}
     assert len(fingerprints) == 2
-    # Other processes bring the rows into the order of the others: the same features.
+    # Other processes sort the rows in the order of the other features.
     again = dry_run(capsys, *data, "other.parquet")
     assert again["AWG-cosine"]["data"]["in_order_of"] == [str(study_features)]
     assert {content["data"]["fingerprint"] for content in again.values()} == fingerprints
@@ -222,7 +222,7 @@ def test_a_row_on_cosine_trained_features_is_searched_on_these(capsys, study_fea
 
 @pytest.fixture
 def started(study_features) -> Path:
-    """A study with its configuration and no trials."""
+    """Write a study without trials, and return its folder."""
     request = StudyRequest(
         methods=("cCov-GAN",),
         features=[str(study_features)],

@@ -189,7 +189,7 @@ def test_related_base_examples_help_at_one_shot_where_families_share_their_covar
 
 @pytest.mark.parametrize("phase", ["validation", "test"])
 def test_cosine_trained_features_may_have_their_rows_in_another_order(gaussians, phase):
-    """With the same features in the place of cosine-trained ones, both rows are the same method."""
+    """Both rows are the same method here, because both use the same features."""
     names = ["AWG", "AWG-cosine"]
     config = QUICK.with_overrides({"num_draws": 1})
     settings = {name: registry.ROWS[name].config.with_overrides(SMALL_AWG) for name in names}

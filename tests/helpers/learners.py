@@ -1,4 +1,4 @@
-"""A learner whose loss is a plane, so that every step can be computed by hand."""
+"""A learner with a linear loss, so that every step can be computed by hand."""
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +13,12 @@ PLAIN = LearningSettings(num_episodes=12, optimiser="sgd", schedule="thirds", le
 
 
 def direction(seed: int, episode: int) -> Tensor:
-    """What the loss of an episode rises along."""
+    """Return the gradient of an episode's loss."""
     return torch.randn(2, generator=new_rng(seed, 3, episode))
 
 
 class Plane(Learner):
-    """Its loss is a product with a random direction, which is its gradient."""
+    """A learner whose loss is the product of its weights with a random direction."""
 
     TERMS = ("slope", "drawn")
 

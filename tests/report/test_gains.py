@@ -1,4 +1,4 @@
-"""Paired differences and parts of a gain, on scores whose differences one can take by hand."""
+"""Test paired differences and the parts of a gain, on scores that can be checked by hand."""
 
 import math
 
@@ -22,7 +22,7 @@ def compare(scores, subject=A, other=B, shots=1, **options):
 
 
 def test_a_difference_is_the_mean_of_differences_by_draw():
-    # Means over seeds differ by 1, 2 and 3, whatever the draw.
+    # Means over seeds differ by 1, 2 and 3 in the three draws.
     old, new = ("old", "centroid"), ("new", "linear")
     scores = scores_of(
         {new: [[10.0, 12.0], [31.0, 33.0], [62.0, 64.0]], old: [[10.0] * 2, [30.0] * 2, [60.0] * 2]}
@@ -53,7 +53,7 @@ def test_several_shots_or_columns_are_compared_by_their_mean():
     at_one = scores_of({A: [5.0, 6.0], B: [1.0, 1.0]}, shots=1)
     at_five = scores_of({A: [2.0, 1.0], B: [1.0, 1.0]}, shots=5)
 
-    # By draw (4 + 1) / 2 and (5 + 0) / 2, so that nothing is left of the spread.
+    # By draw, (4 + 1) / 2 and (5 + 0) / 2: the spread is zero.
     gap = compare(pd.concat([at_one, at_five]), shots=[1, 5])
     both = pd.concat([at_one, at_five.assign(column="all", shots=1)])
     same = PairedScores(both).compare(A, B, ["novel", "all"], 1)
@@ -66,7 +66,7 @@ def test_a_single_draw_has_no_interval_and_one_picked_out_of_several_has_a_wider
     scores = scores_of({A: [1.0, 3.0], B: [0.0, 0.0]})
 
     assert math.isnan(compare(scores[scores["draw"] == 0]).interval)
-    # One degree of freedom: 12.7 leaves 5 % outside, 63.7 leaves 1 %.
+    # For one degree of freedom, t is 12.7 at 5 % and 63.7 at 1 %.
     assert compare(scores).interval == pytest.approx(T_95_ONE_DEGREE)
     assert compare(scores, num_comparisons=5).interval == pytest.approx(63.656741)
 
@@ -100,7 +100,7 @@ def test_two_scores_for_one_draw_and_seed_are_refused():
         PairedScores(pd.concat([scores, scores]))
 
 
-# No augmentation 40; the embedding adds 2, the cosine head 3, the GAN 4; copying adds 5 there.
+# No augmentation has 40. The embedding adds 2, the cosine head 3, and the GAN 4 or copying 5.
 GAIN = scores_of(
     {
         ("none", "centroid"): [39.0, 41.0],
@@ -133,11 +133,11 @@ def test_a_gain_is_split_into_parts_that_add_up():
     assert [step.label for step in split.steps] == ["representation", "head", "augmentation"]
     assert [step.difference for step in split.steps] == pytest.approx([2.0, 3.0, 4.0])
     assert split.total.difference == pytest.approx(9.0)
-    # Each step starts where the one before it ended.
+    # Each step starts where the previous one ended.
     ends = [split.total.start, *(step.end for step in split.steps)]
     assert [step.start for step in split.steps] == ends[:-1]
     assert ends[-1] == split.total.end == ("cCov-GAN-PN", "cosine")
-    # 1.5 and 2.5 by draw; the augmentation gives 4 in both draws.
+    # The embedding adds 1.5 and 2.5 by draw; the augmentation adds 4 in both draws.
     assert split.steps[0].interval == pytest.approx(T_95_ONE_DEGREE * 0.5)
     assert split.steps[2].interval == pytest.approx(0.0, abs=1e-9)
     assert split.steps[2].by_seed == pytest.approx((3.0, 5.0))

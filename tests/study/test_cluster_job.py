@@ -1,4 +1,4 @@
-"""Commands for a cluster, up to the connection; test_cluster_up.py runs them on one."""
+"""Test cluster commands without a connection; `test_cluster_up.py` runs them on a cluster."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def test_a_cluster_that_is_not_up_is_an_error_of_one_line(token, tmp_path, capsy
 
 
 def test_the_job_runs_the_same_arguments_with_the_uploaded_files(tmp_path, monkeypatch):
-    """In a real shell, with a python that prints its arguments."""
+    """Run the command in a real shell, with a ``python`` that prints its arguments."""
     split, python, sent = (tmp_path / name for name in ("my split.json", "python", "sent it"))
     split.write_text("{}")
     python.write_text('#!/bin/sh\nprintf "%s\\n" "$PWD" "$@"\n')
@@ -104,7 +104,7 @@ def test_the_job_runs_the_same_arguments_with_the_uploaded_files(tmp_path, monke
     ],
 )
 def test_bad_input_is_refused_before_submission(job, capsys, command, arguments, said, monkeypatch):
-    client = SimpleNamespace(list_jobs=list, submit_job=None)  # which cannot submit
+    client = SimpleNamespace(list_jobs=list, submit_job=None)  # fails on submission
     monkeypatch.setattr(ClusterJob, "connect", lambda job: nullcontext(client))
     Path("results/mine").mkdir(parents=True)
     Path("results/mine/config.json").touch()
@@ -118,7 +118,7 @@ def test_bad_input_is_refused_before_submission(job, capsys, command, arguments,
     [
         (SEARCH, [], None),
         (SEARCH, [(SEARCH, "RUNNING")], 0),
-        (SEARCH, [(SEARCH, "SUCCEEDED")], 0),  # while nobody followed it
+        (SEARCH, [(SEARCH, "SUCCEEDED")], 0),  # finished without a follower
         (NAMED_LATER, [(SEARCH, "SUCCEEDED")], 0),
         (SEARCH, [(SEARCH, "FAILED")], None),
         (RESUME, [(SEARCH, "RUNNING")], 0),
@@ -142,7 +142,7 @@ def test_a_repeated_command_finds_its_job(job, tmp_path, command, earlier, found
 
 
 def test_output_is_written_once_and_a_lost_connection_is_reported(job, monkeypatch):
-    """The first connection breaks within a line; the second one repeats the output."""
+    """The first connection is lost within a line; the second one repeats the output."""
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     written, said, connections = [], [], iter((["one ", "two"], ["one two thr", "ee"]))
 

@@ -1,4 +1,4 @@
-"""Where our rows stand among all, and why, on scores that one can rank by hand."""
+"""Test the places of our rows and their reasons, on scores that can be ranked by hand."""
 
 import pytest
 
@@ -9,7 +9,6 @@ from helpers.frames import frame_of, same
 
 
 def places_of(scores, head_of, subjects):
-    """Return places in a table of these rows."""
     chosen = with_heads(scores, head_of)
     differences = {
         (row, other, *cell): gap
@@ -53,7 +52,7 @@ def test_the_best_of_ours_counts_in_each_column_and_rows_ahead_are_named_the_fir
         ),
         ("copy", "a control that copies related base examples"),
     ]
-    # By draw 49 - 49, 51 - 50 and 56 - 51: mean 2, deviation root 7, times 4.303 over root 3.
+    # Differences by draw: 49 - 49, 51 - 50 and 56 - 51. Mean 2, interval 4.303 * sqrt(7 / 3).
     assert place.ahead[1].difference == pytest.approx(2.0)
     assert place.ahead[1].interval == pytest.approx(4.302653 * (7 / 3) ** 0.5)
 
@@ -79,7 +78,7 @@ def reasons_of(changes: dict[tuple[str, str], float]) -> list[str]:
 
 
 def test_reasons_name_who_is_first_and_what_ours_add_to_copies():
-    # LSL and GLSL at two numbers of shots: AWG, copy and copy-PN are ahead of CP-AAN+-PN in each.
+    # AWG, copy and copy-PN are ahead of CP-AAN+-PN in all four columns.
     assert reasons_of({}) == [
         "Who is first in the 4 columns where ours are not first or second: a baseline that "
         "synthesises nothing in 4.",

@@ -1,4 +1,4 @@
-"""Searches of our own making: which trials there are, and what the pictures then show."""
+"""Test the pictures of searches, with trials that are made by hand."""
 
 import json
 import math
@@ -26,7 +26,7 @@ RANGES = {
 
 
 def trial(number: int, state: str, *scores: float, **parameters: Any) -> dict[str, Any]:
-    """A trial with a score after 25, 50 and 100 episodes, LSL above it and GLSL below it."""
+    """Return a trial with scores after 25, 50 and 100 episodes; LSL is above, GLSL below."""
     ranges = {name: distribution_to_json(RANGES[name]) for name in parameters}
     return {
         "trial": number,
@@ -86,7 +86,7 @@ def test_slices_have_a_panel_for_each_parameter_by_importance_and_ring_the_best(
 def test_curves_are_weighted_as_the_score_is_and_end_where_trials_were_stopped(pictures):
     (axes,) = pictures["curves"].figure.axes
 
-    # Three parts of LSL, 10 above, and one of GLSL, 30 below, make the score.
+    # The score is 3/4 LSL (10 above it) plus 1/4 GLSL (30 below it).
     curves = [line.get_xydata().tolist() for line in axes.lines if line.get_marker() == "."]
     assert curves[0] == [[25, 50], [50, 55], [100, 60]]
     assert [curve[-1][0] for curve in curves if curve] == [100, 50, 25, 25, 100]

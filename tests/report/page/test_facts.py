@@ -1,4 +1,4 @@
-"""Words and single numbers of the page, and their provenance."""
+"""Test the texts and single numbers of the page, and their provenance."""
 
 from dataclasses import replace
 
@@ -22,15 +22,15 @@ def headline_of(contents, subject):
 def test_the_subject_is_the_best_of_ours_on_validation_whatever_others_do(contents):
     heads = contents.heads.replace({"method": {"PN": "ours"}})
     rows = (*contents.rows, replace(contents.rows[-2], name="ours"))
-    # Its score on validation is 40, below the 45 of the other of ours.
+    # Its validation score is 40, below the 45 of our other row.
     assert subject_of(replace(contents, rows=rows, heads=heads)) == "cCov-GAN-PN"
     heads.loc[heads["method"] == "ours", "score"] = 46.0
     assert subject_of(replace(contents, rows=rows, heads=heads)) == "ours"
-    # Without validation it is the last of ours; without any of ours, the last row.
+    # Without validation scores, it is our last row; without rows of ours, the last row.
     assert subject_of(replace(contents, heads=contents.heads.head(0))) == "cCov-GAN-PN"
     others = tuple(row for row in contents.rows if row.method != "cCov-GAN-PN")
     assert subject_of(replace(contents, rows=others)) == "PN"
-    # A study of one row is about its best, whatever trial 0 scores.
+    # The subject of a one-row study is its best trial, even if trial 0 has a higher score.
     first, best = (replace(contents.rows[-2], name=f"cCov-GAN-PN, {x}") for x in ("0", "best"))
     heads = contents.heads.assign(method="cCov-GAN-PN, 0")
     one = replace(contents, rows=(first, best), heads=heads, is_table=False)
@@ -38,7 +38,7 @@ def test_the_subject_is_the_best_of_ours_on_validation_whatever_others_do(conten
 
 
 def test_the_headline_has_the_subject_s_number_its_place_and_the_paper_s_gain(contents):
-    # The mean is of the seeded draws, like its interval.
+    # The mean and its interval are over the seeded draws.
     contents.scores.loc[contents.scores["draw"] < contents.num_fixed, "top5"] += 10
 
     headline, lines = headline_of(contents, "cCov-GAN-PN")
@@ -49,7 +49,7 @@ def test_the_headline_has_the_subject_s_number_its_place_and_the_paper_s_gain(co
     # 41 minus 40 here; 48.4 minus 39.4 in the paper.
     assert "+1.0 ± 0.0 against PN (the paper prints +9.0)" in lines
     assert "augmentation +12.0" in lines
-    # It does not hide that a control is as good.
+    # The headline also reports that a control is as good.
     _, lines = headline_of(contents, "MAML")
     assert "That is 3rd of 5 rows" in lines
     assert "The best control that learns nothing: +4.0 ± 0.0 against copy." in lines
@@ -72,12 +72,12 @@ def test_provenance_has_size_data_code_seeds_machines_and_cost(contents):
         "Draws": "2 fixed, 3 seeded, the same for every row",
         "Hardware": "1 × 16 CPU, 1 GPU, 1 H200",
         "Reads of the test phase": "7 so far, of this data",
-        # Two searches of four trials, 90 s each; ten minutes for the report.
+        # Two searches of four trials of 90 s, and ten minutes for the report.
         "Time": "trials 12 min, report 10 min, finished 2026-11-15",
     }
     assert {label: found[label] for label in expected} == expected
     assert "test: 2 base and 3 novel classes" in found["Classes"]
-    # Two searches of four trials, 45 s each; half an hour for the report.
+    # Two searches of four trials of 45 GPU seconds, and half an hour for the report.
     assert found["GPU hours"].startswith("trials 0.10, by their shares of a card; report 0.50")
     about = {**contents.about, "nodes": [{"CPU": 2.0}, {"CPU": 2.0}, {"CPU": 8.0}]}
     found = make_provenance(replace(contents, about=about))

@@ -1,4 +1,4 @@
-"""The page as HTML: complete without a script. The browser's tests open it."""
+"""Test the HTML of the page, which is complete without scripts. `test_browser.py` opens it."""
 
 import json
 import re
@@ -28,7 +28,7 @@ def picture(name: str) -> Picture:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    """Return the page of a small report, with three pictures in place of all."""
+    """Return the page of a small report, with only three pictures."""
     drawn = {"accuracy": [picture("a")], "synthetic": [picture("b")]}
     searches = [Search("PN", "4 trials", [picture("c")])]
     with pytest.MonkeyPatch.context() as patch:
@@ -58,9 +58,9 @@ def test_without_a_script_the_tables_show_the_paper_s_rule_and_the_subject(page,
 
     assert [row[0] for row in rows] == ["none", "copy", "MAML", "PN", "cCov-GAN-PN"]
     assert [row[4] for row in rows] == ["linear", "linear", "own", "centroid", "centroid"]
-    # LSL and GLSL, with one shot and five.
+    # LSL and GLSL with one and five shots.
     assert rows[3][5:9] == ["40.0±5.0", "50.0±5.0", "45.0±5.0", "55.0±5.0"]
-    assert rows[3][-4:] == ["39.4", "66.6", "49.3", "69.6"]  # printed
+    assert rows[3][-4:] == ["39.4", "66.6", "49.3", "69.6"]  # the paper's numbers
     assert rows[0][-4:] == ["–"] * 4
     for mark, numbers in (("first", ["41.0", "51.0"]), ("second", ["40.0", "50.0"])):
         marked = rf'<td class="number[ \w]* {mark}" data-column="novel"><b>(.*?)</b>'
@@ -81,7 +81,7 @@ def test_words_of_the_report_are_text_and_the_script_has_the_same_numbers(page, 
 def test_a_claim_has_its_verdict_in_words_and_as_a_symbol(text):
     badges = re.findall(r'class="badge [a-z-]+"><span aria-hidden="true">(.)</span> (.*?)<', text)
 
-    # The third is not the paper's, and not counted among its claims.
+    # The third claim is not the paper's, so it is not counted.
     counts = [("✓", "1 confirmed"), ("✗", "1 not confirmed")]
     assert badges == [*counts, ("✓", "confirmed"), ("✗", "not confirmed"), ("?", "unclear")]
 
@@ -125,7 +125,7 @@ def test_findings_are_tables_whose_lines_have_the_same_width(page):
 
 @pytest.mark.slow
 def test_a_page_and_its_pictures_are_written_below_the_report(tmp_path):
-    """Of a study of one row. The browser opens that of a table."""
+    """Use a study of one row; `test_browser.py` uses a table."""
     folder = write_report(tmp_path / "hand", is_table=False)
     written, again = dict[str, bytes](), dict[str, bytes]()
 

@@ -1,4 +1,4 @@
-"""Which gains are taken apart, which pictures are drawn, and of which numbers."""
+"""Test the split gains, the choice of pictures, and their numbers."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ DRAWN = (
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Return the arguments of every function that draws; nothing is drawn."""
+    """Replace the drawing functions, and return the arguments of their calls."""
     found: dict[str, tuple] = {}
 
     def instead(name: str):
@@ -41,7 +41,7 @@ def sections_of(contents):
 
 
 def with_none_in_pn(contents):
-    """Add the same scores as PN has, one lower."""
+    """Add a row none-PN with the scores of PN minus one."""
     others = contents.scores[contents.scores["method"] == "PN"].assign(method="none-PN")
     others["top5"] -= 1
     pn = next(row for row in contents.rows if row.name == "PN")
@@ -70,7 +70,7 @@ def test_only_pictures_of_existing_files_are_drawn(contents, calls):
 
 def test_variants_are_compared_with_the_row_that_they_vary_or_no_augmentation(contents, calls):
     sections_of(contents)
-    # The table has it by centroids, but the variant was scored with the head of its search.
+    # The table uses the centroid head, but the variant was scored with the head of its search.
     scores, labels, *compared = calls["gain_of_variants"]
     assert set(scores["draw"]) == {2, 3, 4}, "the seeded draws"
     assert labels == {"all base classes": "cCov-GAN-PN: all base classes"}
@@ -100,7 +100,7 @@ def splits_of(contents):
 def test_a_gain_starts_at_raw_features_and_the_paper_s_head(contents):
     (split,) = splits_of(contents)
 
-    # Centroids of raw features, then of the embedding, then linear there, then augmented.
+    # Steps: centroids of raw features, centroids in the embedding, linear head, augmentation.
     assert split.start == pytest.approx(30)
     assert split.beside == ()
     steps = {step.label: (step.start, step.end, step.difference) for step in split.steps}
@@ -109,10 +109,10 @@ def test_a_gain_starts_at_raw_features_and_the_paper_s_head(contents):
         "head": (("PN", "centroid"), ("PN", "linear"), pytest.approx(-7)),
         "augmentation": (("PN", "linear"), ("cCov-GAN-PN", "linear"), pytest.approx(12)),
     }
-    # With a row for the embedding of our rows, that is where the augmentation starts.
+    # The augmentation starts from the row without augmentation in our embedding, if there is one.
     last = splits_of(with_none_in_pn(contents))[0].steps[-1]
     assert (last.start, last.difference) == (("none-PN", "linear"), pytest.approx(13))
-    # Controls stand beside rows of the same features.
+    # Controls are shown for rows with the same features.
     *others, ours, _ = contents.rows
     (split,) = splits_of(replace(contents, rows=(*others, replace(ours, method="cCov-GAN"))))
     (step,) = split.beside
