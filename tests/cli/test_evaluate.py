@@ -434,7 +434,7 @@ def test_settings_are_listed_with_meanings_and_every_value_can_be_set(capsys):
 
     text = capsys.readouterr().out
     assert "  cycle_weight=5.0\n" in text
-    assert "  residual=identity    (as printed: none)\n      What a generator's output is" in text
+    assert "  residual=identity    (as printed: none)\n      Input that is added" in text
     assert "  episode_shots=1,2,5,10,20    (as printed: 10)\n" in text
     sections = {section.partition("\n")[0]: section for section in text.split("\n\n")}
     for title, config in {

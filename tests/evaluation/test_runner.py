@@ -7,7 +7,7 @@ from cpaan.core.provenance import count_test_reads
 from cpaan.evaluation.runner import RESULT_COLUMNS, Results
 from cpaan.methods import registry
 from cpaan.methods.controls import CONTROLS
-from cpaan.protocol.accuracy import COLUMNS
+from cpaan.protocol.config import COLUMNS
 from cpaan.protocol.priors import best_priors, with_priors
 from helpers.runs import SMALL_AWG
 from helpers.tables import in_other_order, poisoned, rebuilt
