@@ -20,6 +20,10 @@ but makes all of them visible.
 """
 
 
+PUBLISHED_READS = "published-reads.jsonl"
+"""The log of the published results, beside the other one, which git ignores."""
+
+
 def command() -> str:
     """Return the command line of this process, quoted for a shell."""
     return shlex.join(["python", *sys.orig_argv[1:]])
@@ -70,14 +74,14 @@ def take_over_test_reads(source: Path, log: Path = TEST_READS) -> None:
 
 
 def count_test_reads(fingerprint: str, log: Path = TEST_READS) -> int:
-    """Count the logged reads of a table's test-phase rows."""
+    """Count the logged reads of a table's test-phase rows, those of published results included."""
     count = 0
-    lines = log.read_text().splitlines() if log.exists() else []
-    for number, line in enumerate(lines, start=1):
-        try:
-            count += json.loads(line)["features"] == fingerprint
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(f"line {number} of {log} is no entry of the log: {line!r}") from None
+    for path in filter(Path.exists, (log.with_name(PUBLISHED_READS), log)):
+        for number, line in enumerate(path.read_text().splitlines(), start=1):
+            try:
+                count += json.loads(line)["features"] == fingerprint
+            except (ValueError, KeyError, TypeError):
+                raise ValueError(f"line {number} of {path} is not a log entry: {line!r}") from None
     return count
 
 

@@ -179,7 +179,11 @@ BAD_INPUTS: list[tuple[Callable[[Path, Path], object] | None, list[str], str]] =
     (lambda features, split: features.write_bytes(b"PAR1"), [], "cannot be read, truncated or dam"),
     (lambda features, split: split.write_text("{"), [], r"split\.json is not JSON"),
     (split_as_folder, [], r"split\.json cannot be read: Is a directory"),
-    (spoil_log, ["--phase", "test"], r"line 2 of results/test-reads\.jsonl is no .*: '\[1\]'"),
+    (
+        spoil_log,
+        ["--phase", "test"],
+        r"line 2 of results/test-reads\.jsonl is not a log entry: '\[1\]'",
+    ),
     (spoil_checkpoint, [*gan(), "--checkpoints", "kept"], r"cannot resume from kept/cCov-GAN-see"),
     (
         lambda *_: Path("taken").touch(),
