@@ -16,13 +16,11 @@ from cpaan.gan.fast.kernels import kernels_for
 
 _EXTRA_DIRECTIONS = 6
 """Directions beyond m in subspace iteration, to separate the m-th value from the next ones."""
-_NUM_DIRECTIONS_ON_GPU = 16
-"""Directions per covariance on a GPU, where kernels are fast for 32 columns and slow for 64."""
+_WIDTH_ON_GPU = 32
+"""Columns of a block on a GPU for m up to `_LARGEST_ORDER_ON_GPU`; kernels are slow for 64."""
 _LARGEST_ORDER_ON_GPU = 20
-"""Largest m for which these directions suffice. If m + `_EXTRA_DIRECTIONS` is larger than
-`_NUM_DIRECTIONS_ON_GPU`, more multiplications are needed."""
-_NUM_PASSES_OF_FEW = 3
-"""Number of multiplications of a difference with a block of few directions beyond m."""
+_NUM_PASSES_OF_FEW = 2
+"""Multiplications of a difference with a block that has fewer than 2 (m + 6) columns."""
 _NUM_STEPS = 4
 """Number of multiplications of a covariance with estimates of its leading eigenvectors."""
 _NUM_STEPS_FOR_SPECTRA = 30
@@ -110,6 +108,7 @@ class Spectra(NamedTuple):
 
     matrices: Tensor  # (C, D, D)
     leading: Tensor  # (C, D, directions), orthonormal columns
+    values: Tensor  # (C, directions), their eigenvalues
     norms: Tensor  # (C,) Ky Fan m-norms
     halves: tuple[Tensor, Tensor] | None  # for a GPU: see `fast.kernels.covariances.to_halves`
 
@@ -117,10 +116,10 @@ class Spectra(NamedTuple):
 def spectra(matrices: Tensor, m: int) -> Spectra:
     """Prepare covariances, shape (C, D, D), for `covariance_distances`."""
     num_dims = matrices.shape[-1]
-    num_directions = _num_directions(matrices, m)
+    num_directions, width = _num_directions(matrices, m)
     halves = None
     kernels = kernels_for("covariances", matrices)
-    if kernels and kernels.fits(num_dims, 2 * num_directions) and 2 * num_directions < num_dims:
+    if kernels and kernels.fits(num_dims, width) and width < num_dims:
         halves = kernels.to_halves(matrices)
         block = _largest_columns(matrices, num_directions)
         for _ in range(_NUM_STEPS_FOR_SPECTRA):
@@ -131,7 +130,8 @@ def spectra(matrices: Tensor, m: int) -> Spectra:
     else:
         values, vectors = _eigh(matrices)
     leading = vectors[..., :num_directions].contiguous()
-    return Spectra(matrices, leading, values[..., :m].sum(dim=-1), halves)
+    norms = values[..., :m].sum(dim=-1)
+    return Spectra(matrices, leading, values[..., :num_directions].contiguous(), norms, halves)
 
 
 def covariance_distances(base: Spectra, classes: Tensor, other: Tensor, m: int) -> Tensor:
@@ -197,7 +197,8 @@ def _singular_vectors(
     vectors times singular values. Both have shape (N, L, m, D), or are padded with zeros beyond m.
     """
     num_dims, num_directions = base.leading.shape[-2:]
-    if 2 * num_directions >= num_dims:
+    _, width = _num_directions(other, m)
+    if width >= num_dims:
         differences = base.matrices[classes] - other.unsqueeze(1)
         _, vectors = _eigh(differences)
         right = vectors[..., :m].mT
@@ -218,9 +219,12 @@ def _singular_vectors(
     kernels = kernels_for("covariances", other)
     halves = kernels.to_halves(other) if kernels and base.halves else None
     dtype = torch.half if halves else other.dtype
-    start = other.new_empty((*classes.shape, num_dims, 2 * num_directions), dtype=dtype)
-    start[..., :num_directions] = base.leading[classes]
-    start[..., num_directions:] = directions.unsqueeze(1)
+    if width < 2 * num_directions:
+        start = _directions_of_largest_variance(base, classes, other, directions, width, dtype)
+    else:
+        start = other.new_empty((*classes.shape, num_dims, width), dtype=dtype)
+        start[..., :num_directions] = base.leading[classes]
+        start[..., num_directions:] = directions.unsqueeze(1)
 
     def multiply(block: Tensor) -> Tensor:
         if kernels and halves and base.halves:
@@ -229,7 +233,7 @@ def _singular_vectors(
         return _times_difference(base.matrices, classes, other, block)
 
     block = _orthonormal(multiply(start), dtype)
-    if num_directions < m + _EXTRA_DIRECTIONS:
+    if width < 2 * (m + _EXTRA_DIRECTIONS):
         for _ in range(_NUM_PASSES_OF_FEW - 1):
             block = _orthonormal(multiply(block), dtype)
     images = multiply(block)
@@ -242,6 +246,30 @@ def _singular_vectors(
         rotation = rotation[..., :m]
     rotation = rotation.mT
     return rotation.to(dtype) @ block.mT, (rotation / unit) @ images.mT
+
+
+def _directions_of_largest_variance(
+    base: Spectra,
+    classes: Tensor,
+    other: Tensor,
+    directions: Tensor,
+    width: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Choose from the directions of both covariances of a pair, shape (N, L, D, width).
+
+    The larger covariance has more directions of large variance, and gets more columns.
+    """
+    num_base, num_dims, count = base.leading.shape
+    variances = (directions * (other @ directions)).sum(dim=-2).unsqueeze(1)
+    both = torch.cat([base.values[classes], variances.expand(-1, classes.shape[1], -1)], dim=-1)
+    chosen = both.topk(width, dim=-1).indices
+    # All directions are rows of one table; those of the other covariances are at its end.
+    rows = torch.cat([base.leading, directions]).mT.to(dtype).reshape(-1, num_dims)
+    novel = num_base + torch.arange(len(other), device=other.device).view(-1, 1, 1)
+    is_base = chosen < count
+    matrix = torch.where(is_base, classes.unsqueeze(-1), novel)
+    return rows[matrix * count + torch.where(is_base, chosen, chosen - count)].mT
 
 
 def _largest_variance(covariances: Tensor) -> Tensor:
@@ -336,14 +364,15 @@ def _orthonormal(block: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 def needs_processor(features: Tensor, m: int) -> bool:
     """Return whether `covariance_distances` of features, (..., D), makes a GPU wait for the CPU."""
     num_dims = features.shape[-1]
-    width = min(2 * _num_directions(features, m), num_dims)
+    width = min(_num_directions(features, m)[1], num_dims)
     kernels = kernels_for("covariances", features)
     return kernels is None or not kernels.fits(num_dims, width)
 
 
-def _num_directions(features: Tensor, m: int) -> int:
-    """Return the number of leading directions per covariance, for features (..., D)."""
-    num_dims, few = features.shape[-1], _NUM_DIRECTIONS_ON_GPU
-    if kernels_for("covariances", features) and m <= _LARGEST_ORDER_ON_GPU and 2 * few < num_dims:
-        return few
-    return min(m + _EXTRA_DIRECTIONS, num_dims)
+def _num_directions(features: Tensor, m: int) -> tuple[int, int]:
+    """Return the number of leading directions per covariance, and the columns of a block."""
+    num_dims, wanted = features.shape[-1], m + _EXTRA_DIRECTIONS
+    is_fast = kernels_for("covariances", features) and m <= _LARGEST_ORDER_ON_GPU
+    if is_fast and num_dims > _WIDTH_ON_GPU:
+        return max(wanted, _WIDTH_ON_GPU // 2), _WIDTH_ON_GPU
+    return min(wanted, num_dims), 2 * min(wanted, num_dims)
