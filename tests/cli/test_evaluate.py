@@ -211,8 +211,8 @@ BAD_INPUTS: list[tuple[Callable[[Path, Path], object] | None, list[str], str]] =
     (None, gan(generator_learning_rate="1e30"), "cCov-GAN diverged: at episode 1, "),
     (None, ["--methods", "none,PN", *sets(MN__dropout="0.5")], "MN is not one of none, PN"),
     (None, ["--methods", "none,PN", *sets(PN__num_tasks="5")], "unknown setting 'num_tasks', did"),
-    (None, ["--methods", "none,PN", *sets(num_tasks="5")], "num_tasks: only MAML, Proto-MAML have"),
-    (None, ["--methods", "PN", *sets(PN__dropout="much")], "setting dropout needs a number, got"),
+    (None, ["--methods", "none,PN", *sets(num_tasks="5")], "num_tasks: .* only for MAML, Proto-MAML"),
+    (None, ["--methods", "PN", *sets(PN__dropout="much")], "setting dropout must be a number, got"),
 ]
 
 

@@ -61,7 +61,7 @@ REFUSED: dict[type[Settings], list[Case]] = {
         *each("episode_shots", [5, (1.5, 2)], "must be a whole number, or several"),
         ({"normalised_weights": "false"}, "normalised_weights must be true or false"),
         ({"normalised_weights": False}, "needs sampling=uniform.*got sampling=shared"),
-        ({"adam_beta1": 1.0}, "adam_beta1 must be from 0 to below 1, got 1.0"),
+        ({"adam_beta1": 1.0}, "adam_beta1 must be at least 0 and below 1, got 1.0"),
         ({"anneal_factor": 1.5}, "anneal_factor must be at most 1, got 1.5"),
         (
             {"num_ways": 4, "episode_shots": (1, 5), "batch_size": 20},
@@ -98,7 +98,7 @@ REFUSED: dict[type[Settings], list[Case]] = {
     BackboneConfig: [
         ({"loss": "mse"}, "loss must be one of ce, sgm, l2, cosine"),
         ({"num_epochs": 0}, "num_epochs must be positive"),
-        ({"momentum": 1.0}, "momentum must be from 0 to below 1, got 1.0"),
+        ({"momentum": 1.0}, "momentum must be at least 0 and below 1, got 1.0"),
         ({"smallest_crop": 1.5}, "smallest_crop must be from 0 to 1, got 1.5"),
         ({"view_size": -1}, "view_size must be positive"),
         ({"loss": "l2", "auxiliary_weight": math.nan}, "auxiliary_weight must be finite"),
