@@ -190,7 +190,7 @@ BAD_INPUTS: list[tuple[Callable[[Path, Path], object] | None, list[str], str]] =
         ["--out", "taken"],
         "cannot write to taken: Not a directory",
     ),
-    (None, ["--shots", "26"], "has 25 train rows, but 26 shots are wanted"),
+    (None, ["--shots", "26"], "has 25 train rows, but 26 shots are requested; use 25"),
     (None, ["--shots", "1000000000000"], "25 train rows, but 1000"),
     (None, ["--shots", "1,x"], "'1,x' is not positive whole numbers with commas"),
     (None, ["--draws", "-3"], "'-3' is not a positive whole number"),

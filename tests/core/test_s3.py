@@ -148,7 +148,7 @@ def test_a_missing_damaged_or_forbidden_object_is_told_in_a_line(bucket):
 
 
 def test_an_empty_folder_has_no_features_and_no_split(bucket):
-    with pytest.raises(ValueError, match=r"^s3://bucket.* must hold one Parquet file, .* \[]"):
+    with pytest.raises(ValueError, match=r"^s3://bucket.* must contain one Parquet file, .* \[]"):
         open_features(bucket.location)
     with pytest.raises(ValueError, match=r"no split\.json or label_idx\.json in s3://bucket"):
         find_split(bucket.location)
