@@ -199,7 +199,7 @@ BAD_INPUTS: list[tuple[Callable[[Path, Path], object] | None, list[str], str]] =
     (None, ["--methods", "none,copi"], "unknown method 'copi', did you mean copy"),
     (None, ["--methods", "AWG-cosine"], r"AWG-cosine needs features of .* \(--cosine-features\)"),
     (None, ["--methods", "table-1", "--heads", "knn"], "table-1 needs the heads centroid, linear"),
-    (None, ["--heads", "svm"], "heads are centroid, cosine, knn, linear"),
+    (None, ["--heads", "svm"], "heads must be .* among centroid, cosine, knn, linear"),
     (None, ["--phase", "train"], "invalid choice: 'train'"),
     (None, ["--against", "cCov-GAN"], "no row 'cCov-GAN'"),
     (None, ["--device", "abacus"], "device abacus cannot be used"),
