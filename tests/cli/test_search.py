@@ -121,7 +121,7 @@ def test_options_reach_the_study(capsys):
     ("arguments", "message"),
     [
         (["--method", "d-GAN"], "unknown method 'd-GAN', did you mean c-GAN"),
-        (["--episodes", "5", "--workers-per-trial", "2"], "5 episodes cannot be shared by 2"),
+        (["--episodes", "5", "--workers-per-trial", "2"], "5 episodes cannot be divided among 2"),
         (["--set", "nonsense=1"], "unknown setting 'nonsense'"),
         (["--set", "cycle_weight=1000"], "cycle_weight is searched"),
         (["--short", "3"], "100 episodes of CP-AAN+ cannot be shortened to one in 3"),

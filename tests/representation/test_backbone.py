@@ -160,7 +160,7 @@ def test_a_run_resumes_to_the_last_bit_and_draws_nothing_global():
 
 def test_the_state_of_another_run_is_refused():
     for other in ({"learning_rate": 0.1}, {"seed": 1}, {"num_images": 47}):
-        with pytest.raises(ValueError, match=r"learning_rate = 0\.05|another (seed|data)"):
+        with pytest.raises(ValueError, match=r"learning_rate = 0\.05|its (seed|data) is"):
             new_run(**other).load_state_dict(new_run().state_dict())
 
 

@@ -270,7 +270,7 @@ def test_a_trial_that_fails_is_listed_with_its_parameters(two_cpus, study_featur
 
     said = capsys.readouterr().out
     assert status == 1
-    assert re.search(r"trial 0 failed: cCov-GAN diverged: .*cycle_weight\": 5.0", said)
+    assert re.search(r"trial 0 failed: cCov-GAN diverged at .*cycle_weight\": 5.0", said)
     table = pd.read_parquet("results/bad/trials.parquet")
     assert table["state"].tolist() == ["failed"]
 
