@@ -125,7 +125,7 @@ def test_options_reach_the_study(capsys):
         (["--set", "nonsense=1"], "unknown setting 'nonsense'"),
         (["--set", "cycle_weight=1000"], "cycle_weight is searched"),
         (["--short", "3"], "100 episodes of CP-AAN+ cannot be shortened to one in 3"),
-        (["--set", "num_ways=75", "--set", "batch_size=1000"], "num_ways is 75, but of 76 base"),
+        (["--set", "num_ways=75", "--set", "batch_size=1000"], "num_ways is 75, but can be at most 74"),
         (["--study", "../x"], "a study's name has letters"),
         (["--timeout", "soon"], "'soon' is"),
         (["--features", "nowhere.parquet"], "no such file: nowhere.parquet"),

@@ -65,7 +65,7 @@ REFUSED: dict[type[Settings], list[Case]] = {
         ({"anneal_factor": 1.5}, "anneal_factor must be at most 1, got 1.5"),
         (
             {"num_ways": 4, "episode_shots": (1, 5), "batch_size": 20},
-            "batch_size must be above num_ways times the most episode_shots, 4 x 5, got 20",
+            "batch_size must be above num_ways times the largest of episode_shots, 4 x 5, got 20",
         ),
     ],
     EvaluationConfig: [
