@@ -196,7 +196,7 @@ def test_shares_of_different_sizes_weigh_by_their_images():
 
     assert [len(labels) for _, labels, _ in batches] == [8, 7]
     assert [share for *_, share in batches] == pytest.approx([16 / 15, 14 / 15])
-    with pytest.raises(ValueError, match="3 images of a step cannot be shared by 2 workers"):
+    with pytest.raises(ValueError, match="a step of 3 images cannot be divided among 2 workers"):
         new_run(3, workers=Workers(0, 2))
 
 
