@@ -75,7 +75,7 @@ def run(options: argparse.Namespace, _: Sequence[str]) -> int:
         of_table = ", table-1.md, table-1.tex" if tables else ""
         print(f"\nWritten: {out}/results.csv, results.json, accuracy.svg{of_table}")
     for name, reason in results.about["failed"].items():
-        print(f"{name} has no scores: {reason}")
+        print(f"{name} failed with {reason}")
     return INCOMPLETE if results.about["failed"] else 0
 
 

@@ -198,7 +198,7 @@ def test_rows_are_searched_side_by_side_resumed_elsewhere_and_reported_together(
     assert len(list(shared.rglob("parts/*.zip"))) >= 2
     assert report(["rows", "--draws", "4", "--table-only", "--seeds", "3"]) == 0
 
-    assert "of 9 parts were measured before" in capsys.readouterr().err
+    assert "of 9 parts loaded from the cache" in capsys.readouterr().err
     assert not list(shared.rglob("*.zip")), "the report has everything"
     content = json.loads(Path("results/rows/report/report.json").read_text())
     names = ["none", "AWG", "c-GAN-PN"]  # the paper's order
