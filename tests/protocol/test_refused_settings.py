@@ -92,7 +92,7 @@ REFUSED: dict[type[Settings], list[Case]] = {
         *each("num_trials workers_per_trial num_finalists", [0], "must be positive and finite"),
         *each("num_final_draws num_final_seeds", [0], "must be positive and finite, got 0"),
         ({"num_trials": 2.5}, "num_trials must be a whole number, got 2.5"),
-        ({"workers_per_trial": 2, "ray_train": False}, "ray_train is needed by workers that train"),
+        ({"workers_per_trial": 2, "ray_train": False}, "workers_per_trial=2 needs ray_train=true"),
         ({"ray_train": "yes"}, "ray_train must be true or false, got 'yes'"),
     ],
     BackboneConfig: [

@@ -277,7 +277,7 @@ def test_an_unfinished_job_has_no_score(job):
     next(run_job(job, CPU))
     assert not is_trained(job)
 
-    with pytest.raises(ValueError, match=r"^trials/0000.pt has 2 of 6 episodes$"):
+    with pytest.raises(ValueError, match=r"^checkpoint trials/0000.pt is incomplete: 2 of 6 episodes$"):
         score_again(job)
     finish(job)
     assert is_trained(job)
@@ -363,7 +363,7 @@ def test_workers_end_together_when_training_diverges_or_one_cannot_evaluate(
     monkeypatch.setattr(job_module, "_evaluate", fail)
     (first, second), _ = run_together(job, monkeypatch)
     assert [report.problem for report in first] == ["nothing to score"]
-    assert [report.problem for report in second] == ["another worker could not continue"]
+    assert [report.problem for report in second] == ["another worker failed"]
 
 
 def test_workers_that_have_read_different_states_start_again(job, monkeypatch):
@@ -375,7 +375,7 @@ def test_workers_that_have_read_different_states_start_again(job, monkeypatch):
 
     monkeypatch.setattr(RemotePath, "read_if_exists", read)
 
-    with pytest.raises(RuntimeError, match="workers have read different states"):
+    with pytest.raises(RuntimeError, match="workers read different checkpoints"):
         run_together(job, monkeypatch)
 
 
@@ -399,7 +399,7 @@ def test_a_machine_that_does_not_see_the_study_takes_no_work(tmp_path):
     """A machine that joins late may have a different folder of the same name."""
     location = str(tmp_path / "shared")
 
-    with pytest.raises(RuntimeError, match=f"does not see the study in {location}"):
+    with pytest.raises(RuntimeError, match=f"cannot find the study in {location}"):
         check_this_machine(location)
 
     (RemotePath.at(location) / MARK).write(b"of the machine that started")

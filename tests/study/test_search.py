@@ -103,7 +103,7 @@ def test_a_study_is_searched_resumed_and_reported(two_cpus, study_features, caps
     assert search(with_ray_train(study_features, "--study", "mine", "--trials", "2")) == 0
 
     said = capsys.readouterr()
-    assert "Ray's dashboard: http://127.0.0.1:" in said.err
+    assert "Ray dashboard: http://127.0.0.1:" in said.err
     assert said.err.count("of 2 ended") == 2
     assert "Next: python tune/report.py results/mine" in said.out
     best = json.loads((folder / "best.json").read_text())
