@@ -32,7 +32,7 @@ def run(options: argparse.Namespace, _: Sequence[str]) -> int:
     config, settings = _resolve(options, methods)
     missing = {ROWS[name].head for name in methods} - {*config.heads, OWN}
     if is_table_one and missing:
-        raise ValueError(f"{TABLE_1} needs the heads {', '.join(sorted(missing))} too")
+        raise ValueError(f"{TABLE_1} also needs --heads {','.join(sorted(missing))}")
     against = options.against or ("none" if "none" in methods else None)
     if against:
         heads = {method: ROWS[method].heads_among(config.heads) for method in methods}

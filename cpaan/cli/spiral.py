@@ -23,7 +23,7 @@ def run(options: argparse.Namespace, _: Sequence[str]) -> int:
         overrides = {"num_episodes": options.episodes, **overrides}
     unused = sorted(set(overrides) & {"num_ways", "episode_shots", "real_examples"})
     if unused:
-        raise ValueError(f"the spiral has no episodes of classes, and no {', '.join(unused)}")
+        raise ValueError(f"the spiral does not use {', '.join(unused)}; remove them from --set")
     config = SPIRAL_CONFIG.with_overrides(overrides)
     check_spiral(config)
     check_writable(options.out)

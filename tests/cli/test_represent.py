@@ -130,7 +130,7 @@ def test_the_same_command_again_makes_only_what_is_missing(done, capsys):
         (["--seed", "-1"], "seed must not be negative, got -1"),
         (["--split", "missing.json"], "no such file: missing.json"),
         (["--val-labels", "val.txt"], "val.txt is for a flat val folder"),
-        (["--workers", "99"], "too many"),
+        (["--workers", "99"], "--workers 99: this machine has"),
         (["--images", "nowhere"], "no such file: nowhere"),
         (["--set", "learning_rate=1e30", "--set", "warmup=0"], "learning_rate is 1e+30"),
     ],
@@ -165,7 +165,7 @@ def test_options_that_would_do_nothing_are_refused(capsys):
     for options, message in (
         (["--embed", "pn", "--epochs", "3"], "--epochs is for --images, not for --features"),
         (["--embed", "pn", "--as-in-benchmark"], "--as-in-benchmark is for --images"),
-        (["--embed-set", "num_queries=2"], "--embed-set is for --embed"),
+        (["--embed-set", "num_queries=2"], "--embed-set needs --embed"),
         ([], "--features needs --embed"),
     ):
         assert main(["represent", "--features", "out", "--out", "other", *options]) == 2

@@ -126,7 +126,7 @@ def test_options_reach_the_study(capsys):
         (["--set", "cycle_weight=1000"], "cycle_weight is searched"),
         (["--short", "3"], "--short 3: the 100 episodes of CP-AAN+ are not a mul"),
         (["--set", "num_ways=75", "--set", "batch_size=1000"], "num_ways is 75, but can be at most 74"),
-        (["--study", "../x"], "a study's name has letters"),
+        (["--study", "../x"], "a study name can only have letters"),
         (["--timeout", "soon"], "'soon' is"),
         (["--features", "nowhere.parquet"], "no such file: nowhere.parquet"),
         (["--resume"], "results/ has no study; start one with: python"),
@@ -149,7 +149,7 @@ def test_a_storage_with_a_study_or_that_cannot_be_written_is_refused(capsys):
     Path("shared/mine/config.json").write_text("{}")
 
     line = refused(capsys, search, "--study", "mine", "--storage", "shared")
-    assert "shared/mine has a study: python tune/search.py --resume mine resumes it" in line
+    assert "shared/mine already has a study; resume it with: python tune/search.py --resume mine" in line
     assert Path("shared/mine/config.json").read_text() == "{}"
     line = refused(capsys, search, "--storage", "shared/mine/config.json")
     assert re.search(r"json/CP-AAN\+-.* cannot be written: .*Not a directory", line)
@@ -243,11 +243,11 @@ def test_a_study_resumes_with_its_own_settings_only(capsys, started):
         "--seed 1": "started with seed = 0 and cannot be resumed with 1",
         "--workers-per-trial 2": "started with workers_per_trial = 1",
         "--storage other": "has its storage in",
-        "--study another": "--study cannot be given",
+        "--study another": "remove --study",
     }.items():
         assert message in refused(capsys, search, "--resume", "mine", *arguments.split())
     line = refused(capsys, search, "--study", "mine")
-    assert "results/mine exists: python tune/search.py --resume mine resumes it" in line
+    assert "results/mine already exists; resume it with: python tune/search.py --resume mine" in line
 
 
 def test_a_study_resumes_on_its_own_data_wherever_they_are(
@@ -275,7 +275,7 @@ def test_more_trials_may_be_wanted_and_the_folder_may_have_moved(capsys, started
 
 def test_a_report_needs_a_result(capsys, started):
     line = refused(capsys, report)
-    assert "the search of cCov-GAN has no result yet: python tune/search.py --resume" in line
+    assert "the search of cCov-GAN has no result yet; resume it with: python tune/search" in line
     assert "results/other has no config.json" in refused(capsys, report, "other")
 
 

@@ -92,12 +92,12 @@ def test_the_job_runs_the_same_arguments_with_the_uploaded_files(tmp_path, monke
 @pytest.mark.parametrize(
     ("command", "arguments", "said"),
     [
-        (search, ["--features", "x.parquet"], "x.parquet is a file of this machine: give s3:"),
-        (search, ["--study", "a/b"], "a study's name has letters"),
-        (search, ["--resume", ".."], "a study's name has letters"),
-        (report, ["a b"], "a study's name has letters"),
+        (search, ["--features", "x.parquet"], "x.parquet is a local path; use s3:"),
+        (search, ["--study", "a/b"], "a study name can only have letters"),
+        (search, ["--resume", ".."], "a study name can only have letters"),
+        (report, ["a b"], "a study name can only have letters"),
         (search, ["--split", "absent.json"], "absent.json: No such file"),
-        (search, ["--dry-run"], "--dry-run shows what this machine would do"),
+        (search, ["--dry-run"], "--dry-run describes a run on this machine"),
         (search, ["--study", "mine"], "results/mine already exists; resume it with: --resume"),
         (search, ["--study", "other", "--stop"], "the cluster has no running job for other"),
         (search, ["--stop", "--cluster="], "--stop needs --cluster"),

@@ -263,7 +263,7 @@ def test_a_study_outlives_a_machine_and_its_results_come_home(laptop, machines, 
     assert "checking that 2 nodes share" in said
     assert "connection lost (" in said
     assert "reconnected" in said
-    assert said.count("trial 0 complete") == 1
+    assert said.count("trial 0 finished") == 1
     trials = pd.read_parquet(laptop.home / "results" / "one" / "trials.parquet")
     assert trials["state"].tolist() == ["complete"]
     assert trials["episodes"].tolist() == [40]

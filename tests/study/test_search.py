@@ -104,7 +104,7 @@ def test_a_study_is_searched_resumed_and_reported(two_cpus, study_features, caps
 
     said = capsys.readouterr()
     assert "Ray dashboard: http://127.0.0.1:" in said.err
-    assert said.err.count("of 2 ended") == 2
+    assert said.err.count("of 2 trials ended") == 2
     assert "Next: python tune/report.py results/mine" in said.out
     best = json.loads((folder / "best.json").read_text())
     assert best["run"]["commit"]
@@ -173,7 +173,8 @@ def test_rows_are_searched_side_by_side_resumed_elsewhere_and_reported_together(
 
     assert search(arguments(study_features, *rows, *storage, "--timeout", "1")) == 1
 
-    assert "trials are left: python tune/search.py --resume results/rows" in capsys.readouterr().out
+    resume = "resume with: python tune/search.py --resume results/rows"
+    assert f"trials are left; {resume}" in capsys.readouterr().out
     assert report(["rows"]) == 2, "the test phase is not read before all searches have ended"
     assert "has no result yet" in capsys.readouterr().err
     assert not Path("results/test-reads.jsonl").exists()
