@@ -60,7 +60,7 @@ def run_on_cluster(options: argparse.Namespace, command: ClusterCommand) -> int:
         resume = f"its records are in the storage; resume with: --resume {study}"
         raise ValueError(f"{error}; {resume}") from error
     except KeyboardInterrupt:
-        say(f"the job of {study} keeps running; follow it with the same command, stop it with --stop")
+        say(f"the job of {study} keeps running; the same command follows it, --stop stops it")
         return INTERRUPTED
     status = details.driver_exit_code
     if status is None:  # stopped, lost with its machine, or not started

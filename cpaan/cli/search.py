@@ -219,7 +219,7 @@ def _conclude(study: Study, outcome: RowSearch, resume: str) -> int:
     row, best = outcome.row, outcome.best
     for trial in outcome.failed:
         problem, parameters = trial.user_attrs[PROBLEM], json.dumps(trial.params)
-        print(f"trial {trial.number} failed: {problem}; its parameters: {parameters}")
+        print(f"trial {trial.number} failed: {problem}; parameters: {parameters}")
     if best is not None:
         print(
             f"\n{row.method}: trial {best['trial']} is best with score {best['score']:.2f} "
@@ -232,7 +232,8 @@ def _conclude(study: Study, outcome: RowSearch, resume: str) -> int:
             )
         print(f"Written: {study.folder / study.path_of(row)}/{BEST}")
     if outcome.num_left > 0:
-        print(f"{outcome.num_left} of {row.config.num_trials} trials are left; resume with: {resume}")
+        left = f"{outcome.num_left} of {row.config.num_trials} trials are left"
+        print(f"{left}; resume with: {resume}")
     elif best is None:
         print(f"the best trial of {row.method} is not chosen yet; resume with: {resume}")
     return 0 if best is not None and not outcome.failed else INCOMPLETE

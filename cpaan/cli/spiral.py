@@ -31,7 +31,7 @@ def run(options: argparse.Namespace, _: Sequence[str]) -> int:
     outcomes: dict[str, list[SpiralOutcome]] = {name: [] for name in GANS}
     for seed in range(options.seeds):
         for name, found in outcomes.items():
-            progress(f"{name}, seed {seed}")
+            progress(f"{name}, seed {seed}: training")
             found.append(run_spiral(name, draw_points(seed), config, seed, progress))
     picture = draw_spiral(draw_points(0), {name: found[0] for name, found in outcomes.items()})
     rows = [_summary(name, found) for name, found in outcomes.items()]

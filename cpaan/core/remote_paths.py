@@ -179,7 +179,9 @@ def download(
             os.utime(file.fileno(), ns=(time_ns, time_ns))
             # Chunks are separate requests, so they may come from different versions.
             if _state(source) != state or file.tell() != size:
-                raise ValueError(f"{source.location} changed during the copy; run the command again")
+                raise ValueError(
+                    f"{source.location} changed during the copy; run the command again"
+                )
         return copy
 
     return find_or_make(find, make, folder / f".{key}.lock")

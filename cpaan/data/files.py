@@ -99,8 +99,8 @@ def _features_in(folder: RemotePath) -> list[RemotePath]:
     test = [name for name in hdf5 if "val" in name or "test" in name]
     if len(train) != 1 or len(test) != 1 or train == test:
         raise ValueError(
-            f"{folder.location} must contain one Parquet file, or one HDF5 file with 'train' and one "
-            f"with 'val' or 'test' in its name, found {parquet + hdf5}"
+            f"{folder.location} must contain one Parquet file, or one HDF5 file with 'train' and "
+            f"one with 'val' or 'test' in its name, found {parquet + hdf5}"
         )
     return [folder / train[0], folder / test[0]]
 

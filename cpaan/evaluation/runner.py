@@ -182,7 +182,9 @@ def evaluate(
         if isinstance(part, Part) and key.row not in failed
     }
     if not found:
-        raise ValueError("; ".join(f"{name} failed with {reason}" for name, reason in failed.items()))
+        raise ValueError(
+            "; ".join(f"{name} failed with {reason}" for name, reason in failed.items())
+        )
 
     def together(name: str) -> pd.DataFrame:
         frames = [getattr(part, name) for part in found.values()]

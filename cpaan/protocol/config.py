@@ -125,7 +125,8 @@ class EvaluationConfig(NeighbourSettings):
         unknown = [head for head in self.heads if head not in (*HEADS, OWN)]
         if unknown or not self.heads or len(set(self.heads)) < len(self.heads):
             raise ValueError(
-                f"heads must be distinct and among {', '.join(HEADS)}, got {', '.join(self.heads)!r}"
+                f"heads must be distinct and among {', '.join(HEADS)}, "
+                f"got {', '.join(self.heads)!r}"
                 f"{suggestion(unknown[0], HEADS) if unknown else ''}"
             )
         if self.mixing_shots is not None:

@@ -47,7 +47,9 @@ class BadImages:
 
     def __init__(self, max_share: float, total: int) -> None:
         if not 0 <= max_share <= 1:
-            raise ValueError(f"the allowed share of bad images must be from 0 to 1, got {max_share}")
+            raise ValueError(
+                f"the allowed share of bad images must be from 0 to 1, got {max_share}"
+            )
         self.max_share = max_share
         self.total = total
         self.reasons: dict[str, str] = {}

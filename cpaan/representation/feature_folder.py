@@ -32,14 +32,12 @@ def read_made(folder: Path, job: Mapping[str, Any], *own: Path) -> dict[str, Any
             about: dict[str, Any] = json.loads(path.read_text())
             before = about["job"]
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} belongs to another program; use another folder") from error
+            raise ValueError(f"{path} is not from this command; use another folder") from error
         check_same_job(before, job, folder)
         if (folder / FEATURES).exists():
             return about
     elif (folder / FEATURES).exists() and not any(each.exists() for each in own):
-        raise ValueError(
-            f"{folder / FEATURES} exists and would be overwritten; use another folder"
-        )
+        raise ValueError(f"{folder / FEATURES} exists and would be overwritten; use another folder")
     return None
 
 

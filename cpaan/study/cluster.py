@@ -66,7 +66,7 @@ class Cluster:
         """Line that tells the user where the dashboard is."""
         if self.dashboard is None:
             return "Ray runs without a dashboard"
-        return f"Ray dashboard: {self.dashboard} (get its token with: ray get-auth-token)"
+        return f"Ray dashboard: {self.dashboard} (if it asks for a token: ray get-auth-token)"
 
     @property
     def num_gpus(self) -> float:
@@ -153,7 +153,9 @@ def ray_cluster(address: str | None, progress: Callable[[str], None]) -> Iterato
         context = ray.init(**options, logging_level=logging.ERROR)
     except (ConnectionError, TimeoutError, RuntimeError) as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"cannot connect to Ray at {address or 'this machine'}: {reason}") from error
+        raise ValueError(
+            f"cannot connect to Ray at {address or 'this machine'}: {reason}"
+        ) from error
     try:
         with sweeping_placement_groups():
             yield _describe(context, coming)

@@ -95,7 +95,7 @@ def make_report(
     num_fixed = len(draws) - settings.num_seeded_draws
     jobs = {job.part.key: job for job in _jobs(study, [*rows, *extra], heads, settings, draws)}
     say(
-        f"test phase: {len(rows) + len(extra)} rows, {num_fixed} fixed and "
+        f"evaluating {len(rows) + len(extra)} rows on the test phase: {num_fixed} fixed and "
         f"{settings.num_seeded_draws} seeded draws, {settings.num_seeds} new seeds for each "
         "trained row"
     )
@@ -289,7 +289,7 @@ def _result_of(spiral: "ray.ObjectRef[Any]", say: Callable[[str], None]) -> dict
         result: dict[str, Any] = ray.get(spiral)
         json.dumps(result, allow_nan=False)
     except (ray.exceptions.RayError, ValueError) as error:
-        say(f"spiral failed, the report leaves it out: {' '.join(str(error).split())[-_MOST_LETTERS:]}")
+        say(f"spiral left out, it failed: {' '.join(str(error).split())[-_MOST_LETTERS:]}")
         return None
     return result
 

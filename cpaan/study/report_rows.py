@@ -80,12 +80,10 @@ class ReportSettings:
         if self.num_seeds < _FEWEST_SEEDS:
             raise ValueError(f"a report needs at least {_FEWEST_SEEDS} seeds, got {self.num_seeds}")
         if self.num_seeded_draws < 2:
-            raise ValueError(
-                f"intervals need at least 2 seeded draws, got {self.num_seeded_draws}"
-            )
+            raise ValueError(f"intervals need at least 2 seeded draws, got {self.num_seeded_draws}")
         if not 1 <= self.num_ablation_seeds <= self.num_seeds:
             raise ValueError(
-                f"ablations need from 1 to {self.num_seeds} seeds, the number of the other rows, "
+                f"--ablation-seeds must be from 1 to {self.num_seeds}, the number of --seeds, "
                 f"got {self.num_ablation_seeds}"
             )
 

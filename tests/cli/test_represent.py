@@ -176,8 +176,8 @@ def test_options_that_would_do_nothing_are_refused(capsys):
     ("file", "content", "message"),
     [
         ("features.parquet", "precious", "out/features.parquet exists and would be overwritten"),
-        ("about.json", "hello", "out/about.json belongs to another program"),
-        ("about.json", "[1]", "out/about.json belongs to another program"),
+        ("about.json", "hello", "out/about.json is not from this command"),
+        ("about.json", "[1]", "out/about.json is not from this command"),
     ],
 )
 def test_files_of_others_are_not_replaced(images, file, content, message, capsys):

@@ -141,7 +141,7 @@ def test_other_names_for_the_same_labels_are_another_table(tmp_path):
     ("columns", "message"),
     [
         ({"class": None}, "missing or duplicate column class in"),
-        ({"feature": None, "partition": None}, "missing or duplicate columns partition, feature in"),
+        ({"feature": None, "partition": None}, "missing or duplicate columns partition, feat"),
         ({"class": pa.array(["a", None, "b"])}, "class of row 1 is empty"),
         ({"partition": pa.array(["train", "test", None])}, "partition of row 2 is empty"),
         ({"partition": pa.array(["train", "test", "dev"])}, "partition of row 2 is 'dev'"),

@@ -216,7 +216,9 @@ def test_cosine_trained_features_of_other_rows_or_of_novel_classes_are_refused(g
     is_train[table.rows_of(novel[3], "train")[0]] = False
     moved = rebuilt(table, is_train=is_train)
 
-    with pytest.raises(ValueError, match=f"different rows: class {novel[3]} has 24 train rows, not "):
+    with pytest.raises(
+        ValueError, match=f"different rows: class {novel[3]} has 24 train rows, not"
+    ):
         run(gaussians, methods=["AWG-cosine"], cosine_table=moved)
     with pytest.raises(ValueError, match="backbone was trained on 1 of 12 novel classes"):
         run(gaussians, methods=["AWG-cosine"], cosine_table=in_other_order(table, novel[:1]))

@@ -206,7 +206,7 @@ def test_too_few_rows_and_features_that_are_not_finite_are_refused():
 
     with pytest.raises(ValueError, match="features are not finite"):
         EmbeddingRun(BaseSet(infinite, torch.tensor([9, 9])), SMALL, seed=0)
-    with pytest.raises(ValueError, match=r"class 000000000, .* of 4, has 6 train rows, .* with 8 rows"):
+    with pytest.raises(ValueError, match=r"class 000000000, .* of 4, has 6 train rows, .* 8 rows"):
         FewShotEpisodes(numbered_rows(), SMALL)
     with pytest.raises(ValueError, match="the smallest of 1, has 20 train rows, but at least 2 cl"):
         FewShotEpisodes(numbered_rows((20,)), SMALL)

@@ -115,7 +115,7 @@ def test_more_corrupt_images_than_allowed_end_the_run_and_nothing_is_lost(tmp_pa
     content[key] = b"no image"
     images = as_parquet(tmp_path / "images", content)
 
-    with pytest.raises(ValueError, match=r"1 of 65 images cannot be decoded, more than the allowed share 0\.01"):
+    with pytest.raises(ValueError, match=r"1 of 65 images cannot be decoded, .* share 0\.01"):
         run(job_of(images, num_epochs=1), tmp_path / "out", max_bad=0.01)
 
     _, about = run(job_of(images, num_epochs=1), tmp_path / "out", max_bad=0.02)
