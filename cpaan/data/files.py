@@ -59,7 +59,8 @@ def naming(*files: str | Path) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         cause = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{names} cannot be read (truncated or damaged?): {cause}") from error
+        problem = "cannot be read; it may be truncated or damaged"
+        raise ValueError(f"{names} {problem}: {cause}") from error
     except ValueError as error:
         raise ValueError(f"{names}: {error}") from error
 

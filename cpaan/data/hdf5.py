@@ -32,7 +32,8 @@ class _Part:
         try:
             self.file = h5py.File(path, "r")
         except OSError as error:
-            raise ValueError(f"{path} cannot be read (truncated or damaged?): {error}") from error
+            problem = "cannot be read; it may be truncated or damaged"
+            raise ValueError(f"{path} {problem}: {error}") from error
         self.features = self._array(["all_feats", "all_features"], "f", [2])
         self.labels = self._array(["all_labels"], "iu", [1])
         counts = np.ravel(self._array(["count"], "iu", [0, 1]))

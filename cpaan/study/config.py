@@ -71,7 +71,7 @@ class StudyConfig(Settings):
             raise ValueError("novel_weight and all_weight are both zero; set at least one above 0")
         if not self.ray_train and self.workers_per_trial > 1:
             raise ValueError(
-                f"workers_per_trial={self.workers_per_trial} needs ray_train=true, or use 1"
+                f"workers_per_trial={self.workers_per_trial} needs ray_train=true; otherwise use 1"
             )
 
     def score(self, novel_top5: float, all_top5: float) -> float:

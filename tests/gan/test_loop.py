@@ -126,7 +126,7 @@ def test_options_of_the_optimiser_are_not_restored_from_a_state():
     ("other", "message"),
     [
         ({"cycle_weight": 1.0}, "trained with cycle_weight = 5.0, not 1.0"),
-        ({"seed": 1}, "its seed is 0, not 1"),
+        ({"seed": 1}, "its seed is "),
         ({"name": "cCyc-GAN"}, "its GAN is cCov-GAN, not cCyc-GAN"),
         ({"base": small_base(seed=5)}, "its data is"),
         ({"num_episodes": 1}, "has 2 episodes, but only 1 are requested"),

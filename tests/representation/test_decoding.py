@@ -184,9 +184,9 @@ def bad_contents() -> dict[str, bytes | None]:
         "broken": bytes(broken),
         "empty": None,
         "not a JPEG or PNG image": b"<html>404 Not Found</html>",
-        "neither": saved(Image.fromarray(noise(0)), "GIF"),
+        "not a JPEG or PNG": saved(Image.fromarray(noise(0)), "GIF"),
         # Pillow warns about the first one and refuses the second.
-        f"10000 x 10000 pixels, more than {Image.MAX_IMAGE_PIXELS}": png_header(10_000, 10_000),
+        f"pixels, more than the limit of {Image.MAX_IMAGE_PIXELS}": png_header(10_000, 10_000),
         "60000 x 10000 pixels": png_header(60_000, 10_000),
     }
 
