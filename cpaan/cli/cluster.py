@@ -21,7 +21,10 @@ def is_for_cluster(options: argparse.Namespace) -> bool:
 def check_study_name(name: str) -> None:
     """Refuse a name that is not a plain folder name."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", name):
-        raise ValueError(f"a study's name has letters, digits, '.', '_', '+' and '-', got {name!r}")
+        raise ValueError(
+            f"a study name can only have letters, digits, '.', '_', '+' and '-', and starts with a "
+            f"letter or digit, got {name!r}"
+        )
 
 
 def check_reachable(features: Sequence[str]) -> None:
@@ -29,8 +32,8 @@ def check_reachable(features: Sequence[str]) -> None:
     for path in features:
         if not is_address(path) and not Path(path).is_absolute():
             raise ValueError(
-                f"{path} is a file of this machine: give s3://bucket/{path}, or an absolute path "
-                "that all machines of the cluster share"
+                f"{path} is a local path; use s3://bucket/{path}, or an absolute path that all "
+                "nodes of the cluster share"
             )
 
 
@@ -46,17 +49,18 @@ def run_on_cluster(options: argparse.Namespace, command: ClusterCommand) -> int:
     logging.disable(logging.INFO)  # Ray's client logs every upload and every closed websocket
     if options.stop:
         job.stop()
-        say(f"stopped; everything is kept: --resume {study}")
+        say(f"stopped; all work is saved; resume with: --resume {study}")
         return 0
     is_new = job.start()
-    say(f"{'sent to' if is_new else 'is already on'} {options.cluster} as {job.name}")
-    say(f"dashboard: ray dashboard {options.cluster}")
+    say(f"job {job.name} {'submitted to' if is_new else 'found on'} {options.cluster}")
+    say(f"open the dashboard with: ray dashboard {options.cluster}")
     try:
         details = job.follow(lambda text: print(text, end="", flush=True), say)
     except ValueError as error:
-        raise ValueError(f"{error}; its records are in the storage: --resume {study}") from error
+        resume = f"its records are in the storage; resume with: --resume {study}"
+        raise ValueError(f"{error}; {resume}") from error
     except KeyboardInterrupt:
-        say(f"the job of {study} continues; the same command follows it again, --stop stops it")
+        say(f"the job of {study} keeps running; the same command follows it, --stop stops it")
         return INTERRUPTED
     status = details.driver_exit_code
     if status is None:  # stopped, lost with its machine, or not started

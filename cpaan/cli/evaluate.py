@@ -32,7 +32,7 @@ def run(options: argparse.Namespace, _: Sequence[str]) -> int:
     config, settings = _resolve(options, methods)
     missing = {ROWS[name].head for name in methods} - {*config.heads, OWN}
     if is_table_one and missing:
-        raise ValueError(f"{TABLE_1} needs the heads {', '.join(sorted(missing))} too")
+        raise ValueError(f"{TABLE_1} also needs --heads {','.join(sorted(missing))}")
     against = options.against or ("none" if "none" in methods else None)
     if against:
         heads = {method: ROWS[method].heads_among(config.heads) for method in methods}
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace, _: Sequence[str]) -> int:
         of_table = ", table-1.md, table-1.tex" if tables else ""
         print(f"\nWritten: {out}/results.csv, results.json, accuracy.svg{of_table}")
     for name, reason in results.about["failed"].items():
-        print(f"{name} has no scores: {reason}")
+        print(f"{name} failed with {reason}")
     return INCOMPLETE if results.about["failed"] else 0
 
 

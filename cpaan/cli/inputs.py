@@ -21,7 +21,7 @@ def choose_device(name: str | None) -> torch.device:
         reason = str(error).splitlines()[0]
         raise ValueError(f"device {name} cannot be used: {reason}") from error
     if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"device is cpu or cuda, got {name}")
+        raise ValueError(f"device must be cpu or cuda, got {name}")
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)  # the default of kernels and streams
     return device

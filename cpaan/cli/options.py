@@ -112,6 +112,7 @@ def names(text: str) -> tuple[str, ...]:
 
 positive_number = _type("a positive whole number", _positive)
 positive_numbers = _type(
-    "positive whole numbers with commas", lambda text: tuple(map(_positive, text.split(",")))
+    "a list of positive whole numbers separated by commas",
+    lambda text: tuple(map(_positive, text.split(","))),
 )
 duration = _type("a time like 90, 10m or 2h", _seconds)

@@ -55,7 +55,7 @@ class StudyProgress:
 
     def _summary(self, ended: dict[str, Any]) -> str:
         num_left = self._num_trials - len(ended)
-        text = f"{len(ended)} of {self._num_trials} ended"
+        text = f"{len(ended)} of {self._num_trials} trials ended"
         scores = {n: each["score"] for n, each in ended.items() if each["state"] == _COMPLETE}
         if scores:
             best = max(scores, key=lambda name: scores[name])
@@ -63,12 +63,13 @@ class StudyProgress:
         if num_left > 0:
             seconds = statistics.median(each["seconds"] for each in ended.values())
             left = seconds * num_left / min(self._most_at_once, num_left)
-            text += f", about {left:.0f} s left for trials"
+            text += f", about {left:.0f} s left for the other trials"
         return text
 
 
 def _describe(name: str, trial: dict[Any, Any]) -> str:
-    state = "evaluated" if trial["state"] == _RUNNING else trial["state"]
+    state = {_RUNNING: "evaluated", _COMPLETE: "finished"}.get(trial["state"], trial["state"])
     if isinstance(trial["problem"], str):  # pandas has NaN for None beside texts
         return f"trial {name} {state}: {trial['problem']}"
-    return f"trial {name} {state}: score {trial['score']:.2f} after {trial['episodes']} episodes"
+    cost = f"{trial['episodes']} episodes, {trial['seconds']:.0f} s"
+    return f"trial {name} {state}: score {trial['score']:.2f} ({cost})"

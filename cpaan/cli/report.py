@@ -44,7 +44,7 @@ def _report(options: argparse.Namespace) -> int:
     folder = find_study(options.study, RESULTS)
     if options.redraw:
         check_writable(folder)
-        print("Drawing the page: a minute or two if it has many searches.", file=sys.stderr)
+        print("drawing the page (a minute or two for many searches)", file=sys.stderr)
         write_page(folder, lambda name, content: (RemotePath.at(folder) / name).write(content))
         print(f"The page: {folder / INDEX}")
         return 0
@@ -59,7 +59,7 @@ def _report(options: argparse.Namespace) -> int:
     check_writable(folder)
     progress = StudyProgress(study, folder / LOG)
     progress.say(f"reporting {folder}")
-    kept = "finished parts are kept: the same command resumes the report"
+    kept = "finished parts are saved; run the same command to resume"
     try:
         with ray_cluster(options.address, progress.say) as cluster, study.locked():
             progress.say(cluster.announcement)
@@ -88,7 +88,7 @@ def _finished(study: Study, *, is_partial: bool) -> Study:
     missing = [row for row in rows if not study.has_best(row)]
     if len(missing) == len(rows) or (missing and not is_partial):
         raise ValueError(
-            f"the search of {', '.join(row.method for row in missing)} has no result yet: "
-            f"{SEARCH} --resume {study.folder} resumes it (--partial reports the others)"
+            f"the search of {', '.join(row.method for row in missing)} has no result yet; "
+            f"resume it with: {SEARCH} --resume {study.folder} (or report the others: --partial)"
         )
     return replace(study, rows=tuple(row for row in rows if row not in missing))

@@ -57,7 +57,7 @@ def run(options: argparse.Namespace, __: Sequence[str]) -> int:
                 job, out, train, max_bad=max_bad, device=device, progress=progress
             )
         except KeyboardInterrupt:
-            progress(f"the work so far is in {out}; run the same command to resume")
+            progress(f"stopped; finished work is saved in {out}; run the same command to resume")
             raise
         copy_split(split_path, out)
         _print_backbone(about)
@@ -82,9 +82,9 @@ def run(options: argparse.Namespace, __: Sequence[str]) -> int:
 def _refuse_unused(options: argparse.Namespace) -> None:
     """Refuse options that would have no effect."""
     if options.embed_set and not options.embed:
-        raise ValueError("--embed-set is for --embed")
+        raise ValueError("--embed-set needs --embed")
     if options.features and not options.embed:
-        raise ValueError("--features needs --embed: there is nothing else to do")
+        raise ValueError("--features needs --embed pn")
     for name in _OF_IMAGES:
         if options.features and getattr(options, name) not in (None, False, []):
             raise ValueError(f"--{name.replace('_', '-')} is for --images, not for --features")
@@ -112,7 +112,11 @@ def _trainer(options: argparse.Namespace, device: torch.device, progress: Progre
     is_gpu = device.type == "cuda"
     available = torch.cuda.device_count() if is_gpu else os.cpu_count() or 1
     if options.workers > available and "RAY_ADDRESS" not in os.environ:
-        raise ValueError(f"--workers {options.workers} on a machine with {available}: too many")
+        kind = "GPUs" if is_gpu else "CPUs"
+        raise ValueError(
+            f"--workers {options.workers}: this machine has {available} {kind}; use --workers "
+            f"{available} or less"
+        )
     # Imported only where it is used, because Ray takes seconds to import.
     from cpaan.study.backbone import train_with_ray
 

@@ -41,7 +41,7 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     if not is_for_cluster(options):
         return _search(options)
     if options.dry_run:
-        raise ValueError("--dry-run shows what this machine would do: leave --cluster out")
+        raise ValueError("--dry-run describes a run on this machine; remove --cluster")
     check_reachable([*(options.features or ()), *(options.cosine_features or ())])
     is_new = options.resume is None
     name = _new_name(options) if is_new else find_study(options.resume or None, RESULTS).name
@@ -68,7 +68,8 @@ def _search(options: argparse.Namespace) -> int:
     storage.check_writable()
     if options.resume is None and (storage / CONFIG).is_file():  # of another or a lost machine
         raise ValueError(
-            f"{study.storage} has a study: {SEARCH} --resume {study.folder.name} resumes it"
+            f"{study.storage} already has a study; resume it with: {SEARCH} --resume "
+            f"{study.folder.name}"
         )
     progress = StudyProgress(study, study.folder / LOG)
     try:
@@ -82,10 +83,10 @@ def _search(options: argparse.Namespace) -> int:
             )
     except (OSError, OptunaError, WorkLostError) as error:  # such as a full disk
         reason = " ".join(str(error).split())
-        raise ValueError(f"{reason}; finished work is kept: {resume}") from error
+        raise ValueError(f"{reason}; finished work is saved; resume with: {resume}") from error
     except KeyboardInterrupt:
         if (study.folder / CONFIG).exists():
-            progress.say(f"stopped; all work is kept: {resume}")
+            progress.say(f"stopped; all work is saved; resume with: {resume}")
         return INTERRUPTED
     statuses = [_conclude(study, outcome, resume) for outcome in outcomes]
     if all(study.has_best(row) for row in study.rows):
@@ -103,18 +104,19 @@ def _new_name(options: argparse.Namespace) -> str:
 def _new(options: argparse.Namespace) -> Study:
     folder = RESULTS / _new_name(options)
     if (folder / CONFIG).exists():
-        raise ValueError(f"{folder} exists: {SEARCH} --resume {folder.name} resumes it")
+        resume = f"{SEARCH} --resume {folder.name}"
+        raise ValueError(f"{folder} already exists; resume it with: {resume}")
     features = [FEATURES] if options.cosine_features is None else TABLES
     methods = expand_methods(options.methods or [DEFAULT_METHOD], features)
     if options.head and len(methods) > 1:
-        raise ValueError("--head is for one method, and there are several")
+        raise ValueError(f"--head is for one method, got {len(methods)}; remove --head")
     request = replace(_request(options), methods=tuple(methods))
     return new_study(request, folder, options.storage or os.environ.get(STORAGE))
 
 
 def _resumed(options: argparse.Namespace) -> Study:
     if options.study is not None:
-        raise ValueError("--resume names the study: --study cannot be given")
+        raise ValueError("--resume already names the study; remove --study")
     folder = find_study(options.resume or None, RESULTS)
     download_if_absent(folder, options.storage)
     study = resumed_study(folder, _request(options))
@@ -217,7 +219,7 @@ def _conclude(study: Study, outcome: RowSearch, resume: str) -> int:
     row, best = outcome.row, outcome.best
     for trial in outcome.failed:
         problem, parameters = trial.user_attrs[PROBLEM], json.dumps(trial.params)
-        print(f"trial {trial.number} failed: {problem}; its parameters: {parameters}")
+        print(f"trial {trial.number} failed: {problem}; parameters: {parameters}")
     if best is not None:
         print(
             f"\n{row.method}: trial {best['trial']} is best with score {best['score']:.2f} "
@@ -230,7 +232,8 @@ def _conclude(study: Study, outcome: RowSearch, resume: str) -> int:
             )
         print(f"Written: {study.folder / study.path_of(row)}/{BEST}")
     if outcome.num_left > 0:
-        print(f"{outcome.num_left} of {row.config.num_trials} trials are left: {resume}")
+        left = f"{outcome.num_left} of {row.config.num_trials} trials are left"
+        print(f"{left}; resume with: {resume}")
     elif best is None:
-        print(f"the best trial of {row.method} is not chosen yet: {resume}")
+        print(f"the best trial of {row.method} is not chosen yet; resume with: {resume}")
     return 0 if best is not None and not outcome.failed else INCOMPLETE

@@ -23,7 +23,7 @@ def run(options: argparse.Namespace, _: Sequence[str]) -> int:
         overrides = {"num_episodes": options.episodes, **overrides}
     unused = sorted(set(overrides) & {"num_ways", "episode_shots", "real_examples"})
     if unused:
-        raise ValueError(f"the spiral has no episodes of classes, and no {', '.join(unused)}")
+        raise ValueError(f"the spiral does not use {', '.join(unused)}; remove them from --set")
     config = SPIRAL_CONFIG.with_overrides(overrides)
     check_spiral(config)
     check_writable(options.out)
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace, _: Sequence[str]) -> int:
     outcomes: dict[str, list[SpiralOutcome]] = {name: [] for name in GANS}
     for seed in range(options.seeds):
         for name, found in outcomes.items():
-            progress(f"{name}, seed {seed}")
+            progress(f"{name}, seed {seed}: training")
             found.append(run_spiral(name, draw_points(seed), config, seed, progress))
     picture = draw_spiral(draw_points(0), {name: found[0] for name, found in outcomes.items()})
     rows = [_summary(name, found) for name, found in outcomes.items()]

@@ -171,7 +171,7 @@ def download(
             for partial in copy.parent.glob(".*"):  # left by a killed process
                 partial.unlink()
         if progress:
-            progress(f"copying {source.location}, {size / 1e6:.1f} MB, to {folder}")
+            progress(f"copying {source.location} to {folder} ({size / 1e6:.1f} MB)")
         with replacing(copy) as file:
             for chunk in source.chunks():
                 file.write(chunk)
@@ -179,7 +179,9 @@ def download(
             os.utime(file.fileno(), ns=(time_ns, time_ns))
             # Chunks are separate requests, so they may come from different versions.
             if _state(source) != state or file.tell() != size:
-                raise ValueError(f"{source.location} changed while it was copied")
+                raise ValueError(
+                    f"{source.location} changed during the copy; run the command again"
+                )
         return copy
 
     return find_or_make(find, make, folder / f".{key}.lock")

@@ -42,7 +42,7 @@ class Settings:
         self._refuse(names, lambda value: 0 < value < _LARGEST, "positive and finite")
 
     def _refuse_unless_below_one(self, *names: str) -> None:
-        self._refuse(names, lambda value: 0 <= value < 1, "from 0 to below 1")
+        self._refuse(names, lambda value: 0 <= value < 1, "at least 0 and below 1")
 
     def _refuse_negative(self, *names: str) -> None:
         self._refuse(names, lambda value: 0 <= value < _LARGEST, "finite and not negative")
@@ -63,7 +63,7 @@ def parse_settings(assignments: Sequence[str], *configs: Settings) -> list[dict[
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals:
-            raise ValueError(f"settings are given as name=value, got {assignment!r}")
+            raise ValueError(f"a setting must have the form NAME=VALUE, got {assignment!r}")
         _refuse_unknown(name, types)
         for known, changes in zip(types, overrides, strict=True):
             if name in known:
@@ -71,7 +71,7 @@ def parse_settings(assignments: Sequence[str], *configs: Settings) -> list[dict[
                     changes[name] = _parse_as(text, known[name])
                 except (ValueError, KeyError):
                     wanted = _name_type(known[name])
-                    raise ValueError(f"setting {name} needs {wanted}, got {text!r}") from None
+                    raise ValueError(f"setting {name} must be {wanted}, got {text!r}") from None
     return overrides
 
 
@@ -93,7 +93,7 @@ def assignments_for(
         if not dot:
             owners = [each for each, names in (elsewhere or {}).items() if name in names]
             if owners and not any(name in names for names in known.values()):
-                raise ValueError(f"--set {name}: only {', '.join(owners)} have this setting")
+                raise ValueError(f"--set {name}: this setting is only for {', '.join(owners)}")
             _refuse_unknown(name, known.values())
         elif whose not in known:
             methods = ", ".join(filter(None, known))
@@ -154,6 +154,6 @@ def _name_type(annotation: Any) -> str:
     if origin is UnionType:
         return " or ".join(map(_name_type, parts))
     if origin is tuple:
-        return f"{_name_type(parts[0])}, or several with commas between"
+        return f"{_name_type(parts[0])}, or several separated by commas"
     names = {int: "a whole number", float: "a number", bool: "true or false", NoneType: "none"}
     return names.get(annotation, "a name")

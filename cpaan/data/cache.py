@@ -163,7 +163,7 @@ def _write_entry(source: Source, folder: Path) -> None:
     if num_rows == 0:
         raise ValueError("the table has no rows")
     if num_rows != source.num_rows:
-        raise ValueError(f"{num_rows} rows found, but {source.num_rows} announced")
+        raise ValueError(f"{num_rows} rows were read, but the file should have {source.num_rows}")
 
     names, inverse = np.unique(np.concatenate(classes), return_inverse=True)
     class_names = tuple(str(name) for name in names)

@@ -59,7 +59,8 @@ def naming(*files: str | Path) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         cause = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{names} cannot be read, truncated or damaged: {cause}") from error
+        problem = "cannot be read; it may be truncated or damaged"
+        raise ValueError(f"{names} {problem}: {cause}") from error
     except ValueError as error:
         raise ValueError(f"{names}: {error}") from error
 
@@ -84,7 +85,7 @@ def expand(locations: Sequence[str | Path]) -> list[RemotePath]:
     paths = [RemotePath.at(location) for location in locations]
     folders = [path for path in paths if path.is_folder()]
     if folders and len(paths) > 1:
-        raise ValueError(f"{folders[0].location} is a folder, but a feature file is wanted here")
+        raise ValueError(f"{folders[0].location} is a folder; give one folder, or files only")
     return _features_in(folders[0]) if folders else paths
 
 
@@ -99,8 +100,8 @@ def _features_in(folder: RemotePath) -> list[RemotePath]:
     test = [name for name in hdf5 if "val" in name or "test" in name]
     if len(train) != 1 or len(test) != 1 or train == test:
         raise ValueError(
-            f"{folder.location} must hold one Parquet file, or one HDF5 file with 'train' and one "
-            f"with 'val' or 'test' in its name, found {parquet + hdf5}"
+            f"{folder.location} must contain one Parquet file, or one HDF5 file with 'train' and "
+            f"one with 'val' or 'test' in its name, found {parquet + hdf5}"
         )
     return [folder / train[0], folder / test[0]]
 
@@ -110,8 +111,8 @@ def check_kinds(files: Sequence[Path]) -> None:
     kinds = [_kind_of(file) for file in files]
     if kinds not in (["parquet"], ["hdf5", "hdf5"]) or len(set(files)) < len(files):
         raise ValueError(
-            "features are one Parquet file, or two HDF5 files for train and test rows, or a folder "
-            f"that holds either, got {' and '.join(kinds)}"
+            "features must be one Parquet file, two HDF5 files (train and test rows), or a folder "
+            f"with either, got {' and '.join(kinds)}"
         )
 
 
@@ -125,7 +126,7 @@ def _kind_of(file: Path) -> str:
         return "hdf5"
     if start[:1] == b"\x80" or start[:2] == b"PK" or start[:6] == b"\x93NUMPY":
         raise ValueError(
-            "refused: pickles and the files that may hold them (.pkl, .pt, .npz, .npy) can run "
-            "code; load it yourself and use FeatureTable.from_arrays"
+            "refused: pickles, and files that can contain them (.pkl, .pt, .npz, .npy), can run "
+            "code; load the file yourself and use FeatureTable.from_arrays"
         )
-    raise ValueError("neither Parquet nor HDF5")
+    raise ValueError("not a Parquet or HDF5 file")

@@ -32,14 +32,15 @@ class _Part:
         try:
             self.file = h5py.File(path, "r")
         except OSError as error:
-            raise ValueError(f"{path} cannot be read, truncated or damaged: {error}") from error
+            problem = "cannot be read; it may be truncated or damaged"
+            raise ValueError(f"{path} {problem}: {error}") from error
         self.features = self._array(["all_feats", "all_features"], "f", [2])
         self.labels = self._array(["all_labels"], "iu", [1])
         counts = np.ravel(self._array(["count"], "iu", [0, 1]))
         most = min(len(self.features), len(self.labels))
         if len(counts) != 1 or not 0 < counts[0] <= most:
             raise ValueError(
-                f"{self.name}: count is {counts.tolist()}, but must be one number up to {most}"
+                f"{self.name}: count is {counts.tolist()}, but must be one number from 1 to {most}"
             )
         self.num_rows = int(counts[0])
 
@@ -70,7 +71,7 @@ class _Part:
                 classes = numbers.astype(np.str_)
             elif numbers.min() < 0 or numbers.max() >= len(label_names):
                 raise ValueError(
-                    f"{self.name}: labels go from {numbers.min()} to {numbers.max()}, "
+                    f"{self.name}: labels range from {numbers.min()} to {numbers.max()}, "
                     f"but there are {len(label_names)} label names"
                 )
             else:

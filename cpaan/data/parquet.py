@@ -91,13 +91,13 @@ def check_columns(schema: pa.Schema, types: Mapping[str, str]) -> None:
     """
     missing = [column for column in types if schema.names.count(column) != 1]
     if missing:
-        raise ValueError(f"{name_some('column', missing)} missing or double in {schema.names}")
+        raise ValueError(f"missing or duplicate {name_some('column', missing)} in {schema.names}")
     for column, wanted in types.items():
         kind = schema.field(column).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         name = str(kind).partition("<")[0]
         if name.removeprefix("large_").removeprefix("fixed_size_") != wanted:
-            raise ValueError(f"column {column} must be of type {wanted}, but is of {kind}")
+            raise ValueError(f"column {column} must have type {wanted}, but has type {kind}")
 
 
 def refuse_empty(batch: pa.RecordBatch | pa.Table, first_row: int = 0) -> None:

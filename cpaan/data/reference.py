@@ -51,8 +51,8 @@ class DataReference:
             table, _ = builtin_features()
         if table.fingerprint != self.fingerprint:
             raise ValueError(
-                f"{' '.join(self.features) or 'the built-in data'} changed: the fingerprint is "
-                f"{table.fingerprint} and not {self.fingerprint}"
+                f"{' '.join(self.features) or 'the built-in data'} changed: its fingerprint is "
+                f"{table.fingerprint}, not {self.fingerprint}"
             )
         return table
 

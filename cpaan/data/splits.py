@@ -47,7 +47,7 @@ class Split:
             for kind in ("base", "novel"):
                 group, classes = f"{kind} classes of {phase}", getattr(self.phase(phase), kind)
                 if not classes:
-                    raise ValueError(f"there are no {group}")
+                    raise ValueError(f"the {phase} phase has no {kind} classes")
                 for name in classes:
                     if other := group_of_class.get(name):
                         raise ValueError(f"class {name} is in the {other} and in the {group}")
@@ -95,24 +95,25 @@ def read_split(path: str | Path) -> Split:
         if isinstance(content, dict) and VALIDATION_PHASE in content:
             return Split.from_dict(content)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{path} lacks a group of classes, or it is no list: {error}") from error
+        reason = f"a group of classes is missing or not a list ({error})"
+        raise ValueError(f"{path}: {reason}") from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     raise ValueError(
-        f"{path} is no split: it needs 'validation' and 'test' with 'base' and 'novel' each, "
-        "or the benchmark's 'base_classes_1', 'novel_classes_1' and so on"
+        f"{path} is not a split: it needs 'validation' and 'test', each with 'base' and 'novel', "
+        "or the benchmark's 'base_classes_1', 'novel_classes_1', 'base_classes_2', ..."
     )
 
 
 def _from_label_index(content: dict[str, Any]) -> Split:
     names = _strings(content["label_names"])
     if len(set(names)) < len(names):
-        raise ValueError("label_names has a name twice")
+        raise ValueError("label_names has duplicate names")
 
     def group(key: str) -> tuple[str, ...]:
         labels = content[key]
         if not all(isinstance(label, int) and 0 <= label < len(names) for label in labels):
-            raise ValueError(f"{key} must hold labels from 0 to {len(names) - 1}")
+            raise ValueError(f"{key} must contain labels from 0 to {len(names) - 1}")
         return tuple(names[label] for label in labels)
 
     return Split(
@@ -135,7 +136,7 @@ def find_split(data: str) -> str:
     for name in _SPLIT_NAMES:
         if (folder / name).is_file():
             return (folder / name).location
-    raise ValueError(f"no {' or '.join(_SPLIT_NAMES)} in {folder.location}: give one with --split")
+    raise ValueError(f"no {' or '.join(_SPLIT_NAMES)} in {folder.location}; give one with --split")
 
 
 def copy_split(location: str, folder: Path) -> None:
@@ -157,7 +158,8 @@ def draw_shots(
     for class_name, rows in train_rows.items():
         if len(rows) < max_shots:
             raise ValueError(
-                f"class {class_name} has {len(rows)} train rows, but {max_shots} shots are wanted"
+                f"class {class_name} has {len(rows)} train rows, but {max_shots} shots are "
+                f"requested; use {len(rows)} shots or fewer"
             )
     shots = np.empty((num_draws, len(phase.novel), max_shots), dtype=np.int64)
     for position, (class_name, rows) in enumerate(train_rows.items()):
@@ -212,14 +214,14 @@ def _draws_in(
     if isinstance(draws, list) and draws and all(isinstance(draw, dict) for draw in draws):
         if content.get("phase", phase_name) != phase_name:
             raise ValueError(
-                f"{path} holds draws of the {content['phase']} phase, not of {phase_name}"
+                f"{path} has draws of the {content['phase']} phase, not of {phase_name}"
             )
         return [(f"{path}, draw {number}", draw) for number, draw in enumerate(draws)]
     if isinstance(content, list) and content and isinstance(content[0], list):
         if split.label_names is None or len(content) != len(split.label_names):
             raise ValueError(
-                f"{path} is an index file of {len(content)} classes; it needs a split with as many "
-                f"label names, which has {len(split.label_names or ())}"
+                f"{path} is an index file for {len(content)} classes, but the split has "
+                f"{len(split.label_names or ())} label names; the two numbers must be equal"
             )
         train_list = np.concatenate(
             [table.rows_of(name, TRAIN) for name in split.label_names if name in table.class_names]
@@ -233,7 +235,7 @@ def _draws_in(
                 f"but the features have {len(train_list)} train rows"
             )
         return [(str(path), dict(zip(split.label_names, train_list[positions], strict=True)))]
-    raise ValueError(f"{path} holds no draws: neither rows by class nor an index matrix")
+    raise ValueError(f"{path} has no draws: it needs row numbers by class, or an index matrix")
 
 
 def check_shots(
@@ -242,22 +244,23 @@ def check_shots(
     """Raise ValueError if shots are too few, or not distinct train rows of their novel class."""
     if shot_rows.ndim != 3 or shot_rows.shape[1] != len(phase.novel) or len(shot_rows) == 0:
         raise ValueError(
-            f"{where}shots need the shape (draws, {len(phase.novel)} novel classes, shots), "
+            f"{where}shots must have the shape (draws, {len(phase.novel)} novel classes, shots), "
             f"got {shot_rows.shape}"
         )
     if shot_rows.shape[2] < max_shots:
-        raise ValueError(f"{where}{max_shots} shots are wanted, but {shot_rows.shape[2]} given")
+        given = shot_rows.shape[2]
+        raise ValueError(f"{where}{max_shots} shots are requested, but {given} are given")
     for class_name, draws in zip(phase.novel, shot_rows.swapaxes(0, 1), strict=True):
         foreign = np.setdiff1d(draws, table.rows_of(class_name, TRAIN))
         if len(foreign):
-            problem = name_some("row", foreign.tolist())
+            problem = f"{name_some('row', foreign.tolist())} cannot be used"
         elif any(len(np.unique(rows)) < len(rows) for rows in draws):
-            problem = "a row named twice"
+            problem = "a row is repeated"
         else:
             continue
         raise ValueError(
-            f"{where}shots of class {class_name} must be distinct train rows of it, "
-            f"but there is {problem}"
+            f"{where}shots of class {class_name} must be distinct train rows of this "
+            f"class: {problem}"
         )
 
 

@@ -60,7 +60,7 @@ class FeatureTable:
         if not len(features) == len(classes) == len(partitions):
             raise ValueError(
                 f"{len(features)} features, {len(classes)} classes and {len(partitions)} "
-                "partitions: the three must have a row each"
+                "partitions: the three numbers must be equal"
             )
         names, inverse = np.unique(np.asarray(classes, dtype=np.str_), return_inverse=True)
         labels: NDArray[np.int32] = inverse.astype(np.int32)
@@ -93,7 +93,7 @@ class FeatureTable:
     def rows_of(self, class_name: str, partition: str) -> NDArray[np.int64]:
         """Return the row numbers of one class in one partition, in table order."""
         if class_name not in self.class_names:
-            raise ValueError(f"the features hold no class {class_name}")
+            raise ValueError(f"the features have no class {class_name}")
         group = 2 * self.class_names.index(class_name) + (partition == TRAIN)
         rows, first_of_group = self._rows_by_group
         return rows[first_of_group[group] : first_of_group[group + 1]]
@@ -121,7 +121,7 @@ def align_rows(table: FeatureTable, to: FeatureTable) -> FeatureTable:
             )
             if len(rows) != len(places):
                 raise ValueError(
-                    f"class {name} has {len(rows)} {partition} rows and not {len(places)}"
+                    f"class {name} has {len(rows)} {partition} rows, not {len(places)}"
                 )
             source[places] = rows
     if table.class_names == to.class_names and (np.diff(source) == 1).all():

@@ -133,8 +133,8 @@ class ProcessExecutor:
                     yield running.pop(future), _outcome_of(future.result)
         except BrokenProcessPool as error:
             raise ValueError(
-                "a process died, perhaps of a lack of memory; finished parts are kept: run the "
-                "same command again to resume"
+                "a process died, possibly because memory ran out; finished parts are saved; run "
+                "the same command to resume"
             ) from error
         except BaseException:  # after an error or Ctrl-C, do not wait for the other processes
             for process in list(executor._processes.values()):

@@ -173,13 +173,13 @@ def run_parts(
     cached = {} if cache is None else {key: cache.read(job) for key, job in jobs.items()}
     found: dict[PartKey, Outcome] = {key: part for key, part in cached.items() if part is not None}
     if found:
-        progress(f"{len(found)} of {len(jobs)} parts were measured before")
+        progress(f"{len(found)} of {len(jobs)} parts loaded from the cache")
     missing = {key: job for key, job in jobs.items() if key not in found}
     started, num_left = time.monotonic(), len(missing)
     for key, outcome in execute(missing):
         found[key] = outcome
         num_left -= 1
-        text = f"no scores: {outcome}"
+        text = f"failed: {outcome}"
         if isinstance(outcome, Part):
             text = summarise(jobs[key], outcome)
             if cache is not None:

@@ -113,7 +113,7 @@ def evaluate(
     check_phase(table, split, phase, allow_trained_novel=allow_trained_novel)
     tables = {FEATURES: table}
     if cosine_table is not None:
-        with _explain("the cosine-trained features are of other rows: "):
+        with _explain("the cosine-trained features have different rows: "):
             tables[COSINE_FEATURES] = align_rows(cosine_table, table)
         check_phase(tables[COSINE_FEATURES], split, phase, allow_trained_novel=allow_trained_novel)
     if shot_rows is None:
@@ -131,7 +131,7 @@ def evaluate(
     if phase == TEST_PHASE:
         count_test_reads(table.fingerprint)  # detects a damaged log before the work
         if scores_validation:
-            without = " (--set prior=0.8 does without that phase)"
+            without = "; use --set prior=0.8 to skip the validation phase"
             with _explain("priors are chosen on the validation phase, but ", without):
                 # No result is claimed for these scores, so allow a backbone trained on the classes.
                 check_phase(table, split, VALIDATION_PHASE, allow_trained_novel=True)
@@ -172,7 +172,7 @@ def evaluate(
     part_cache = None if cache is None else PartCache(RemotePath.at(cache))
     outcomes = run_parts(jobs, execute, part_cache, progress)
     failed = {
-        key.row: f"with seed {key.seed}, {outcome}"
+        key.row: f"seed {key.seed}: {outcome}"
         for key, outcome in outcomes.items()
         if isinstance(outcome, ValueError)
     }
@@ -182,7 +182,9 @@ def evaluate(
         if isinstance(part, Part) and key.row not in failed
     }
     if not found:
-        raise ValueError("; ".join(f"{name}: {reason}" for name, reason in failed.items()))
+        raise ValueError(
+            "; ".join(f"{name} failed with {reason}" for name, reason in failed.items())
+        )
 
     def together(name: str) -> pd.DataFrame:
         frames = [getattr(part, name) for part in found.values()]

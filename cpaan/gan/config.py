@@ -119,7 +119,7 @@ class TrainConfig(NeighbourSettings):
             )
         if self.num_base_examples < 1:
             raise ValueError(
-                f"batch_size must be above num_ways times the most episode_shots, "
+                "batch_size must be above num_ways times the largest of episode_shots, "
                 f"{self.num_ways} x {self.max_shots}, got {self.batch_size}"
             )
 

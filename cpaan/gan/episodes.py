@@ -50,7 +50,7 @@ class TrainingData:
         """
         scale = base.variance**0.5 if config.normalisation == "spread" else 1.0
         if not math.isfinite(scale):
-            raise ValueError("the features are too large: the squared features overflow")
+            raise ValueError("the squared features overflow; scale the features down")
         ordered = base.in_order_of_names()
         normalised = BaseSet(ordered.features.to(dtype) / scale, ordered.counts, ordered.names)
         every = None
@@ -97,19 +97,19 @@ def check_training(
     num_base = len(counts)
     if num_base - config.num_ways < 2:
         raise ValueError(
-            f"num_ways is {config.num_ways}, but of {num_base} base classes at least 2 must be "
-            "left as meta-base classes (--set num_ways=...)"
+            f"num_ways is {config.num_ways}, but can be at most {num_base - 2}: at least 2 of "
+            f"{num_base} base classes must remain as meta-base classes (--set num_ways=...)"
         )
     smallest = int(counts.min())
     if config.max_shots > smallest:
         raise ValueError(
-            f"episode_shots go up to {config.max_shots}, but the smallest base class has "
-            f"{smallest} examples (--set episode_shots=...)"
+            f"episode_shots has {config.max_shots}, but the smallest base class has {smallest} "
+            "examples (--set episode_shots=...)"
         )
     if with_covariances and config.ky_fan_order > num_dims:
         raise ValueError(
-            f"ky_fan_order is {config.ky_fan_order}, but features have {num_dims} dimensions "
-            "(--set ky_fan_order=...)"
+            f"ky_fan_order is {config.ky_fan_order}, but features have {num_dims} dimensions; "
+            f"use --set ky_fan_order={num_dims} or less"
         )
     check_neighbours(config, num_base - config.num_ways)
 

@@ -50,7 +50,8 @@ def check_objective(gan: Gan, config: TrainConfig) -> None:
     weights = ["adversarial_weight", "prototype_weight"]
     weights += ["cycle_weight"] * gan.has_cycle + ["covariance_weight"] * gan.has_covariance
     if not any(getattr(config, name) for name in weights):
-        raise ValueError(f"{gan.name} has nothing to learn: {', '.join(weights)} are all zero")
+        names = ", ".join(weights)
+        raise ValueError(f"{gan.name} has no loss: {names} are all zero; set at least one above 0")
 
 
 class Translations(NamedTuple):

@@ -71,7 +71,7 @@ class Generator(nn.Module):
         first = [(examples, self.from_example), (source, self.from_source)]
         first.append((target, self.from_target))
         if self.from_noise is not None:
-            assert noise is not None, "this generator has noise"
+            assert noise is not None, "this generator needs noise"
             first.append((noise, self.from_noise))
         kept: list[tuple[Tensor | Chosen, float]] = []
         if self.residual != "none":

@@ -127,7 +127,9 @@ def run_spiral(
 def check_spiral(config: TrainConfig) -> None:
     """Raise ValueError if settings do not suit two base classes in the plane."""
     if config.ky_fan_order > 2:
-        raise ValueError(f"ky_fan_order is {config.ky_fan_order}, but the plane has 2 dimensions")
+        raise ValueError(
+            f"ky_fan_order is {config.ky_fan_order}, but the plane has 2 dimensions; use 1 or 2"
+        )
     check_neighbours(config, num_base=2)
     for gan in GANS.values():
         check_objective(gan, config)
@@ -169,5 +171,5 @@ def from_plain(content: Mapping[str, Any]) -> tuple[Spiral, dict[str, SpiralOutc
         points = read(Spiral, content)
         outcomes = {name: read(SpiralOutcome, each) for name, each in content["outcomes"].items()}
     except KeyError as error:
-        raise ValueError(f"this is not a spiral: it lacks {error}") from error
+        raise ValueError(f"not the data of a spiral: {error} is missing") from error
     return points, outcomes

@@ -156,7 +156,7 @@ def mine_analogies(
     num_classes, num_clusters, _ = centroids.shape
     if num_classes < 2 or num_clusters < 2:
         raise ValueError(
-            f"analogies need two classes and two clusters, got {num_classes} and {num_clusters}"
+            f"analogies need 2 or more classes and clusters, got {num_classes} and {num_clusters}"
         )
     pairs = torch.combinations(torch.arange(num_clusters)).T  # (2, P)
     num_pairs = pairs.shape[1]

@@ -163,7 +163,7 @@ class DistributionCalibration(Augmented):
 
     def synthesise(self, task: LowShotTask, rng: torch.Generator) -> Tensor:
         """Sample for every problem of a transformed task, each independent of the others."""
-        assert self._known is not None, "fit transforms the base examples first"
+        assert self._known is not None, "call fit first"
         config = self._settings
         base = self._known[config.transformed_base]
         spread = config.spread

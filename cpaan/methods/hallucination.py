@@ -147,8 +147,8 @@ class AnalogyNetwork(Learner):
         super().__init__()
         if int((base.counts >= 2).sum()) < 2:
             raise ValueError(
-                f"analogies need two base classes with two rows each; of {len(base.counts)}, "
-                f"{int((base.counts >= 2).sum())} have"
+                "analogies need at least 2 base classes with at least 2 rows, got "
+                f"{int((base.counts >= 2).sum())} of {len(base.counts)}"
             )
         base.check_finite()
         self._base = base
@@ -207,7 +207,7 @@ class AnalogyNetwork(Learner):
         if not len(self._kept):
             raise ValueError(
                 f"no analogy has a cosine above {self._config.least_cosine}; the largest is "
-                f"{float(self.cosines.max()):.3g}"
+                f"{float(self.cosines.max()):.3g} (--set least_cosine=...)"
             )
 
     def forward(self, seeds: Tensor, third: Tensor, fourth: Tensor) -> Tensor:

@@ -132,8 +132,8 @@ class Hallucinator(nn.Module):
         num_dims = base.features.shape[1]
         if not self._is_residual and (smallest := float(base.features.min())) < 0:
             raise ValueError(
-                f"hallucinator=relu is for features that are not negative, but one is {smallest} "
-                "(hallucinator=residual is for all)"
+                f"hallucinator=relu needs features that are not negative, but one is {smallest}; "
+                "use --set hallucinator=residual"
             )
         centre = base.prototypes.mean(dim=0).cpu() if self._is_residual else torch.zeros(num_dims)
         # A power of two, so that dividing and multiplying by it is exact.
@@ -209,7 +209,7 @@ class ImaginingNetwork(PrototypicalNetwork):
 
     def scores(self, episode: FewShotEpisode, rng: torch.Generator | None = None) -> Tensor:
         """Return logits of an episode's queries, given real and hallucinated supports."""
-        assert rng is not None, "what is hallucinated is random"
+        assert rng is not None, "hallucination needs random numbers"
         filled = self.hallucinator.fill(episode.supports, rng)
         return super().scores(episode._replace(supports=filled), rng)
 

@@ -85,7 +85,7 @@ class MAMLConfig(PerceptronSettings, EpisodeSettings, LearningSettings):
         if self.num_base_shots is not None:
             self._refuse_unless_positive("num_base_shots")
         if not self.num_inner_steps and self.head == "shared":
-            raise ValueError("num_inner_steps must be positive where rows begin alike, got 0")
+            raise ValueError("num_inner_steps must be positive with head=shared, got 0")
 
 
 PROTOTYPE = MAMLConfig(

@@ -94,7 +94,7 @@ class Embedded(Trained[EmbeddingRun]):
 
     @property
     def _network(self) -> PrototypicalNetwork:
-        assert self._run is not None, "fit comes first"
+        assert self._run is not None, "call fit first"
         return self._run.network
 
     def _embed_base(self, base: BaseSet) -> BaseSet:

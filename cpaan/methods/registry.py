@@ -79,9 +79,9 @@ def expand_methods(names: Sequence[str], features: Collection[str] = TABLES) -> 
                 f"(--{ROWS[name].features})"
             )
     if not expanded:
-        raise ValueError("no method is named; `cpaan methods` lists them")
+        raise ValueError("no method is given; `cpaan methods` lists them")
     if len(set(expanded)) < len(expanded):
-        raise ValueError(f"each method is wanted once, got {', '.join(names)!r}")
+        raise ValueError(f"each method can be given only once, got {', '.join(names)!r}")
     return expanded
 
 

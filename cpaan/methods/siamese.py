@@ -102,7 +102,8 @@ class SiameseNetwork(Perceptron, LowShotLearner):
         if len(base.counts) < 2 or base.counts[smallest] < 2:
             raise ValueError(
                 f"class {base.names[smallest]}, the smallest of {len(base.counts)}, has "
-                f"{int(base.counts[smallest])} train rows, but 2 classes with 2 are needed"
+                f"{int(base.counts[smallest])} train rows, but at least 2 classes with 2 rows each "
+                "are needed"
             )
         self._base = base
         # Factor of scores. Without it, weights would be far smaller than an optimiser's step.

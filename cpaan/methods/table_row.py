@@ -142,7 +142,7 @@ class TableRow:
         """
         if not isinstance(config, type(self.config)):
             raise ValueError(
-                f"{self.name} has {type(self.config).__name__}, got {type(config).__name__}"
+                f"{self.name} needs {type(self.config).__name__}, got {type(config).__name__}"
             )
         if not self.heads_among(evaluation.heads):
             raise ValueError(

@@ -89,8 +89,8 @@ def num_synthetic_of(counts: Tensor, max_shots: int, config: EvaluationConfig) -
     capacity = round(float(counts.double().mean()))
     if capacity <= max_shots:
         raise ValueError(
-            f"base classes have {capacity} examples on average: novel classes with {max_shots} "
-            "shots cannot be filled up to that (--set fill_to_capacity=false)"
+            f"base classes have {capacity} examples on average, so novel classes with {max_shots} "
+            "shots cannot be filled up to it; use fewer shots or --set fill_to_capacity=false"
         )
     return capacity - max_shots
 

@@ -120,12 +120,13 @@ class EvaluationConfig(NeighbourSettings):
             raise ValueError(f"seeds must not be negative, got {self.draw_seed} and {self.seed}")
         if min(self.shots, default=0) < 1 or len(set(self.shots)) < len(self.shots):
             raise ValueError(
-                f"shots must be positive whole numbers, each once, got {list(self.shots)}"
+                f"shots must be distinct positive whole numbers, got {list(self.shots)}"
             )
         unknown = [head for head in self.heads if head not in (*HEADS, OWN)]
         if unknown or not self.heads or len(set(self.heads)) < len(self.heads):
             raise ValueError(
-                f"heads are {', '.join(HEADS)}, each once at most, got {', '.join(self.heads)!r}"
+                f"heads must be distinct and among {', '.join(HEADS)}, "
+                f"got {', '.join(self.heads)!r}"
                 f"{suggestion(unknown[0], HEADS) if unknown else ''}"
             )
         if self.mixing_shots is not None:

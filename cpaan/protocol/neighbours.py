@@ -49,8 +49,8 @@ def check_neighbours(settings: NeighbourSettings, num_base: int) -> None:
     """Raise ValueError if the settings do not suit this number of base classes."""
     if settings.neighbours == "hard" and settings.num_neighbours > num_base:
         raise ValueError(
-            f"num_neighbours is {settings.num_neighbours}, but there are {num_base} base classes "
-            "to choose from (--set num_neighbours=...)"
+            f"num_neighbours is {settings.num_neighbours}, but there are {num_base} base classes; "
+            f"use --set num_neighbours={num_base} or less"
         )
     perplexity = settings.perplexity
     if settings.neighbours == "soft" and perplexity is not None and not 1 < perplexity < num_base:

@@ -89,7 +89,7 @@ class BaseSet:
     def check_finite(self) -> None:
         """Raise ValueError if the squared features are not finite."""
         if not math.isfinite(self.variance):
-            raise ValueError("the features are not finite, or too large: their squares are not")
+            raise ValueError("the features are not finite, or their squares overflow; rescale them")
 
     def pick(self, classes: Tensor, uniforms: Tensor) -> Tensor:
         """Pick a row of each of the given classes, in float32 or float64.
@@ -250,6 +250,6 @@ def check_phase(
     if known and not allow_trained_novel:
         raise ValueError(
             f"the backbone was trained on {len(known)} of {len(phase.novel)} novel classes of the "
-            f"{phase_name} phase ({name_some('class', known)}): they are not novel to it "
-            "(--allow-trained-novel evaluates all the same)"
+            f"{phase_name} phase ({name_some('class', known)}), so they are not novel; "
+            "use --allow-trained-novel to evaluate anyway"
         )

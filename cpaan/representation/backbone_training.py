@@ -63,8 +63,8 @@ class BackboneRun(Run):
         of_step = min(len(used), config.batch_size)
         if of_step < 2 * workers.count:
             raise ValueError(
-                f"{of_step} images of a step cannot be shared by {workers.count} workers: each "
-                "needs two"
+                f"a step of {of_step} images cannot be divided among {workers.count} workers: "
+                "each needs at least 2 images"
             )
         self.config = config
         self.seed = seed
@@ -126,8 +126,8 @@ class BackboneRun(Run):
         tensors = [*self.model.parameters(), *statistics]
         if not math.isfinite(loss) or not torch.stack([t.isfinite().all() for t in tensors]).all():
             raise TrainingDivergedError(
-                f"training of the backbone diverged before step {self.episode}: loss {loss:.3g}, "
-                f"or weights are not finite; learning_rate is {self.config.learning_rate}"
+                f"the backbone diverged before step {self.episode}: loss {loss:.3g}, or weights "
+                f"are not finite; learning_rate is {self.config.learning_rate}, use a smaller one"
             )
         return {"loss": loss}
 

@@ -76,7 +76,7 @@ class BackboneConfig(Settings):
         if self.auxiliary_weight is not None and not _AUXILIARY_WEIGHTS[self.loss]:
             raise ValueError(f"auxiliary_weight is for the losses sgm and l2, not for {self.loss}")
         if self.nesterov and not self.momentum:
-            raise ValueError("nesterov=true needs a momentum")
+            raise ValueError("nesterov=true needs a momentum above 0, got 0")
 
     @property
     def is_small(self) -> bool:

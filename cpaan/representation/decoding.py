@@ -47,7 +47,9 @@ class BadImages:
 
     def __init__(self, max_share: float, total: int) -> None:
         if not 0 <= max_share <= 1:
-            raise ValueError(f"the share of bad images must be from 0 to 1, got {max_share}")
+            raise ValueError(
+                f"the allowed share of bad images must be from 0 to 1, got {max_share}"
+            )
         self.max_share = max_share
         self.total = total
         self.reasons: dict[str, str] = {}
@@ -59,7 +61,7 @@ class BadImages:
             images = [f"{name} ({reason})" for name, reason in self.reasons.items()]
             raise ValueError(
                 f"{len(self.reasons)} of {self.total} images cannot be decoded, more than the "
-                f"{self.max_share} allowed: {name_some('image', images)}"
+                f"allowed share {self.max_share} (--max-bad): {name_some('image', images)}"
             )
 
 
@@ -90,7 +92,7 @@ class RowStore:
             needed, free = len(rows) * sum(sizes), shutil.disk_usage(folder).free
             if needed > free:
                 raise ValueError(
-                    f"{folder} needs {needed / 1e6:.0f} MB, but its disk has {free / 1e6:.0f} MB"
+                    f"{folder} needs {needed / 1e6:.0f} MB, but {free / 1e6:.0f} MB are free"
                 )
             for name, (shape, kind) in kinds.items():
                 path = folder / f"{name}.npy"
@@ -156,7 +158,7 @@ def find_size(images: ImageList) -> int:
         with suppress(_BadImageError):
             sizes.append(min(_decode(content, _MAX_PIXELS).size))
     if not sizes:
-        raise ValueError(f"none of {len(rows)} images that were tried can be decoded")
+        raise ValueError(f"cannot decode any of {len(rows)} sampled images")
     return sorted(sizes)[len(sizes) // 2]
 
 
@@ -262,12 +264,12 @@ def _decode(content: Content, size: int) -> Image.Image:
     kinds = {b"\xff\xd8\xff": _Jpeg, b"\x89PNG\r\n\x1a\n": PngImageFile}
     kind = next((kind for start, kind in kinds.items() if content.startswith(start)), None)
     if kind is None:
-        raise _BadImageError("neither JPEG nor PNG")
+        raise _BadImageError("not a JPEG or PNG image")
     try:
         image: Image.Image = kind(io.BytesIO(content))
         width, height = image.size
         if width * height > _MAX_PIXELS:
-            raise _BadImageError(f"{width} x {height} pixels, more than {_MAX_PIXELS}")
+            raise _BadImageError(f"{width} x {height} pixels, more than the limit of {_MAX_PIXELS}")
         # JPEG can be decoded at 1/2, 1/4 or 1/8 of its size. At twice the wanted size or more, the
         # final scaling is still ours and not the coarser one of the decoder.
         image.draft(None, (2 * size, 2 * size))

@@ -176,7 +176,7 @@ def embed(
     job = {"features": table.fingerprint, "seed": seed, **config.to_dict()}
     job = json.loads(json.dumps(job))  # tuples become lists, as in the file
     if made := read_made(out, job, out / EMBEDDING):
-        progress(f"{out / FEATURES} is already there")
+        progress(f"{out / FEATURES} already exists")
         return open_features(out / FEATURES), made
     run = EmbeddingRun(read_base(table, split, device), config, seed)
     train_to_end(run, out / EMBEDDING, progress=progress)

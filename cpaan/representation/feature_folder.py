@@ -32,14 +32,12 @@ def read_made(folder: Path, job: Mapping[str, Any], *own: Path) -> dict[str, Any
             about: dict[str, Any] = json.loads(path.read_text())
             before = about["job"]
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} is of something else: choose another folder") from error
+            raise ValueError(f"{path} is not from this command; use another folder") from error
         check_same_job(before, job, folder)
         if (folder / FEATURES).exists():
             return about
     elif (folder / FEATURES).exists() and not any(each.exists() for each in own):
-        raise ValueError(
-            f"{folder / FEATURES} is there and would be replaced: choose another folder"
-        )
+        raise ValueError(f"{folder / FEATURES} exists and would be overwritten; use another folder")
     return None
 
 
@@ -49,8 +47,8 @@ def check_same_job(before: Mapping[str, Any], job: Mapping[str, Any], folder: Pa
         if before.get(name) != value:
             was, wanted = map(reprlib.repr, (before.get(name), value))
             raise ValueError(
-                f"{folder} holds the work of a run with {name} = {was} and not {wanted}: choose "
-                "another folder, or remove it"
+                f"{folder} has a run with {name} = {was}, not {wanted}; use another folder, or "
+                "delete this one"
             )
 
 

@@ -129,14 +129,14 @@ def open_images(
     root, has_folder = files[0], any(path.is_dir() for path in files)
     if len(set(files)) < len(files) or (has_folder and len(files) > 1):
         raise ValueError(
-            "images are one folder, or one or more different Parquet files, got "
+            "images must be one folder, or one or more distinct Parquet files, got "
             f"{', '.join(map(str, given))}"
         )
     if has_folder:
         files = _parquet_files_in(root)
     if not files and not all((root / name).is_dir() for name in ("train", "val")):
         raise ValueError(
-            f"{root} holds neither Parquet files with the columns {_CLASS}, {_PARTITION} and "
+            f"{root} has neither Parquet files with the columns {_CLASS}, {_PARTITION} and "
             f"{_IMAGE}, nor the folders train and val"
         )
     flat = [] if files else _images_in(root, "val")
@@ -201,7 +201,8 @@ def _read_rows(path: Path, wanted: _Rows, num_rows: int) -> Iterator[bytes]:
     # With a buffer, Arrow reads single pages instead of a whole row group at once.
     with naming(path), pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
         if file.metadata.num_rows != num_rows:
-            raise ValueError(f"{file.metadata.num_rows} rows, but it had {num_rows} when listed")
+            now = file.metadata.num_rows
+            raise ValueError(f"the file changed: it has {now} rows, but had {num_rows} before")
         sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
         parts = np.split(is_wanted, np.cumsum(sizes)[:-1])
         groups = [group for group, part in enumerate(parts) if part.any()]
@@ -268,8 +269,8 @@ def _classes_of_flat_val(
     path = next(filter(Path.is_file, usual), None) if val_labels is None else Path(val_labels)
     if path is None:
         raise ValueError(
-            f"{root / 'val'} holds {len(files)} images outside class folders and no list of their "
-            f"classes: give --val-labels, or put {' or '.join(_LIST_NAMES)} there"
+            f"{root / 'val'} has {len(files)} images outside class folders and no list of their "
+            f"classes; give --val-labels, or add {' or '.join(_LIST_NAMES)}"
         )
     class_of: dict[str, str] = {}
     lines = path.read_text(encoding="utf-8-sig", errors="replace").strip().splitlines()
@@ -280,15 +281,15 @@ def _classes_of_flat_val(
         if not class_name or class_name.isdecimal():
             raise ValueError(f"{path}: line {number} does not begin with a file name and a class")
         if class_of.setdefault(name, class_name) != class_name:
-            raise ValueError(f"{path} puts {name} into {class_of[name]} and into {class_name}")
+            raise ValueError(f"{path} assigns {name} to {class_of[name]} and to {class_name}")
     # Kaggle's list has no file extensions.
     keys = [file if file in class_of else Path(file).stem for file in files]
     missing = [file for file, key in zip(files, keys, strict=True) if key not in class_of]
     unknown = sorted(set(class_of) - set(keys))
-    for names, problem in ((missing, "does not list"), (unknown, "lists what val does not have:")):
+    for names, problem in ((missing, "does not list"), (unknown, "lists files that val lacks:")):
         if names:
             raise ValueError(
-                f"{path} with {len(lines)} lines, for {len(files)} images of val, {problem} "
+                f"{path} ({len(lines)} lines, for {len(files)} images in val) {problem} "
                 f"{name_some('image', names)}"
             )
     return [class_of[key] for key in keys]

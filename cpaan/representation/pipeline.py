@@ -56,7 +56,7 @@ class FeatureJob:
 
     def __post_init__(self) -> None:
         if not 0 <= self.holdout < 1:
-            raise ValueError(f"holdout must be from 0 to below 1, got {self.holdout}")
+            raise ValueError(f"holdout must be at least 0 and below 1, got {self.holdout}")
         if self.seed < 0:
             raise ValueError(f"seed must not be negative, got {self.seed}")
 
@@ -82,8 +82,8 @@ class FeatureJob:
             num_kept = round(self.holdout * len(rows))
             if num_kept == len(rows) or (self.holdout and num_kept == 0):
                 raise ValueError(
-                    f"class {name} has {len(rows)} train images, of which a holdout of "
-                    f"{self.holdout} keeps {num_kept}: some must be kept and some fitted"
+                    f"class {name} has {len(rows)} train images, and a holdout of {self.holdout} "
+                    f"keeps {num_kept}; at least one must be held out and one fitted"
                 )
             mask[rows[: len(rows) - num_kept]] = True
         return mask
@@ -139,15 +139,15 @@ def represent(
     """
     work = out / _WORK
     if made := read_made(out, job.to_dict(), work / _JOB):
-        progress(f"{out / FEATURES} is already there")
+        progress(f"{out / FEATURES} already exists")
         shutil.rmtree(work, ignore_errors=True)  # left by a run that was killed just before its end
         return open_features(out / FEATURES), made
     # All checks come before the first file: after it, a corrected command would be another job.
     bad = BadImages(max_bad, len(job.images))
     if (work / _JOB).exists():
         check_same_job(json.loads((work / _JOB).read_text()), job.to_dict(), work)
-    what = f"{job.is_fitted.sum()} images of {len(job.base_classes)} base classes"
-    progress(f"decoding {what}, at {job.config.image_size} pixels, to fit")
+    what = f"{job.is_fitted.sum()} training images of {len(job.base_classes)} base classes"
+    progress(f"decoding {what} at {job.config.image_size} pixels")
     write_whole(work / _JOB, json.dumps(job.to_dict()))
 
     fitted = work / "fitted"
@@ -155,7 +155,7 @@ def represent(
     train(fitted, len(job.base_classes), job.config, job.seed)
     state = load_state(fitted / BACKBONE)
     trained = state["run"]
-    progress(f"trained for {state['seconds']:.0f} s on {trained['device']}")
+    progress(f"the backbone: trained in {state['seconds']:.0f} s on {trained['device']}")
     table, of_classifier = _make_features(job, work, trained, bad, device, progress)
     about = {
         "job": job.to_dict(),
@@ -190,7 +190,7 @@ def _store_fitted(job: FeatureJob, folder: Path, bad: BadImages, progress: Progr
     labels = np.where(store.is_made, job.base_labels[rows], -1)
     lost = [name for label, name in enumerate(job.base_classes) if label not in labels]
     if lost:
-        raise ValueError(f"none of the images to fit can be decoded of {name_some('class', lost)}")
+        raise ValueError(f"cannot decode any training image of {name_some('class', lost)}")
     with replacing(folder / LABELS) as file:
         np.save(file, labels)
     return int(store.is_made.sum())

@@ -42,7 +42,10 @@ def train_with_ray(
         kind = "GPU" if use_gpu else "CPU"
         available = int(ray.cluster_resources().get(kind, 0))
         if available < num_workers:
-            raise ValueError(f"{num_workers} workers need a {kind} each, but there are {available}")
+            raise ValueError(
+                f"{num_workers} workers need {num_workers} {kind}s, but Ray has {available}; use "
+                "fewer --workers"
+            )
         folder, news = folder.resolve(), Queue(actor_options={"num_cpus": 0})
         work = partial(_work, folder, num_classes, config, seed, news)
         # A separate process that ends with this one, so that Ctrl-C does not wait for training.

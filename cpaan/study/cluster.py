@@ -65,8 +65,8 @@ class Cluster:
     def announcement(self) -> str:
         """Line that tells the user where the dashboard is."""
         if self.dashboard is None:
-            return "this Ray has no dashboard"
-        return f"Ray's dashboard: {self.dashboard} (should it ask: ray get-auth-token)"
+            return "Ray runs without a dashboard"
+        return f"Ray dashboard: {self.dashboard} (if it asks for a token: ray get-auth-token)"
 
     @property
     def num_gpus(self) -> float:
@@ -84,12 +84,12 @@ class Cluster:
             kind = f"{study.gpus_per_worker:g} GPUs" if study.gpus_per_worker else "a CPU core"
             raise ValueError(
                 f"a trial needs {study.workers_per_trial} workers with {kind} each, "
-                f"but Ray has room for {num_slots}"
+                f"but Ray has room for {num_slots}; lower --workers-per-trial or --gpus-per-worker"
             )
         if self.dashboard is None and study.early_stopping:
             raise ValueError(
-                "this Ray has no dashboard, without which it does not give back what stopped "
-                "trials held: start it with one, or search with --no-early-stopping"
+                "Ray runs without a dashboard, which is needed to release the resources of stopped "
+                "trials; start Ray with its dashboard, or use --no-early-stopping"
             )
 
     def most_trials_at_once(self, study: StudyConfig) -> int:
@@ -153,7 +153,9 @@ def ray_cluster(address: str | None, progress: Callable[[str], None]) -> Iterato
         context = ray.init(**options, logging_level=logging.ERROR)
     except (ConnectionError, TimeoutError, RuntimeError) as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"no Ray answers at {address or 'this machine'}: {reason}") from error
+        raise ValueError(
+            f"cannot connect to Ray at {address or 'this machine'}: {reason}"
+        ) from error
     try:
         with sweeping_placement_groups():
             yield _describe(context, coming)
@@ -203,7 +205,7 @@ def _check_address(address: str) -> None:
         command = [*RAY, "health-check", "--address", address]
         subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS_TO_BE_RAY)
     except (OSError, ValueError) as error:
-        raise ValueError(f"no Ray answers at {address}: {error}") from error
+        raise ValueError(f"cannot connect to Ray at {address}: {error}") from error
     except subprocess.SubprocessError as error:
         raise ValueError(
             f"{address} is not a Ray head node of version {ray.__version__} (its port is 6379, not "

@@ -73,11 +73,14 @@ class ClusterJob:
         self._home = TEST_READS.parent / command.study_name  # here, and in _WORK on the head
         text = re.sub(r"(^|\s)#.*", "", config.read_text())  # without comments
         if unset := sorted(set(re.findall(r"\bSET-[A-Z-]+", text))):
-            raise ValueError(f"{config} still has {', '.join(unset)}: see cluster/README.md")
+            raise ValueError(f"{config} still has {', '.join(unset)}; see cluster/README.md")
         self._port = (re.findall(r"--dashboard-port[= ](\d+)", text) or ["8265"])[0]
         token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", Path.home() / ".ray" / "auth_token"))
         if not token.is_file() or token.stat().st_mode & 0o077:
-            raise ValueError(f"{token} must be a token of mode 600: ray get-auth-token --generate")
+            raise ValueError(
+                f"{token} must be a token file with mode 600; create one with: "
+                "ray get-auth-token --generate"
+            )
         self._auth = {"Authorization": f"Bearer {token.read_text().strip()}"}
 
     @contextmanager
@@ -98,9 +101,11 @@ class ClusterJob:
                         client = JobSubmissionClient(f"http://127.0.0.1:{port}", headers=self._auth)
                 said = "" if client else Path(log.name).read_text()
                 if re.search("ead node .*not found", said):
-                    raise ValueError(f"{self._config} has no running head: ray up {self._config}")
+                    start = f"ray up {self._config}"
+                    raise ValueError(f"{self._config} has no running head; start it with: {start}")
                 if client is None:
-                    raise TimeoutError(f"the head of {self._config} does not answer: {said[-300:]}")
+                    head = f"the head of {self._config}"
+                    raise TimeoutError(f"cannot connect to {head}: {said[-300:]}")
                 yield client
             finally:
                 with suppress(ProcessLookupError):  # the tunnel has already ended
@@ -127,7 +132,8 @@ class ClusterJob:
                 self.name = str(job.submission_id)
                 return False
             if self._command.begins and (self._home / CONFIG).exists():
-                raise ValueError(f"{self._home} exists: --resume {self._home.name} resumes it")
+                resume = f"--resume {self._home.name}"
+                raise ValueError(f"{self._home} already exists; resume it with: {resume}")
             variables = {"CPAAN_COMMIT": commit(), "PYTHONUNBUFFERED": "1"}
             self.name = client.submit_job(
                 entrypoint=self._command.stage(Path(folder)),
@@ -141,7 +147,7 @@ class ClusterJob:
         with self.connect() as client:
             job = self.find(client)
             if job is None or job.status.is_terminal():
-                raise ValueError(f"no job is running there for {self._command.study_name}")
+                raise ValueError(f"the cluster has no running job for {self._command.study_name}")
             self.name = str(job.submission_id)
             client.stop_job(self.name)
             while not client.get_job_status(self.name).is_terminal():
@@ -153,7 +159,7 @@ class ClusterJob:
         while True:
             try:
                 with self.connect() as client:
-                    say("connected again" if is_lost else "connected")
+                    say("reconnected" if is_lost else "connected")
                     is_lost = False
                     client.get_job_info(self.name)
                     asyncio.run(self._tail(client, write))
@@ -162,9 +168,9 @@ class ClusterJob:
                         return details
             except _CONNECTION_LOST as error:
                 if "status code 404" in str(error):
-                    raise ValueError(f"the cluster has no job {self.name} any more") from error
+                    raise ValueError(f"the cluster no longer has job {self.name}") from error
                 if not is_lost:
-                    say(f"connection lost ({error!r}); the job goes on, reconnecting")
+                    say(f"connection lost ({error!r}); the job keeps running; reconnecting")
                 is_lost = True
             time.sleep(5)
 
@@ -183,7 +189,7 @@ class ClusterJob:
             self._copy(f"{self._home}/", f"{new}/")
             configs = [path for path in (new / CONFIG, self._home / CONFIG) if path.exists()]
             if len({str(json.loads(path.read_text())["runs"][0]) for path in configs}) > 1:
-                raise ValueError(f"{self._home} is not the study on the cluster: move it away")
+                raise ValueError(f"{self._home} is not the study on the cluster; move or rename it")
             shutil.copytree(new, self._home, dirs_exist_ok=True)
             with suppress(ValueError):  # no log: the test phase was not read there
                 self._copy(str(TEST_READS), str(reads))
@@ -194,4 +200,4 @@ class ClusterJob:
         paths = [self._config, f"{_WORK}/{source}", target]
         done = run([*RAY, "rsync-down", *paths], cwd=_ROOT, stdout=PIPE, stderr=STDOUT, text=True)
         if done.returncode:
-            raise ValueError(f"{_WORK}/{source} was not copied: {done.stdout[-300:]}")
+            raise ValueError(f"cannot download {_WORK}/{source}: {done.stdout[-300:]}")

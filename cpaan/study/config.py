@@ -68,10 +68,10 @@ class StudyConfig(Settings):
         is_whole = "a whole number or a fraction below one"
         self._refuse(["gpus_per_worker"], lambda count: count <= 1 or count % 1 == 0, is_whole)
         if not self.novel_weight + self.all_weight:
-            raise ValueError("novel_weight and all_weight are both zero: nothing to search for")
+            raise ValueError("novel_weight and all_weight are both zero; set at least one above 0")
         if not self.ray_train and self.workers_per_trial > 1:
             raise ValueError(
-                f"ray_train is needed by workers that train together, got {self.workers_per_trial}"
+                f"workers_per_trial={self.workers_per_trial} needs ray_train=true; otherwise use 1"
             )
 
     def score(self, novel_top5: float, all_top5: float) -> float:

@@ -34,7 +34,7 @@ from cpaan.training.workers import ALONE, Workers
 EPISODE, NOVEL_TOP5, ALL_TOP5 = "episode", "novel_top5", "all_top5"
 NUM_THREADS = 1
 """Threads of torch in each process, which has one core; the number affects the last digits."""
-_OF_ANOTHER = "another worker could not continue"
+_OF_ANOTHER = "another worker failed"
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def run_job(job: TrialJob, device: torch.device, workers: Workers = ALONE) -> It
         return
     if workers.mean(float(run.episode), device) != run.episode:
         # A process that should be dead may have written in between. A retry reads again.
-        raise RuntimeError("workers have read different states")
+        raise RuntimeError("workers read different checkpoints")
 
     def evaluate(stretch: Stretch) -> None:
         problem = None
@@ -160,7 +160,8 @@ def load_method(job: TrialJob, task: LowShotTask) -> LowShotMethod:
     method, run = _begin(job, task, ALONE)
     Checkpoint(job.checkpoint).restore(run)
     if run.episode < run.num_episodes:
-        raise ValueError(f"{job.path} has {run.episode} of {run.num_episodes} episodes")
+        episodes = f"{run.episode} of {run.num_episodes} episodes"
+        raise ValueError(f"checkpoint {job.path} is incomplete: {episodes}")
     return method
 
 

@@ -31,7 +31,7 @@ def check_machines(location: str, say: Callable[[str], None]) -> None:
     nodes = [node for node in ray.nodes() if node["Alive"]]
     if len(nodes) == 1:
         return
-    say(f"checking that {len(nodes)} machines share {location}")
+    say(f"checking that {len(nodes)} nodes share {location}")
     answers = []
     for node in nodes:
         there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
@@ -45,13 +45,13 @@ def check_machines(location: str, say: Callable[[str], None]) -> None:
             problem = " ".join(str(error).split())[:200]
         written = storage / f".machines/{node['NodeID']}"
         if problem is None and written.read_if_exists() != mark:
-            problem = "what it writes is not seen here"
+            problem = "files that it writes are not visible on this node"
         if problem is not None:
             address = node["NodeManagerAddress"]
             problems.append(f"{node['NodeManagerHostname']} ({address}): {problem}")
         written.delete()
     if problems:
-        raise ValueError(f"storage {location} is not shared by all machines: {'; '.join(problems)}")
+        raise ValueError(f"storage {location} is not shared by all nodes: {'; '.join(problems)}")
 
 
 def check_this_machine(location: str) -> None:
@@ -61,7 +61,7 @@ def check_this_machine(location: str) -> None:
         RuntimeError: If it has no access. Ray may then retry on another machine.
     """
     if not (RemotePath.at(location) / MARK).is_file():
-        raise RuntimeError(f"{socket.gethostname()} does not see the study in {location}")
+        raise RuntimeError(f"{socket.gethostname()} cannot find the study in {location}")
 
 
 def _answer_there(location: str, mark: bytes, name: str) -> str | None:
@@ -69,7 +69,7 @@ def _answer_there(location: str, mark: bytes, name: str) -> str | None:
     try:
         storage = RemotePath.at(location)
         if (storage / MARK).read_if_exists() != mark:
-            return "it does not see what is written elsewhere"
+            return "it cannot read files that other nodes write"
         (storage / name).write(mark)
     except (OSError, ValueError) as error:
         return " ".join(str(error).split())

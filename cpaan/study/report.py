@@ -83,7 +83,7 @@ def make_report(
     heads = settings.heads or _default_heads(study)
     missing = {ROWS[row.method].head for row in rows} - {*heads, OWN}
     if missing and not is_single:
-        raise ValueError(f"the paper's table needs the heads {', '.join(sorted(missing))} too")
+        raise ValueError(f"the paper's table also needs --heads {','.join(sorted(missing))}")
     extra: list[MeasuredRow] = []
     spiral = None
     if not settings.is_table_only:
@@ -95,7 +95,7 @@ def make_report(
     num_fixed = len(draws) - settings.num_seeded_draws
     jobs = {job.part.key: job for job in _jobs(study, [*rows, *extra], heads, settings, draws)}
     say(
-        f"test phase: {len(rows) + len(extra)} rows, {num_fixed} fixed and "
+        f"evaluating {len(rows) + len(extra)} rows on the test phase: {num_fixed} fixed and "
         f"{settings.num_seeded_draws} seeded draws, {settings.num_seeds} new seeds for each "
         "trained row"
     )
@@ -223,7 +223,7 @@ def _measure(
         record_test_read(fingerprint)
     outcomes = measure(jobs, study.storage, cluster.most_trials_at_once(study.config), say)
     failed = {
-        key.row: f"{key.row} has no scores: with seed {key.seed}, {outcome}"
+        key.row: f"{key.row} failed with seed {key.seed}: {outcome}"
         for key, outcome in outcomes.items()
         if isinstance(outcome, ValueError)
     }
@@ -289,7 +289,7 @@ def _result_of(spiral: "ray.ObjectRef[Any]", say: Callable[[str], None]) -> dict
         result: dict[str, Any] = ray.get(spiral)
         json.dumps(result, allow_nan=False)
     except (ray.exceptions.RayError, ValueError) as error:
-        say(f"the spiral is left out: {' '.join(str(error).split())[-_MOST_LETTERS:]}")
+        say(f"spiral left out, it failed: {' '.join(str(error).split())[-_MOST_LETTERS:]}")
         return None
     return result
 

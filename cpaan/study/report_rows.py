@@ -78,14 +78,12 @@ class ReportSettings:
 
     def __post_init__(self) -> None:
         if self.num_seeds < _FEWEST_SEEDS:
-            raise ValueError(f"a report needs {_FEWEST_SEEDS} seeds at least, got {self.num_seeds}")
+            raise ValueError(f"a report needs at least {_FEWEST_SEEDS} seeds, got {self.num_seeds}")
         if self.num_seeded_draws < 2:
-            raise ValueError(
-                f"intervals need two seeded draws at least, got {self.num_seeded_draws}"
-            )
+            raise ValueError(f"intervals need at least 2 seeded draws, got {self.num_seeded_draws}")
         if not 1 <= self.num_ablation_seeds <= self.num_seeds:
             raise ValueError(
-                f"ablations have one to {self.num_seeds} seeds, as the rows do, "
+                f"--ablation-seeds must be from 1 to {self.num_seeds}, the number of --seeds, "
                 f"got {self.num_ablation_seeds}"
             )
 

@@ -48,8 +48,8 @@ def choose_best(
     if not jobs:
         return found
     say(
-        f"scoring {sum(map(len, finalists.values()))} finalists again: "
-        f"{study.config.num_final_draws} fresh draws, {study.config.num_final_seeds} seeds"
+        f"rescoring {sum(map(len, finalists.values()))} finalists: "
+        f"{study.config.num_final_draws} new draws, {study.config.num_final_seeds} seeds"
     )
 
     def summarise(job: PartJob, part: Part) -> str:
@@ -105,7 +105,7 @@ def _best_of(
 ) -> dict[str, Any] | None:
     row, config = search.row, search.row.config
     dropped = {
-        trial.number: f"with seed {key.seed}, {outcomes[key]}"
+        trial.number: f"seed {key.seed}: {outcomes[key]}"
         for trial in finalists
         for key in _keys(row, trial)
         if isinstance(outcomes[key], ValueError)

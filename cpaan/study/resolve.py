@@ -103,8 +103,8 @@ def _shortened(training: Settings, config: StudyConfig, short: int) -> tuple[Set
     num_episodes = num_episodes_of(training)
     if num_episodes and num_episodes % short:
         raise ValueError(
-            f"{num_episodes} episodes of {config.method} cannot be shortened to one in {short}: "
-            "they are not a multiple of it"
+            f"--short {short}: the {num_episodes} episodes of {config.method} are not a multiple "
+            f"of {short}"
         )
     config = config.with_overrides({"final_length": short if num_episodes else 1})
     return with_episodes(training, num_episodes // short), config
@@ -132,17 +132,17 @@ def _open(request: StudyRequest, method: str) -> tuple[FeatureTable, DataReferen
     if ROWS[method].features == COSINE_FEATURES:
         features = request.cosine_features
         if features is None:
-            raise ValueError(f"{method} needs --cosine-features beside --features")
+            raise ValueError(f"{method} needs --cosine-features in addition to --features")
         cosine = open_features(*features, label_names=split.label_names)
         try:
             table = align_rows(cosine, table)
         except ValueError as error:
-            raise ValueError(f"--cosine-features are of other rows: {error}") from error
+            raise ValueError(f"--cosine-features have different rows: {error}") from error
         if table is not cosine:
             in_order_of = request.features
             if in_order_of is None:
                 raise ValueError(
-                    "--cosine-features have another row order than the built-in features"
+                    "--cosine-features have a different row order than the built-in features"
                 )
     return table, DataReference.of(table, split, features, in_order_of)
 
@@ -163,7 +163,7 @@ def resumed_study(folder: Path, request: StudyRequest) -> Study:
     overrides = dict(request.overrides)
     given = [name for name, value in fixed.items() if value]
     if given:
-        raise ValueError(f"a resumed study keeps its settings, got {', '.join(given)}")
+        raise ValueError(f"a resumed study keeps its settings; remove {', '.join(given)}")
     study = read_study(folder)
     rows = []
     for row in study.rows:

@@ -160,11 +160,11 @@ class _Callback(ray_tune.Callback):
             self._progress.show(self._searches)
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._progress.say(f"trial {_name_of(trial)} lost its process and resumes")
+        self._progress.say(f"trial {_name_of(trial)} resumed: its process was lost")
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         reason = " ".join(str(trial.get_error()).split())[-_MOST_LETTERS:]
         study = self._searcher.search_of(trial.trial_id).trials
         known = study.get_trials(deepcopy=False)[trial.config["trial"].number]
         optuna.Trial(study, known._trial_id).set_user_attr(PROBLEM, reason)
-        self._progress.say(f"trial {_name_of(trial)} could not be run: {reason}")
+        self._progress.say(f"trial {_name_of(trial)} aborted: {reason}")

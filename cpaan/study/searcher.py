@@ -121,7 +121,7 @@ class RowSearch:
         cause. A resumed search runs it again.
         """
         if result is None:
-            trial.set_user_attr(PROBLEM, "its processes died too often, or could not start")
+            trial.set_user_attr(PROBLEM, "its processes failed too many times, or could not start")
             return
         self.note(trial, result)
         if result[PROBLEM] is not None:

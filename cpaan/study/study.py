@@ -100,8 +100,8 @@ class StudyRow:
         mine, theirs = self.data, earlier.data
         if (mine.fingerprint, mine.split) != (theirs.fingerprint, theirs.split):
             raise ValueError(
-                f"the study is of other data: its fingerprint is {theirs.fingerprint} and that of "
-                f"these features {mine.fingerprint}, or the split differs"
+                f"the study uses different data: fingerprint {theirs.fingerprint}, but these "
+                f"features have {mine.fingerprint}, or the split differs"
             )
         new, old = self.describe(), earlier.describe()
         for part in ("config", "training", "evaluation"):
@@ -217,7 +217,7 @@ class Study:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the process dies
             except BlockingIOError:
-                raise ValueError(f"another process works on {self.folder}") from None
+                raise ValueError(f"another process is using the study {self.folder}") from None
             yield
 
     def with_config(self, **overrides: Any) -> Self:
@@ -236,8 +236,8 @@ def read_study(folder: Path, location: str | None = None) -> Study:
     content = read_json(place, CONFIG)
     if "rows" not in content:
         raise ValueError(
-            f"{place} was started by an older version: its report can be drawn again (python "
-            "tune/report.py --redraw), but it cannot be resumed or reported"
+            f"{place} was started by an older version and cannot be resumed or reported; redraw "
+            "the page of its report with: python tune/report.py --redraw"
         )
     try:
         rows = tuple(StudyRow.from_dict(row) for row in content["rows"])
@@ -269,7 +269,8 @@ def find_study(name: str | None, results: Path) -> Path:
     if name is None:
         configs = sorted(results.glob(f"*/{CONFIG}"), key=lambda path: path.stat().st_mtime)
         if not configs:
-            raise ValueError(f"there is no study in {results}/: python tune/search.py starts one")
+            start = "python tune/search.py"
+            raise ValueError(f"{results}/ has no study; start one with: {start}")
         return configs[-1].parent
     folder = Path(name)
     is_name = not folder.is_absolute() and not (folder / CONFIG).exists()

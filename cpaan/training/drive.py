@@ -75,7 +75,7 @@ class Checkpoint:
             missing = missing or set(run.state_dict()) - set(state["run"])
             if missing:
                 raise ValueError(
-                    f"it is not a checkpoint of {run.name}: {', '.join(sorted(missing))} missing"
+                    f"it is not a checkpoint of {run.name}; missing: {', '.join(sorted(missing))}"
                 )
             run.load_state_dict(state["run"])
             self.curve, self._seconds_before = list(state["curve"]), state["seconds"]
@@ -162,8 +162,8 @@ def drive(
             is_first, is_last = reported == started, run.episode == run.num_episodes
             if is_first and left > _LONG_SECONDS:
                 progress(
-                    f"{run.name}: training takes about {left / 3600:.0f} h on this device; use a "
-                    "GPU, fewer --episodes, or smaller ones (--set batch_size=300)"
+                    f"{run.name}: training takes about {left / 3600:.0f} h on this device; to "
+                    "shorten it, use a GPU, fewer --episodes, or --set batch_size=300"
                 )
             is_long = left > _SECONDS_BETWEEN_MESSAGES
             if is_last or (is_first and is_long) or now - reported > _SECONDS_BETWEEN_MESSAGES:
@@ -200,7 +200,7 @@ def train_to_end(
             pass
     except KeyboardInterrupt:
         if checkpoint and checkpoint.episode:
-            saved = f"{checkpoint.episode} episodes are saved in {path}"
+            saved = f"stopped; saved {checkpoint.episode} episodes in {path}"
             progress(f"{run.name}: {saved}; run the same command to resume")
         raise
     return origin

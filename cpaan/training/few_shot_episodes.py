@@ -41,8 +41,8 @@ def check_rows(num_rows: Mapping[str, int], config: EpisodeSettings) -> None:
     if len(num_rows) < 2 or num_rows[smallest] < needed:
         raise ValueError(
             f"class {smallest}, the smallest of {len(num_rows)}, has {num_rows[smallest]} train "
-            f"rows, but 2 classes with as many as the most shots and num_queries together, "
-            f"{needed}, are needed (--set episode_shots=...)"
+            f"rows, but at least 2 classes with {needed} rows each are needed: the largest of "
+            "episode_shots plus num_queries (--set episode_shots=...)"
         )
 
 

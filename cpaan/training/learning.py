@@ -194,18 +194,18 @@ class EpisodeRun(Run, ABC):
             what = f"{self._terms[term]} became {float(chunk[row, term])}"
             self._raise_divergence(self.episode - (len(chunk) - row) * count, what)
         if not torch.stack([each.isfinite().all() for each in self._module.parameters()]).all():
-            what = "weights became infinite or NaN in the update"
+            what = "the update made weights infinite or NaN"
             self._raise_divergence(self.episode - count, what)
         return dict(zip(self._terms, chunk.mean(dim=0).tolist(), strict=True))
 
     def _raise_divergence(self, episode: int, what: str) -> NoReturn:
         self._has_diverged = True
-        raise TrainingDivergedError(f"{self.name} diverged: at episode {episode}, {what}")
+        raise TrainingDivergedError(f"{self.name} diverged at episode {episode}: {what}")
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that determines the rest of the training; raise if it has diverged."""
         if self._has_diverged:
-            raise TrainingDivergedError(f"{self.name} has diverged: there is nothing to keep")
+            raise TrainingDivergedError(f"{self.name} has diverged; its state cannot be saved")
         return {
             **self._identity,
             "config": self.config.to_dict(),
@@ -226,13 +226,13 @@ class EpisodeRun(Run, ABC):
         check_same_run(state, self._identity, self.config, free=self.FREE)
         episode = state["episode"]
         if episode > self.num_episodes:
-            raise ValueError(f"it has {episode} episodes, and {self.num_episodes} are wanted")
+            wanted = self.num_episodes
+            raise ValueError(f"it has {episode} episodes, but only {wanted} are requested")
         here = {"device": self.device.type, "workers": self._workers.count}
         for name, value in here.items() if episode < self.num_episodes else ():
             if state[name] != value:
                 raise ValueError(
-                    f"it was trained with {name} = {state[name]} and can resume only so, "
-                    f"not with {value}"
+                    f"it was trained with {name} = {state[name]} and cannot resume with {value}"
                 )
         for name, part in self._parts.items():
             # Keep the options of this run and device, because a CUDA graph would not read a
@@ -258,12 +258,12 @@ def check_same_run(
     """
     for name, value in identity.items():
         if state[name] != value:
-            raise ValueError(f"it has another {name}: {state[name]} and not {value}")
+            raise ValueError(f"its {name} is {state[name]}, not {value}")
     wanted = config.to_dict() if config else {}
     stored = config.from_dict({**wanted, **state["config"]}).to_dict() if config else {}
     for name, value in wanted.items():
         if name not in free and stored[name] != value:
-            raise ValueError(f"it was trained with {name} = {stored[name]} and not {value}")
+            raise ValueError(f"it was trained with {name} = {stored[name]}, not {value}")
 
 
 class LearningRun(EpisodeRun):

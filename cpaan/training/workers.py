@@ -18,7 +18,7 @@ class Workers:
         """Raise ValueError unless the workers can share the episodes evenly."""
         if num_episodes % self.count:
             raise ValueError(
-                f"{num_episodes} episodes cannot be shared by {self.count} workers: take a "
+                f"{num_episodes} episodes cannot be divided among {self.count} workers; use a "
                 f"multiple of {self.count}"
             )
 

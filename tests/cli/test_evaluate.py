@@ -176,7 +176,7 @@ def split_as_folder(features: Path, split: Path) -> None:
 # The tests of files, splits, settings and methods cover the other errors.
 BAD_INPUTS: list[tuple[Callable[[Path, Path], object] | None, list[str], str]] = [
     (lambda features, split: features.unlink(), [], r"no such file: .*features\.parquet"),
-    (lambda features, split: features.write_bytes(b"PAR1"), [], "cannot be read, truncated or dam"),
+    (lambda features, split: features.write_bytes(b"PAR1"), [], "cannot be read; it may be trunc"),
     (lambda features, split: split.write_text("{"), [], r"split\.json is not JSON"),
     (split_as_folder, [], r"split\.json cannot be read: Is a directory"),
     (
@@ -190,16 +190,16 @@ BAD_INPUTS: list[tuple[Callable[[Path, Path], object] | None, list[str], str]] =
         ["--out", "taken"],
         "cannot write to taken: Not a directory",
     ),
-    (None, ["--shots", "26"], "has 25 train rows, but 26 shots are wanted"),
+    (None, ["--shots", "26"], "has 25 train rows, but 26 shots are requested; use 25"),
     (None, ["--shots", "1000000000000"], "25 train rows, but 1000"),
-    (None, ["--shots", "1,x"], "'1,x' is not positive whole numbers with commas"),
+    (None, ["--shots", "1,x"], "'1,x' is not a list of positive whole numbers"),
     (None, ["--draws", "-3"], "'-3' is not a positive whole number"),
     (None, ["--draws", "2.5"], "'2.5' is not a positive whole number"),
     (None, ["--draws-file", "nowhere.json"], r"no such file: nowhere\.json"),
     (None, ["--methods", "none,copi"], "unknown method 'copi', did you mean copy"),
     (None, ["--methods", "AWG-cosine"], r"AWG-cosine needs features of .* \(--cosine-features\)"),
-    (None, ["--methods", "table-1", "--heads", "knn"], "table-1 needs the heads centroid, linear"),
-    (None, ["--heads", "svm"], "heads are centroid, cosine, knn, linear"),
+    (None, ["--methods", "table-1", "--heads", "knn"], "table-1 also needs --heads centroid,"),
+    (None, ["--heads", "svm"], "heads must be .* among centroid, cosine, knn, linear"),
     (None, ["--phase", "train"], "invalid choice: 'train'"),
     (None, ["--against", "cCov-GAN"], "no row 'cCov-GAN'"),
     (None, ["--device", "abacus"], "device abacus cannot be used"),
@@ -208,11 +208,11 @@ BAD_INPUTS: list[tuple[Callable[[Path, Path], object] | None, list[str], str]] =
     (None, ["--methods", "copy", *sets(perplexity="500")], "above 1 and below the number of base"),
     (None, gan(ky_fan_order="9"), "ky_fan_order is 9, but features have 8 dimensions"),
     (None, gan(hidden_dim="9" * 23), "hidden_dim (is too large|must be at most)"),
-    (None, gan(generator_learning_rate="1e30"), "cCov-GAN diverged: at episode 1, "),
+    (None, gan(generator_learning_rate="1e30"), "cCov-GAN diverged at episode 1: "),
     (None, ["--methods", "none,PN", *sets(MN__dropout="0.5")], "MN is not one of none, PN"),
     (None, ["--methods", "none,PN", *sets(PN__num_tasks="5")], "unknown setting 'num_tasks', did"),
-    (None, ["--methods", "none,PN", *sets(num_tasks="5")], "num_tasks: only MAML, Proto-MAML have"),
-    (None, ["--methods", "PN", *sets(PN__dropout="much")], "setting dropout needs a number, got"),
+    (None, ["--methods", "none,PN", *sets(num_tasks="5")], "num_tasks: .* for MAML, Proto-MAML"),
+    (None, ["--methods", "PN", *sets(PN__dropout="much")], "setting dropout must be a number, got"),
 ]
 
 

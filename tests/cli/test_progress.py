@@ -48,12 +48,12 @@ def test_evaluations_and_ends_are_lines_of_the_error_stream_and_of_the_log(capsy
     shown.add(TrialState.RUNNING, 30)
     shown.show()
 
-    summary = "4 of 5 ended, best 70.00 (trial 3), about 30 s left for trials"
+    summary = "4 of 5 trials ended, best 70.00 (trial 3), about 30 s left for the other trials"
     assert shown.show() == [
-        f"trial 1 stopped early: score 40.00 after 100 episodes; {summary}",
+        f"trial 1 stopped early: score 40.00 (100 episodes, 30 s); {summary}",
         f"trial 2 failed: it diverged; {summary}",
-        f"trial 3 complete: score 70.00 after 200 episodes; {summary}",
-        "trial 5 evaluated: score 30.00 after 100 episodes",
+        f"trial 3 finished: score 70.00 (200 episodes, 30 s); {summary}",
+        "trial 5 evaluated: score 30.00 (100 episodes, 30 s)",
     ]
     assert capsys.readouterr().err.endswith(Path("results/x/study.log").read_text())
 

@@ -66,7 +66,7 @@ def test_features_can_be_evaluated_at_once(images, capsys):
     assert run(images, "--max-bad", "0.1") == 0
 
     output, progress = capsys.readouterr()
-    assert "1 not decoded: image images_0.parquet row 39 (neither JPEG nor PNG)" in output
+    assert "1 not decoded: image images_0.parquet row 39 (not a JPEG or PNG image)" in output
     assert "fitted to 21 images of 3 base classes" in output
     assert "a gap of" in output
     assert "Next: python -m cpaan evaluate --features out" in output
@@ -112,7 +112,7 @@ def test_the_same_command_again_makes_only_what_is_missing(done, capsys):
 
     assert run(done, *QUICK_EMBEDDING) == 0
     progress = capsys.readouterr().err
-    assert progress.count("is already there") == 2
+    assert progress.count("already exists") == 2
     assert "step" not in progress
     Path("out/features.parquet").unlink()
     assert run(done) == 0
@@ -122,15 +122,15 @@ def test_the_same_command_again_makes_only_what_is_missing(done, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--holdout", "0.99"], "keeps 10: some must be kept and some fitted"),
+        (["--holdout", "0.99"], "keeps 10; at least one must be held out"),
         (["--set", "batchsize=3"], "unknown setting 'batchsize'"),
         (["--embed", "pn", "--embed-set", "loss=ce"], "unknown setting 'loss'"),
         (["--embed", "pn"], "class b1, the smallest of 3, has 3 train rows"),
-        (["--max-bad", "2"], "the share of bad images must be from 0 to 1, got 2.0"),
+        (["--max-bad", "2"], "share of bad images must be from 0 to 1, got 2.0"),
         (["--seed", "-1"], "seed must not be negative, got -1"),
         (["--split", "missing.json"], "no such file: missing.json"),
         (["--val-labels", "val.txt"], "val.txt is for a flat val folder"),
-        (["--workers", "99"], "too many"),
+        (["--workers", "99"], "--workers 99: this machine has"),
         (["--images", "nowhere"], "no such file: nowhere"),
         (["--set", "learning_rate=1e30", "--set", "warmup=0"], "learning_rate is 1e+30"),
     ],
@@ -158,14 +158,14 @@ def test_a_corrected_command_is_not_another_job(images, capsys):
 
     as_parquet(images, unreadable)
     assert run(images, "--max-bad", "0.5", "--out", "other") == 2
-    assert "none of the images to fit can be decoded of class b3" in capsys.readouterr().err
+    assert "cannot decode any training image of class b3" in capsys.readouterr().err
 
 
 def test_options_that_would_do_nothing_are_refused(capsys):
     for options, message in (
         (["--embed", "pn", "--epochs", "3"], "--epochs is for --images, not for --features"),
         (["--embed", "pn", "--as-in-benchmark"], "--as-in-benchmark is for --images"),
-        (["--embed-set", "num_queries=2"], "--embed-set is for --embed"),
+        (["--embed-set", "num_queries=2"], "--embed-set needs --embed"),
         ([], "--features needs --embed"),
     ):
         assert main(["represent", "--features", "out", "--out", "other", *options]) == 2
@@ -175,9 +175,9 @@ def test_options_that_would_do_nothing_are_refused(capsys):
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("features.parquet", "precious", "out/features.parquet is there and would be replaced"),
-        ("about.json", "hello", "out/about.json is of something else"),
-        ("about.json", "[1]", "out/about.json is of something else"),
+        ("features.parquet", "precious", "out/features.parquet exists and would be overwritten"),
+        ("about.json", "hello", "out/about.json is not from this command"),
+        ("about.json", "[1]", "out/about.json is not from this command"),
     ],
 )
 def test_files_of_others_are_not_replaced(images, file, content, message, capsys):

@@ -121,15 +121,15 @@ def test_options_reach_the_study(capsys):
     ("arguments", "message"),
     [
         (["--method", "d-GAN"], "unknown method 'd-GAN', did you mean c-GAN"),
-        (["--episodes", "5", "--workers-per-trial", "2"], "5 episodes cannot be shared by 2"),
+        (["--episodes", "5", "--workers-per-trial", "2"], "5 episodes cannot be divided among 2"),
         (["--set", "nonsense=1"], "unknown setting 'nonsense'"),
         (["--set", "cycle_weight=1000"], "cycle_weight is searched"),
-        (["--short", "3"], "100 episodes of CP-AAN+ cannot be shortened to one in 3"),
-        (["--set", "num_ways=75", "--set", "batch_size=1000"], "num_ways is 75, but of 76 base"),
-        (["--study", "../x"], "a study's name has letters"),
+        (["--short", "3"], "--short 3: the 100 episodes of CP-AAN+ are not a mul"),
+        (["--set", "num_ways=75", "--set", "batch_size=1000"], "num_ways is 75, but can be at"),
+        (["--study", "../x"], "a study name can only have letters"),
         (["--timeout", "soon"], "'soon' is"),
         (["--features", "nowhere.parquet"], "no such file: nowhere.parquet"),
-        (["--resume"], "there is no study in results/"),
+        (["--resume"], "results/ has no study; start one with: python"),
         (["--resume", "nothing"], "results/nothing has no config.json"),
         (["--storage", "nosuchscheme://x"], "nosuchscheme://x/"),
         (["--address", "ray://host:10001"], "ray://host:10001"),
@@ -149,7 +149,7 @@ def test_a_storage_with_a_study_or_that_cannot_be_written_is_refused(capsys):
     Path("shared/mine/config.json").write_text("{}")
 
     line = refused(capsys, search, "--study", "mine", "--storage", "shared")
-    assert "shared/mine has a study: python tune/search.py --resume mine resumes it" in line
+    assert "shared/mine already has a study; resume it with: python tune/search.py --res" in line
     assert Path("shared/mine/config.json").read_text() == "{}"
     line = refused(capsys, search, "--storage", "shared/mine/config.json")
     assert re.search(r"json/CP-AAN\+-.* cannot be written: .*Not a directory", line)
@@ -159,7 +159,8 @@ def test_an_address_without_a_ray_is_one_line(capsys, monkeypatch):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-        assert f"no Ray answers at {address}" in refused(capsys, search, "--address", address)
+        line = refused(capsys, search, "--address", address)
+        assert f"cannot connect to Ray at {address}" in line
     monkeypatch.setattr(cluster, "_SECONDS_TO_BE_RAY", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
@@ -216,7 +217,7 @@ def test_a_row_on_cosine_trained_features_is_searched_on_these(capsys, study_fea
 
     write_features(Path("fewer.parquet"), in_other_order(open_features(study_features)))
     line = refused(capsys, search, "--method", "AWG-cosine", "--cosine-features", "fewer.parquet")
-    assert "--cosine-features are of other rows" in line
+    assert "--cosine-features have different rows" in line
     assert "AWG-cosine" in refused(capsys, search, "--method", "AWG-cosine")
 
 
@@ -235,18 +236,18 @@ def started(study_features) -> Path:
 
 def test_a_study_resumes_with_its_own_settings_only(capsys, started):
     for arguments, message in {
-        "--episodes 9": "a resumed study keeps its settings, got --episodes",
-        "--preset paper": "a resumed study keeps its settings, got --preset",
-        "--set num_ways=4": "a resumed study keeps its settings, got --set",
-        "--method AWG": "a resumed study keeps its settings, got --method",
+        "--episodes 9": "a resumed study keeps its settings; remove --episodes",
+        "--preset paper": "a resumed study keeps its settings; remove --preset",
+        "--set num_ways=4": "a resumed study keeps its settings; remove --set",
+        "--method AWG": "a resumed study keeps its settings; remove --method",
         "--seed 1": "started with seed = 0 and cannot be resumed with 1",
         "--workers-per-trial 2": "started with workers_per_trial = 1",
         "--storage other": "has its storage in",
-        "--study another": "--study cannot be given",
+        "--study another": "remove --study",
     }.items():
         assert message in refused(capsys, search, "--resume", "mine", *arguments.split())
     line = refused(capsys, search, "--study", "mine")
-    assert "results/mine exists: python tune/search.py --resume mine resumes it" in line
+    assert "results/mine already exists; resume it with: python tune/search.py --resume" in line
 
 
 def test_a_study_resumes_on_its_own_data_wherever_they_are(
@@ -259,7 +260,7 @@ def test_a_study_resumes_on_its_own_data_wherever_they_are(
 
     write_features(Path("features.parquet"), gaussians.table)
     line = refused(capsys, search, "--resume", "mine", "--features", "features.parquet")
-    assert "the study is of other data" in line
+    assert "the study uses different data" in line
 
 
 def test_more_trials_may_be_wanted_and_the_folder_may_have_moved(capsys, started):
@@ -274,7 +275,7 @@ def test_more_trials_may_be_wanted_and_the_folder_may_have_moved(capsys, started
 
 def test_a_report_needs_a_result(capsys, started):
     line = refused(capsys, report)
-    assert "the search of cCov-GAN has no result yet: python tune/search.py --resume" in line
+    assert "the search of cCov-GAN has no result yet; resume it with: python tune/search" in line
     assert "results/other has no config.json" in refused(capsys, report, "other")
 
 

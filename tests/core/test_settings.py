@@ -24,16 +24,16 @@ def test_settings_take_the_type_of_their_field():
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
-        ("perplexity", "given as name=value, got 'perplexity'"),
+        ("perplexity", "must have the form NAME=VALUE, got 'perplexity'"),
         (
             "perplexty=3",
             "unknown setting 'perplexty', did you mean perplexity\\?; `cpaan settings`",
         ),
-        ("seed=1.5", "setting seed needs a whole number, got '1.5'"),
-        ("seed=none", "setting seed needs a whole number, got 'none'"),
-        ("linear_decays=maybe", "setting linear_decays needs true or false, got 'maybe'"),
-        ("prior=high", "setting prior needs a number or none, got 'high'"),
-        ("shots=1,,5", "setting shots needs .* with commas between, got '1,,5'"),
+        ("seed=1.5", "setting seed must be a whole number, got '1.5'"),
+        ("seed=none", "setting seed must be a whole number, got 'none'"),
+        ("linear_decays=maybe", "setting linear_decays must be true or false, got 'maybe'"),
+        ("prior=high", "setting prior must be a number or none, got 'high'"),
+        ("shots=1,,5", "setting shots must be .* separated by commas, got '1,,5'"),
     ],
 )
 def test_a_bad_assignment_is_refused(assignment, message):

@@ -98,9 +98,9 @@ def test_a_folder_stands_for_the_files_in_it(tmp_path):
     assert_same_table(open_features(tmp_path / "ResNet10"), open_features(*pair))
     assert_same_table(open_features(tmp_path / "data"), open_features(path))
     assert open_features(*pair).class_names == ("0", "1", "2")
-    with pytest.raises(ValueError, match="data is a folder, but a feature file is wanted here"):
+    with pytest.raises(ValueError, match="data is a folder; give one folder, or files only"):
         open_features(tmp_path / "data", path)
-    with pytest.raises(ValueError, match="must hold one Parquet file, or one HDF5 file with"):
+    with pytest.raises(ValueError, match="must contain one Parquet file, or one HDF5 file with"):
         open_features(tmp_path)
 
 
@@ -133,15 +133,15 @@ def test_other_names_for_the_same_labels_are_another_table(tmp_path):
     tables = [open_features(*pair, label_names=names) for names in ("abc", "xyz")]
 
     assert [table.class_names for table in tables] == [tuple("abc"), tuple("xyz")]
-    with pytest.raises(ValueError, match="labels go from 0 to 2, but there are 2 label names"):
+    with pytest.raises(ValueError, match="labels range from 0 to 2, but there are 2 label names"):
         open_features(*pair, label_names=["a", "b"])
 
 
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"class": None}, "column class missing or double in"),
-        ({"feature": None, "partition": None}, "columns partition, feature missing or double in"),
+        ({"class": None}, "missing or duplicate column class in"),
+        ({"feature": None, "partition": None}, "missing or duplicate columns partition, feat"),
         ({"class": pa.array(["a", None, "b"])}, "class of row 1 is empty"),
         ({"partition": pa.array(["train", "test", None])}, "partition of row 2 is empty"),
         ({"partition": pa.array(["train", "test", "dev"])}, "partition of row 2 is 'dev'"),
@@ -149,9 +149,9 @@ def test_other_names_for_the_same_labels_are_another_table(tmp_path):
         ({"feature": pa.array([[1.0], [2.0], [None]])}, "feature of row 2 has an empty value"),
         ({"feature": pa.array([[1.0], [2.0], [np.nan]])}, "NaN or infinity in .* row 2"),
         ({"feature": pa.array([[1.0], [2.0, 3.0], [4.0]])}, "row 1 has 2 dimensions, .* have 1"),
-        ({"feature": pa.array([1.0, 2.0, 3.0])}, "must be of type list, but is of double"),
+        ({"feature": pa.array([1.0, 2.0, 3.0])}, "must have type list, but has type double"),
         ({"feature": pa.array([["x"], ["y"], ["z"]])}, "floating-point numbers"),
-        ({"class": pa.array([["a"], ["b"], ["c"]])}, "column class must be of type string"),
+        ({"class": pa.array([["a"], ["b"], ["c"]])}, "column class must have type string"),
         (
             {  # in another block
                 "class": pa.array(["a"] * 10_001),
@@ -177,9 +177,9 @@ def test_a_bad_value_is_named_with_its_row(tmp_path, columns, message):
         ("all_feats", np.ones((7, 2), np.int32), "all_feats must be .* floating-point numbers"),
         ("all_labels", np.ones((7, 1), np.int32), "all_labels must be .* with 1 dimensions"),
         ("all_labels", np.ones(7, np.float32), "all_labels must be .* whole numbers"),
-        ("count", np.array([], np.int32), r"count is \[\], but must be one number up to 7"),
+        ("count", np.array([], np.int32), r"count is \[\], but must be one number from 1 to 7"),
         ("count", np.array([2.5]), "count must be .* whole numbers"),
-        ("count", np.array([100]), r"count is \[100\], but must be one number up to 7"),
+        ("count", np.array([100]), r"count is \[100\], but must be one number from 1 to 7"),
         ("all_feats", None, "has no all_feats"),
         ("all_labels", None, "has no all_labels"),
         ("count", None, "has no count"),
@@ -240,9 +240,9 @@ def test_files_of_other_kinds_and_those_that_would_need_unpickling_are_refused(t
         with pytest.raises(ValueError, match=f"{name}: refused: pickles"):
             open_features(tmp_path / name)
     for paths in ([train], [train, train], [parquet, train], [parquet, parquet]):
-        with pytest.raises(ValueError, match="features are one Parquet file, or two HDF5 files"):
+        with pytest.raises(ValueError, match="features must be one Parquet file, two HDF5 files"):
             open_features(*paths)
-    with pytest.raises(ValueError, match=r"f\.csv: neither Parquet nor HDF5"):
+    with pytest.raises(ValueError, match=r"f\.csv: not a Parquet or HDF5 file"):
         open_features(tmp_path / "f.csv")
     with pytest.raises(ValueError, match=r"f\.csv cannot be read"):
         read_about(tmp_path / "f.csv")

@@ -51,8 +51,8 @@ def test_group_1_of_the_benchmark_is_validation_and_group_2_is_test(tmp_path):
 @pytest.mark.parametrize(
     ("validation", "test", "message"),
     [
-        (Phase((), ("c",)), TEST, "no base classes of validation"),
-        (VALIDATION, Phase(("e",), ()), "no novel classes of test"),
+        (Phase((), ("c",)), TEST, "validation phase has no base classes"),
+        (VALIDATION, Phase(("e",), ()), "test phase has no novel classes"),
         (Phase(("a",), ("a",)), TEST, "class a is in the base .* and in the novel classes"),
         (VALIDATION, Phase(("e",), ("c",)), "class c is in the novel classes of validation and in"),
         (Phase(("a", "a"), ("c",)), TEST, "class a is in the base .* and in the base classes"),
@@ -67,12 +67,12 @@ def test_unsound_groups_are_refused(validation, test, message):
     ("content", "message"),
     [
         ("{", "is not JSON"),
-        ("[1]", "is no split"),
-        ('{"validation": {"base": ["a"]}}', "lacks a group of classes"),
+        ("[1]", "is not a split"),
+        ('{"validation": {"base": ["a"]}}', "a group of classes is missing"),
         ('{"validation": {"base": "a", "novel": ["c"]}}', "must be a list of strings"),
-        (json.dumps({"base_classes_1": [0]}), "lacks a group of classes"),
-        ('{"label_names": ["a"], "base_classes_1": [5]}', "must hold labels from 0 to 0"),
-        ('{"label_names": ["a", "a"], "base_classes_1": [0]}', "label_names has a name twice"),
+        (json.dumps({"base_classes_1": [0]}), "a group of classes is missing"),
+        ('{"label_names": ["a"], "base_classes_1": [5]}', "must contain labels from 0 to 0"),
+        ('{"label_names": ["a", "a"], "base_classes_1": [0]}', "label_names has duplicate names"),
     ],
 )
 def test_a_file_that_is_no_split_is_refused(tmp_path, content, message):
@@ -113,7 +113,7 @@ def test_draws_stay_what_they_were_from_version_to_version():
 
 
 def test_a_class_with_too_few_rows_is_named():
-    with pytest.raises(ValueError, match="class d has 4 train rows, but 5 shots are wanted"):
+    with pytest.raises(ValueError, match=r"class d has 4 train rows, but 5 shots .* use 4 shots"):
         draw_shots(table_of({"c": 9, "d": 4}), VALIDATION, num_draws=1, max_shots=5, seed=0)
 
 
@@ -131,13 +131,13 @@ def test_explicit_draws_are_taken_as_they_are(tmp_path):
     ("content", "message"),
     [
         ({"phase": "test", "draws": [{}]}, "draws of the test phase, not of validation"),
-        ({"draws": []}, "holds no draws"),
+        ({"draws": []}, "has no draws"),
         ({"draws": [{"c": [[0], [1, 2]], "d": [4, 5]}]}, "class c needs 2 row numbers"),
-        ([[0, 1], [2]], "index file of 2 classes"),
+        ([[0, 1], [2]], "index file for 2 classes"),
         ({"draws": [{"c": [0, 1]}]}, "draw 0: no shots for class d"),
         ({"draws": [{"c": [0], "d": [3, 4]}]}, "class c needs 2 row numbers, got"),
-        ({"draws": [{"c": [0, 3], "d": [4, 5]}]}, "distinct train rows of it, .* row 3"),
-        ({"draws": [{"c": [0, 0], "d": [4, 5]}]}, "a row named twice"),
+        ({"draws": [{"c": [0, 3], "d": [4, 5]}]}, "distinct train rows of this class: row 3"),
+        ({"draws": [{"c": [0, 0], "d": [4, 5]}]}, "a row is repeated"),
         ({"draws": [{"c": ["0", "1"], "d": [4, 5]}]}, "class c needs 2 row numbers"),
     ],
 )
@@ -163,8 +163,8 @@ def test_index_files_count_train_images_in_the_order_of_the_label_names(tmp_path
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([[0, 1]], "index file of 1 classes; .* which has 6"),
-        ([[0, 2], [1, 3], [4, 5], [6, 7], [8, 9], [10, 11]], "distinct train rows of it"),
+        ([[0, 1]], "index file for 1 classes, .* has 6 label names"),
+        ([[0, 2], [1, 3], [4, 5], [6, 7], [8, 9], [10, 11]], "distinct train rows of this class"),
         ([[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 12]], "from 0 to 12, .* 12 train rows"),
     ],
 )

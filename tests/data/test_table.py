@@ -74,9 +74,9 @@ def test_the_nth_row_of_a_class_and_partition_is_taken_for_the_nth_of_the_other_
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"classes": ["cat", "ant", "cat", "ant"]}, "class ant has 1 train rows and not 0"),
-        ({"partitions": ["train", "test", "train", "train"]}, "class cat has 3 train rows and not"),
-        ({"classes": ["cat", "bee", "cat", "cat"]}, "class ant has 0 test rows and not 1"),
+        ({"classes": ["cat", "ant", "cat", "ant"]}, "class ant has 1 train rows, not 0"),
+        ({"partitions": ["train", "test", "train", "train"]}, "class cat has 3 train rows, not"),
+        ({"classes": ["cat", "bee", "cat", "cat"]}, "class ant has 0 test rows, not 1"),
     ],
 )
 def test_tables_with_other_counts_are_not_of_the_same_rows(change, message):

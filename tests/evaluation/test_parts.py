@@ -107,7 +107,7 @@ def test_only_what_is_missing_is_run_and_cached_parts_are_those_of_a_plain_evalu
     part_of("copy").unlink()
     again = run(gaussians, said)
 
-    assert "2 of 3 parts were measured before" in said
+    assert "2 of 3 parts loaded from the cache" in said
     assert "copy, seed 0: done (3 of 3)" in said
     assert done(said) == ["copy, seed 0"]
     for results in (first, again, run(gaussians, said)):
@@ -227,11 +227,11 @@ def test_a_row_that_fails_leaves_the_others_and_is_named(gaussians):
 
     assert results.about["methods"] == ["none", "copy"]
     assert list(results.about["failed"]) == ["AWG"]
-    assert "with seed 0, " in results.about["failed"]["AWG"]
+    assert "seed 0: " in results.about["failed"]["AWG"]
     assert "diverged" in results.about["failed"]["AWG"]
     assert_same(results, expected)
     assert not list(Path("parts").glob("AWG-*"))  # so the next run tries it again
-    with pytest.raises(ValueError, match=r"^AWG: with seed 0, .*diverged"):
+    with pytest.raises(ValueError, match=r"^AWG failed with seed 0: .*diverged"):
         run(gaussians, [], names=["AWG"], settings=DIVERGING)
 
 
@@ -247,8 +247,8 @@ def test_the_command_names_a_row_that_failed_and_says_so_by_its_status(gaussians
 
     output, progress = capsys.readouterr()
     assert status == 1
-    assert "1 of 2 parts were measured before" in progress
-    assert "AWG has no scores: with seed 0, " in output.splitlines()[-1]
+    assert "1 of 2 parts loaded from the cache" in progress
+    assert "AWG failed with seed 0: " in output.splitlines()[-1]
     content = json.loads(Path("out/results.json").read_text())
     assert list(content["failed"]) == ["AWG"]
     assert {row["method"] for row in content["rows"]} == {"none"}

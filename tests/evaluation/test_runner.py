@@ -84,9 +84,9 @@ def test_shots_from_python_are_checked_like_those_of_a_file(gaussians):
     with_test_row[0, 0, 0] = gaussians.table.rows_of(gaussians.split.validation.novel[0], "test")[0]
 
     for refused, message in [
-        (shot_rows[..., :2], "5 shots are wanted, but 2 given"),
-        (shot_rows[:, :3], r"need the shape \(draws, 12 novel classes, shots\)"),
-        (with_test_row, f"distinct train rows of it, but there is row {with_test_row[0, 0, 0]}"),
+        (shot_rows[..., :2], "5 shots are requested, but 2 are given"),
+        (shot_rows[:, :3], r"must have the shape \(draws, 12 novel classes, shots\)"),
+        (with_test_row, f"distinct train rows of this class: row {with_test_row[0, 0, 0]}"),
     ]:
         with pytest.raises(ValueError, match=message):
             run(gaussians, shot_rows=refused)
@@ -216,7 +216,9 @@ def test_cosine_trained_features_of_other_rows_or_of_novel_classes_are_refused(g
     is_train[table.rows_of(novel[3], "train")[0]] = False
     moved = rebuilt(table, is_train=is_train)
 
-    with pytest.raises(ValueError, match=f"of other rows: class {novel[3]} has 24 train rows and "):
+    with pytest.raises(
+        ValueError, match=f"different rows: class {novel[3]} has 24 train rows, not"
+    ):
         run(gaussians, methods=["AWG-cosine"], cosine_table=moved)
     with pytest.raises(ValueError, match="backbone was trained on 1 of 12 novel classes"):
         run(gaussians, methods=["AWG-cosine"], cosine_table=in_other_order(table, novel[:1]))

@@ -234,12 +234,12 @@ def test_equal_rng_states_give_equal_episodes():
     [
         (
             {"num_ways": 5},
-            "num_ways is 5, but of 6 base classes at least 2",
+            "num_ways is 5, but can be at most 4: at least 2 of 6",
             {"num_ways": 4, "perplexity": 1.9},
         ),
         (
             {"episode_shots": (1, 5)},
-            "go up to 5, but the smallest base class has 4 examples",
+            "episode_shots has 5, but the smallest base class has 4 examples",
             {"episode_shots": (1, 4)},
         ),
         ({"ky_fan_order": 4}, "is 4, but features have 3 dimensions", {"ky_fan_order": 3}),

@@ -57,6 +57,6 @@ def test_only_base_classes_of_the_batch_can_be_the_answer():
 def test_weights_that_leave_nothing_to_learn_are_refused():
     nothing = TrainConfig(adversarial_weight=0.0, prototype_weight=0.0)
 
-    with pytest.raises(ValueError, match="c-GAN has nothing to learn: adversarial_weight"):
+    with pytest.raises(ValueError, match="c-GAN has no loss: adversarial_weight"):
         check_objective(GANS["c-GAN"], nothing)
     check_objective(GANS["cCyc-GAN"], nothing)

@@ -125,11 +125,11 @@ def test_options_of_the_optimiser_are_not_restored_from_a_state():
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ({"cycle_weight": 1.0}, "trained with cycle_weight = 5.0 and not 1.0"),
-        ({"seed": 1}, "another seed"),
-        ({"name": "cCyc-GAN"}, "another GAN: cCov-GAN and not cCyc-GAN"),
-        ({"base": small_base(seed=5)}, "another data"),
-        ({"num_episodes": 1}, "has 2 episodes, and 1 are wanted"),
+        ({"cycle_weight": 1.0}, "trained with cycle_weight = 5.0, not 1.0"),
+        ({"seed": 1}, "its seed is "),
+        ({"name": "cCyc-GAN"}, "its GAN is cCov-GAN, not cCyc-GAN"),
+        ({"base": small_base(seed=5)}, "its data is"),
+        ({"num_episodes": 1}, "has 2 episodes, but only 1 are requested"),
     ],
 )
 def test_the_state_of_another_run_is_refused_but_not_that_of_a_shorter_one(other, message):
@@ -198,20 +198,20 @@ def test_without_adversarial_weight_the_discriminators_stay_as_they_are():
     ("settings", "message"),
     [
         # After the first update of a side, the next term that uses it is not finite.
-        ({"discriminator_learning_rate": 1e38}, "episode 0, novel_adversarial became"),
-        ({"generator_learning_rate": 1e38}, "episode 1, novel_discriminator became nan"),
+        ({"discriminator_learning_rate": 1e38}, "episode 0: novel_adversarial became"),
+        ({"generator_learning_rate": 1e38}, "episode 1: novel_discriminator became nan"),
         (
             {"generator_learning_rate": 1e38, "adversarial_weight": 0.0, "cycle_weight": 0.0},
-            "episode 1, covariance became nan",
+            "episode 1: covariance became nan",
         ),
         # Every term is finite, but their weighted sum is not.
-        ({"adversarial_weight": 2e38}, "episode 0, generator_objective became inf"),
+        ({"adversarial_weight": 2e38}, "episode 0: generator_objective became inf"),
     ],
 )
 def test_divergence_is_reported_where_it_began(settings, message):
     run = new_run(dtype=torch.float32, **settings)
 
-    with pytest.raises(TrainingDivergedError, match=f"cCov-GAN diverged: at {message}"):
+    with pytest.raises(TrainingDivergedError, match=f"cCov-GAN diverged at {message}"):
         run.advance(5)
 
 

@@ -68,7 +68,7 @@ def test_a_spiral_reads_back_from_json_up_to_three_digits():
 
 
 def test_a_spiral_that_lacks_a_part_is_refused():
-    with pytest.raises(ValueError, match="it lacks 'shots'"):
+    with pytest.raises(ValueError, match="'shots' is missing"):
         from_plain({"base": [[[0.0, 0.0]]], "novel": [[[0.0, 0.0]]]})
 
 

@@ -45,7 +45,7 @@ def test_at_the_start_a_hallucinated_example_is_its_seed_to_the_last_bit(kind, f
 
 
 def test_a_hallucinator_that_ends_in_a_relu_refuses_negative_features():
-    with pytest.raises(ValueError, match=r"not negative, but one is -2.0 .*residual is for all"):
+    with pytest.raises(ValueError, match=r"not negative, but one is -2.0; use .*=residual"):
         hallucinator(torch.tensor([[1.0, -2.0], [3.0, 0.0]]), hallucinator="relu")
 
 

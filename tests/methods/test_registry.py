@@ -82,9 +82,9 @@ def test_the_name_of_the_table_stands_for_the_rows_whose_features_there_are():
         (["meanshift"], r"^unknown method 'meanshift', did you mean mean-shift\?; `cpaan"),
         (["ccov-gan"], r"did you mean cCov-GAN\?"),
         (["table1"], r"^unknown method 'table1', did you mean table-1\?"),
-        (["none", "none"], "^each method is wanted once, got 'none, none'$"),
-        ([TABLE_1, "PN"], "^each method is wanted once, got 'table-1, PN'$"),
-        ([], "^no method is named; `cpaan methods` lists them"),
+        (["none", "none"], "^each method can be given only once, got 'none, none'$"),
+        ([TABLE_1, "PN"], "^each method can be given only once, got 'table-1, PN'$"),
+        ([], "^no method is given; `cpaan methods` lists them"),
     ],
 )
 def test_names_that_are_no_methods_are_refused_with_what_there_is(names, message):
@@ -126,7 +126,7 @@ def test_an_embedding_or_settings_of_another_method_are_refused():
 
     with pytest.raises(ValueError, match=r"class class05, .* has 6 train rows"):
         ROWS["copy-PN"].check(ROWS["copy"].config, QUICK, few, 8, two)
-    with pytest.raises(ValueError, match=r"^MN has MatchingConfig, got TrainConfig$"):
+    with pytest.raises(ValueError, match=r"^MN needs MatchingConfig, got TrainConfig$"):
         ROWS["MN"].check(TrainConfig(), QUICK, NUM_ROWS, 8)
 
 

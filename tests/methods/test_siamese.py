@@ -118,5 +118,5 @@ def test_what_is_left_out_is_left_out_of_both_of_a_pair():
 
 @pytest.mark.parametrize(("counts", "message"), [([2, 1], "of 2, has 1"), ([2], "of 1, has 2")])
 def test_too_few_examples_are_refused(counts, message):
-    with pytest.raises(ValueError, match=f"the smallest {message} train rows, but 2 classes"):
+    with pytest.raises(ValueError, match=f"the smallest {message} train rows, but at least 2 cl"):
         method().begin(BaseSet(normals(sum(counts), 1), torch.tensor(counts)), new_rng(0))

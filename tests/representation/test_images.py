@@ -183,25 +183,25 @@ def test_paths_of_another_form_are_refused(tmp_path):
         with pytest.raises(ValueError, match=r"val\.txt is for a flat val folder"):
             open_images(images, CLASSES, val_labels="val.txt")
     for paths in ([path, path], [folders, path]):
-        with pytest.raises(ValueError, match="one folder, or one or more different Parquet files"):
+        with pytest.raises(ValueError, match="one folder, or one or more distinct Parquet files"):
             open_images(paths, CLASSES)
-    with pytest.raises(ValueError, match=r"holds neither Parquet files .* nor the folders train"):
+    with pytest.raises(ValueError, match=r"has neither Parquet files .* nor the folders train"):
         open_images(tmp_path, CLASSES)
     with pytest.raises(FileNotFoundError, match=r"no such file or folder: .*gone\.parquet"):
         open_images("gone.parquet", CLASSES)
     with pytest.raises(FileNotFoundError, match=r"gone\.txt"):
         open_images(flat, CLASSES, val_labels=flat / "gone.txt")
-    with pytest.raises(ValueError, match=r"val holds 6 images outside class folders and no list"):
+    with pytest.raises(ValueError, match=r"val has 6 images outside class folders and no list"):
         open_images(flat, CLASSES)
 
 
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"wnid": None}, "column wnid missing or double"),
-        ({"jpeg": None}, "column jpeg missing or double"),
-        ({"wnid": pa.array(range(15))}, "column wnid must be of type string, but is of int64"),
-        ({"jpeg": pa.array(["x"] * 15)}, "column jpeg must be of type binary, but is of string"),
+        ({"wnid": None}, "missing or duplicate column wnid"),
+        ({"jpeg": None}, "missing or duplicate column jpeg"),
+        ({"wnid": pa.array(range(15))}, "column wnid must have type string, but has type int64"),
+        ({"jpeg": pa.array(["x"] * 15)}, "column jpeg must have type binary, but has type string"),
         ({"wnid": pa.array(["n01", None] + ["n01"] * 13)}, "wnid of row 1 is empty"),
         ({"partition": pa.array(["train"] * 14 + [None])}, "partition of row 14 is empty"),
         ({"partition": pa.array(["train"] * 14 + ["val"])}, "partition of row 14 is 'val'"),
@@ -227,7 +227,7 @@ def test_a_damaged_parquet_file_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"i\.parquet cannot be read"):
         contents_of(images)
     write_parquet(path, some_pictures()[:-1])
-    with pytest.raises(ValueError, match=r"i\.parquet: 14 rows, but it had 15 when listed"):
+    with pytest.raises(ValueError, match=r"i\.parquet: .* has 14 rows, but had 15 before"):
         contents_of(images)
 
 
@@ -240,7 +240,7 @@ def test_a_list_must_name_the_files_of_val(tmp_path, text):
     with pytest.raises(ValueError, match=r"does not list image ILSVRC2012_val_00000000\.JPEG"):
         open_images(root, CLASSES)
     (root / "val_annotations.txt").write_text(text + stranger)
-    with pytest.raises(ValueError, match=r"for 6 images .* does not have: image ILSVRC2012_val_99"):
+    with pytest.raises(ValueError, match=r"for 6 images .* val lacks: image ILSVRC2012_val_99"):
         open_images(root, CLASSES)
 
 
@@ -251,7 +251,7 @@ def test_a_list_must_name_the_files_of_val(tmp_path, text):
         ("n01\nn02\n", "line 1 does not begin with a file name and a class"),
         ("ImageId,PredictionString\na,n01 1 2\nb,\n", "line 3 does not begin with"),
         ("ILSVRC2012_val_00000000.JPEG 65\n", "line 1 does not begin with"),
-        ("a.JPEG n01\na.JPEG n02\n", "puts a.JPEG into n01 and into n02"),
+        ("a.JPEG n01\na.JPEG n02\n", "assigns a.JPEG to n01 and to n02"),
     ],
 )
 def test_a_list_of_another_form_is_refused(tmp_path, text, message):

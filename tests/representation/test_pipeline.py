@@ -85,9 +85,9 @@ def test_the_work_of_another_run_is_not_touched_and_that_of_the_same_not_made_ag
     out = images.parent / "out"
     before = (out / "about.json").read_bytes()
 
-    with pytest.raises(ValueError, match=r"learning_rate = 0\.02 and not 0\.5"):
+    with pytest.raises(ValueError, match=r"learning_rate = 0\.02, not 0\.5"):
         run(job_of(images, learning_rate=0.5), out)
-    with pytest.raises(ValueError, match=r"holdout = 0\.3 and not 0\.5"):
+    with pytest.raises(ValueError, match=r"holdout = 0\.3, not 0\.5"):
         run(job_of(images, holdout=0.5), out)
 
     again, same = run(job_of(images), out)
@@ -115,7 +115,7 @@ def test_more_corrupt_images_than_allowed_end_the_run_and_nothing_is_lost(tmp_pa
     content[key] = b"no image"
     images = as_parquet(tmp_path / "images", content)
 
-    with pytest.raises(ValueError, match=r"1 of 65 images cannot be decoded, more than the 0\.01"):
+    with pytest.raises(ValueError, match=r"1 of 65 images cannot be decoded, .* share 0\.01"):
         run(job_of(images, num_epochs=1), tmp_path / "out", max_bad=0.01)
 
     _, about = run(job_of(images, num_epochs=1), tmp_path / "out", max_bad=0.02)
@@ -125,7 +125,7 @@ def test_more_corrupt_images_than_allowed_end_the_run_and_nothing_is_lost(tmp_pa
 def test_a_holdout_that_leaves_a_class_nothing_is_refused(made):
     with pytest.raises(ValueError, match=r"class b1 has 10 train images.* keeps 0"):
         job_of(made[0], holdout=0.01).num_train_rows()
-    with pytest.raises(ValueError, match="holdout must be from 0 to below 1, got 1"):
+    with pytest.raises(ValueError, match="holdout must be at least 0 and below 1, got 1"):
         job_of(made[0], holdout=1.0)
 
 

@@ -58,5 +58,5 @@ def test_diverged_training_on_ray_is_one_line(two_cpus, folder):
 
 
 def test_more_workers_than_cpus_are_refused_at_once(two_cpus, folder):
-    with pytest.raises(ValueError, match="5 workers need a CPU each, but there are 2"):
+    with pytest.raises(ValueError, match="5 workers need 5 CPUs, but Ray has 2"):
         train(folder, small_config(), [], num_workers=5)

@@ -38,7 +38,7 @@ def test_a_ray_without_dashboard_cannot_stop_trials_early():
     there = Cluster(None, ({"CPU": 2.0},))
 
     there.check(StudyConfig(early_stopping=False))
-    with pytest.raises(ValueError, match="no dashboard, without which"):
+    with pytest.raises(ValueError, match="without a dashboard, which is needed"):
         there.check(StudyConfig())
 
 

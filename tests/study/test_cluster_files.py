@@ -57,7 +57,7 @@ def test_ray_accepts_the_file_and_would_refuse_a_misspelt_field(name, monkeypatc
 
     with pytest.raises(Exception, match="idle_timeout"):
         validate_config(prepare_config({**file_of(name), "idle_timeout": 10}))
-    with pytest.raises(ValueError, match=r"still has SET-[A-Z-]+.*: see cluster/README.md"):
+    with pytest.raises(ValueError, match=r"still has SET-[A-Z-]+.*; see cluster/README.md"):
         ClusterJob(ROOT / "cluster" / f"{name}.yaml", ClusterCommand("search.py", "mine", [], {}))
 
 

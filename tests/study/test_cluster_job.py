@@ -42,11 +42,11 @@ def job(token, tmp_path) -> ClusterJob:
 
 def test_a_cluster_file_must_be_complete_and_the_token_private(job, token, tmp_path):
     (tmp_path / "new.yaml").write_text("a: SET-USER\nb: s3://SET-BUCKET/x # SET-NOT\n")
-    with pytest.raises(ValueError, match=r"still has SET-BUCKET, SET-USER: see cluster/README.md"):
+    with pytest.raises(ValueError, match=r"still has SET-BUCKET, SET-USER; see cluster/README.md"):
         ClusterJob(tmp_path / "new.yaml", SEARCH)
     for change in (lambda: token.chmod(0o644), token.unlink):
         change()
-        with pytest.raises(ValueError, match="must be a token of mode 600: ray get-auth-token"):
+        with pytest.raises(ValueError, match="must be a token file with mode 600; create one"):
             ClusterJob(tmp_path / "c.yaml", SEARCH)
 
 
@@ -64,7 +64,8 @@ def test_a_cluster_that_is_not_up_is_an_error_of_one_line(token, tmp_path, capsy
         left.unlink()
     assert status == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line == f"python tune/search.py: error: {file} has no running head: ray up {file}"
+    problem = f"{file} has no running head; start it with: ray up {file}"
+    assert line == f"python tune/search.py: error: {problem}"
 
 
 def test_the_job_runs_the_same_arguments_with_the_uploaded_files(tmp_path, monkeypatch):
@@ -91,14 +92,14 @@ def test_the_job_runs_the_same_arguments_with_the_uploaded_files(tmp_path, monke
 @pytest.mark.parametrize(
     ("command", "arguments", "said"),
     [
-        (search, ["--features", "x.parquet"], "x.parquet is a file of this machine: give s3:"),
-        (search, ["--study", "a/b"], "a study's name has letters"),
-        (search, ["--resume", ".."], "a study's name has letters"),
-        (report, ["a b"], "a study's name has letters"),
+        (search, ["--features", "x.parquet"], "x.parquet is a local path; use s3:"),
+        (search, ["--study", "a/b"], "a study name can only have letters"),
+        (search, ["--resume", ".."], "a study name can only have letters"),
+        (report, ["a b"], "a study name can only have letters"),
         (search, ["--split", "absent.json"], "absent.json: No such file"),
-        (search, ["--dry-run"], "--dry-run shows what this machine would do"),
-        (search, ["--study", "mine"], "results/mine exists: --resume mine resumes it"),
-        (search, ["--study", "other", "--stop"], "no job is running there for other"),
+        (search, ["--dry-run"], "--dry-run describes a run on this machine"),
+        (search, ["--study", "mine"], "results/mine already exists; resume it with: --resume"),
+        (search, ["--study", "other", "--stop"], "the cluster has no running job for other"),
         (search, ["--stop", "--cluster="], "--stop needs --cluster"),
         (report, ["--stop", "--cluster="], "--stop needs --cluster"),
     ],
@@ -162,7 +163,7 @@ def test_output_is_written_once_and_a_lost_connection_is_reported(job, monkeypat
     assert "".join(written) == "one two three"
     assert said[0] == "connected"
     assert said[1].startswith("connection lost (")
-    assert said[2:] == ["connected again"]
+    assert said[2:] == ["reconnected"]
 
 
 def test_reads_of_the_test_phase_are_taken_over_once(tmp_path):

@@ -238,8 +238,8 @@ def test_a_storage_that_machines_do_not_share_is_refused_with_their_names(laptop
 
     assert status == 2
     (line,) = [line for line in said.splitlines() if "error:" in line]
-    assert "storage /tmp/alone/alone is not shared by all machines: " in line
-    assert f"({WORKER}): it does not see what is written elsewhere" in line
+    assert "storage /tmp/alone/alone is not shared by all nodes: " in line
+    assert f"({WORKER}): it cannot read files that other nodes write" in line
     assert f"({HEAD})" not in line
 
 
@@ -260,10 +260,10 @@ def test_a_study_outlives_a_machine_and_its_results_come_home(laptop, machines, 
         wait_for(lambda: searching.poll() is not None, 900, log.read_text)
     said = log.read_text()
     assert searching.returncode == 0, said
-    assert "checking that 2 machines share" in said
+    assert "checking that 2 nodes share" in said
     assert "connection lost (" in said
-    assert "connected again" in said
-    assert said.count("trial 0 complete") == 1
+    assert "reconnected" in said
+    assert said.count("trial 0 finished") == 1
     trials = pd.read_parquet(laptop.home / "results" / "one" / "trials.parquet")
     assert trials["state"].tolist() == ["complete"]
     assert trials["episodes"].tolist() == [40]

@@ -69,7 +69,7 @@ def test_a_reference_to_data_holds_wherever_a_process_stands_until_they_change(
     assert through_json(reference).open().fingerprint == random_table().fingerprint
     other = random_table(num_rows=20)
     write_features(tmp_path / "features.parquet", other)
-    changed = f"the fingerprint is {other.fingerprint} and not {reference.fingerprint}"
+    changed = f"its fingerprint is {other.fingerprint}, not {reference.fingerprint}"
     with pytest.raises(ValueError, match=f"features.parquet changed: {changed}"):
         reference.open()
 

@@ -40,12 +40,12 @@ def test_a_row_resumes_with_more_trials_and_moved_data_but_with_nothing_else():
     ):
         with pytest.raises(ValueError, match=message):
             replace(row, **{part: getattr(row, part).with_overrides(changes)}).check_resumes(row)
-    with pytest.raises(ValueError, match="its fingerprint is 0123 and that of these features 4567"):
+    with pytest.raises(ValueError, match="fingerprint 0123, but these features have 4567"):
         replace(more, data=replace(moved, fingerprint="4567")).check_resumes(row)
 
 
 def test_the_newest_study_is_found(tmp_path):
-    with pytest.raises(ValueError, match=r"there is no study in .*: python tune/search.py starts"):
+    with pytest.raises(ValueError, match=r"/ has no study; start one with: python tune/search.py"):
         find_study(None, tmp_path)
 
     for name in ("b", "a"):
@@ -94,7 +94,7 @@ def test_files_are_copied_to_the_storage_and_downloaded_from_there(tmp_path):
 def test_one_process_at_a_time_works_on_a_study(tmp_path):
     study = new_study(tmp_path)
 
-    with study.locked(), pytest.raises(ValueError, match="another process works on"):
+    with study.locked(), pytest.raises(ValueError, match="another process is using the study"):
         study.locked().__enter__()
     with study.locked():
         pass
