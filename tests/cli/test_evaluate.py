@@ -377,7 +377,7 @@ def test_the_whole_table_is_made_by_two_processes_printed_and_written(files, cap
     # All parts are cached, so the same command repeats no work.
     assert evaluate(*files, *options) == 0
     again, progress = capsys.readouterr()
-    assert f"{len(names)} of {len(names)} parts were measured before" in progress
+    assert f"{len(names)} of {len(names)} parts loaded from the cache" in progress
     assert again == output
 
 
