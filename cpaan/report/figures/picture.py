@@ -19,6 +19,8 @@ from matplotlib.transforms import Bbox
 
 INK = "#262626"
 """Text, axes and what should be as strong as these; on a page, the page's text colour."""
+GROUND = "#fffffe"
+"""The ground of a picture; on a page, the page's."""
 PALE = "#999999"
 """What is there for comparison only; visible on light and on dark pages."""
 # Okabe and Ito's colours, which people with any kind of colour vision can tell apart. Without
@@ -142,7 +144,7 @@ def label_points(
     def cost(choice: tuple[float, Bbox]) -> float:
         distance, box = choice
         outside = box.width * box.height - _overlap(box, panel)
-        return sum(_overlap(box, x) for x in taken) + 3 * outside + 0.02 * distance * box.height
+        return sum(_overlap(box, x) for x in taken) + 3 * outside + 0.1 * distance * box.height
 
     for (label, point), mark in zip(points.items(), marks, strict=True):
         arrow = {"arrowstyle": "-", "color": INK, "lw": 0.5, "alpha": 0.5, "shrinkB": 3}
@@ -154,7 +156,7 @@ def label_points(
         size = np.array(Text.get_window_extent(text).size)
         choices = [
             (distance, Bbox([centre - size / 2, centre + size / 2]))
-            for distance in (6.0, 14.0, 24.0, 36.0)
+            for distance in (5.0, 9.0, 14.0, 20.0, 28.0)
             for centre in mark + _SIDES * (distance * scale + size / 2)
         ]
         distance, box = min(choices, key=cost)
@@ -206,12 +208,13 @@ class Picture:
         body = re.sub(r' id="([^"]+)"', lambda each: each[0] if each[1] in used else "", body)
         body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{self.name}-", body)
         body = body.replace("xlink:href", "href").replace("'DejaVu Sans', ", "")
+        body = body.replace(INK, "currentColor").replace(GROUND, "var(--ground)")
         width = _PIXELS_A_POINT * float(box[2])
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{box[1]}" width="100%" '
             f'style="max-width: {width:.0f}px; height: auto" stroke-linejoin="round" '
             f'stroke-linecap="butt" role="img" aria-label={quoteattr(self.alt)}>'
-            f"<title>{escape(self.title)}</title>{body.replace(INK, 'currentColor')}\n"
+            f"<title>{escape(self.title)}</title>{body}\n"
         )
 
     def file(self, kind: str, *, transparent: bool = False) -> bytes:

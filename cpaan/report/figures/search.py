@@ -37,13 +37,16 @@ _LATER = LinearSegmentedColormap.from_list("later", [PALE, COLOURS[0]])
 
 
 @drawing()
-def search_pictures(trials: pd.DataFrame, method: str, config: Mapping[str, Any]) -> list[Picture]:
+def search_pictures(
+    trials: pd.DataFrame, method: str, config: Mapping[str, Any], winner: int
+) -> list[Picture]:
     """Draw a search: the scores of trials by parameter, and how trials learned.
 
     Args:
         trials: A study's ``trials.parquet``.
         method: Whose search it is.
         config: The settings of the search.
+        winner: The number of the trial that won: the best of the finalists on fresh draws.
 
     Returns:
         Slices by parameter and learning curves: those that the trials can give. With fewer than
@@ -55,7 +58,7 @@ def search_pictures(trials: pd.DataFrame, method: str, config: Mapping[str, Any]
     is_far = scored["score"] < _floor(scored["score"])
     near, far = scored[~is_far].sort_values("trial"), scored[is_far]
     if len(near) >= _LEAST and near["score"].nunique() > 1 and (ranges := _ranges(near)):
-        pictures.append(_slices(near, far, method, ranges))
+        pictures.append(_slices(near, far, method, ranges, winner))
     if (trials["curve"].map(len) > 1).any():
         pictures.append(_curves(trials, method, config))
     return pictures
@@ -112,9 +115,14 @@ def _importances(trials: pd.DataFrame, ranges: Mapping[str, BaseDistribution]) -
 
 
 def _slices(
-    trials: pd.DataFrame, far: pd.DataFrame, method: str, ranges: Mapping[str, BaseDistribution]
+    trials: pd.DataFrame,
+    far: pd.DataFrame,
+    method: str,
+    ranges: Mapping[str, BaseDistribution],
+    winner: int,
 ) -> Picture:
-    importances, best = _importances(trials, ranges), trials.iloc[trials["score"].argmax()]
+    importances, won = _importances(trials, ranges), trials[trials["trial"] == winner]
+    best = (won if len(won) else trials.nlargest(1, "score")).iloc[0]
     num_columns = 3
     num_rows = -(-len(importances) // num_columns)
     figure = new_figure(height=0.5 + 1.95 * num_rows)
@@ -149,9 +157,9 @@ def _slices(
         name=f"{slug(method)}-slices",
         title=f"{method}: score against each parameter",
         caption="The validation score of each trial against the parameters that it had; later "
-        "trials are bluer, the best one is ringed. Importance is how much the best quarter of the "
+        "trials are bluer, the winner on fresh draws is ringed. Importance is how much the best quarter of the "
         f"trials differs from all (PED-ANOVA): of {len(trials)} trials, a hint.{below}",
-        alt=f"Parameters of the best trial, {best['trial']}, with {best['score']:.2f} %, "
+        alt=f"Parameters of the winner, trial {best['trial']}, with {best['score']:.2f} %, "
         f"{best['state']}: {', '.join(values)}. The median trial has "
         f"{trials['score'].median():.2f} %. The most important parameters are {ranked}.",
         figure=figure,
