@@ -10,7 +10,16 @@ from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import IN_PN
 from cpaan.protocol.statistics import mean_interval
 from cpaan.report.claims.mechanisms import BEST, EARLIER, GANS, judge_diversity, judge_neighbours
-from cpaan.report.claims.verdict import Claim, Labelled, Verdict, all_of, is_positive, judge, listed, marks_of
+from cpaan.report.claims.verdict import (
+    Claim,
+    Labelled,
+    Verdict,
+    all_of,
+    is_positive,
+    judge,
+    listed,
+    marks_of,
+)
 from cpaan.report.gains import MethodScores, PairedDifference, signed
 from cpaan.report.published import CELLS, TABLE_1
 from cpaan.report.tables import TITLES

@@ -117,9 +117,7 @@ def judge(
         yield Claim(name, text, printed, found, verdict, is_paper, () if is_ratio else marks)
 
 
-def marks_of(
-    gaps: Sequence[PairedDifference], printed: Sequence[float | None]
-) -> tuple[Mark, ...]:
+def marks_of(gaps: Sequence[PairedDifference], printed: Sequence[float | None]) -> tuple[Mark, ...]:
     """Return the marks of differences; ``printed`` may have fewer numbers."""
     pairs = zip_longest(gaps, printed)
     return tuple(Mark(gap.difference, gap.interval, value) for gap, value in pairs)

@@ -51,7 +51,7 @@ def _draw_differences(lines: Sequence[str], series: _Series, label: str) -> Figu
     """
     texts = [textwrap.fill(line, 24) for line in lines]
     num_lines = sum(max(1.0, 0.8 * (1 + text.count("\n"))) for text in texts)
-    figure = new_figure(height=1.3 + 0.25 * num_lines)
+    figure = new_figure(height=1.3 + 0.22 * num_lines)
     figure.supxlabel(label, size="medium")
     shares = {line: [name for name in series if (line, "novel") in series[name]] for line in lines}
     headings = [line for line in lines if not shares[line]]

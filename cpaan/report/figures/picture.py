@@ -26,7 +26,7 @@ PALE = "#999999"
 # Okabe and Ito's colours, which people with any kind of colour vision can tell apart. Without
 # yellow, which is lost on a white page.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-WIDTH = 5.6
+WIDTH = 5.0
 """Inches: scaled to the width of a phone, the text is still legible."""
 SMALL = 8.5
 """Size in points of labels beside points and lines."""

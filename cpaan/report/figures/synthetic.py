@@ -83,7 +83,7 @@ def projections(frame: pd.DataFrame) -> Picture:
     }
     for number, name in enumerate(classes, start=1):
         key[f"{number}  {name}"] = {"color": colours[name], "marker": "o", "mew": 0}
-    figure, every = _scatter_panels(panels, key, num_columns=2)
+    figure, every = _scatter_panels(panels, key, num_columns=3 if len(panels) == 3 else 2)
     for (method, name, kind), points in groups:
         if kind == REAL:  # the number of its class is in the middle of them
             style: Any = {"ha": "center", "va": "center", "color": INK, "weight": "bold"}

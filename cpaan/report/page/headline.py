@@ -78,23 +78,23 @@ def _finding(contents: Contents, table: TableViews) -> list[str]:
 
     if not generators or not others:
         if len(ranked) < 2:
-            return [f"{ranked[0]} is the only row of this report: there is nothing to compare it with."]
+            return [f"{ranked[0]} is the only row: there is nothing to compare it with."]
         first, second = ranked[:2]
         return [f"{first} has the highest mean: {_minus(minus, first, second)} {where}."]
     best, words = others[0], _words(contents, others[0])
     gaps = {name: minus(name, best) for name in generators}
     sides = {name: side_of(*gap[:2]) for name, gap in gaps.items()}
+    every = "the trained generator" if len(generators) == 1 else "every trained generator"
     if ahead := [name for name in generators if sides[name] > 0]:
-        share = f"{len(ahead)} of {len(generators)} trained generators score higher than"
-        subject = ahead[0]
-        finding = f"On these features, {share} {words}"
+        share = f"{every} scores"
+        if len(ahead) < len(generators):
+            share = f"{len(ahead)} of {len(generators)} trained generators score"
+        finding, subject = f"{share} higher than {words}", ahead[0]
     else:
         level = "score higher than" if max(sides.values()) < 0 else "score as well as"
-        subject = next((name for name in generators if contents.methods[name] == BEST), generators[0])
-        finding = f"On these features, {words} {level} every trained generator"
-        if len(generators) == 1:
-            finding = f"On these features, {words} {level} the trained generator, {subject}"
-    sentences = [f"{finding}: {_minus(minus, subject, best)} {where}."]
+        of_paper = [name for name in generators if contents.methods[name] == BEST]
+        finding, subject = f"{words} {level} {every}", [*of_paper, generators[0]][0]
+    sentences = [f"On these features, {finding}: {_minus(minus, subject, best)} {where}."]
     if subject != generators[0] and not ahead:
         line = f"The best of {len(generators)} generators: {_minus(minus, generators[0], best)}."
         sentences.append(line)
@@ -146,7 +146,7 @@ def _data(contents: Contents, table: TableViews) -> str:
     study = next(iter(contents.studies.values()))
     split, files = study["data"]["split"]["test"], study["data"].get("features") or []
     names = {*split["base"], *split["novel"]}
-    source = "Tiny-ImageNet" if names <= set(contents.words) else files[0] if files else "this study"
+    source = "Tiny-ImageNet" if names <= set(contents.words) else files[0] if files else "a user"
     num_seeds = max(len(row.seeds) for row in contents.rows)
     return (
         f"features of {source} ({study['dimensions']} dimensions), {len(split['base'])} base and "

@@ -61,7 +61,7 @@ def axis_of(claims: Sequence[Claim]) -> Axis:
         values += [mark.found - reach, mark.found + reach, mark.printed or 0.0]
     room = 0.04 * (max(values) - min(values))
     low, high = min(values) - room, max(values) + room
-    ticks = MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(low, high)
+    ticks = MaxNLocator(9, steps=[1, 2, 5, 10]).tick_values(low, high)
     return Axis(low, high, [float(tick) for tick in ticks if low <= tick <= high])
 
 
@@ -94,9 +94,7 @@ def compose(contents: Contents) -> Page:
         table=table,
         headline=make_headline(contents, table),
         lead=draw_lead(gains, table),
-        claims=judge_claims(
-            contents.seeded, contents.diversity, methods, table.head_of, variants
-        ),
+        claims=judge_claims(contents.seeded, contents.diversity, methods, table.head_of, variants),
         pictures=draw_figures(contents, table, gains),
         searches=draw_searches(contents),
     )

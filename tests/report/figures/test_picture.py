@@ -54,7 +54,7 @@ def test_a_picture_in_a_page_has_the_page_s_colour_font_and_width_and_its_words(
     assert set(re.findall(r"font-family: ([^;]+)", svg)) == {"sans-serif"}
     assert root.attrib["aria-label"] == 'From "0" to 1 & <up>.'
     assert root.attrib["width"] == "100%"
-    assert root.attrib["viewBox"].startswith("0 0 403.2 ")
+    assert root.attrib["viewBox"].startswith("0 0 360 ")
     assert root[0].text == "A line"
 
 
@@ -66,7 +66,7 @@ def test_a_file_stands_alone_on_white_and_the_same_data_give_the_same_bytes():
     assert "#ffffff" in file
     assert "currentColor" not in file
     size = [int.from_bytes(pixels[at : at + 4], "big") for at in (16, 20)]
-    assert size == [840, 300], "150 pixels an inch"
+    assert size == [750, 300], "150 pixels an inch"
     assert one.svg() == one.svg() == again.svg()
     assert (file, pixels) == (again.file("svg").decode(), again.file("png"))
 
