@@ -305,7 +305,7 @@ def _layouts(rows: Sequence[MeasuredRow], found: Measured, num_fixed: int) -> li
 def _tables_of(
     rows: Sequence[MeasuredRow], found: Measured, layouts: list[TableOne], num_fixed: int
 ) -> Tables:
-    """Return the tables of a study with one row: its best beside its default settings and the controls."""
+    """Return the tables of a study with one row: its best, its default, the controls."""
     names, scores = [row.name for row in rows], found.frames["scores"]
     best = rows[-1]
     return make_tables(

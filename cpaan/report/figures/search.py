@@ -157,8 +157,9 @@ def _slices(
         name=f"{slug(method)}-slices",
         title=f"{method}: score against each parameter",
         caption="The validation score of each trial against the parameters that it had; later "
-        "trials are bluer, the winner on fresh draws is ringed. Importance is how much the best quarter of the "
-        f"trials differs from all (PED-ANOVA): of {len(trials)} trials, a hint.{below}",
+        "trials are bluer, the winner on fresh draws is ringed. Importance is how much the best "
+        f"quarter of the trials differs from all (PED-ANOVA): of {len(trials)} trials, a hint."
+        f"{below}",
         alt=f"Parameters of the winner, trial {best['trial']}, with {best['score']:.2f} %, "
         f"{best['state']}: {', '.join(values)}. The median trial has "
         f"{trials['score'].median():.2f} %. The most important parameters are {ranked}.",

@@ -1,7 +1,7 @@
 """Make the page of a report: one HTML file that loads nothing else, and its words as Markdown."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import chain

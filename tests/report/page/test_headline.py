@@ -95,7 +95,8 @@ def test_without_controls_or_generators_other_rows_are_compared(contents):
         (
             4,
             None,
-            "does not beat the default settings of cCov-GAN-PN on the test phase; it scores lower: −2.00 ± 0.00",
+            "does not beat the default settings of cCov-GAN-PN on the test phase; it scores "
+            "lower: −2.00 ± 0.00",
         ),
         (6, [4], "; the difference may be zero: +0.00 ± 8.61"),
     ],
