@@ -224,7 +224,7 @@ def gains_against_diversity(gains: Cells, diversity: pd.DataFrame, shots: int = 
     novel = frames["novel"]
     if novel.empty:
         raise ValueError(f"no row has scores and a diversity at K = {shots}")
-    figure = new_figure(height=7.0)
+    figure = new_figure(height=8.2)
     panels = dict(zip(TITLES, figure.subplots(len(TITLES), 1, sharex=True), strict=True))
     # Bars are paler than the labels that cross them.
     look: Any = {"fmt": "o", "color": COLOURS[0], "ecolor": f"{COLOURS[0]}77", "elinewidth": 0.9}

@@ -112,14 +112,14 @@ def label_ends(axes: Axes, ends: Sequence[tuple[str, str, float, float]]) -> Non
     heights = isotonic_regression(wished[order] - steps).x.clip(0, max(0, 1 - steps[-1])) + steps
     for number, height in zip(order, heights, strict=True):
         label, colour, *point = ends[number]
-        arrow = {"arrowstyle": "-", "color": colour, "lw": 0.6, "alpha": 0.6}
+        # Colours of lines are too faint for text on a dark page.
+        arrow = {"arrowstyle": "-", "color": colour, "lw": 1.2}
         axes.annotate(
             label,
             (point[0], point[1]),
             xytext=(1.06, height),
             textcoords="axes fraction",
             va="center",
-            color=colour,
             size=SMALL,
             arrowprops={**arrow, "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 3},
         )
@@ -141,14 +141,23 @@ def label_points(
     for x, _ in axes.transData.transform([(line, 0) for line in lines] or np.empty((0, 2))):
         taken.append(Bbox.from_extents(x - scale, panel.y0, x + scale, panel.y1))
 
-    def cost(choice: tuple[float, Bbox]) -> float:
+    def cost(choice: tuple[float, Bbox], mark: Any) -> float:
         distance, box = choice
         outside = box.width * box.height - _overlap(box, panel)
-        return sum(_overlap(box, x) for x in taken) + 3 * outside + 0.1 * distance * box.height
+        # The way from a point to its label does not pass other points.
+        way = np.array([(box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2]) - mark
+        along = ((marks - mark) @ way / (way @ way)).clip(0, 1)
+        passed = np.linalg.norm(mark + along[:, None] * way - marks, axis=1) < 6 * scale
+        hidden = sum(_overlap(box, x) for x in taken) + 3 * outside
+        return float(hidden + (0.2 * distance + 9 * (passed.sum() - 1)) * box.height)
 
-    for (label, point), mark in zip(points.items(), marks, strict=True):
+    # Points in a crowd have the first choice.
+    apart = np.linalg.norm(marks[:, None] - marks, axis=2) + 1e9 * np.eye(len(marks))
+    for number in np.argsort(apart.min(axis=1), kind="stable"):
+        (label, point), mark = list(points.items())[number], marks[number]
         arrow = {"arrowstyle": "-", "color": INK, "lw": 0.5, "alpha": 0.5, "shrinkB": 3}
         style: dict[str, Any] = {"size": SMALL, "ha": "center", "va": "center"}
+        style["bbox"] = {"fc": GROUND, "ec": "none", "pad": 0.3, "alpha": 0.8}
         text = axes.annotate(
             label, point, (0, 0), textcoords="offset points", arrowprops=arrow, **style
         )
@@ -156,10 +165,10 @@ def label_points(
         size = np.array(Text.get_window_extent(text).size)
         choices = [
             (distance, Bbox([centre - size / 2, centre + size / 2]))
-            for distance in (5.0, 9.0, 14.0, 20.0, 28.0)
+            for distance in (4.0, 9.0, 14.0, 20.0, 28.0, 38.0)
             for centre in mark + _SIDES * (distance * scale + size / 2)
         ]
-        distance, box = min(choices, key=cost)
+        distance, box = min(choices, key=lambda choice: cost(choice, mark))
         taken.append(box)
         text.set_position((np.array(box.min) + size / 2 - mark) / scale)
         if text.arrow_patch is not None:
