@@ -148,8 +148,8 @@ def label_points(
         way = np.array([(box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2]) - mark
         along = ((marks - mark) @ way / (way @ way)).clip(0, 1)
         passed = np.linalg.norm(mark + along[:, None] * way - marks, axis=1) < 6 * scale
-        hidden = sum(_overlap(box, x) for x in taken) + 3 * outside
-        return float(hidden + (0.2 * distance + 9 * (passed.sum() - 1)) * box.height)
+        hidden = sum(_overlap(box, x) for x in taken) + outside
+        return float(3 * hidden + (0.2 * distance + 9 * (passed.sum() - 1)) * box.height)
 
     # Points in a crowd have the first choice.
     apart = np.linalg.norm(marks[:, None] - marks, axis=2) + 1e9 * np.eye(len(marks))

@@ -1,6 +1,5 @@
 """Choose the pictures to draw, by what the report's files have, and the gains that they show."""
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -16,7 +15,7 @@ from cpaan.report.figures.accuracy import (
     gains_by_row,
 )
 from cpaan.report.figures.picture import Picture
-from cpaan.report.figures.search import search_pictures
+from cpaan.report.figures.search import draw_search
 from cpaan.report.figures.synthetic import draw_spiral, projections, spectra
 from cpaan.report.gains import PairedScores
 from cpaan.report.illustration import REAL
@@ -42,11 +41,11 @@ _SHOWN_BESIDE = ("copy", "mean-shift", "copy-PN", "mean-shift-PN")
 
 
 class Search(NamedTuple):
-    """A search and its pictures."""
+    """A search and its picture."""
 
     name: str
     summary: str
-    pictures: Sequence[Picture]
+    picture: Picture | None
 
 
 def gains_of(contents: Contents, table: TableViews) -> Cells:
@@ -164,7 +163,5 @@ def draw_searches(contents: Contents) -> list[Search]:
         states = ", ".join(f"{count} {state}" for state, count in counts.items())
         time = duration(trials["seconds"].sum())
         summary = f"{states}, {time}; winner {best['score']:.1f} on validation"
-        config = contents.studies[name]["config"]
-        pictures = search_pictures(trials, name, config, int(best["trial"]))
-        searches.append(Search(name, summary, pictures))
+        searches.append(Search(name, summary, draw_search(trials, name, int(best["trial"]))))
     return searches

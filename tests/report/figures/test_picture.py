@@ -115,5 +115,6 @@ def test_labels_of_points_hide_neither_each_other_nor_points_and_stay_in_the_pan
     boxes = boxes_of(axes)
     for place in axes.transData.transform(list(points.values())):
         assert not any(box.contains(*place) for box in boxes)
-    assert boxes[-2].x1 < axes.get_window_extent().x1
-    assert boxes[-1].x1 < axes.transData.transform((0.45, 0))[0]
+    ends = {text.get_text(): box.x1 for text, box in zip(axes.texts, boxes, strict=True)}
+    assert ends["at the edge"] < axes.get_window_extent().x1
+    assert ends["left of a line"] < axes.transData.transform((0.45, 0))[0]

@@ -116,7 +116,7 @@ def test_every_figure_has_a_size_words_and_files(browser, folder):
     )
     links = browser.run("return [...document.querySelectorAll('.files a')].map((a) => a.href)")
 
-    assert len(figures) == 8, "four of the rows, and two each of two searches"
+    assert len(figures) == 6, "four of the rows, and one each of two searches"
     for name, width, height, *has_words in figures:
         assert width > 100, name
         assert height > 50, name

@@ -30,7 +30,7 @@ def picture(name: str) -> Picture:
 def page(tmp_path_factory):
     """Return the page of a small report, with four pictures in place of all."""
     drawn = [picture("a"), picture("b")]
-    searches = [Search("PN", "4 trials", [picture("c")])]
+    searches = [Search("PN", "4 trials", picture("c")), Search("LR", "1 trial", None)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page_module, "draw_lead", lambda *arguments: picture("lead"))
         patch.setattr(page_module, "draw_figures", lambda *arguments: drawn)

@@ -14,7 +14,7 @@ from cpaan.report.page.views import make_views
 
 DRAWN = (
     *("gains_against_diversity", "gains_against_shots", "gains_by_row", "gain_of_variants"),
-    *("projections", "search_pictures", "spectra"),
+    *("projections", "draw_search", "spectra"),
 )
 
 
@@ -121,4 +121,4 @@ def test_searches_have_a_summary(contents, calls):
     summary = "2 complete, 2 stopped early, 6 min; winner 42.0 on validation"
     found = [search[:2] for search in draw_searches(contents)]
     assert found == [("PN", summary), ("cCov-GAN-PN", summary)]
-    assert calls["search_pictures"][1:] == ("cCov-GAN-PN", contents.studies["PN"]["config"], 3)
+    assert calls["draw_search"][1:] == ("cCov-GAN-PN", 3)
