@@ -149,12 +149,9 @@ def label_points(
         along = ((marks - mark) @ way / (way @ way)).clip(0, 1)
         passed = np.linalg.norm(mark + along[:, None] * way - marks, axis=1) < 6 * scale
         hidden = sum(_overlap(box, x) for x in taken) + outside
-        return float(3 * hidden + (0.2 * distance + 9 * (passed.sum() - 1)) * box.height)
+        return float(6 * hidden + (0.2 * distance + 4 * (passed.sum() - 1)) * box.height)
 
-    # Points in a crowd have the first choice.
-    apart = np.linalg.norm(marks[:, None] - marks, axis=2) + 1e9 * np.eye(len(marks))
-    for number in np.argsort(apart.min(axis=1), kind="stable"):
-        (label, point), mark = list(points.items())[number], marks[number]
+    for (label, point), mark in zip(points.items(), marks, strict=True):
         arrow = {"arrowstyle": "-", "color": INK, "lw": 0.5, "alpha": 0.5, "shrinkB": 3}
         style: dict[str, Any] = {"size": SMALL, "ha": "center", "va": "center"}
         style["bbox"] = {"fc": GROUND, "ec": "none", "pad": 0.3, "alpha": 0.8}
@@ -165,7 +162,7 @@ def label_points(
         size = np.array(Text.get_window_extent(text).size)
         choices = [
             (distance, Bbox([centre - size / 2, centre + size / 2]))
-            for distance in (4.0, 9.0, 14.0, 20.0, 28.0, 38.0)
+            for distance in (5.0, 9.0, 14.0, 20.0, 28.0, 38.0)
             for centre in mark + _SIDES * (distance * scale + size / 2)
         ]
         distance, box = min(choices, key=lambda choice: cost(choice, mark))
