@@ -11,19 +11,19 @@
 #SBATCH --open-mode=append
 #SBATCH --output=%x-%j.log
 
-# A study on Slurm: Ray on all nodes of the job, the study on the first of them.
+# Run a study on Slurm: Ray on all nodes of the job, the study on the first one.
 #
 #   sbatch cluster/slurm.sh NAME --preset paper --gpus-per-worker 0.25
 #   sbatch --partition P --account A --nodes 4 cluster/slurm.sh NAME --preset paper
 #
-# From the project's folder, after `make setup`, on a file system that all nodes share; the options after
-# the name are those of tune/search.py. The same command again goes on with the study, and so does
-# the job when Slurm requeues it: after a preemption, a lost node, or five minutes before its time
-# is over. `scancel JOB` stops it. CPAAN_FOLDER is the folder that has results/ (default: the
-# project's).
+# Run it from the project's folder, after `make setup`, on a file system that all nodes share. The
+# options after the name are those of tune/search.py. Run the same command again to resume the study.
+# It also resumes when Slurm requeues the job: after a preemption, after a lost node, and five minutes
+# before the time limit. `scancel JOB` stops it. CPAAN_FOLDER is the folder of results/ (default: the
+# project's folder).
 #
-# Whole nodes (--exclusive), because `ray symmetric-run` refuses a node on which it sees another
-# Ray, and the `ray stop` at its end would stop that one too.
+# It takes whole nodes (--exclusive), because `ray symmetric-run` refuses a node with another Ray, and
+# its final `ray stop` would stop that one too.
 
 set -euo pipefail
 
@@ -32,7 +32,7 @@ fail() {
   exit 2
 }
 
-most_restarts=20 # of a study that never ends
+most_restarts=20 # limit for a study that never ends
 [[ -n ${SLURM_JOB_ID:-} ]] || fail "it is for sbatch: sbatch cluster/slurm.sh NAME --preset paper"
 (($# > 0)) || fail "the study has no name: sbatch cluster/slurm.sh NAME --preset paper"
 [[ -f tune/search.py ]] || fail "$PWD is not the project's folder: submit it from there"
@@ -44,8 +44,8 @@ if [[ -z ${VIRTUAL_ENV:-} && -f .venv/bin/activate ]]; then
   source .venv/bin/activate
 fi
 wanted=$(sed -n 's/^ray==//p' constraints.txt)
-# The address by which this node, the first of the job, reaches others: its name may stand for a
-# loopback address on the node itself.
+# The address at which other nodes reach this one, the first of the job. Its host name may resolve to
+# a loopback address on the node itself.
 read -r installed head < <(
   python -c 'import ray; print(ray.__version__, ray.util.get_node_ip_address())'
 ) || fail "python has no Ray: run make setup first, or activate the environment that has it"
@@ -53,7 +53,7 @@ read -r installed head < <(
 
 num_nodes=${SLURM_JOB_NUM_NODES:-1}
 num_cpus=${SLURM_CPUS_PER_TASK:-${SLURM_CPUS_ON_NODE:-1}}
-# srun does not take the CPUs of a task from sbatch.
+# srun does not inherit --cpus-per-task from sbatch.
 on_all_nodes=(srun "--nodes=$num_nodes" --ntasks-per-node=1 "--cpus-per-task=$num_cpus")
 
 export CPAAN_FOLDER=${CPAAN_FOLDER:-$PWD}
@@ -64,34 +64,34 @@ trap 'rm -f "$probe"' EXIT
 "${on_all_nodes[@]}" test -e "$probe" ||
   fail "not all nodes see $results: it must be on a file system that they share"
 
-# Without a token, everyone who reaches a node can run code as you. Ray reads this file by default,
-# so `ray job list` and the dashboard find it too.
+# Without a token, anyone who can reach a node can run code as you. This is Ray's default path, so
+# `ray job list` finds the token too.
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$HOME/.ray/auth_token
 mkdir -p "$HOME/.ray"
 if [[ ! -s $RAY_AUTH_TOKEN_PATH ]]; then
-  fresh=$(mktemp "$HOME/.ray/auth_token-XXXXXX") # readable by its owner only
+  fresh=$(mktemp "$HOME/.ray/auth_token-XXXXXX") # readable only by its owner
   python -c 'import secrets; print(secrets.token_hex(32), end="")' >"$fresh"
-  mv -n "$fresh" "$RAY_AUTH_TOKEN_PATH" # another job may have been first
+  mv -n "$fresh" "$RAY_AUTH_TOKEN_PATH" # keep the token of another job that was first
   rm -f "$fresh"
 fi
 chmod 600 "$RAY_AUTH_TOKEN_PATH"
 
-# Ports and folder of this job alone: a Ray that runs on the same machine is neither met nor joined.
-# Below those that the system gives to clients, above those of Ray's own defaults.
+# Ports and folder are specific to this job, so that it does not join another Ray on the same machine.
+# The ports are below the system's ephemeral ports and above Ray's defaults.
 port=$((20000 + SLURM_JOB_ID % 3000 * 4))
 export RAY_TMPDIR=/tmp/cpaan-$SLURM_JOB_ID
-export RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT=300 # for nodes that are slow to begin
+export RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT=300 # for nodes that start slowly
 export RAY_worker_maximum_startup_concurrency=16  # a trial has many small processes
 unset RAY_ADDRESS
 start=(
   --address "$head:$port" --min-nodes "$num_nodes" --num-cpus "$num_cpus"
   --dashboard-host 127.0.0.1 --dashboard-port $((port + 1))
   --ray-client-server-port $((port + 2)) --dashboard-agent-listen-port $((port + 3))
-  --min-worker-port 0 --max-worker-port 0 # any that are free
+  --min-worker-port 0 --max-worker-port 0 # any free ports
   --disable-usage-stats
 )
 if [[ -n ${SLURM_GPUS_ON_NODE:-} ]]; then
-  start+=(--num-gpus "$SLURM_GPUS_ON_NODE") # refused if Slurm shows Ray fewer
+  start+=(--num-gpus "$SLURM_GPUS_ON_NODE") # Ray fails if it sees fewer
 fi
 
 requeue() {
@@ -113,7 +113,7 @@ while [[ $is_signalled == yes ]]; do # a signal ends the wait, not the step
   wait "$step" || status=$?
 done
 ((status == 0)) || exit "$status"
-# Ray that could not start ends symmetric-run with 0, too.
+# symmetric-run also exits with 0 if Ray could not start.
 if [[ ! -e $results/$name/report/report.json ]]; then
   echo "cluster/slurm.sh: Ray did not start, or $name has no report: what is said above is why" >&2
   exit 1

@@ -1,14 +1,31 @@
 """Low-shot learning by feature augmentation: methods, and the benchmark that judges them."""
 
-from cpaan.data.cache import open_features
-from cpaan.data.parquet import read_about, write_features
-from cpaan.data.splits import Phase, Split, read_split
-from cpaan.data.table import FeatureTable
-from cpaan.evaluation.runner import Results, evaluate
-from cpaan.gan.config import TrainConfig
-from cpaan.gan.covariance import ky_fan_norm
-from cpaan.protocol.config import EvaluationConfig
-from cpaan.report.tables import accuracy_table, difference_table
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cpaan.data.cache import open_features
+    from cpaan.data.parquet import read_about, write_features
+    from cpaan.data.splits import Phase, Split, read_split
+    from cpaan.data.table import FeatureTable
+    from cpaan.evaluation.runner import Results, evaluate
+    from cpaan.gan.config import TrainConfig
+    from cpaan.gan.covariance import ky_fan_norm
+    from cpaan.protocol.config import EvaluationConfig
+    from cpaan.report.tables import accuracy_table, difference_table
+
+_MODULES = {
+    "cpaan.data.cache": ["open_features"],
+    "cpaan.data.parquet": ["read_about", "write_features"],
+    "cpaan.data.splits": ["Phase", "Split", "read_split"],
+    "cpaan.data.table": ["FeatureTable"],
+    "cpaan.evaluation.runner": ["Results", "evaluate"],
+    "cpaan.gan.config": ["TrainConfig"],
+    "cpaan.gan.covariance": ["ky_fan_norm"],
+    "cpaan.protocol.config": ["EvaluationConfig"],
+    "cpaan.report.tables": ["accuracy_table", "difference_table"],
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "EvaluationConfig",
@@ -26,3 +43,10 @@ __all__ = [
     "read_split",
     "write_features",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is used: torch takes seconds to import, `--help` must not."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULE_OF[name]), name)

@@ -1,4 +1,4 @@
-"""Small data for all tests, and a folder of its own for each."""
+"""Fixtures: small data sets, a separate folder for each test, and servers."""
 
 import os
 import threading
@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-# Tests are small: with several threads each would mostly wait for the others. Before torch starts.
+# Tests are too small to gain from several threads. Set this before torch starts.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import sqlalchemy
 import torch
 
-# The kernels of a GPU run without one in Triton's interpreter. Before Triton starts.
+# Without a GPU, kernels run in Triton's interpreter. Set this before Triton starts.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
@@ -31,7 +31,7 @@ from helpers.tables import write_data
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests with Ray, a cluster or a browser as slow, and run each kind in one process.
 
-    The kinds that take longest come first.
+    The slowest kinds run first.
     """
     kinds: dict[str, list[pytest.Item]] = {"cluster": [], "ray": [], "browser": []}
     others = []
@@ -56,7 +56,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def decoded_builtin_features(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache that holds the built-in features: to decode them takes more than a second."""
+    """Return a cache with the built-in features, because decoding them takes over a second."""
     folder = tmp_path_factory.mktemp("cache")
     open_features(BUILTIN / "features.parquet", cache_folder=folder)
     return folder
@@ -64,24 +64,24 @@ def decoded_builtin_features(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def builtin_cache(decoded_builtin_features: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use one cache for all tests that ask for this: they read the built-in features."""
+    """Share the cache with the built-in features."""
     monkeypatch.setenv("CPAAN_CACHE", str(decoded_builtin_features))
 
 
 @pytest.fixture(scope="session")
 def gaussians() -> GaussianClasses:
-    """12 base and 12 novel classes a phase, in 8 dimensions."""
+    """Return 12 base and 12 novel classes in each phase, in 8 dimensions."""
     return gaussian_classes(num_families=6, num_train=25, num_test=10, num_dims=8)
 
 
 @pytest.fixture(scope="session")
 def easyfsl() -> ModuleType:
-    """Return easyfsl's methods. It imports torchvision for its image networks."""
+    """Return easyfsl's methods; easyfsl imports torchvision."""
     try:
         import torchvision  # noqa: F401
     except RuntimeError:
-        # PyPI's torchvision has operators for CUDA only. They do not load beside the CPU build of
-        # torch, and the import fails where it describes these two, unless they are declared.
+        # The operators of PyPI's torchvision need CUDA, so they do not load with the CPU build of
+        # torch. The import of torchvision fails unless these two operators are declared.
         for name in ("nms", "qnms"):
             boxes = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
             torch.library.define(f"torchvision::{name}", boxes)
@@ -92,7 +92,7 @@ def easyfsl() -> ModuleType:
 
 @pytest.fixture(scope="session")
 def two_cpus() -> Iterator[Cluster]:
-    """A Ray of this machine for all tests that need one, as the commands would start it."""
+    """Start Ray on this machine as the commands do; all tests share it."""
     with ray_cluster(None, lambda message: None) as cluster:
         assert cluster.most_trials_at_once(StudyConfig()) >= 2, "these tests want two CPU cores"
         yield cluster
@@ -100,7 +100,7 @@ def two_cpus() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def study_features(tmp_path_factory) -> Path:
-    """Features of Gaussian classes in a file, wide enough for the search's ranges; and a split."""
+    """Write features of Gaussian classes, with enough dimensions for a search, and a split."""
     folder = tmp_path_factory.mktemp("data")
     classes = gaussian_classes(num_families=6, num_train=25, num_test=10, num_dims=16)
     return write_data(folder, classes)
@@ -108,9 +108,9 @@ def study_features(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """An S3 in a thread of this process: its port, and what it was asked.
+    """Start an S3 server in a thread; yield its port and its requests.
 
-    To the bucket called forbidden nobody has access.
+    It denies access to the bucket "forbidden".
     """
     from moto.server import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
@@ -136,7 +136,7 @@ def s3_server() -> Iterator[tuple[str, list[tuple[str, str]]]]:
 
 @pytest.fixture
 def bucket(s3_server, tmp_path, monkeypatch) -> Bucket:
-    """A bucket for one test, and credentials."""
+    """Return a bucket for one test, and set the credentials."""
     for name, value in {
         "AWS_ACCESS_KEY_ID": "user",
         "AWS_SECRET_ACCESS_KEY": "secret",
@@ -153,7 +153,7 @@ def bucket(s3_server, tmp_path, monkeypatch) -> Bucket:
 
 @pytest.fixture
 def quick_disk() -> Iterator[None]:
-    """Let SQLite not wait for the disk: what a test writes need not outlive the machine."""
+    """Turn off SQLite's writes to disk, because tests do not need durability."""
 
     def hurry(connection, _record) -> None:
         connection.execute("PRAGMA synchronous = OFF")

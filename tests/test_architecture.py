@@ -1,4 +1,4 @@
-"""Data flows one way, and files are read without unpickling."""
+"""Test the order of imports between packages, and that files are read without unpickling."""
 
 import ast
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "cpaan"
 
-# A package may import itself and those before it.
+# A package may import itself and the packages before it.
 PACKAGES = [
     *("core", "data", "protocol", "training", "gan", "representation"),
     *("methods", "evaluation", "report", "study", "cli", "bench"),
@@ -18,7 +18,7 @@ SAFELY = {("torch", "load"): ("weights_only", True), ("np", "load"): ("allow_pic
 
 
 def imports_of(tree: ast.Module) -> set[str]:
-    """Return the full names of all modules that a file imports, anywhere in the file."""
+    """Return the full names of all modules that a file imports."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -45,7 +45,7 @@ def unpickling_calls(tree: ast.Module) -> set[str]:
 
 
 def violations(package: str, source: str) -> list[str]:
-    """Return what a file of this package does against the rules."""
+    """Return the violations of the rules in a file of this package."""
     allowed = PACKAGES[: PACKAGES.index(package) + 1]
     tree = ast.parse(source)
     found = [f"{name} may run code of a file" for name in unpickling_calls(tree)]

@@ -1,4 +1,4 @@
-"""What the project promises to a newcomer."""
+"""Test the code and links of the README, and the pinned dependencies."""
 
 import re
 import tomllib
@@ -40,12 +40,30 @@ def test_every_dependency_is_pinned():
 
     for requirement in wanted:
         name = re.split(r"[\[<>=;]", requirement)[0].lower()
-        # Every build of torch wants a version of Triton of its own, and no other.
+        # Every build of torch needs a specific version of Triton.
         assert name in names or name == "triton"
     assert pinned["torch"] == "2.13.0"
 
 
-def test_links_of_the_readme_lead_somewhere():
-    for page in ("README.md", "CONTRIBUTING.md", "results/README.md"):
-        for link in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text()):
-            assert "://" in link or ((ROOT / page).parent / link).exists(), link
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+PAGES += [
+    path
+    for name in ("cpaan", "tune", "cluster", "results")
+    for path in (ROOT / name).rglob("README.md")
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_have_short_sentences_and_links_that_lead_somewhere(page):
+    text = page.read_text()
+    for link in re.findall(r"\]\(([^)#]+)\)", text):
+        assert "://" in link or (page.parent / link).exists(), link
+    prose = re.sub(r"```.*?```|^ *(\||#|!\[).*?$", "", text, flags=re.S | re.M)
+    prose = re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`]*`", "code", prose))
+    for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", prose):
+        for sentence in re.split(r"(?<=[.!?:;])\s+", " ".join(block.split())):
+            assert len(sentence.split()) <= 25, sentence
+
+
+def test_the_first_page_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150

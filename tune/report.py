@@ -1,11 +1,11 @@
-"""Take a study's best configuration to the test phase: ``python tune/report.py --help``.
+"""Evaluate a study's best configuration on the test phase: ``python tune/report.py --help``.
 
-Thin on purpose: modules beside a script do not reach Ray's workers.
+The code is in ``cpaan``, because Ray's workers cannot import modules beside a script.
 """
 
 import sys
 
-from cpaan.cli.report import main
+from cpaan.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(command="report"))

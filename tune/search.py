@@ -1,11 +1,11 @@
-"""Search the hyper-parameters of a GAN on the validation phase: ``python tune/search.py --help``.
+"""Search hyperparameters on the validation phase: ``python tune/search.py --help``.
 
-Thin on purpose: modules beside a script do not reach Ray's workers.
+The code is in ``cpaan``, because Ray's workers cannot import modules beside a script.
 """
 
 import sys
 
-from cpaan.cli.search import main
+from cpaan.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(command="search"))

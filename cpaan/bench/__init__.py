@@ -1,1 +1,1 @@
-"""Benchmarks: ratios measured side by side in one run, by ``python -m cpaan.bench``."""
+"""Benchmarks that time our code and a plain version in one run: ``python -m cpaan.bench``."""

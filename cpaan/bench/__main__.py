@@ -1,11 +1,11 @@
-"""``python -m cpaan.bench NAME``: measure, print a table, and write the rows as JSON."""
+"""Run ``python -m cpaan.bench NAME``: measure, print a table, and write the rows as JSON."""
 
 import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cpaan.bench import episode, evaluate, kyfan, trial
+from cpaan.bench import episode, evaluate, kyfan, methods, trial
 from cpaan.bench.measuring import Bench, BenchRow, table, to_json
 from cpaan.bench.scales import SCALES
 from cpaan.cli.command import Parser, check_writable, guarded, new_progress
@@ -16,6 +16,7 @@ from cpaan.core.files import write_whole
 BENCHMARKS = {
     "kyfan": (kyfan.measure, kyfan.HELP),
     "episode": (episode.measure, episode.HELP),
+    "methods": (methods.measure, methods.HELP),
     "evaluate": (evaluate.measure, evaluate.HELP),
     "trial": (trial.measure, trial.HELP),
     "data-parallel": (trial.measure_data_parallel, trial.HELP_DATA_PARALLEL),
@@ -101,6 +102,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return guarded(parser.prog, run, traceback=options.traceback)
 
 
-# Processes that this one starts import this file, and must not run it.
+# Child processes import this file and must not run it.
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""A whole step of each GAN: draw an episode, update discriminators, update generators."""
+"""Benchmark of a GAN training step: draw an episode, update discriminators, then generators."""
 
 import math
 from typing import Any
@@ -17,11 +17,11 @@ from cpaan.gan.loop import TrainingRun
 
 HELP = "a whole training step of each of the four GANs, against the plain definition of it"
 
-_EPISODES_AT_ONCE = {"cpu": 5, "cuda": 50}  # of our side, which checks losses once in a while
+_EPISODES_AT_ONCE = {"cpu": 5, "cuda": 50}  # of our code, which checks losses only once per call
 
 
 def measure(bench: Bench) -> None:
-    """Measure the four GANs at the scale, and at other sizes one by one."""
+    """Measure the four GANs at the scale, then with one size changed at a time."""
     for gan in GANS.values():
         sizes = bench.scale.varied if gan.has_covariance else ("batch_size",)
         for ending, changes in bench.scale.cases(*sizes):
@@ -47,8 +47,8 @@ def _measure_case(bench: Bench, name: str, gan: Gan, changes: dict[str, int]) ->
     is_in_parts = bool(changes) and len(pairs) < num_pairs
     plain_config = config
     if is_in_parts:
-        # Decompositions of all pairs would take minutes for each size. The step without the
-        # term, and some decompositions in proportion, take seconds.
+        # Decompositions of all pairs would take minutes for each size. Measure the step without the
+        # term, and some decompositions to extrapolate from; both take seconds.
         plain_config = config.with_overrides({"covariance_weight": 0.0})
         subjects["decompositions"] = Subject(lambda: kyfan.plain(comparison, pairs))
     plain_run = PlainRun(gan, episodes, plain_config, new_rng(seed))
@@ -58,8 +58,8 @@ def _measure_case(bench: Bench, name: str, gan: Gan, changes: dict[str, int]) ->
         plain = plain.plus(times["decompositions"].times(num_pairs / len(pairs)))
     flop = count_flop(gan, config, num_dims, scale.num_classes)
     flop += kyfan.count_work(comparison)[0] if gan.has_covariance else 0.0
-    # Parameters and Adam's two means of them, read and written, and gradients, read; in float32.
-    # Activations might stay in caches.
+    # Parameters and Adam's two moments are read and written, gradients are read, all in float32.
+    # Activations may stay in caches.
     num_bytes = 4.0 * 7 * sum(part.numel() for part in run.networks.parameters())
     bench.row(
         name,
@@ -77,8 +77,8 @@ def _measure_case(bench: Bench, name: str, gan: Gan, changes: dict[str, int]) ->
 def compare_terms(gan: Gan, data: TrainingData, config: TrainConfig, seed: int) -> dict[str, Any]:
     """Return the largest relative difference of a loss, ours in the precision of training.
 
-    Residual generators start as the identity, where cycle losses vanish, so their last layers
-    are drawn anew here.
+    Residual generators start as the identity, where cycle losses vanish. Their last layers are
+    therefore drawn again here.
     """
     networks = TrainingRun(gan, MetaEpisodes(data, config), config, new_rng(seed)).networks
     for_weights = new_rng(seed, 1)
@@ -93,18 +93,18 @@ def compare_terms(gan: Gan, data: TrainingData, config: TrainConfig, seed: int) 
         name: float((ours[name] - value).abs() / value.abs())
         for ours, reference in zip(fast, plain, strict=True)
         for name, value in reference.items()
-        if name != "similarity_left_out"  # may be zero
+        if name != "similarity_left_out"  # can be zero
     }
     worst = max(differences, key=lambda name: differences[name])
     return {"relative_error": differences[worst], "worst_term": worst, "differences": differences}
 
 
 def count_flop(gan: Gan, config: TrainConfig, num_dims: int, num_classes: int) -> float:
-    """Return the least FLOP of a step without Ky Fan norms: matrix products alone.
+    """Return the least FLOP of a step without Ky Fan norms, from matrix products alone.
 
-    The first layer of generators is in parts, so that only inputs of single pairs are multiplied
-    for every pair, and a class's key is multiplied into the embedding. The backward pass of a
-    product is another one for its weight, and one for its input if that has a gradient.
+    The first layer of generators is split, so that only inputs of single pairs are multiplied for
+    every pair. The key of a class is multiplied into the embedding. The backward pass of a product
+    needs another one for its weight, and one for its input if that has a gradient.
     """
     num_novel, num_base, width = config.num_ways, config.num_base_examples, config.hidden_dim
     num_pairs, num_shots = num_novel * num_base, num_novel * config.max_shots
@@ -115,14 +115,14 @@ def count_flop(gan: Gan, config: TrainConfig, num_dims: int, num_classes: int) -
     discriminators = [(num_novel, num_shots)]  # answers, real examples
     if gan.has_cycle:
         products += 2 * (num_shots + num_prototypes) * outer + later
-        # The cycle: both networks once more, on examples that have gradients themselves.
+        # The cycle runs both networks again, on examples that have gradients themselves.
         products += 2 * (later + 3 * num_pairs * outer) + 4 * num_pairs * noise
         discriminators.append((num_classes - num_novel, num_base))
     for num_answers, num_real in discriminators:
         last = width * (num_answers + 1)
-        # Its own update; the inputs of its first layer have no gradient there.
+        # The discriminator's update; inputs of its first layer have no gradient there.
         products += (num_real + num_pairs) * (2 * outer + 3 * (inner + last))
-        products += 2 * num_pairs * (outer + inner + last)  # what the generators learn from it
+        products += 2 * num_pairs * (outer + inner + last)  # gradients for the generators
     if gan.has_covariance:
         products += 2 * num_pairs * num_dims**2  # covariances, and their gradient
     return 2.0 * products

@@ -1,6 +1,6 @@
-"""An evaluation with the linear head: all problems at once, against one after the other.
+"""Benchmark of an evaluation with the linear head: all problems at once, or one by one.
 
-Shapes: P = problems, N = novel classes, C = all classes of the phase, S = synthetic examples a
+Shapes: P = problems, N = novel classes, C = all classes of the phase, S = synthetic examples per
 class, D = feature dimension.
 """
 
@@ -29,7 +29,7 @@ _EXAMPLES_A_CLASS = 1_300  # of ImageNet's base classes
 def make_task(
     scale: Scale, config: EvaluationConfig, seed: int, device: torch.device
 ) -> tuple[LowShotTask, Queries]:
-    """Return random classes of the sizes: the cost does not depend on the features' values."""
+    """Return random classes of these sizes; the cost does not depend on feature values."""
     rng = new_rng(seed, device=device)
 
     def normal(*shape: int) -> Tensor:
@@ -56,7 +56,7 @@ def make_task(
 
 
 class PlainLinear:
-    """Softmax regression of one problem, by an ordinary loop on the batches of the fast head."""
+    """Softmax regression of one problem, by a plain loop on the batches of the fast head."""
 
     def __init__(
         self, task: LowShotTask, number: int, synthetic: Tensor, config: EvaluationConfig
@@ -72,7 +72,7 @@ class PlainLinear:
         self.bias = torch.zeros(self._num_classes, device=task.device, requires_grad=True)
 
     def train(self, num_steps: int, rng: torch.Generator) -> None:
-        """Take some steps of SGD from the current weights."""
+        """Run some steps of SGD from the current weights."""
         config = self._config
         optimiser = torch.optim.SGD(
             [self.weight, self.bias],
@@ -93,8 +93,8 @@ class PlainLinear:
     def _batch(self, count: int, rng: torch.Generator) -> Tensor:
         """Return ``count`` examples of every class, shape (C * count, D): base, then novel.
 
-        Rows of a class are evenly spaced from a random start. Those of a novel class are real and
-        synthetic by their weights, with a random rounding.
+        Rows of a class are evenly spaced from a random start. The numbers of real and synthetic
+        rows of a novel class follow their weights, with random rounding.
         """
         task = self._task
         uniforms = torch.rand(self._num_classes, 2, generator=rng, dtype=torch.float64)
@@ -152,7 +152,7 @@ def measure(bench: Bench) -> None:
     counts = {"num_synthetic": scale.num_synthetic, "linear_num_steps": scale.num_linear_steps}
     config = EvaluationConfig(**{**LINEAR_AS_IN_BENCHMARK, "heads": ("linear",), **counts})
     task, queries = make_task(scale, config, seed, bench.device)
-    # Copies cost nothing, so that the measured time is that of the head.
+    # Copies cost nothing, so the measured time is that of the head.
     synthetic = Control(copy, config).synthesise(task, new_rng(seed))
     assert synthetic is not None
     num_problems, num_classes = len(task.problems), task.num_base + task.num_novel
@@ -195,6 +195,6 @@ def measure(bench: Bench) -> None:
     if bench.wants(whole):
         alone, synthetic = [], None  # free their memory: the evaluation synthesises its own
         bench.say(f"{whole} ...")
-        # The plain side is the training alone, in proportion.
+        # Plain time is extrapolated from a few training steps and excludes everything else.
         plain = times["plain"].times(config.linear_num_steps)
         bench.row(whole, bench.time(ours=Subject(evaluate))["ours"], plain, **sizes)

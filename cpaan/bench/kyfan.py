@@ -1,4 +1,4 @@
-"""The covariance term alone: Ky Fan norms of differences of covariances, and their gradient.
+"""Benchmark of the covariance term: Ky Fan norms of covariance differences and their gradient.
 
 Shapes: N = novel classes, L = base classes that each is compared with, D = feature dimension,
 m = Ky Fan order.
@@ -23,7 +23,7 @@ from cpaan.gan.objectives import choose_covariance_classes
 HELP = "the covariance term: norms of all pairs and their gradient, against a full SVD of each"
 
 _MOST_PLAIN_PAIRS = 16
-"""Pairs that the plain side decomposes at most. All would take minutes, each as long as another."""
+"""Largest number of pairs that the plain side decomposes. All would take minutes, at equal cost."""
 _CALLS_AT_ONCE = {"cpu": 1, "cuda": 20}
 _MOST_CHECKED_COLUMNS = 4  # base classes of each novel class whose norm is compared with float64
 
@@ -37,13 +37,13 @@ class Comparison:
     scores: Tensor  # (N, L) weights of the pairs in the term
     other: Tensor  # (N, D, D) covariances of translated classes
     m: int
-    rank: int  # largest of an other covariance
-    base_rank: int  # largest of a base covariance
+    rank: int  # largest rank of a translated covariance
+    base_rank: int  # largest rank of a base covariance
     similarity_left_out: float
 
     @property
     def differences(self) -> Tensor:
-        """Base covariances minus the others, shape (N, L, D, D)."""
+        """Base minus translated covariances, shape (N, L, D, D)."""
         return self.base.matrices[self.classes] - self.other.unsqueeze(1)
 
 
@@ -51,8 +51,8 @@ def compare(data: TrainingData, config: TrainConfig, seed: int, *, is_moved: boo
     """Return the comparisons of an episode.
 
     If ``is_moved``, examples are moved by the difference of the prototypes, as by a trained
-    generator. Otherwise they stay, as at the start of training, and the covariance of a
-    translated class includes the spread between base classes.
+    generator. Otherwise they stay, as at the start of training. The covariance of a translated
+    class then includes the spread between base classes.
     """
     assert data.spectra is not None
     episode = MetaEpisodes(data, config).draw(new_rng(seed, device=data.base.features.device))
@@ -101,7 +101,7 @@ def choose_pairs(comparison: Comparison) -> Tensor:
 def errors(comparison: Comparison) -> dict[str, Any]:
     """Return the relative errors of norms and subgradients against float64, for some pairs.
 
-    The product of a subgradient G of the norm at X with X is the norm, so the pairing error is 0.
+    A subgradient G of the norm at X satisfies <G, X> = norm; the pairing error is the gap.
     """
     num_base = comparison.classes.shape[1]
     count = min(num_base, _MOST_CHECKED_COLUMNS)
@@ -112,7 +112,7 @@ def errors(comparison: Comparison) -> dict[str, Any]:
         (gradient,) = torch.autograd.grad(norms[:, column].sum(), other, retain_graph=True)
         matrices = comparison.base.matrices[comparison.classes[:, column]].double()
         difference = matrices - comparison.other.double()
-        sizes = torch.linalg.eigvalsh(difference).abs()  # singular values, as it is symmetric
+        sizes = torch.linalg.eigvalsh(difference).abs()  # singular values of a symmetric matrix
         exact = sizes.topk(comparison.m, dim=-1).values.sum(dim=-1)
         relative.append((norms[:, column].detach().double() - exact).abs() / exact)
         product = -(gradient.double() * difference).sum(dim=(-2, -1))
@@ -128,11 +128,10 @@ def errors(comparison: Comparison) -> dict[str, Any]:
 def count_work(comparison: Comparison) -> tuple[float, float]:
     """Return the least arithmetic and traffic of the term: FLOP and bytes.
 
-    As if the m leading vectors of every difference were known and had only to be confirmed: a
+    Assumes that the m leading vectors of every difference are known and only verified. This takes a
     product with either covariance, and one of the vectors with themselves for the gradient. A
-    covariance of few examples is a product of two narrow matrices, which is cheaper to multiply
-    with. Traffic: every covariance that takes part is read once, in the cheaper form, and a
-    gradient is written for each novel class.
+    covariance of few examples is cheaper as a product of two narrow matrices. Traffic: every
+    covariance is read once, in the cheaper form, and a gradient is written for each novel class.
     """
     (num_novel, num_base), num_dims = comparison.classes.shape, comparison.other.shape[-1]
     widths = [min(num_dims, 2 * rank) for rank in (comparison.rank, comparison.base_rank)]
@@ -143,7 +142,7 @@ def count_work(comparison: Comparison) -> tuple[float, float]:
 
 
 def measure(bench: Bench) -> None:
-    """Measure at the scale, at the start of training, and at other sizes one by one."""
+    """Measure at the scale, at the start of training, then with one size changed at a time."""
     usual, *others = bench.scale.cases(*bench.scale.varied)
     for ending, changes in (usual, (" at the start of training", {}), *others):
         if bench.wants(name := f"kyfan{ending}"):
@@ -181,6 +180,6 @@ def _measure_case(bench: Bench, name: str, changes: dict[str, int]) -> None:
         **found,
         similarity_left_out=comparison.similarity_left_out,
         num_pairs=num_pairs,
-        plain_pairs=len(pairs),  # timed; if fewer than all, plain_ms is in proportion
+        plain_pairs=len(pairs),  # timed; if fewer than all, plain_ms is extrapolated
         **scale.sizes(config, num_dims),
     )

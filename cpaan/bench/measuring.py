@@ -1,4 +1,4 @@
-"""Timing, and the rows of measurements."""
+"""Timing of functions, and the rows of results."""
 
 import json
 import os
@@ -18,40 +18,40 @@ from cpaan.core.provenance import describe_run
 from cpaan.core.randomness import new_rng
 
 BenchRow = dict[str, Any]
-"""One measurement: the keys of `Bench.row`, null where one does not apply, and further ones."""
+"""One measurement: the keys of `Bench.row`, null where not applicable, and further keys."""
 
 _SLOW_SECONDS = 2.0
-"""A slower call counts from the first on: a warm-up would be a long wait and change little."""
+"""Calls slower than this have no warm-up, which would take long and change little."""
 
 
 class Subject(NamedTuple):
-    """A function to be timed."""
+    """A function to time."""
 
     function: Callable[[], object]
     num_units: int = 1
-    """Units, such as episodes, of one call."""
+    """Number of units, such as episodes, in one call."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds of one unit, in each round."""
+    """Milliseconds per unit in each round."""
 
     times_ms: Sequence[float]
     peak_memory_mb: float | None = None
-    """Largest memory that torch had allocated on the GPU during a call, in MiB; None on the CPU."""
+    """Peak memory that torch allocated on the GPU during a call, in MiB; None on the CPU."""
 
     def times(self, factor: float) -> "Timing":
         """Return the timing of ``factor`` times the work."""
         return Timing([factor * each for each in self.times_ms], self.peak_memory_mb)
 
     def plus(self, other: "Timing") -> "Timing":
-        """Return the timing of both, one after the other, in the rounds that both have."""
+        """Return the timing of both in sequence, over the rounds that both have."""
         peaks = [peak for peak in (self.peak_memory_mb, other.peak_memory_mb) if peak is not None]
         sums = [a + b for a, b in zip(self.times_ms, other.times_ms, strict=False)]
         return Timing(sums, max(peaks, default=None))
 
     def figures(self) -> BenchRow:
-        """Return the median, the distance of the quartiles, the best time and their number."""
+        """Return the median, interquartile range, minimum and number of the times."""
         first, median, third = np.quantile(self.times_ms, [0.25, 0.5, 0.75]).tolist()
         return {
             "ms": median,
@@ -64,12 +64,12 @@ class Timing:
 
 @dataclass(frozen=True)
 class Peaks:
-    """The best that the device does, measured in the same run."""
+    """Peak performance of the device, measured in the same run."""
 
     flop_per_second: float
-    """Of a large matrix product, of the narrowest numbers that training multiplies there."""
+    """Speed of a large matrix product, in the lowest precision that training uses there."""
     bytes_per_second: float
-    """Of a large copy, read and written."""
+    """Bandwidth of a large copy, read and written."""
 
     def floor_ms(self, flop: float, num_bytes: float) -> float:
         """Return the least time of this arithmetic and traffic if they overlap fully."""
@@ -77,11 +77,11 @@ class Peaks:
 
 
 def measure_peaks(device: torch.device) -> Peaks:
-    """Multiply large matrices and copy a large tensor, far beyond the caches; the best counts."""
+    """Time a large matrix product and a large copy, far beyond the caches; return the best."""
     is_cuda = device.type == "cuda"
     size, num_bytes = (8192, 2**30) if is_cuda else (1536, 2**28)
     dtype = torch.bfloat16 if is_cuda else torch.float32
-    # Random numbers: a GPU is faster with equal ones.
+    # Random numbers, because a GPU is faster with equal ones.
     left = torch.randn(size, size, generator=new_rng(0, device=device), device=device, dtype=dtype)
     source = torch.zeros(num_bytes // 4, device=device)
     target = torch.empty_like(source)
@@ -93,11 +93,11 @@ def measure_peaks(device: torch.device) -> Peaks:
 def interleave(
     subjects: Mapping[str, Subject], device: torch.device, *, repeats: int, most_seconds: float
 ) -> dict[str, Timing]:
-    """Time functions in turn, round after round, so that a busy machine disturbs all alike.
+    """Time functions in turn, round after round, so that other load affects all equally.
 
-    Wall time, with the GPU synchronised before and after. Each function has two warm-up calls,
-    unless it is slow, then at most ``repeats`` calls within ``most_seconds``, but at least one. A
-    function that compiles kernels must have been called before.
+    Measures wall time, with the GPU synchronised before and after. Each function has two warm-up
+    calls, unless it is slow. At most ``repeats`` calls within ``most_seconds`` follow, but at least
+    one. A function that compiles kernels must have been called before.
     """
     measured: dict[str, list[float]] = {name: [] for name in subjects}
     spent = dict.fromkeys(subjects, 0.0)
@@ -131,16 +131,16 @@ def _time_once(function: Callable[[], object], device: torch.device) -> tuple[fl
 
 @dataclass(frozen=True, eq=False)
 class Bench:
-    """One run of a benchmark: its options, and the rows so far."""
+    """One run of a benchmark: its options and its rows so far."""
 
     device: torch.device
     scale: Scale
     seed: int
     say: Callable[[str], None]
     only: str | None = None
-    """Measure only rows whose name contains this."""
+    """Text that the names of measured rows must contain."""
     keep: Callable[[Sequence[BenchRow]], None] = lambda rows: None
-    """Called with all rows after each, so that an interrupted run keeps its rows."""
+    """Called with all rows after each new row, so that an interrupted run keeps its rows."""
     rows: list[BenchRow] = field(default_factory=list)
 
     @cached_property
@@ -165,7 +165,7 @@ class Bench:
 
     @cached_property
     def peaks(self) -> Peaks:
-        """The best that the device does."""
+        """Peak performance of the device, measured once."""
         peaks = measure_peaks(self.device)
         speed, traffic = peaks.flop_per_second / 1e12, peaks.bytes_per_second / 1e9
         self.say(f"the device at best: {speed:.3g} TFLOP/s, {traffic:.3g} GB/s")
@@ -181,9 +181,9 @@ class Bench:
         relative_error: float | None = None,
         **more: Any,
     ) -> None:
-        """Add a row with these figures, further keys and the description of the run.
+        """Add a row with these timings, further keys and the description of the run.
 
-        The floor is that of the least ``work``: FLOP and bytes.
+        The floor is the least time of ``work``, in FLOP and bytes.
         """
         own = ours.figures()
         other = plain.figures() if plain else dict.fromkeys(own)
@@ -213,7 +213,7 @@ class Bench:
 
 
 def _processor() -> str:
-    """Return the name of the processor, if the system knows it."""
+    """Return the name of the processor, if known."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.exists() else []
     names = (line.split(":", 1)[1].strip() for line in lines if "model name" in line)

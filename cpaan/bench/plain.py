@@ -1,9 +1,9 @@
-"""The plain definition of a training step: formulas on tensors that hold every pair, one by one.
+"""Plain definition of a training step: formulas on tensors that hold every pair.
 
-Generators get the concatenation of all their inputs, repeated for every pair. Discriminators are
-called as they are defined. The covariance term is a singular value decomposition of every
-difference, with the gradient of autograd. Tests compare the fast path with it, and benchmarks
-measure the speed-up. Parameters are those of the fast path's networks.
+Generators get the concatenation of all their inputs, repeated for every pair. Discriminators follow
+their definition. The covariance term is a singular value decomposition of every difference, with
+the gradient of autograd. Tests compare the fast path with this module, and benchmarks measure the
+speed-up. Parameters are those of the fast path's networks.
 
 Shapes: N = meta-novel classes, M = meta-base examples, C = base classes, D = feature dimension,
 Z = noise dimension, K = shots.
@@ -31,20 +31,20 @@ _SLOPE = 0.1  # of leaky ReLU
 
 
 class PlainPairs(NamedTuple):
-    """Every meta-novel class with every meta-base example; shapes (N, M, D)."""
+    """All pairs of a meta-novel class and a meta-base example; shapes (N, M, D)."""
 
     base_examples: Tensor
     base_prototypes: Tensor
     novel_prototypes: Tensor
-    shots: Tensor  # the inputs of G_b
+    shots: Tensor  # inputs of G_b
     sources: Tensor  # (N, M) positions of the base examples' classes
     novel: Tensor  # (N, M) positions of the novel classes
-    translated: Tensor  # base examples in novel classes
-    returned: Tensor | None  # shots in base classes, with a reverse generator
+    translated: Tensor  # base examples translated into novel classes
+    returned: Tensor | None  # shots translated into base classes, if there is a reverse generator
 
 
 def write_out(networks: Networks, episode: Episode, rng: torch.Generator) -> PlainPairs:
-    """Repeat an episode's parts for every pair, and translate them."""
+    """Repeat the parts of an episode for every pair, and translate them."""
     shape = episode.weights.shape
     novel = torch.arange(shape[0], device=episode.weights.device).unsqueeze(1).expand(shape)
     sources = episode.sources.expand(shape)
@@ -69,9 +69,9 @@ def generate(
     target: Tensor,
     noise: Tensor | None = None,
 ) -> Tensor:
-    """Translate examples (N, M, D): a three-layer perceptron of all concatenated inputs.
+    """Translate examples (N, M, D) by a three-layer perceptron of all concatenated inputs.
 
-    The network holds the first layer in parts: the columns of its weight for every input.
+    The network stores its first layer in parts: the columns of the weight for each input.
     """
     parts = [network.from_example, network.from_source, network.from_target]
     inputs = [examples, source, target]
@@ -95,7 +95,7 @@ def answer(
 ) -> Tensor:
     """Return log-probabilities of classes and, last, of "fake", shape (..., classes + 1).
 
-    Where ``is_present`` is False, the class cannot be the answer.
+    Classes with a False ``is_present`` have probability zero.
     """
     hidden = leaky_relu(network.first(examples), _SLOPE)
     hidden = network.embed(leaky_relu(network.hidden(hidden), _SLOPE))
@@ -106,14 +106,14 @@ def answer(
 
 
 def _base_answers(networks: Networks, episode: Episode, examples: Tensor) -> Tensor:
-    """Return the answers of D_b, shape (..., C - N + 1): only classes of the batch count."""
+    """Return the answers of D_b, shape (..., C - N + 1), over classes of the batch only."""
     every_class = torch.arange(len(episode.base_classes), device=episode.sources.device)
     is_present = torch.isin(every_class, episode.sources)
     return answer(networks.base_discriminator, examples, episode.base_prototypes, is_present)
 
 
 def discriminator_terms(networks: Networks, episode: Episode, pairs: PlainPairs) -> Terms:
-    """Return the discriminators' cross-entropies: real examples' classes, and "fake"."""
+    """Return the discriminators' cross-entropies, for real examples' classes and "fake"."""
     num_novel = len(episode.weights)
     novel = torch.arange(num_novel, device=episode.weights.device)
     discriminator, prototypes = networks.novel_discriminator, episode.novel_prototypes
@@ -140,7 +140,7 @@ def generator_terms(
     config: TrainConfig,
     rng: torch.Generator,
 ) -> Terms:
-    """Return the generators' terms; terms with a weight of zero are left out."""
+    """Return the generators' terms with a nonzero weight."""
     terms: Terms = {}
     weights = episode.weights / len(episode.weights)
     if config.adversarial_weight:
@@ -190,9 +190,9 @@ def ky_fan(matrices: Tensor, m: int) -> Tensor:
 def both_terms(
     gan: Gan, networks: Networks, data: TrainingData, config: TrainConfig, rng: torch.Generator
 ) -> tuple[tuple[Terms, Terms], tuple[Terms, Terms]]:
-    """Return the terms of one episode by the fast path, and by the plain one with equal noise.
+    """Return the terms of one episode by the fast and the plain path, with equal noise.
 
-    Both have those of discriminators, then those of generators, at the same weights.
+    Each has the terms of discriminators, then those of generators, at the same weights.
     """
     episode = MetaEpisodes(data, config).draw(rng)
     state = rng.get_state()
@@ -208,7 +208,7 @@ def both_terms(
 
 
 class PlainRun(TrainingRun):
-    """A plain training loop, with the networks, random streams and numbers of the fast path."""
+    """A plain training loop with the networks, random streams and settings of the fast path."""
 
     def __init__(
         self, gan: Gan, episodes: Episodes, config: TrainConfig, rng: torch.Generator
@@ -249,8 +249,8 @@ class PlainRun(TrainingRun):
         num_anneals = self.episode // self.config.anneal_every_episodes
         group["lr"] = learning_rate * self.config.anneal_factor**num_anneals
         optimiser.zero_grad()
-        loss.backward(inputs=group["params"])  # as the fast path, only this side's gradients
-        # Where a term has weight zero, a parameter may not be a part of the loss.
+        loss.backward(inputs=group["params"])  # only this side's gradients, as in the fast path
+        # If a term has weight zero, some parameters do not affect the loss.
         for parameter in group["params"]:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)

@@ -1,4 +1,4 @@
-"""The sizes of measurements, and data of those sizes."""
+"""Sizes of the measurements, and data of those sizes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from cpaan.gan.config import TrainConfig
 from cpaan.gan.episodes import TrainingData
 from cpaan.protocol.tasks import BaseSet
 
-_WORD_OF_CLASSES = 1  # a seed of its own, so that every run measures the same data
+_WORD_OF_CLASSES = 1  # fixed seed, so that every run measures the same data
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """One size of everything."""
+    """Sizes of all measurements at one scale."""
 
     name: str
     num_dims: int
@@ -28,24 +28,24 @@ class Scale:
     """Base classes of meta-training."""
     training: TrainConfig
     varied: Mapping[str, tuple[int, ...]]
-    """Sizes at which the cost is measured, one changed at a time."""
+    """Other sizes at which the cost is measured, one changed at a time."""
     repeats: int
     most_seconds: float
-    """For all measured calls of one function."""
+    """Time limit for all measured calls of one function."""
 
     num_base: int
-    """Base classes of the evaluation's phase; the sizes below are of evaluations, too."""
+    """Base classes of the evaluated phase; the sizes below also apply to evaluations."""
     num_novel: int
     num_queries: int
     num_synthetic: int
     num_linear_steps: int
     num_timed_steps: int
-    """Iterations of one timed call."""
+    """Iterations per timed call."""
 
     def cases(self, *names: str) -> list[tuple[str, dict[str, int]]]:
-        """Return rows to measure: the scale itself, then one size changed at a time.
+        """Return the cases to measure: the scale itself, then one size changed at a time.
 
-        A row has the end of its name, and its changed sizes.
+        Each has the end of a row's name, and the changed sizes.
         """
         usual = {**self.training.to_dict(), "num_dims": self.num_dims}
         return [("", {})] + [
@@ -84,7 +84,7 @@ SCALES = {
         num_linear_steps=10_000,
         num_timed_steps=500,
     ),
-    # The built-in features as they are.
+    # The built-in features without changes.
     "slice": Scale(
         name="slice",
         num_dims=512,
@@ -105,7 +105,7 @@ SCALES = {
         num_linear_steps=200,
         num_timed_steps=20,
     ),
-    # Seconds on two cores: whether the commands work.
+    # Takes seconds on two cores, to check that the commands work.
     "small": Scale(
         name="small",
         num_dims=64,
@@ -136,9 +136,9 @@ SCALES = {
 }
 
 
-@lru_cache(maxsize=1)  # others on the GPU would count as memory of the measured function
+@lru_cache(maxsize=1)  # other data on the GPU would count as memory of the measured function
 def training_data(num_classes: int, num_dims: int, ky_fan_order: int, device: str) -> TrainingData:
-    """Return normalised base classes with their covariances, of the first dimensions only."""
+    """Return normalised base classes with covariances, of the first ``num_dims`` dimensions."""
     classes = [rows[:, :num_dims] for rows in real_classes(num_classes)]
     counts = torch.tensor([len(rows) for rows in classes], device=device)
     base = BaseSet(torch.cat(classes).to(device), counts)
@@ -147,14 +147,14 @@ def training_data(num_classes: int, num_dims: int, ky_fan_order: int, device: st
 
 
 def real_classes(num_classes: int) -> list[Tensor]:
-    """Return train rows of base classes, each (rows, 512): the built-in ones, then mixed ones.
+    """Return train rows of base classes, each (rows, 512): built-in classes, then mixed ones.
 
-    A mixed class is a random half of a real class's examples, moved half of the way to the mean
-    of another: it has the covariance of real examples, and a place between two real classes. Rows
-    of novel classes and test partitions are not read.
+    A mixed class is a random half of a real class's examples, moved half of the way to the mean of
+    another class. It has the covariance of real examples and lies between two real classes. Rows of
+    novel classes and test partitions are not read.
     """
     table, split = builtin_features()
-    names = split.base_classes(VALIDATION_PHASE)  # of both phases, as generators are trained
+    names = split.base_classes(VALIDATION_PHASE)  # base classes of both phases, as in training
     real = [table.gather(table.rows_of(name, TRAIN)).float() for name in names]
     is_positive = all(bool((rows >= 0).all()) for rows in real)
     means = [rows.mean(dim=0) for rows in real]

@@ -1,4 +1,4 @@
-"""Whole trials through Ray, as a study runs them; and trials with two workers, against one."""
+"""Benchmarks of whole trials on Ray, as in a study, and of trials with two workers."""
 
 import tempfile
 import time
@@ -42,13 +42,13 @@ _PARALLEL_SIZES: dict[str, dict[str, Any]] = {
     "small": {"num_ways": 4, "batch_size": 60, "hidden_dim": 32, "num_covariance_classes": 2},
 }
 _PARALLEL_EPISODES = 30
-_PARALLEL_REPEATS = 2  # alternately, so that a busy machine disturbs both alike
+_PARALLEL_REPEATS = 2  # alternately, so that other load affects both equally
 
 
 @contextmanager
 def _ray(bench: Bench) -> Iterator[tuple[Path, Callable[..., dict[str, Any]]]]:
     """Start Ray; yield a folder, and a function that trains a job there and returns its state."""
-    # Ray takes seconds to import, and the other benchmarks do not need it.
+    # Importing Ray takes seconds, and the other benchmarks do not need it.
     from cpaan.study.cluster import ray_cluster
     from cpaan.study.machines import check_machines
     from cpaan.study.trial import train_with_workers
@@ -69,7 +69,7 @@ def _ray(bench: Bench) -> Iterator[tuple[Path, Callable[..., dict[str, Any]]]]:
 def measure(bench: Bench) -> None:
     """Measure the start of Ray, the first trial on a machine, and a whole trial.
 
-    The first trial reads programs from the disk and compiles kernels, even if it hardly trains.
+    The first trial loads programs from disk and compiles kernels, even if it hardly trains.
     """
     scale = bench.scale
     training = scale.training.with_overrides({"num_episodes": _NUM_EPISODES[scale.name]})
@@ -104,7 +104,7 @@ def measure(bench: Bench) -> None:
         Timing([1e3 * seconds]),
         num_episodes=training.num_episodes,
         eval_steps=list(eval_steps),
-        # The rest is the start and end of processes, and opening and preparing the data.
+        # The rest is process start and exit, and opening and preparing the data.
         training_and_evaluation_seconds=state["seconds"],
         share_of_training_and_evaluation=state["seconds"] / seconds,
         share_with_start_of_ray=state["seconds"] / (seconds + of_ray),
@@ -114,7 +114,7 @@ def measure(bench: Bench) -> None:
 
 
 def measure_data_parallel(bench: Bench) -> None:
-    """Measure an episode of two workers as ours, and of one as plain; the goal is 1.6."""
+    """Measure an episode with two workers (ours) and one (plain); the goal is a ratio of 1.6."""
     sizes = _PARALLEL_SIZES[bench.scale.name]
     settings = {"num_episodes": _PARALLEL_EPISODES, "episode_shots": (1, 2, 5), **sizes}
     parts = {
@@ -149,12 +149,12 @@ def _builtin() -> DataReference:
 def _write_data(folder: Path, bench: Bench) -> DataReference:
     """Write features with the paper's numbers of classes and rows, and open them once.
 
-    Rows are drawn from those of `real_classes`, also for "novel" classes, so scores mean nothing.
-    Decoding a file for the first time is not a part of a trial.
+    Rows are drawn from `real_classes`, also for "novel" classes, so scores have no meaning.
+    Decoding a file for the first time is not part of a trial.
     """
     bench.say("writing features ...")
     scale, rng = bench.scale, new_rng(bench.seed)
-    # The paper's numbers of classes: validation 193 and 300, test 196 and 311.
+    # Classes in the paper: validation 193 base and 300 novel, test 196 and 311.
     base = tuple(f"base{number:03}" for number in range(scale.num_classes))
     novel = tuple(f"novel{number:03}" for number in range(300 + scale.num_novel))
     split = Split(

@@ -5,7 +5,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,17 +25,6 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Exit with the line."""
         self.exit(BAD_INPUT, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
-
-
-def run_program(
-    parser: Parser,
-    run: Callable[[argparse.Namespace, Sequence[str]], int],
-    arguments: Sequence[str] | None,
-) -> int:
-    """Parse the arguments, by default those of the process, and run; return the exit status."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    options = parser.parse_args(arguments)
-    return guarded(options.program, lambda: run(options, arguments), traceback=options.traceback)
 
 
 def guarded(program: str, command: Callable[[], int], *, traceback: bool) -> int:

@@ -14,7 +14,7 @@ from cpaan.data.splits import TEST_PHASE, read_draws
 from cpaan.evaluation.runner import Results, evaluate
 from cpaan.gan.config import META_TESTING_AS_PRINTED
 from cpaan.methods.controls import CONTROLS
-from cpaan.methods.registry import ROWS, TABLE_1, expand_methods, with_episodes
+from cpaan.methods.registry import ROWS, SETTINGS, TABLE_1, expand_methods, with_episodes
 from cpaan.methods.table_row import FEATURES, PN, TABLES
 from cpaan.protocol.config import LINEAR_AS_IN_BENCHMARK, OWN, EvaluationConfig
 from cpaan.protocol.statistics import check_row, is_only_row
@@ -24,7 +24,7 @@ from cpaan.report.tables import accuracy_table, difference_table, diversity_tabl
 _SHARED = ""  # stands for the evaluation among the methods
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace, _: Sequence[str]) -> int:
     """Evaluate, write files, print the table; return the exit status."""
     named = tuple(CONTROLS) if options.methods is None else options.methods
     has_cosine, is_table_one = options.cosine_features is not None, TABLE_1 in named
@@ -96,12 +96,13 @@ def _resolve(
     for name in used:
         row = ROWS[name]
         each = row.published if options.as_printed and row.published else row.config
-        settings[name] = with_episodes(each, options.episodes) if options.episodes else each
+        is_named = options.episodes and name in methods
+        settings[name] = with_episodes(each, options.episodes) if is_named else each
     known = {name: set(each.to_dict()) - {"shots"} for name, each in settings.items()}
     known[_SHARED] = set(config.to_dict())
-    (of_config,) = parse_settings(assignments_for(_SHARED, options.set, known), config)
+    (of_config,) = parse_settings(assignments_for(_SHARED, options.set, known, SETTINGS), config)
     for name, each in settings.items():
-        (of_method,) = parse_settings(assignments_for(name, options.set, known), each)
+        (of_method,) = parse_settings(assignments_for(name, options.set, known, SETTINGS), each)
         settings[name] = each.with_overrides(of_method)
     return config.with_overrides(of_config), settings
 
@@ -122,7 +123,8 @@ def _print(results: Results, tables: Sequence[TableOne], against: str | None) ->
     print(
         f"\n{about['phase'].capitalize()} phase: {about['classes']['base']} base and "
         f"{about['classes']['novel']} novel classes, {about['queries']} queries, "
-        f"{scores['draw'].nunique()} draws, {scores['seed'].nunique()} training seeds."
+        f"{_count(scores['draw'].nunique(), 'draw')}, "
+        f"{_count(scores['seed'].nunique(), 'training seed')}."
     )
     for text in [table.text for table in tables] or [accuracy_table(scores)]:
         print(f"\n{text}")
@@ -133,3 +135,7 @@ def _print(results: Results, tables: Sequence[TableOne], against: str | None) ->
     if about["phase"] == TEST_PHASE:
         reads = about["test_reads"]
         print(f"\nThe test phase of these features was read {reads} times so far ({TEST_READS}).")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

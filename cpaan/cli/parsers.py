@@ -4,7 +4,7 @@ from pathlib import Path
 
 from cpaan.cli.command import Parser
 from cpaan.cli.options import Options, names, positive_numbers
-from cpaan.protocol.accuracy import COLUMNS
+from cpaan.protocol.config import COLUMNS
 
 _PHASES = ["validation", "test"]
 _DEVICE = "cpu or cuda (default: cuda where there is one)"
@@ -72,7 +72,12 @@ def _declare_evaluate(parser: Parser) -> None:
     data.choice("--phase", _PHASES, "default: validation", default="validation")
     data.flag("--allow-trained-novel", "accept a backbone that was trained on novel classes")
     what = Options(parser.add_argument_group("what to run"))
-    what.text("--methods", "M,M,...", "rows, or table-1 for all (default: controls)", type=names)
+    what.text(
+        "--methods",
+        "M,M,...",
+        "rows, or table-1 for all; `cpaan methods` lists them (default: controls)",
+        type=names,
+    )
     what.heads("all")
     what.text("--shots", "K,K,...", "default: 1,2,5,10,20", type=positive_numbers)
     draws = Options(what.group.add_mutually_exclusive_group())
@@ -80,7 +85,7 @@ def _declare_evaluate(parser: Parser) -> None:
     draws.draws_file()
     what.count("--seeds", "training seeds (default: 1)", dest="num_seeds")
     what.text("--seed", "N", "first training seed (default: 0)", type=int)
-    what.count("--episodes", "of each training (default: each method has its own)")
+    what.count("--episodes", "of the named methods, not of the embedding below them")
     what.flag("--as-printed", "settings of the paper to the letter, and of other methods' sources")
     what.text("--checkpoints", "DIR", "keep trainings here, and resume those there", type=Path)
     what.count("--jobs", "processes; --out keeps what they finish (default: 1)", default=1)
@@ -128,12 +133,18 @@ def _declare_spiral(parser: Parser) -> None:
 
 def _declare_settings(parser: Parser) -> None:
     parser.description = _SETTINGS
+    parser.add_argument("row", nargs="?", help="only the settings of this row")
+
+
+def _declare_methods(parser: Parser) -> None:
+    parser.description = "List the rows of the table, for --methods and --method."
 
 
 COMMANDS = {
     "evaluate": ("score low-shot methods on a feature table", _declare_evaluate),
     "represent": ("train a backbone on images, and compute features", _declare_represent),
     "spiral": ("draw what the four GANs do to a toy data set", _declare_spiral),
+    "methods": ("list the rows of the table", _declare_methods),
     "settings": ("list what --set can set, with values and meanings", _declare_settings),
 }
 """One line about each command, and the function that declares its options."""

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cpaan.cli.cluster import is_for_cluster, run_on_cluster
-from cpaan.cli.command import INCOMPLETE, INTERRUPTED, check_writable, run_program
+from cpaan.cli.command import INCOMPLETE, INTERRUPTED, check_writable
 from cpaan.cli.options import overrides_of
 from cpaan.cli.progress import StudyProgress
 from cpaan.cli.search import download_if_absent
-from cpaan.cli.study_parsers import RESULTS, SEARCH, report_parser
+from cpaan.cli.study_parsers import RESULTS, SEARCH
 from cpaan.core.provenance import TEST_READS, take_over_test_reads
 from cpaan.core.remote_paths import RemotePath
 from cpaan.data.splits import TEST_PHASE, read_draws
@@ -25,12 +25,8 @@ from cpaan.study.study import LOG, Study, find_study, read_study
 from cpaan.study.worker_pool import WorkLostError
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status."""
-    return run_program(report_parser(), _run, arguments)
-
-
-def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+    """Run the command here or on a cluster; return its exit status."""
     if not is_for_cluster(options):
         return _report(options)
     name = find_study(options.study, RESULTS).name

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -35,7 +36,7 @@ _OF_IMAGES = (
 )
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace, __: Sequence[str]) -> int:
     """Train, write features and print their accuracies; return the exit status."""
     _refuse_unused(options)
     device = choose_device(options.device)

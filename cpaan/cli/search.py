@@ -3,20 +3,25 @@
 import argparse
 import json
 import os
+import textwrap
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+import torch
 from optuna.exceptions import OptunaError
 
 from cpaan.cli.cluster import check_reachable, check_study_name, is_for_cluster, run_on_cluster
-from cpaan.cli.command import INCOMPLETE, INTERRUPTED, check_writable, run_program
+from cpaan.cli.command import INCOMPLETE, INTERRUPTED, check_writable
 from cpaan.cli.options import overrides_of
 from cpaan.cli.progress import StudyProgress
-from cpaan.cli.study_parsers import REPORT, RESULTS, SEARCH, STORAGE, search_parser
+from cpaan.cli.study_parsers import REPORT, RESULTS, SEARCH, STORAGE
+from cpaan.core.randomness import new_rng
 from cpaan.core.remote_paths import RemotePath, absolute, is_address, join
-from cpaan.methods.registry import expand_methods
+from cpaan.methods.base import NO_CHECKPOINT
+from cpaan.methods.registry import ROWS, expand_methods
 from cpaan.methods.table_row import FEATURES, TABLES
 from cpaan.study.cluster import Cluster, ray_cluster
 from cpaan.study.cluster_job import ClusterCommand
@@ -24,17 +29,15 @@ from cpaan.study.config import DEFAULT_METHOD, StudyConfig
 from cpaan.study.resolve import StudyRequest, new_study, resumed_study
 from cpaan.study.search import search
 from cpaan.study.searcher import RowSearch
-from cpaan.study.study import BEST, CONFIG, LOG, TRIALS, Study, download_study, find_study
+from cpaan.study.study import BEST, CONFIG, LOG, Study, StudyRow, download_study, find_study
 from cpaan.study.trial import PROBLEM
 from cpaan.study.worker_pool import WorkLostError
+from cpaan.training.drive import in_words
+from cpaan.training.few_shot_episodes import read_base
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status."""
-    return run_program(search_parser(), _run, arguments)
-
-
-def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+    """Run the command here or on a cluster; return its exit status."""
     if not is_for_cluster(options):
         return _search(options)
     if options.dry_run:
@@ -57,7 +60,7 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
 def _search(options: argparse.Namespace) -> int:
     study = _new(options) if options.resume is None else _resumed(options)
     if options.dry_run:
-        print(_describe(study))
+        print(_describe(study) if options.json else _plan(study))
         return 0
     resume = f"{SEARCH} --resume {study.folder}"
     check_writable(study.folder)
@@ -151,8 +154,48 @@ def _with_gpus(study: Study, cluster: Cluster, options: argparse.Namespace) -> S
     return study.with_config(gpus_per_worker=float(cluster.num_gpus >= 1))
 
 
+def _plan(study: Study) -> str:
+    """Return the size of a study and the time that its training takes on this machine."""
+    row, config = study.rows[0], study.config
+    methods = ", ".join(each.method for each in study.rows)
+    data, split = row.data, row.data.split
+    num_trials = sum(each.config.num_trials for each in study.rows)
+    seconds = sum(_seconds_of_training(each) for each in study.rows)
+    stops = "early stopping shortens it" if config.early_stopping else "without early stopping"
+    lines = {
+        "study": f"{study.folder}{f', storage {study.shared}' if study.shared else ''}",
+        "methods": textwrap.shorten(methods, 80, placeholder=", ..."),
+        "data": f"{', '.join(data.features or ['built-in features'])}, {row.num_dims} dimensions",
+        "classes": f"{len(split.validation.base)} base, {len(split.validation.novel)} novel "
+        "(validation phase)",
+        "trials": f"{num_trials}, seed {config.seed}, up to {config.num_finalists} finalists a row",
+        "episodes": f"{row.num_episodes} a trial, evaluated after "
+        f"{', '.join(map(str, config.eval_steps(row.num_episodes)))}",
+        "workers": f"{config.workers_per_trial} a trial, {config.gpus_per_worker:g} GPUs each",
+        "score": f"LSL and GLSL top-5, {config.head} head, {row.evaluation.num_draws} draws",
+        "searched": textwrap.shorten(", ".join(row.space.searched) or "nothing", 80),
+        "time": f"about {in_words(seconds)} of training, one trial at a time here; {stops}",
+        "more": "--dry-run --json prints every setting",
+    }
+    return "\n".join(f"{name + ':':10} {text}" for name, text in lines.items())
+
+
+def _seconds_of_training(row: StudyRow) -> float:
+    """Return the seconds that all trials of a row train, from the time of an episode here."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    base = read_base(row.data.open(), row.data.split, device)
+    method = ROWS[row.method].make(row.training, row.evaluation, NO_CHECKPOINT)
+    run = method.begin(base, new_rng(row.config.seed))
+    if not run.num_episodes:
+        return 0.0
+    run.advance(1)  # the first one is slower
+    started = time.monotonic()
+    run.advance(1)
+    return (time.monotonic() - started) * row.num_episodes * row.config.num_trials
+
+
 def _describe(study: Study) -> str:
-    """Return the settings, the first points and the size of a study, for a dry run."""
+    """Return all settings and the first points of a study as JSON, a document for each row."""
     shown = []
     for row in study.rows:
         points = {f"trial {n}": whose for n, whose in enumerate(row.space.points)}
@@ -177,11 +220,15 @@ def _conclude(study: Study, outcome: RowSearch, resume: str) -> int:
         print(f"trial {trial.number} failed: {problem}; its parameters: {parameters}")
     if best is not None:
         print(
-            f"\nBest of {row.method}: trial {best['trial']}, score {best['score']:.2f} on fresh "
-            f"draws (LSL {best['novel_top5']:.2f}, GLSL {best['all_top5']:.2f}); "
-            f"{best['parameters']}\n"
-            f"Written: {study.folder / study.path_of(row)}/{BEST}, {TRIALS}"
+            f"\n{row.method}: trial {best['trial']} is best with score {best['score']:.2f} "
+            f"on new draws (LSL {best['novel_top5']:.2f}, GLSL {best['all_top5']:.2f})"
         )
+        scores = {each["trial"]: each["score"] for each in best["finalists"]}
+        for number in sorted(scores, key=lambda number: -scores[number])[:3]:
+            print(
+                f"  trial {number:<4} {scores[number]:.2f}{'  (default settings)' * (not number)}"
+            )
+        print(f"Written: {study.folder / study.path_of(row)}/{BEST}")
     if outcome.num_left > 0:
         print(f"{outcome.num_left} of {row.config.num_trials} trials are left: {resume}")
     elif best is None:

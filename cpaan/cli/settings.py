@@ -4,11 +4,12 @@ import argparse
 import inspect
 import re
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 from cpaan.core.settings import Settings
 from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
-from cpaan.methods.registry import ROWS
+from cpaan.methods.registry import ROWS, expand_methods
 from cpaan.methods.table_row import PN
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.representation.config import BackboneConfig, EmbeddingConfig
@@ -16,8 +17,8 @@ from cpaan.representation.config import BackboneConfig, EmbeddingConfig
 _FIELD = re.compile(r'^    (\w+): [^\n]+\n    """(.*?)"""', re.MULTILINE | re.DOTALL)
 
 
-def run(_: argparse.Namespace) -> int:
-    """Print all settings; return the exit status."""
+def run(options: argparse.Namespace, _: Sequence[str]) -> int:
+    """Print all settings, or those of one row; return the exit status."""
     evaluation = EvaluationConfig()
     printed = evaluation.with_overrides(META_TESTING_AS_PRINTED)
     benchmark, plain = BackboneConfig.as_in_benchmark(), EmbeddingConfig.plain()
@@ -30,6 +31,10 @@ def run(_: argparse.Namespace) -> int:
     for name, row in ROWS.items():
         if row.published is not None and row.gan is None and name != PN:
             sections.append((name, row.config, row.published, "as published"))
+    if options.row is not None:
+        (name,) = expand_methods([options.row])
+        row = ROWS[name]
+        sections = [sections[0], (name, row.config, row.published or row.config, "as published")]
     print("\n\n".join(_describe(*section) for section in sections))
     return 0
 

@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
@@ -15,7 +16,7 @@ from cpaan.gan.spiral import SPIRAL_CONFIG, SpiralOutcome, check_spiral, draw_po
 from cpaan.report.figures.synthetic import draw_spiral
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace, _: Sequence[str]) -> int:
     """Train the GANs, write the picture and print the table; return the exit status."""
     (overrides,) = parse_settings(options.set, SPIRAL_CONFIG)
     if options.episodes is not None:

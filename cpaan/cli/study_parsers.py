@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from cpaan.cli.command import Parser
-from cpaan.cli.options import Options, add_traceback, duration, names
+from cpaan.cli.options import Options, duration, names
 from cpaan.protocol.config import HEADS, OWN
 
 SEARCH, REPORT = "python tune/search.py", "python tune/report.py"
@@ -56,9 +56,8 @@ examples:
 """
 
 
-def search_parser() -> Parser:
-    """Return the parser of ``tune/search.py``."""
-    parser = Parser(prog=SEARCH, description=_SEARCH)
+def _declare_search(parser: Parser) -> None:
+    parser.description = _SEARCH
     what = Options(parser.add_argument_group("what to search"))
     what.choice("--preset", ["quick", "paper"], "for two CPU cores (default), or for GPUs")
     help_ = "a row of the table, several with commas, or table-1 for all (default: CP-AAN+)"
@@ -87,14 +86,12 @@ def search_parser() -> Parser:
     keep.text("--study", "NAME", f"name of a new folder in {RESULTS}/ (default: method and time)")
     help_ = "resume a study by its name or folder (default: the newest), also with more --trials"
     keep.text("--resume", "STUDY", help_, nargs="?", const="")
-    keep.flag("--dry-run", "print every setting, and end")
-    add_traceback(parser)
-    return parser
+    keep.flag("--dry-run", "print the plan and the expected time, and exit")
+    keep.flag("--json", "with --dry-run: print every setting as JSON")
 
 
-def report_parser() -> Parser:
-    """Return the parser of ``tune/report.py``."""
-    parser = Parser(prog=REPORT, description=_REPORT)
+def _declare_report(parser: Parser) -> None:
+    parser.description = _REPORT
     parser.add_argument("study", nargs="?", help="its name or folder (default: the newest)")
     options = Options(parser)
     options.count("--seeds", "trainings, at least three (default: 3)", dest="num_seeds")
@@ -109,5 +106,10 @@ def report_parser() -> Parser:
     help_ = "log of test reads of another machine to add to this one's; --cluster sends it"
     options.text("--known-reads", "J", help_, type=Path)
     options.ray()
-    add_traceback(parser)
-    return parser
+
+
+STUDY_COMMANDS = {
+    "search": ("search hyperparameters on Ray", _declare_search),
+    "report": ("evaluate the best configuration of a study on test classes", _declare_report),
+}
+"""One line about each command, and the function that declares its options."""

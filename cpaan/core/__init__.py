@@ -1,1 +1,1 @@
-"""What every other package rests on: settings, randomness, files, devices, provenance."""
+"""Code that all other packages use: settings, randomness, files, devices, provenance."""

@@ -1,4 +1,4 @@
-"""CUDA streams and graph capture; on other devices the same calls simply run."""
+"""CUDA streams and graph capture; on other devices, the same calls run eagerly."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -6,16 +6,16 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-_NUM_EAGER = 3  # calls before the capture, which compile kernels and allocate memory
+_NUM_EAGER = 3  # eager calls before the capture; they compile kernels and allocate memory
 
 
 def new_rate(device: torch.device) -> Tensor | float:
-    """Return a learning rate of zero; on a GPU a tensor, which a CUDA graph reads anew."""
+    """Return a learning rate of zero: on a GPU a tensor, which CUDA graphs read at each replay."""
     return torch.zeros((), device=device) if device.type == "cuda" else 0.0
 
 
 def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate; a captured step sees the change."""
+    """Set the learning rate of all parameter groups; captured steps use the new value."""
     for group in optimiser.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate)
@@ -25,7 +25,7 @@ def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
 
 @contextmanager
 def quick_products(device: torch.device) -> Iterator[None]:
-    """Let a GPU multiply float32 matrices with TF32 precision, which suffices for training."""
+    """Multiply float32 matrices in TF32 on a GPU, which is precise enough for training."""
     before = torch.get_float32_matmul_precision()
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
@@ -36,16 +36,16 @@ def quick_products(device: torch.device) -> Iterator[None]:
 
 
 class Beside:
-    """A CUDA stream for work that may overlap with what follows, until `wait`.
+    """A side CUDA stream; its work may overlap with work of the current stream, until `wait`.
 
-    On other devices the work is done at once. Tensors that it uses must live until the wait.
+    On other devices the work runs immediately. Its tensors must stay alive until `wait`.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._is_busy = False
         if self._stream is not None:
-            # Weights receive gradients from several streams on purpose; PyTorch would warn.
+            # Weights intentionally get gradients from several streams; PyTorch would warn.
             torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
 
     @contextmanager
@@ -60,18 +60,18 @@ class Beside:
             yield
 
     def wait(self) -> None:
-        """Make the current stream wait for the work."""
+        """Make the current stream wait for this one."""
         if self._stream is not None and self._is_busy:
             torch.cuda.current_stream().wait_stream(self._stream)
             self._is_busy = False
 
 
 class CudaGraph:
-    """A function without arguments that is captured as a CUDA graph and replayed.
+    """Capture a function without arguments as a CUDA graph, and replay it.
 
-    The first calls run eagerly. A replay works on the tensors of the capture, so these must stay
-    in place; generators may be reseeded between calls. On other devices, and if the function is
-    not capturable because it waits for results of the GPU, every call runs eagerly.
+    The first calls run eagerly. A replay uses the tensors of the capture, so they must not be
+    reallocated; generators may be reseeded between calls. Every call runs eagerly on other
+    devices, and if the function is not capturable because it waits for results of the GPU.
     """
 
     def __init__(

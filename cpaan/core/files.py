@@ -1,4 +1,4 @@
-"""Files that appear whole, locks between processes, and states of runs."""
+"""Atomic writes, locks between processes, and saved states of runs."""
 
 import fcntl
 import io
@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file that replaces ``path`` when it is complete; on errors the old file stays."""
+    """Open a temporary file that replaces ``path`` on success; after an error, ``path`` is kept."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
@@ -29,16 +29,16 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file, whole or not at all."""
+    """Write a text file atomically."""
     with replacing(path) as file:
         file.write(text.encode())
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[bool]:
-    """Hold an exclusive lock until the end or the process exits; other processes block.
+    """Hold an exclusive lock until the block or the process ends; other processes wait.
 
-    Yields whether the lock is held: some file systems have none. The lock file is deleted.
+    Yield False on a file system without locks. The lock file is deleted at the end.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
@@ -47,7 +47,7 @@ def locked(path: Path) -> Iterator[bool]:
             with suppress(OSError):
                 fcntl.flock(file, fcntl.LOCK_EX)
                 is_locked = True
-                # If the previous owner has deleted the file, the lock keeps nobody out.
+                # If the previous owner has deleted the file, this lock excludes no process.
                 is_current = os.path.samestat(path.stat(), os.fstat(file.fileno()))
             if is_locked and not is_current:
                 continue
@@ -59,29 +59,29 @@ def locked(path: Path) -> Iterator[bool]:
 
 
 def find_or_make(find: Callable[[], _T | None], make: Callable[[bool], _T], lock: Path) -> _T:
-    """Return what ``find`` returns, or make it in one process while others wait.
+    """Return the result of ``find``, or of ``make`` in one process while others wait.
 
     Args:
-        find: Returns None if it has to be made.
-        make: Gets whether the lock is held, so that leftovers of killed processes can be deleted.
+        find: Returns None if the result has to be made.
+        make: Called with whether the lock is held; if so, it may delete files of killed processes.
         lock: Path of the lock file.
     """
     if (found := find()) is not None:
         return found
     with locked(lock) as is_locked:
-        found = find()  # another process may have made it meanwhile
+        found = find()  # another process may have made it in the meantime
         return make(is_locked) if found is None else found
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Write the state of a run, whole or not at all."""
+    """Write the state of a run atomically."""
     with replacing(path) as file:
-        # Given the file, torch.save would not raise OSError when the disk is full.
+        # torch.save into the file itself would not raise OSError when the disk is full.
         file.write(pack_state(state))
 
 
 def load_state(path: Path) -> dict[str, Any]:
-    """Return what `save_state` wrote, on the CPU; ValueError if it cannot be read."""
+    """Read a file of `save_state` onto the CPU; raise ValueError if it cannot be read."""
     try:
         return unpack_state(path.read_bytes())
     except Exception as error:  # unpickling a damaged file can raise anything
@@ -90,13 +90,13 @@ def load_state(path: Path) -> dict[str, Any]:
 
 
 def pack_state(state: Mapping[str, Any]) -> bytes:
-    """Return the state of a run as the content of a file."""
+    """Serialise the state of a run."""
     buffer = io.BytesIO()
     torch.save(dict(state), buffer)
     return buffer.getvalue()
 
 
 def unpack_state(content: bytes) -> dict[str, Any]:
-    """Return what `pack_state` packed, on the CPU; a file that carries code is refused."""
+    """Deserialise a state onto the CPU; refuse content that carries code."""
     state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     return state

@@ -13,22 +13,26 @@ import numpy as np
 import torch
 
 TEST_READS = Path("results") / "test-reads.jsonl"
-"""The log: a line for every time that test-phase rows are read.
+"""Log file with one line per read of test-phase rows.
 
-The test phase proves something only while it decides nothing. The log does not prevent a second
-look; it makes every look visible.
+The test phase is held out: no decision may depend on it. The log does not prevent repeated reads,
+but makes all of them visible.
 """
 
 
+PUBLISHED_READS = "published-reads.jsonl"
+"""The log of the published results, beside the other one, which git ignores."""
+
+
 def command() -> str:
-    """Return the command line of this process, ready to be typed again."""
+    """Return the command line of this process, quoted for a shell."""
     return shlex.join(["python", *sys.orig_argv[1:]])
 
 
 def commit() -> str:
-    """Return the project's commit, with "-dirty" if files differ from it; "unknown" outside git.
+    """Return the git commit, with "-dirty" if tracked files differ from it; "unknown" outside git.
 
-    ``CPAAN_COMMIT`` overrides it, for a copy of the project on another machine.
+    The variable ``CPAAN_COMMIT`` overrides it, for a copy of the project on another machine.
     """
     if named := os.environ.get("CPAAN_COMMIT"):
         return named
@@ -45,19 +49,19 @@ def commit() -> str:
 
 
 def describe_run() -> dict[str, str]:
-    """Return what a results file says of the run that made it."""
+    """Return the command, commit, time and versions of this run, for its results file."""
     return {
         "command": command(),
         "commit": commit(),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "torch": str(torch.__version__),  # a plain string, which a checkpoint may hold
+        "torch": str(torch.__version__),  # a plain string, which checkpoints allow
     }
 
 
 def record_test_read(fingerprint: str, log: Path = TEST_READS) -> None:
-    """Append a line to the log before test-phase rows of a table are read."""
+    """Log a read of a table's test-phase rows; call this before the read."""
     run = describe_run()
     entry = {name: run[name] for name in ("time", "command", "commit")}
     _append(log, [json.dumps({**entry, "features": fingerprint})])
@@ -70,14 +74,14 @@ def take_over_test_reads(source: Path, log: Path = TEST_READS) -> None:
 
 
 def count_test_reads(fingerprint: str, log: Path = TEST_READS) -> int:
-    """Return how often the log says that this table's test-phase rows were read."""
+    """Count the logged reads of a table's test-phase rows, those of published results included."""
     count = 0
-    lines = log.read_text().splitlines() if log.exists() else []
-    for number, line in enumerate(lines, start=1):
-        try:
-            count += json.loads(line)["features"] == fingerprint
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(f"line {number} of {log} is no entry of the log: {line!r}") from None
+    for path in filter(Path.exists, (log.with_name(PUBLISHED_READS), log)):
+        for number, line in enumerate(path.read_text().splitlines(), start=1):
+            try:
+                count += json.loads(line)["features"] == fingerprint
+            except (ValueError, KeyError, TypeError):
+                raise ValueError(f"line {number} of {path} is not a log entry: {line!r}") from None
     return count
 
 

@@ -1,25 +1,25 @@
-"""Random streams that do not disturb each other."""
+"""Independent random streams."""
 
 import numpy as np
 import torch
 
 
 def new_rng(*words: int, device: torch.device | str = "cpu") -> torch.Generator:
-    """Return a generator decided by whole numbers: equal words, equal streams on that device."""
+    """Create a generator seeded with whole numbers; equal numbers give equal streams per device."""
     return reseed(torch.Generator(device), *words)
 
 
 def reseed(rng: torch.Generator, *words: int) -> torch.Generator:
-    """Start a generator anew, as `new_rng` would make it; return it."""
+    """Seed an existing generator as `new_rng` would, and return it."""
     (state,) = np.random.SeedSequence(words).generate_state(1, np.uint64)
     return rng.manual_seed(int(state) % 2**63)
 
 
 def draw_word(rng: torch.Generator) -> int:
-    """Draw a whole number for `new_rng`, which decides any number of streams."""
+    """Draw a whole number that seeds any number of streams through `new_rng`."""
     return int(torch.randint(2**62, (), generator=rng))
 
 
 def spawn(rng: torch.Generator, count: int) -> list[torch.Generator]:
-    """Return generators for parts of a task, so that none depends on how much another draws."""
+    """Create independent generators, so that no part of a task depends on the draws of another."""
     return [new_rng(int(word)) for word in torch.randint(2**62, (count,), generator=rng)]

@@ -1,4 +1,4 @@
-"""Files by path or address (``s3://bucket/file``), on any file system that pyarrow knows."""
+"""Files by path or address (``s3://bucket/file``), on any file system that pyarrow supports."""
 
 import hashlib
 import os
@@ -14,32 +14,32 @@ from pyarrow import fs
 
 from cpaan.core.files import find_or_make, replacing
 
-_CHUNK_BYTES = 16 << 20  # of a remote file, each a request of its own
-_MAX_REASON = 400  # characters of an error of others: that of a missing Java has thousands
+_CHUNK_BYTES = 16 << 20  # of a remote file; each chunk is one request
+_MAX_REASON = 400  # characters of a library's error; the one about a missing Java has thousands
 
 
 @dataclass(frozen=True)
 class RemotePath:
-    """A file or folder: of this machine by its path, of any other place by its address.
+    """A local file or folder, given by its path, or a remote one, given by its address.
 
-    Methods raise FileNotFoundError for a missing file, and OSError with one line where a file
+    Methods raise FileNotFoundError for a missing file, and an OSError of one line for a file that
     cannot be reached.
     """
 
     location: str
-    """The path or address."""
+    """Path or address."""
     files: fs.FileSystem
     path: str
-    """In the file system."""
+    """Path within ``files``."""
 
     @classmethod
     def at(cls, location: str | Path) -> Self:
-        """Find the file system of a path or address; ValueError if there is none."""
+        """Create from a path or address; raise ValueError if no file system supports it."""
         uri = location = str(location)
         if not is_address(location):
             return cls(location, fs.LocalFileSystem(), str(Path(location).absolute()))
         if uri.startswith(("gs://", "gcs://")) and "retry_limit_seconds" not in uri:
-            # By default Arrow retries for a quarter of an hour; of S3, for less than a minute.
+            # By default Arrow retries for 15 minutes; for S3, it retries for less than a minute.
             uri += f"{'&' if '?' in uri else '?'}retry_limit_seconds=15"
         try:
             return cls(location, *fs.FileSystem.from_uri(uri))
@@ -48,12 +48,12 @@ class RemotePath:
 
     @property
     def local(self) -> Path | None:
-        """The path, if it is on this machine."""
+        """Local path, or None for a remote file."""
         return Path(self.path) if isinstance(self.files, fs.LocalFileSystem) else None
 
     @property
     def parent(self) -> Self:
-        """The folder that holds it."""
+        """Folder that contains it."""
         if not is_address(self.location):
             return type(self).at(Path(self.location).parent)
         address, mark, query = self.location.partition("?")
@@ -64,7 +64,7 @@ class RemotePath:
         return type(self)(join(self.location, name), self.files, f"{self.path}/{name}")
 
     def info(self) -> fs.FileInfo:
-        """Return size, time and type."""
+        """Return the size, modification time and type."""
         with self._naming("reached"):
             info = self.files.get_file_info(self.path)
         if info.type == fs.FileType.NotFound:
@@ -72,64 +72,64 @@ class RemotePath:
         return info
 
     def is_file(self) -> bool:
-        """Return whether there is a file; a folder is not one."""
+        """Return whether this exists and is a file."""
         try:
             return bool(self.info().type == fs.FileType.File)
         except FileNotFoundError:
             return False
 
     def is_folder(self) -> bool:
-        """Return whether it is a folder; FileNotFoundError if there is nothing."""
+        """Return whether this is a folder; raise FileNotFoundError if it does not exist."""
         return bool(self.info().type == fs.FileType.Directory)
 
     def names(self) -> list[str]:
-        """Return the sorted names of a folder's own files."""
+        """Return the sorted names of the files directly in this folder."""
         with self._naming("listed"):
             found = self.files.get_file_info(fs.FileSelector(self.path))
         return sorted(each.base_name for each in found if each.type == fs.FileType.File)
 
     def chunks(self) -> Iterator[bytes]:
-        """Iterate over the content of a file."""
+        """Iterate over the content of the file."""
         with self._naming("read"):
             if self.local is not None:
-                yield self.local.read_bytes()  # its errors are shorter than Arrow's
+                yield self.local.read_bytes()  # gives shorter errors than Arrow
                 return
-            # By default Arrow decompresses what a name such as f.gz promises.
+            # By default Arrow decompresses files by name, such as f.gz.
             with self.files.open_input_stream(self.path, compression=None) as stream:
                 while chunk := stream.read(_CHUNK_BYTES):
                     yield chunk
 
     def read(self) -> bytes:
-        """Return the content of a file."""
+        """Return the content of the file."""
         return b"".join(self.chunks())
 
     def read_if_exists(self) -> bytes | None:
-        """Return the content of a file, or None if it is missing."""
+        """Return the content of the file, or None if it is missing."""
         try:
             return self.read()
         except FileNotFoundError:
             return None
 
     def write(self, content: bytes) -> None:
-        """Replace a file, whole or not at all; make its folder if it is missing."""
+        """Replace the file atomically; create its folder if it is missing."""
         with self._naming("written"):
             if self.local is not None:
                 with replacing(self.local) as local_file:
                     local_file.write(content)
                 return
             self.files.create_dir(self.path.rpartition("/")[0], recursive=True)
-            # The file appears when it is closed.
+            # The new content appears when the file is closed.
             with self.files.open_output_stream(self.path, compression=None) as file:
                 file.write(content)
 
     def delete(self) -> None:
-        """Delete a file if it exists."""
+        """Delete the file if it exists."""
         if self.is_file():
             with self._naming("deleted"):
                 self.files.delete_file(self.path)
 
     def check_writable(self) -> None:
-        """Write a file into this folder, read it and delete it; ValueError if that fails."""
+        """Raise ValueError unless a file in this folder can be written, read and deleted."""
         probe = self / ".written-and-read-back"
         try:
             probe.write(b"x")
@@ -141,7 +141,7 @@ class RemotePath:
 
     @contextmanager
     def _naming(self, action: str) -> Iterator[None]:
-        """Raise errors of file systems with the location and one line."""
+        """Re-raise errors of file systems in one line that names the location."""
         try:
             yield
         except FileNotFoundError as error:
@@ -153,10 +153,10 @@ class RemotePath:
 def download(
     source: RemotePath, folder: Path, progress: Callable[[str], None] | None = None
 ) -> Path:
-    """Return a copy of a remote file in a cache folder; download it again when it has changed.
+    """Return a local copy of a remote file in a cache folder; download it again after a change.
 
-    The copy has the size and time of its source and appears whole. One process downloads it, and
-    others on this machine wait. ValueError if the file changes during the download.
+    The copy is written atomically and has the size and time of its source. One process downloads
+    it; others on this machine wait. Raise ValueError if the file changes during the download.
     """
     key = hashlib.blake2b(source.location.encode(), digest_size=8).hexdigest()
     copy = folder / key / Path(source.path).name
@@ -168,7 +168,7 @@ def download(
     def make(is_locked: bool) -> Path:
         state = size, time_ns = _state(source)
         if is_locked:
-            for partial in copy.parent.glob(".*"):  # of a process that was killed
+            for partial in copy.parent.glob(".*"):  # left by a killed process
                 partial.unlink()
         if progress:
             progress(f"copying {source.location}, {size / 1e6:.1f} MB, to {folder}")
@@ -177,7 +177,7 @@ def download(
                 file.write(chunk)
             file.flush()
             os.utime(file.fileno(), ns=(time_ns, time_ns))
-            # Chunks are separate requests, so they may belong to different files.
+            # Chunks are separate requests, so they may come from different versions.
             if _state(source) != state or file.tell() != size:
                 raise ValueError(f"{source.location} changed while it was copied")
         return copy
@@ -191,17 +191,17 @@ def _state(path: RemotePath) -> tuple[int, int]:
 
 
 def is_address(location: str | Path) -> bool:
-    """Return whether a location is an address and not a path."""
+    """Return whether a location is an address rather than a path."""
     return "://" in str(location)
 
 
 def absolute(location: str | Path) -> str:
-    """Return a location that does not depend on the working directory."""
+    """Make a location independent of the working directory."""
     return str(location) if is_address(location) else str(Path(location).absolute())
 
 
 def join(location: str, name: str) -> str:
-    """Return the location of a name in a folder; the query of an address stays at its end."""
+    """Append a name to the location of a folder; the query of an address stays at its end."""
     if not is_address(location):
         return str(Path(location) / name)
     folder, mark, query = location.partition("?")

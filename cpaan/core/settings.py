@@ -1,28 +1,29 @@
-"""Settings: frozen, checked when they are made, and readable from text."""
+"""Frozen settings, validated on creation and parsed from text."""
 
+import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
-_LARGEST = 3e38  # as float32, in which most of the work is done
+_LARGEST = 3e38  # about the largest float32, the type of most computations
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Named values whose types are checked when they are made; ValueError for a wrong one."""
+    """Base class of settings; creation raises ValueError for a value of the wrong type."""
 
     def __post_init__(self) -> None:
         for name, annotation in get_type_hints(type(self)).items():
             value = getattr(self, name)
-            if get_origin(annotation) is tuple and isinstance(value, list):  # as JSON has it
+            if get_origin(annotation) is tuple and isinstance(value, list):  # JSON has no tuples
                 object.__setattr__(self, name, value := tuple(value))
             if not _is_of_type(value, annotation):
                 raise ValueError(f"{name} must be {_name_type(annotation)}, got {value!r}")
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Self:
-        """Return a copy with some fields replaced; ValueError for an unknown name."""
+        """Return a copy with some fields replaced; raise ValueError for an unknown name."""
         unknown = sorted(set(overrides) - {field.name for field in fields(self)})
         if unknown:
             raise ValueError(f"unknown settings: {', '.join(unknown)}")
@@ -30,7 +31,7 @@ class Settings:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Return the settings that `to_dict` described."""
+        """Create settings from the result of `to_dict`."""
         return cls(**content)
 
     def to_dict(self) -> dict[str, Any]:
@@ -53,9 +54,9 @@ class Settings:
 
 
 def parse_settings(assignments: Sequence[str], *configs: Settings) -> list[dict[str, Any]]:
-    """Turn ``["name=value", ...]`` into overrides of each config, by the types of their fields.
+    """Parse ``["name=value", ...]`` into overrides for each config, by the types of its fields.
 
-    A name that several configs have is set in all of them. ValueError for a bad assignment.
+    Names that several configs share are set in all. Raise ValueError for an invalid assignment.
     """
     types = [get_type_hints(type(config)) for config in configs]
     overrides: list[dict[str, Any]] = [{} for _ in configs]
@@ -75,18 +76,24 @@ def parse_settings(assignments: Sequence[str], *configs: Settings) -> list[dict[
 
 
 def assignments_for(
-    method: str, assignments: Sequence[str], known: Mapping[str, Collection[str]]
+    method: str,
+    assignments: Sequence[str],
+    known: Mapping[str, Collection[str]],
+    elsewhere: Mapping[str, Collection[str]] | None = None,
 ) -> list[str]:
-    """Return the assignments of ``--set`` that apply to one of several methods.
+    """Select the ``--set`` assignments that apply to one of several methods.
 
-    ``NAME=VALUE`` is for all methods that have the setting, ``METHOD.NAME=VALUE`` for one of them.
-    ``known`` has the names of the settings of every method.
+    ``NAME=VALUE`` applies to all methods with this setting, ``METHOD.NAME=VALUE`` to one method.
+    ``known`` maps these methods to the names of their settings, ``elsewhere`` all methods.
     """
     found = []
     for assignment in assignments:
         name = assignment.partition("=")[0]
         whose, dot, _ = name.partition(".")
         if not dot:
+            owners = [each for each, names in (elsewhere or {}).items() if name in names]
+            if owners and not any(name in names for names in known.values()):
+                raise ValueError(f"--set {name}: only {', '.join(owners)} have this setting")
             _refuse_unknown(name, known.values())
         elif whose not in known:
             methods = ", ".join(filter(None, known))
@@ -99,14 +106,22 @@ def assignments_for(
 def _refuse_unknown(name: str, known: Iterable[Collection[str]]) -> None:
     names = sorted({each for some in known for each in some})
     if name not in names:
-        raise ValueError(f"unknown setting {name!r}: the names are {', '.join(names)}")
+        hint = suggestion(name, names)
+        raise ValueError(f"unknown setting {name!r}{hint}; `cpaan settings` lists them")
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return ``, did you mean ...?`` with the nearest of the known names, whatever its case."""
+    by_lower = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    return f", did you mean {by_lower[close[0]]}?" if close else ""
 
 
 def _parse_as(text: str, annotation: Any) -> Any:
-    """Return a text as a value of a field's type."""
+    """Parse text as a value of a field's type."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Literal:
-        return text  # the config itself knows its choices
+        return text  # the config checks its choices
     if origin is UnionType:
         (wanted,) = set(parts) - {NoneType}
         return None if text == "none" else _parse_as(text, wanted)
@@ -118,7 +133,7 @@ def _parse_as(text: str, annotation: Any) -> Any:
 
 
 def _is_of_type(value: Any, annotation: Any) -> bool:
-    """Return whether a value is of a field's type; a whole number is a number too."""
+    """Return whether a value has a field's type; a whole number also counts as a float."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return value in parts

@@ -1,6 +1,6 @@
-"""The real data set inside the project: ResNet-10 features of Tiny-ImageNet's 200 classes.
+"""The built-in data set: ResNet-10 features of the 200 classes of Tiny-ImageNet.
 
-``cpaan/data/tiny-imagenet/README.md`` is its card: source, terms, command, numbers.
+Its data card is ``cpaan/data/tiny-imagenet/README.md``: source, terms, command, numbers.
 """
 
 from pathlib import Path
@@ -13,5 +13,5 @@ FOLDER = Path(__file__).parent / "tiny-imagenet"
 
 
 def builtin_features() -> tuple[FeatureTable, Split]:
-    """Return the table and the benchmark's split of its classes."""
+    """Return the feature table, and the low-shot benchmark's split of its classes."""
     return open_features(FOLDER / "features.parquet"), read_split(FOLDER / "split.json")

@@ -1,4 +1,4 @@
-"""Feature tables on disk as plain arrays: decoded once, mapped by every process."""
+"""Cache of feature tables as plain arrays: decoded once, memory-mapped by every process."""
 
 import hashlib
 import json
@@ -19,12 +19,12 @@ from cpaan.data.files import Source, backbone_of, check_kinds, expand, naming
 from cpaan.data.parquet import open_parquet
 from cpaan.data.table import FeatureTable, finish_fingerprint
 
-_FORMAT = 1  # of the cache's own files; another number makes all entries outdated
+_FORMAT = 1  # version of the cache files; a new number invalidates all entries
 _DOWNLOADS = "copies"
 
 
 def default_cache_folder() -> Path:
-    """Return where decoded tables are kept: $CPAAN_CACHE, or cpaan in the user's cache folder."""
+    """Return the cache folder: $CPAAN_CACHE, or cpaan in the user's cache folder."""
     if chosen := os.environ.get("CPAAN_CACHE"):
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "cpaan"
@@ -36,21 +36,21 @@ def open_features(
     cache_folder: Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> FeatureTable:
-    """Read a feature table, through the cache.
+    """Open a feature table through the cache.
 
     The first call downloads a remote file and decodes it block by block. Other calls, in any
-    process of the machine, wait for that and map the result. Both are repeated when the file's
-    location, size or times have changed.
+    process on the machine, wait for it and map the result. If the file's location, size or times
+    change, the next call downloads and decodes it again.
 
     Args:
-        locations: A Parquet file; or the train and the test file of an HDF5 pair; or a folder
-            that holds either; by path, or by an address (``s3://bucket/features.parquet``).
-        label_names: For HDF5: the class name behind each integer label.
-        cache_folder: Where downloads and decoded tables are kept.
-        progress: Called with a line about each download.
+        locations: Paths or addresses (``s3://bucket/features.parquet``) of a Parquet file, of
+            the train and test files of an HDF5 pair, or of a folder that contains either.
+        label_names: Class name of each integer label, for HDF5.
+        cache_folder: Folder for downloads and decoded tables.
+        progress: Called with a message about each download.
 
     Raises:
-        ValueError: If the files are not a feature table, or damaged.
+        ValueError: If the files are damaged or not a feature table.
         OSError: If a file is missing or cannot be reached.
     """
     places, files = _fetch(locations, cache_folder, progress)
@@ -64,7 +64,7 @@ def open_features(
     def make(is_locked: bool) -> FeatureTable:
         shutil.rmtree(entry, ignore_errors=True)
         if is_locked:
-            for partial in folder.glob(f".{source}-*"):  # of a process that was killed
+            for partial in folder.glob(f".{source}-*"):  # left by a killed process
                 shutil.rmtree(partial, ignore_errors=True)
         _decode(files, names, entry)
         for outdated in set(folder.glob(f"{source}-*")) - {entry}:
@@ -72,7 +72,7 @@ def open_features(
         return _map_entry(entry)
 
     def find() -> FeatureTable | None:
-        # A damaged entry is made again.
+        # A damaged entry is decoded again.
         with suppress(OSError, ValueError, KeyError, TypeError, EOFError):
             return _map_entry(entry)
         return None
@@ -82,7 +82,7 @@ def open_features(
 
 
 def local_files(locations: Sequence[str | Path]) -> list[Path]:
-    """Return the files of a table, downloaded where they are remote; see `open_features`."""
+    """Return the local files of a table; download remote ones. See `open_features`."""
     return _fetch(locations)[1]
 
 
@@ -91,7 +91,7 @@ def _fetch(
     cache_folder: Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> tuple[list[str], list[Path]]:
-    """Return the locations of a table's files, and the files themselves or their local copies."""
+    """Return the locations of a table's files, and the files or their local copies."""
     folder = (cache_folder or default_cache_folder()) / _DOWNLOADS
     paths = expand(locations)
     files = [
@@ -109,28 +109,28 @@ def _digest(*parts: object) -> str:
 
 
 def _decode(files: list[Path], label_names: Sequence[str] | None, entry: Path) -> None:
-    """Decode files into a new cache entry, which appears whole or not at all."""
+    """Decode files into a new cache entry atomically."""
     entry.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{entry.name}-", dir=entry.parent))
     try:
         if len(files) == 1:
             _write_entry(open_parquet(files[0]), partial)
         else:
-            # Imported here: every process of a study imports this module and few read HDF5.
+            # Imported here, because every process of a study imports this module; few read HDF5.
             from cpaan.data.hdf5 import open_hdf5_pair
 
             _write_entry(open_hdf5_pair(files[0], files[1], label_names), partial)
         try:
             partial.rename(entry)
         except OSError:
-            if not entry.exists():  # otherwise another process was first, with the same result
+            if not entry.exists():  # otherwise another process has written the same entry
                 raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
 def _write_entry(source: Source, folder: Path) -> None:
-    """Write the arrays of one table, holding one block of features at a time."""
+    """Write the arrays of a table, with one block of features in memory at a time."""
     backbone, backbone_classes = backbone_of(source)
     classes: list[NDArray[np.str_]] = []
     is_train: list[NDArray[np.bool_]] = []
@@ -139,7 +139,7 @@ def _write_entry(source: Source, folder: Path) -> None:
     num_rows = 0
     with (folder / "features.npy").open("wb") as file:
         for block in source.blocks:
-            # Written, not assigned through a memory map, whose pages would count as our memory.
+            # Not written through a memory map, whose pages would count as memory in use.
             content = np.ascontiguousarray(block.features)
             width, dtype = content.shape[1], content.dtype
             if form is None:

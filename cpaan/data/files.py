@@ -1,6 +1,6 @@
-"""Which files hold a feature table, and what every format is read as.
+"""Locate and identify the files of a feature table, and define the blocks read from them.
 
-Formats are Parquet (`cpaan.data.parquet`) and the HDF5 pair of the low-shot benchmark
+The formats are Parquet (`cpaan.data.parquet`) and the HDF5 pair of the low-shot benchmark
 (`cpaan.data.hdf5`). Neither can carry code; files that need unpickling are refused.
 """
 
@@ -19,12 +19,12 @@ from cpaan.core.remote_paths import RemotePath
 from cpaan.data.table import FeatureArray
 
 ROWS_PER_BLOCK = 8192  # 16 MiB at 512 dimensions in float32
-BACKBONE, BACKBONE_CLASSES = "cpaan.backbone", "cpaan.backbone_classes"  # keys of metadata
-_HDF5 = b"\x89HDF\r\n\x1a\n"  # the first bytes
+BACKBONE, BACKBONE_CLASSES = "cpaan.backbone", "cpaan.backbone_classes"  # metadata keys
+_HDF5 = b"\x89HDF\r\n\x1a\n"  # first bytes of an HDF5 file
 
 
 class Block(NamedTuple):
-    """Some consecutive rows of a file."""
+    """Consecutive rows of a file."""
 
     features: FeatureArray  # (rows, D)
     classes: NDArray[np.str_]  # (rows,)
@@ -33,23 +33,23 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """A file opened for decoding.
+    """A feature file or pair, opened for decoding.
 
-    Iterating over the blocks raises ValueError for content that is not a feature table, and the
-    errors of Arrow and HDF5 for a damaged file.
+    Iterating over the blocks raises ValueError for content that is not a feature table, and
+    errors of Arrow or HDF5 for a damaged file.
     """
 
     num_rows: int
     blocks: Iterator[Block]
     metadata: Mapping[str, object]
-    """May have the name and the classes of the backbone."""
+    """May contain the name and the classes of the backbone."""
 
 
 @contextmanager
 def naming(*files: str | Path) -> Iterator[None]:
-    """Raise a ValueError with the names of files whose content is damaged or not as it should be.
+    """Re-raise errors about damaged or invalid content as a ValueError that names the files.
 
-    Errors of the disk, such as a full one, pass unchanged: nothing is wrong with the files.
+    Disk errors, such as a full disk, pass unchanged, because the files are not the cause.
     """
     names = " and ".join(map(str, files))
     try:
@@ -65,7 +65,7 @@ def naming(*files: str | Path) -> Iterator[None]:
 
 
 def backbone_of(source: Source) -> tuple[str | None, list[str] | None]:
-    """Return the name of the backbone and its classes, if the file has any."""
+    """Return the name and the classes of the backbone, each None if the file lacks it."""
     name, text = (source.metadata.get(key) for key in (BACKBONE, BACKBONE_CLASSES))
     backbone = None if name is None else str(name)
     if text is None:
@@ -80,7 +80,7 @@ def backbone_of(source: Source) -> tuple[str | None, list[str] | None]:
 
 
 def expand(locations: Sequence[str | Path]) -> list[RemotePath]:
-    """Replace a folder by the files in it; FileNotFoundError for a missing file."""
+    """Replace a folder by its feature files; raise FileNotFoundError for a missing file."""
     paths = [RemotePath.at(location) for location in locations]
     folders = [path for path in paths if path.is_folder()]
     if folders and len(paths) > 1:
@@ -89,7 +89,7 @@ def expand(locations: Sequence[str | Path]) -> list[RemotePath]:
 
 
 def _features_in(folder: RemotePath) -> list[RemotePath]:
-    """Find a folder's only Parquet file, or its HDF5 pair by names (test is often called val)."""
+    """Find a folder's only Parquet file, or its HDF5 pair by name (test is often called val)."""
     names = folder.names()
     parquet = [name for name in names if name.endswith(".parquet")]
     if len(parquet) == 1:
@@ -106,7 +106,7 @@ def _features_in(folder: RemotePath) -> list[RemotePath]:
 
 
 def check_kinds(files: Sequence[Path]) -> None:
-    """Refuse files that are neither one Parquet file nor an HDF5 pair; callers name the files."""
+    """Raise ValueError unless files are one Parquet file or an HDF5 pair; callers add names."""
     kinds = [_kind_of(file) for file in files]
     if kinds not in (["parquet"], ["hdf5", "hdf5"]) or len(set(files)) < len(files):
         raise ValueError(
@@ -116,7 +116,7 @@ def check_kinds(files: Sequence[Path]) -> None:
 
 
 def _kind_of(file: Path) -> str:
-    """Return "parquet" or "hdf5" by the file's first bytes, not by its name."""
+    """Identify a file as "parquet" or "hdf5" by its first bytes, not by its name."""
     with file.open("rb") as opened:
         start = opened.read(len(_HDF5))
     if start[:4] == b"PAR1":

@@ -1,7 +1,7 @@
 """The HDF5 pair of the low-shot benchmark: one file for the train rows and one for the test rows.
 
-Each holds ``all_feats`` (in its successors ``all_features``), ``all_labels`` and ``count``. The
-files are padded, and only the first ``count`` rows are data.
+Each contains ``all_feats`` (``all_features`` in its successors), ``all_labels`` and ``count``. The
+files are padded: only the first ``count`` rows are data.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from cpaan.data.table import as_feature_block
 
 
 def open_hdf5_pair(train: Path, test: Path, label_names: Sequence[str] | None) -> Source:
-    """Open a pair for decoding; without label names, classes are called by their numbers."""
+    """Open a pair for decoding; without label names, the label numbers are the class names."""
     parts = [_Part(train), _Part(test)]
     return Source(
         num_rows=sum(part.num_rows for part in parts),
@@ -25,7 +25,7 @@ def open_hdf5_pair(train: Path, test: Path, label_names: Sequence[str] | None) -
 
 
 class _Part:
-    """One file of a pair, its arrays checked."""
+    """One file of a pair, with validated arrays."""
 
     def __init__(self, path: Path) -> None:
         self.name = path.name
@@ -44,7 +44,7 @@ class _Part:
         self.num_rows = int(counts[0])
 
     def _array(self, names: Sequence[str], kinds: str, num_dims: Sequence[int]) -> h5py.Dataset:
-        """Return the array of one of these names, kinds of numbers and numbers of dimensions."""
+        """Return the array with one of these names; check its kind of dtype and its dimensions."""
         found = next((self.file[name] for name in names if name in self.file), None)
         if found is None:
             raise ValueError(f"{self.name} has no {' or '.join(names)}, found {sorted(self.file)}")
@@ -58,7 +58,7 @@ class _Part:
         return found
 
     def blocks(self, label_names: Sequence[str] | None, is_train: bool) -> Iterator[Block]:
-        """Iterate over the rows."""
+        """Iterate over blocks of rows."""
         for start in range(0, self.num_rows, ROWS_PER_BLOCK):
             stop = min(start + ROWS_PER_BLOCK, self.num_rows)
             try:

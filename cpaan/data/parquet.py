@@ -33,10 +33,10 @@ _ABOUT = "cpaan.about"
 def write_features(
     path: str | Path, table: FeatureTable, about: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a table as Parquet; the file appears only when complete.
+    """Write a table to a Parquet file atomically.
 
     Args:
-        path: A file that exists is replaced.
+        path: Path of the file; an existing file is replaced.
         table: The table.
         about: Origin of the features (command, commit, seed, ...) as JSON-compatible data, for
             `read_about`.
@@ -65,15 +65,15 @@ def write_features(
 
 
 def read_about(path: str | Path) -> dict[str, Any] | None:
-    """Return the origin of the features in a Parquet file, if it has one."""
+    """Read the origin of the features from a Parquet file; None if it has none."""
     with naming(path):
         text = (pq.read_metadata(path).metadata or {}).get(_ABOUT.encode())
         return None if text is None else json.loads(text)
 
 
 def open_parquet(path: Path) -> Source:
-    """Open a file for decoding."""
-    # With a buffer, Arrow reads pages when they are needed and not a row group at once.
+    """Open a Parquet file for decoding."""
+    # With a buffer, Arrow reads pages on demand instead of a whole row group.
     file = pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
     check_columns(file.schema_arrow, {_CLASS: "string", _PARTITION: "string", _FEATURE: "list"})
     metadata = file.metadata.metadata or {}
@@ -85,9 +85,9 @@ def open_parquet(path: Path) -> Source:
 
 
 def check_columns(schema: pa.Schema, types: Mapping[str, str]) -> None:
-    """Refuse a file that lacks a column of a name and type, or has it twice.
+    """Raise ValueError unless a file has each column exactly once, with the given type.
 
-    Types are "string", "binary" and "list": of any width, and strings also with a dictionary.
+    Types are "string", "binary" and "list", of any width; strings may be dictionary-encoded.
     """
     missing = [column for column in types if schema.names.count(column) != 1]
     if missing:
@@ -101,7 +101,7 @@ def check_columns(schema: pa.Schema, types: Mapping[str, str]) -> None:
 
 
 def refuse_empty(batch: pa.RecordBatch | pa.Table, first_row: int = 0) -> None:
-    """Refuse an empty value in any column."""
+    """Raise ValueError if a column has a null value."""
     for name in batch.schema.names:
         if batch.column(name).null_count:
             row = first_row + int(np.argmax(batch.column(name).is_null()))
@@ -122,7 +122,7 @@ def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[Block]:
 
 
 def _matrix_from(lists: pa.Array, first_row: int) -> FeatureArray:
-    """Return a list column as a matrix, checked; shape (rows, D)."""
+    """Convert a list column to a validated matrix, shape (rows, D)."""
     if pa.types.is_fixed_size_list(lists.type):
         width = lists.type.list_size
     else:

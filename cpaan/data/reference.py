@@ -1,4 +1,4 @@
-"""A data set by name, for processes that open it themselves."""
+"""Serialisable reference to a data set, for processes that open it themselves."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -13,15 +13,15 @@ from cpaan.data.table import FeatureTable, align_rows
 
 @dataclass(frozen=True)
 class DataReference:
-    """The locations of features, their split, and the fingerprint that they must have."""
+    """Locations of features, their split, and their expected fingerprint."""
 
     features: tuple[str, ...]
-    """Absolute paths or addresses for `cpaan.open_features`; empty: the built-in features."""
+    """Absolute paths or addresses for `cpaan.open_features`; empty for the built-in features."""
     split: Split
     fingerprint: str
-    """Of the features, in the order in which they are opened."""
+    """Fingerprint of the features, with rows in the order that `open` returns."""
     in_order_of: tuple[str, ...] = ()
-    """Other features of the same examples, whose row order is used; empty: the file's own."""
+    """Other features of the same examples, whose row order is used; empty for the file's own."""
 
     @classmethod
     def of(
@@ -31,7 +31,7 @@ class DataReference:
         features: list[str] | None,
         in_order_of: list[str] | None = None,
     ) -> Self:
-        """Return the reference of an opened table."""
+        """Create the reference of an opened table."""
         locations, others = (
             tuple(absolute(location) for location in each or []) for each in (features, in_order_of)
         )
@@ -65,6 +65,6 @@ class DataReference:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Return the reference that `to_dict` was called on."""
+        """Create a reference from the result of `to_dict`."""
         split, others = Split.from_dict(content["split"]), content.get("in_order_of", ())
         return cls(tuple(content["features"]), split, content["fingerprint"], tuple(others))

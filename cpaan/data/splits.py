@@ -1,4 +1,4 @@
-"""Base and novel classes of the two phases, and which examples are the shots."""
+"""Base and novel classes of the two phases, and draws of shots."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ VALIDATION_PHASE, TEST_PHASE = "validation", "test"
 _SPLIT_NAMES = ("split.json", "label_idx.json")  # the project's and the benchmark's
 
 ShotRows = NDArray[np.int64]
-"""Row numbers of the shots, shape (draws, novel classes, shots); the first K are the K shots."""
+"""Row numbers of the shots, shape (draws, novel classes, shots); K shots are the first K."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class Split:
     """Base and novel classes of the validation phase and of the test phase.
 
     Raises:
-        ValueError: If a group is empty, or a class stands in two groups or twice in one.
+        ValueError: If a group is empty, or a class occurs twice in the groups.
     """
 
     validation: Phase
     test: Phase
     label_names: tuple[str, ...] | None = None
-    """Class name behind each integer label, where the data set numbers its classes."""
+    """Class name of each integer label, if the data set numbers its classes."""
 
     def __post_init__(self) -> None:
         group_of_class: dict[str, str] = {}
@@ -55,7 +55,7 @@ class Split:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Return a split from JSON; KeyError or TypeError if it is not one."""
+        """Create a split from JSON content; raise KeyError or TypeError if it is not a split."""
         validation, test = (
             Phase(*(_strings(content[name][kind]) for kind in ("base", "novel")))
             for name in (VALIDATION_PHASE, TEST_PHASE)
@@ -72,21 +72,21 @@ class Split:
     def base_classes(self, phase: str) -> tuple[str, ...]:
         """Return the base classes of both phases, those of ``phase`` first.
 
-        Generators are trained on all of them and draw from all of them. The classifier and its
-        score use the phase's own only.
+        Generators train on all of them and translate examples of all of them. The classifier and
+        its score use only those of ``phase``.
         """
         other = TEST_PHASE if phase == VALIDATION_PHASE else VALIDATION_PHASE
         return self.phase(phase).base + self.phase(other).base
 
 
 def read_split(path: str | Path) -> Split:
-    """Read, by path or address, the project's ``split.json`` or the benchmark's ``label_idx.json``.
+    """Read the project's ``split.json`` or the benchmark's ``label_idx.json``, by path or address.
 
-    The benchmark's group 1 is for validation and group 2 for the test. (The paper prints their
-    sizes the other way round; the benchmark's code and every later user agree on this one.)
+    Group 1 of the benchmark is for validation, group 2 for the test. The paper prints their sizes
+    in reverse; the benchmark's code and all later work use the order given here.
 
     Raises:
-        ValueError: If the file is neither, or its groups are not sound.
+        ValueError: If the file is neither, or its groups are not valid.
     """
     content = _read_json(path)
     try:
@@ -129,7 +129,7 @@ def _strings(values: Any) -> tuple[str, ...]:
 
 
 def find_split(data: str) -> str:
-    """Return the path or address of the split beside a file or in a folder; ValueError if none."""
+    """Find the split file beside a file or in a folder; raise ValueError if there is none."""
     path = RemotePath.at(data)
     folder = path if path.is_folder() else path.parent
     for name in _SPLIT_NAMES:
@@ -139,7 +139,7 @@ def find_split(data: str) -> str:
 
 
 def copy_split(location: str, folder: Path) -> None:
-    """Copy a split file into a folder, under the name that `find_split` looks for."""
+    """Copy a split file into a folder, under the name that `find_split` expects."""
     is_of_benchmark = read_split(location).label_names is not None
     RemotePath.at(folder / _SPLIT_NAMES[is_of_benchmark]).write(RemotePath.at(location).read())
 
@@ -149,9 +149,9 @@ def draw_shots(
 ) -> ShotRows:
     """Draw the shots of every novel class from its train rows, without replacement.
 
-    A draw depends on the seed, its own number, the class and the number of its train rows only:
-    more draws, fewer shots or other classes do not change it. Random bits come straight from
-    PCG64, whose stream NumPy keeps from version to version.
+    A draw depends only on the seed, its index, the class name and its number of train rows. More
+    draws, fewer shots or other classes do not change it. Random bits come directly from PCG64,
+    whose stream is the same in all versions of NumPy.
     """
     train_rows = {name: table.rows_of(name, TRAIN) for name in phase.novel}
     for class_name, rows in train_rows.items():
@@ -175,15 +175,15 @@ def read_draws(
     phase_name: str,
     max_shots: int,
 ) -> ShotRows:
-    """Read explicit draws.
+    """Read draws of shots from files.
 
     A file is either ``{"phase": ..., "draws": [{class: [row, ...]}, ...]}`` with row numbers of
-    the table, or one of the benchmark's index files: a matrix with a row for each label and
-    positions in the list of all train images, classes in the order of ``label_names``.
+    the table, or an index file of the benchmark. The latter is a matrix with one row per label and
+    positions in the list of all train images, with classes in the order of ``label_names``.
 
     Raises:
-        ValueError: If a file is neither, misses a class or shots, or names rows that are not
-            distinct train rows of their class.
+        ValueError: If a file is neither, lacks a class or shots, or has rows that are not distinct
+            train rows of their class.
     """
     phase, draws = split.phase(phase_name), []
     for path in paths:
@@ -206,7 +206,7 @@ def read_draws(
 def _draws_in(
     path: str | Path, table: FeatureTable, split: Split, phase_name: str
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Return each draw of a file as rows by class, with its name for messages."""
+    """Return the draws of a file: a name for messages, and a dict from class to rows."""
     content = _read_json(path)
     draws = content.get("draws") if isinstance(content, dict) else None
     if isinstance(draws, list) and draws and all(isinstance(draw, dict) for draw in draws):
@@ -239,7 +239,7 @@ def _draws_in(
 def check_shots(
     shot_rows: ShotRows, table: FeatureTable, phase: Phase, max_shots: int, where: str = ""
 ) -> None:
-    """Refuse shots that are too few, or not distinct train rows of their novel class."""
+    """Raise ValueError if shots are too few, or not distinct train rows of their novel class."""
     if shot_rows.ndim != 3 or shot_rows.shape[1] != len(phase.novel) or len(shot_rows) == 0:
         raise ValueError(
             f"{where}shots need the shape (draws, {len(phase.novel)} novel classes, shots), "
@@ -262,7 +262,7 @@ def check_shots(
 
 
 def _whole_numbers(values: Any) -> NDArray[np.int64] | None:
-    """Return nested lists of whole numbers as an array, or None if they are anything else."""
+    """Convert nested lists of whole numbers to an array; return None for other content."""
     try:
         array = np.asarray(values)
     except ValueError:  # lists of different lengths

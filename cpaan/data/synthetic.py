@@ -1,4 +1,4 @@
-"""Data with a known truth: Gaussian classes that share covariances, and the spiral."""
+"""Data with a known ground truth: Gaussian classes that share covariances, and a spiral."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ GROUPS = ("validation-base", "validation-novel", "test-base", "test-novel")
 
 @dataclass(frozen=True, eq=False)
 class GaussianClasses:
-    """A feature table and the truth behind it."""
+    """A feature table and its ground truth."""
 
     table: FeatureTable
     split: Split
@@ -33,10 +33,9 @@ def gaussian_classes(
 ) -> GaussianClasses:
     """Draw families of related classes.
 
-    A family has a centre and a covariance; each of its classes has a mean near the centre and
-    exactly that covariance. Every family has ``classes_per_group`` classes in each of the four
-    groups of the split, so a novel class always has relatives among the base classes, and the
-    method's assumption about related classes is true here.
+    A family has a centre and a covariance. Each of its classes has a mean near the centre and
+    exactly this covariance. Every family has ``classes_per_group`` classes in each of the four
+    groups of the split. So every novel class has related base classes, as the method assumes.
     """
     rng = new_rng(seed)
 
@@ -80,24 +79,24 @@ def gaussian_classes(
 
 @dataclass(frozen=True, eq=False)
 class Spiral:
-    """Four arms of a spiral in the plane; methods see a few points of the novel ones."""
+    """Four arms of a spiral in the plane; methods are given a few points of the novel arms."""
 
     base: Tensor  # (2, examples, 2): top and bottom
-    novel: Tensor  # (2, examples, 2): left and right, the truth
+    novel: Tensor  # (2, examples, 2): left and right, the ground truth
     shots: Tensor  # (2, shots, 2): some of the novel points
 
 
 def spiral(rng: torch.Generator, *, num_examples: int = 300, num_shots: int = 4) -> Spiral:
     """Draw the paper's toy data set.
 
-    The paper does not print its geometry. Here the bottom arm is the mirror image of the top one,
-    so that their covariances differ. The left arm resembles the top one and is nearer to it, the
-    right arm the bottom one. Both are a little larger: related covariances are nearly the same.
+    The paper does not give its geometry. Here the bottom arm mirrors the top arm, so that their
+    covariances differ. The left arm resembles the top arm and is nearer to it, the right arm the
+    bottom arm. Both are slightly larger, so that related covariances are nearly equal.
     """
 
     def arm(mirror: float, size: float, centre: tuple[float, float]) -> Tensor:
         along = torch.rand(num_examples, generator=rng, dtype=torch.float64)
-        angle = 1.25 * torch.pi * along  # its longest axis then lies across both coordinates
+        angle = 1.25 * torch.pi * along  # makes the longest axis oblique to both coordinates
         radius = size * (0.4 + 1.6 * along)
         points = torch.stack([mirror * radius * angle.cos(), radius * angle.sin()], dim=1)
         noise = torch.randn(num_examples, 2, generator=rng, dtype=torch.float64)
@@ -105,5 +104,5 @@ def spiral(rng: torch.Generator, *, num_examples: int = 300, num_shots: int = 4)
 
     base = torch.stack([arm(1, 1.0, (0.0, 3.5)), arm(-1, 1.0, (0.0, -3.5))])
     novel = torch.stack([arm(1, 1.05, (-3.5, 1.0)), arm(-1, 1.05, (3.5, -1.0))])
-    # The points of an arm are in random order already.
+    # The points of an arm are already in random order.
     return Spiral(base=base, novel=novel, shots=novel[:, :num_shots])

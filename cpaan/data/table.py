@@ -1,4 +1,4 @@
-"""The feature table: what every other part of the project reads.
+"""The feature table, the input of all other parts of the project.
 
 Shapes: R = rows, D = feature dimension.
 """
@@ -23,19 +23,19 @@ FeatureArray = NDArray[np.float16] | NDArray[np.float32]
 class FeatureTable:
     """Features of labelled images.
 
-    Make one with `from_arrays`, or map one from disk with `cpaan.data.cache.open_features`.
+    Create one with `from_arrays`, or map one from disk with `cpaan.data.cache.open_features`.
     """
 
     features: FeatureArray  # (R, D), often a read-only memory map
     labels: NDArray[np.int32]  # (R,) positions in class_names
-    is_train: NDArray[np.bool_]  # (R,) train partition, otherwise test
+    is_train: NDArray[np.bool_]  # (R,) True for train rows, False for test rows
     class_names: tuple[str, ...]
     backbone: str | None
-    """Name of the network that made the features."""
+    """Name of the network that computed the features."""
     backbone_classes: frozenset[str] | None
-    """The classes that the backbone was trained on, if known."""
+    """Classes that the backbone was trained on, if known."""
     fingerprint: str
-    """Digest of features, labels, partitions and class names, whatever the file format."""
+    """Digest of features, labels, partitions and class names, independent of the file format."""
 
     @classmethod
     def from_arrays(
@@ -47,16 +47,16 @@ class FeatureTable:
         backbone: str | None = None,
         backbone_classes: Sequence[str] | None = None,
     ) -> "FeatureTable":
-        """Make a table from arrays in memory; ValueError if they are not sound.
+        """Create a table from arrays in memory; raise ValueError if they are not valid.
 
         Args:
-            features: Shape (R, D), floating point; wider types than float32 are rounded to it.
+            features: Shape (R, D), floating point; types wider than float32 are rounded to it.
             classes: R class names.
-            partitions: R times "train" or "test".
-            backbone: Name of the network that made the features.
+            partitions: R values, "train" or "test".
+            backbone: Name of the network that computed the features.
             backbone_classes: Names of the classes that the backbone was trained on.
         """
-        features = np.array(as_feature_block(features, first_row=0))  # a copy of our own
+        features = np.array(as_feature_block(features, first_row=0))  # a private copy
         if not len(features) == len(classes) == len(partitions):
             raise ValueError(
                 f"{len(features)} features, {len(classes)} classes and {len(partitions)} "
@@ -71,7 +71,7 @@ class FeatureTable:
         return table.with_changes()
 
     def with_changes(self, **changes: Any) -> "FeatureTable":
-        """Return a table with some fields replaced, and with the fingerprint of its content."""
+        """Return a copy with some fields replaced, and its fingerprint recomputed."""
         new = replace(self, **changes)
         digest = hashlib.blake2b(np.ascontiguousarray(new.features).data, digest_size=16)
         fingerprint = finish_fingerprint(digest, new.labels, new.is_train, new.class_names)
@@ -79,12 +79,12 @@ class FeatureTable:
 
     @property
     def num_dims(self) -> int:
-        """D."""
+        """Feature dimension D."""
         return self.features.shape[1]
 
     @cached_property
     def _rows_by_group(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Row numbers sorted by class and partition, and where each such group starts."""
+        """Row numbers sorted by class and partition, and the start of each group."""
         group_of_row = 2 * self.labels.astype(np.int64) + self.is_train
         rows = np.argsort(group_of_row, kind="stable")
         groups = np.arange(2 * len(self.class_names) + 1)
@@ -104,13 +104,13 @@ class FeatureTable:
 
 
 def align_rows(table: FeatureTable, to: FeatureTable) -> FeatureTable:
-    """Return a table of the same examples as another one, in the order of its rows.
+    """Reorder the rows of a table to match another table of the same examples.
 
     Rows carry no identifiers, so they are matched by their position within class and partition.
-    A table that is in this order already is returned unchanged.
+    A table that is already in this order is returned unchanged.
 
     Raises:
-        ValueError: With the first class whose number of rows differs.
+        ValueError: If the numbers of rows differ in a class; the message names the first one.
     """
     source = np.empty(len(to.labels), np.int64)
     for name in sorted({*table.class_names, *to.class_names}):
@@ -135,9 +135,9 @@ def align_rows(table: FeatureTable, to: FeatureTable) -> FeatureTable:
 
 
 def as_feature_block(block: NDArray[Any], first_row: int) -> FeatureArray:
-    """Check a matrix of consecutive rows and return it as float16 or float32.
+    """Validate a matrix of consecutive rows and return it as float16 or float32.
 
-    The number of its first row is for the message about values that are not finite.
+    The message about values that are not finite counts rows from ``first_row``.
     """
     block = np.asarray(block)
     if block.ndim != 2 or block.dtype.kind != "f" or block.shape[1] == 0:
@@ -156,7 +156,7 @@ def as_feature_block(block: NDArray[Any], first_row: int) -> FeatureArray:
 
 
 def parse_partitions(partitions: Sequence[str], first_row: int) -> NDArray[np.bool_]:
-    """Return which rows are train rows, shape (rows,)."""
+    """Return a mask of the train rows, shape (rows,)."""
     array = np.asarray(partitions, dtype=np.str_)
     is_train: NDArray[np.bool_] = array == TRAIN
     is_odd = ~is_train & (array != TEST)
@@ -175,8 +175,8 @@ def finish_fingerprint(
     is_train: NDArray[np.bool_],
     class_names: tuple[str, ...],
 ) -> str:
-    """Add the rest of a table to the running digest of its features, and return the digest."""
-    # Labels must not depend on the order in which a file has the classes.
+    """Add class names, labels and partitions to the digest of the features, and return it."""
+    # Sorted, so that labels do not depend on the order of classes in a file.
     assert list(class_names) == sorted(class_names)
     for name in class_names:
         features_digest.update(name.encode() + b"\0")
@@ -186,7 +186,7 @@ def finish_fingerprint(
 
 
 def name_some(noun: str, items: Sequence[object], most: int = 5) -> str:
-    """Return "row 3" or "rows 3, 8, 9 and 12 more", for a message."""
+    """Return the items for a message, as in "row 3" or "rows 3, 8, 9 and 12 more"."""
     shown = ", ".join(str(item) for item in items[:most])
     more = f" and {len(items) - most} more" if len(items) > most else ""
     plural = "es" if noun.endswith("s") else "s"

@@ -1,1 +1,1 @@
-"""Methods times draws times seeds: what is run, and the table of scores."""
+"""Evaluation of all methods, draws and seeds, and the table of scores."""

@@ -1,4 +1,4 @@
-"""Executors of parts: in this process, or in a pool of processes. The one on Ray is in `study`."""
+"""Executors of parts: in this process or in a pool of processes. The Ray executor is in `study`."""
 
 import multiprocessing
 import threading
@@ -24,13 +24,13 @@ from cpaan.protocol.tasks import LowShotTask, Queries, read_phase
 
 @dataclass(eq=False)
 class LocalExecutor:
-    """Runs parts in this process, one after the other; data that they share is read once."""
+    """Executor that runs parts one by one in this process; shared data is read once."""
 
     checkpoints: Path | None = None
-    """Folder of training checkpoints, which are resumed; None: trainings are not stored."""
+    """Folder of training checkpoints to resume from; None for no checkpoints."""
     progress: Progress = lambda message: None
     tables: dict[str, FeatureTable] = field(default_factory=dict)
-    """Tables that are open already, by fingerprint."""
+    """Open tables, by fingerprint."""
     _phases: dict[tuple[str, str], tuple[LowShotTask, Queries]] = field(default_factory=dict)
 
     def __call__(self, jobs: Mapping[PartKey, PartJob]) -> Iterator[tuple[PartKey, Outcome]]:
@@ -62,9 +62,9 @@ class LocalExecutor:
 
 
 def read_phase_of(job: PartJob, phase: str, table: FeatureTable) -> tuple[LowShotTask, Queries]:
-    """Read a phase for a part: with the draws of the job, or with seeded ones on validation.
+    """Read a phase for a part, with the draws of the job, or with seeded draws on validation.
 
-    The caller has recorded the read of the test phase.
+    The caller must have recorded the read of the test phase.
     """
     shot_rows = job.shot_rows
     if phase != job.phase:
@@ -79,7 +79,7 @@ def score_part(
     read: Callable[[PartJob, str], tuple[LowShotTask, Queries]],
     progress: Progress = lambda message: None,
 ) -> Part:
-    """Fit a method and score it: on the validation phase first, if the job asks for that."""
+    """Fit a method and score it; first on the validation phase, if the job requires it."""
     name, seed, config = job.row, job.seed, job.evaluation
     validation = None
     if job.scores_validation:
@@ -96,11 +96,11 @@ def score_part(
 
 @dataclass(frozen=True)
 class ProcessExecutor:
-    """Runs parts in a pool of processes, which share the CPU cores and the GPU, if one is used."""
+    """Executor that runs parts in a pool of processes, which share CPU cores and the GPU."""
 
     num_processes: int
     local: LocalExecutor
-    """Runs the parts where one process is enough."""
+    """Executor for a single process."""
 
     def __call__(self, jobs: Mapping[PartKey, PartJob]) -> Iterator[tuple[PartKey, Outcome]]:
         """Yield every part with its outcome when it ends.
@@ -136,14 +136,14 @@ class ProcessExecutor:
                 "a process died, perhaps of a lack of memory; finished parts are kept: run the "
                 "same command again to resume"
             ) from error
-        except BaseException:  # after an error or Ctrl-C nobody waits for the other processes
+        except BaseException:  # after an error or Ctrl-C, do not wait for the other processes
             for process in list(executor._processes.values()):
                 process.terminate()
             raise
         finally:
             executor.shutdown(cancel_futures=True)
             messages.put(None)
-            # The timeout is for a process that died while it wrote a message.
+            # A process that died while writing a message would block the thread forever.
             listener.join(timeout=2)
 
     def _listen(self, messages: Any) -> None:
@@ -154,11 +154,11 @@ class ProcessExecutor:
 def _outcome_of(run: Callable[..., Part], *arguments: Any) -> Outcome:
     try:
         return run(*arguments)
-    except ValueError as error:  # such as a training that diverged: other parts continue
+    except ValueError as error:  # such as diverged training: other parts continue
         return error
 
 
-_local: LocalExecutor | None = None  # of a process of the pool
+_local: LocalExecutor | None = None  # in a process of the pool
 
 
 def _initialise(checkpoints: Path | None, messages: Any, num_threads: int) -> None:

@@ -1,4 +1,4 @@
-"""Parts of an evaluation: what is measured at a time, its result, and the cache of results."""
+"""Parts of an evaluation: the job of a part, its result, and the cache of results."""
 
 import hashlib
 import io
@@ -24,7 +24,7 @@ from cpaan.representation.config import EmbeddingConfig
 
 
 class PartKey(NamedTuple):
-    """Identifies a part within one evaluation."""
+    """Identifier of a part within one evaluation."""
 
     row: str
     seed: int
@@ -32,14 +32,14 @@ class PartKey(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PartJob:
-    """One row of a table with one training seed: everything that decides its scores."""
+    """One row of a table with one training seed: everything that determines its scores."""
 
     row: str
     """Name of the row in the table."""
     method: str
     training: Settings
     embedding: EmbeddingConfig | None
-    """Settings of the embedding that the method works in, if it works in one."""
+    """Settings of the embedding, if the method works in one."""
     evaluation: EvaluationConfig
     seed: int
     data: DataReference
@@ -47,9 +47,9 @@ class PartJob:
     shot_rows: ShotRows
     """Draws of the phase, shape (draws, novel classes, shots)."""
     scores_validation: bool = False
-    """Whether the validation phase is scored too, to choose priors and heads there."""
+    """Whether the validation phase is also scored, to choose priors and heads."""
     is_illustrated: bool = False
-    """Whether spectra and projections of synthetic examples are computed too."""
+    """Whether spectra and projections of synthetic examples are also computed."""
     device: str = "cpu"
 
     @property
@@ -58,14 +58,14 @@ class PartJob:
         return PartKey(self.row, self.seed)
 
     def describe(self) -> dict[str, Any]:
-        """Return everything that decides the result, apart from the code, for JSON."""
+        """Return all inputs that determine the result, except the code, for JSON."""
         split = self.data.split
         return {
             "row": self.row,
             "method": self.method,
             "training": self.training.to_dict(),
             "embedding": None if self.embedding is None else self.embedding.to_dict(),
-            # Other seeds of the same evaluation do not matter.
+            # Other seeds of the same evaluation have no effect.
             "evaluation": {**self.evaluation.to_dict(), "seed": None, "num_seeds": None},
             "seed": self.seed,
             "features": self.data.fingerprint,
@@ -85,31 +85,31 @@ class Part(NamedTuple):
     """One line for each head, column, number of shots, draw and prior."""
     diversity: pd.DataFrame
     validation: pd.DataFrame
-    """Scores on the validation phase; empty unless the job asks for them."""
+    """Scores on the validation phase; empty unless the job requires them."""
     spectra: pd.DataFrame
     projections: pd.DataFrame
     origin: dict[str, Any] | None
-    """The checkpoint that the training was resumed from, if it was."""
+    """Checkpoint from which the training resumed, if any."""
     run: dict[str, str]
     """Command, commit and time, from `describe_run`."""
 
 
 Outcome = Part | ValueError
-"""The result of a part, or the reason why it has none."""
+"""Result of a part, or the reason why it has none."""
 Execute = Callable[[Mapping[PartKey, PartJob]], Iterator[tuple[PartKey, Outcome]]]
-"""Runs parts, and yields each with its outcome when it ends."""
+"""Function that runs parts, and yields each with its outcome when it ends."""
 
 
 class PartCache:
     """Results in a folder, one ZIP file for each.
 
-    The file name contains a digest of everything that decides the result. A part of other settings,
-    other data or another commit is therefore never found.
+    The file name contains a digest of everything that determines the result. A part with other
+    settings, data or commit is therefore never found.
     """
 
     def __init__(self, folder: RemotePath) -> None:
         self._folder = folder
-        # Once: the commit is found by calling git. Results with other fields are not read.
+        # The commit is found once, by calling git. Results with other fields are not read.
         self._code = {"commit": commit(), "fields": Part._fields}
 
     def read(self, job: PartJob) -> Part | None:
@@ -140,7 +140,7 @@ class PartCache:
         self._path(job).write(buffer.getvalue())
 
     def delete(self, job: PartJob) -> None:
-        """Remove a result, if it is there."""
+        """Remove a result if it exists."""
         self._path(job).delete()
 
     def _path(self, job: PartJob) -> RemotePath:
@@ -161,10 +161,10 @@ def run_parts(
 
     Args:
         jobs: The parts by their keys.
-        execute: How they are run: in this process, in several, or on Ray.
-        cache: The results of earlier runs, if they are kept.
+        execute: Runs parts in this process, in several, or on Ray.
+        cache: Results of earlier runs, if they are kept.
         progress: Called with a line for each part.
-        summarise: Returns what this line says of a finished part.
+        summarise: Returns the text of this line for a finished part.
 
     Returns:
         The outcome of each part, in the order of ``jobs``. Parts are missing if ``execute`` stopped

@@ -1,4 +1,4 @@
-"""The whole benchmark: methods, draws and seeds in, one table of scores out."""
+"""The benchmark: from methods, draws and seeds to one table of scores."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,22 +34,22 @@ RESULT_COLUMNS = ["method", "head", "phase", "column", "shots", "draw", "seed", 
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """Scores of an evaluation, and everything that is needed to repeat them."""
+    """Scores of an evaluation, and everything needed to reproduce them."""
 
     scores: pd.DataFrame
     """One line for each method, head, column, number of shots, draw and seed; in percent."""
     diversity: pd.DataFrame
     """Mean distance of two synthetic examples of a class and its ratio to that of real ones, by
-    method, number of shots, draw and seed; without methods that generate nothing."""
+    method, number of shots, draw and seed. Methods that generate nothing are left out."""
     priors: pd.DataFrame
-    """The share of novel queries in all_prior, by method, head, number of shots and metric."""
+    """Share of novel queries in all_prior, by method, head, number of shots and metric."""
     heads: pd.DataFrame | None
     """Validation score of every head of a method: columns method, head, score; None if the
     validation phase was not scored."""
     about: dict[str, Any]
 
     def write(self, folder: Path) -> None:
-        """Write results.csv and results.json, each whole or not at all."""
+        """Write results.csv and results.json, each atomically."""
         write_whole(folder / "results.csv", self.scores.to_csv(index=False))
         content = {
             **self.about,
@@ -88,17 +88,17 @@ def evaluate(
         phase: "validation", or "test", which is recorded in ``results/test-reads.jsonl``.
         methods: Names of rows; see `cpaan.methods.registry`.
         config: Shots, draws, seeds, heads and their settings.
-        settings: Training settings by method; by default those that the rows recommend. The
-            settings of PN are those of the embedding of all methods that work in one.
+        settings: Training settings by method; by default the recommended ones. The settings of PN
+            apply to the embedding of all methods that work in one.
         cosine_table: The same examples from a backbone with a cosine classifier.
-        checkpoints: Folder of training checkpoints, which are resumed.
+        checkpoints: Folder of training checkpoints to resume from.
         shot_rows: Explicit draws, shape (draws, novel classes, shots); by default seeded ones.
-        device: Where to compute.
+        device: Device to compute on.
         allow_trained_novel: Whether the backbone may have been trained on novel classes.
         progress: Called with a line about the current work.
-        num_processes: Processes that run methods and seeds side by side.
-        locations: The files of "features" and "cosine-features", from which other processes read
-            the tables.
+        num_processes: Number of processes that run methods and seeds in parallel.
+        locations: Files of "features" and "cosine-features", from which other processes read the
+            tables.
         cache: Folder of finished parts, which are not computed again.
 
     Raises:
@@ -129,11 +129,11 @@ def evaluate(
             ROWS[name].check(used[name], config, num_rows, table.num_dims, embedding)
     scores_validation = phase == TEST_PHASE and config.prior is None
     if phase == TEST_PHASE:
-        count_test_reads(table.fingerprint)  # finds a damaged log before the work
+        count_test_reads(table.fingerprint)  # detects a damaged log before the work
         if scores_validation:
             without = " (--set prior=0.8 does without that phase)"
             with _explain("priors are chosen on the validation phase, but ", without):
-                # No result is claimed for these scores, so the backbone may know the classes.
+                # No result is claimed for these scores, so allow a backbone trained on the classes.
                 check_phase(table, split, VALIDATION_PHASE, allow_trained_novel=True)
                 draw_phase(table, split, VALIDATION_PHASE, config)
         record_test_read(table.fingerprint)
@@ -223,7 +223,7 @@ def evaluate(
 
 @contextmanager
 def _explain(before: str, after: str = "") -> Iterator[None]:
-    """Put words around the message of a refusal."""
+    """Add text before and after the message of a ValueError."""
     try:
         yield
     except ValueError as error:
@@ -231,5 +231,5 @@ def _explain(before: str, after: str = "") -> Iterator[None]:
 
 
 def to_records(frame: pd.DataFrame) -> Any:
-    """Return a dictionary for each row, for JSON, which has None and not NaN."""
+    """Return a dictionary for each row, with None instead of NaN, for JSON."""
     return json.loads(frame.to_json(orient="records", double_precision=12))

@@ -1,4 +1,4 @@
-"""One method on all problems of a phase: fitted, scored, and laid out as a table of scores."""
+"""Fit and score one method on all problems of a phase."""
 
 from dataclasses import replace
 
@@ -18,11 +18,11 @@ from cpaan.protocol.tasks import LowShotTask, Queries
 
 DIVERSITY_COLUMNS = ["method", "shots", "draw", "seed", "distance", "ratio"]
 
-_DRAWS_AT_ONCE = 5  # bounds the memory of synthetic examples, however many draws there are
+_DRAWS_AT_ONCE = 5  # bounds the memory of synthetic examples for any number of draws
 
 
 def draw_phase(table: FeatureTable, split: Split, phase: str, config: EvaluationConfig) -> ShotRows:
-    """Draw the shots of a phase by the configured seed."""
+    """Draw the shots of a phase with the configured seed."""
     return draw_shots(
         table,
         split.phase(phase),
@@ -44,8 +44,8 @@ def run_method(
     """Fit one method with one seed, some draws at a time, and score it.
 
     Returns:
-        Scores with every prior there is (see `cpaan.protocol.priors`), or with the configured one;
-        and diversities. The method has the given name in both.
+        Scores with every prior (see `cpaan.protocol.priors`) or with the configured one, and
+        diversities. Both contain the given name of the method.
     """
     real_diversity: Tensor | None = None
     diversities = []
@@ -55,10 +55,10 @@ def run_method(
         draws = range(first, min(first + _DRAWS_AT_ONCE, config.num_draws))
         progress(f"{name}, seed {seed}: draws {first + 1} to {draws.stop} of {config.num_draws}")
         part = replace(task, problems=tuple(p for p in task.problems if p.draw in draws))
-        # Every method gets the same stream: controls that draw alike then draw the same.
+        # One stream for all methods: controls that draw alike get the same examples.
         method.fit(part, new_rng(seed))
         if method.diversity is not None:
-            if real_diversity is None:  # only now is the space known in which it compares
+            if real_diversity is None:  # the space of the method is known only after a fit
                 real_diversity = _real_diversity(task, queries, method)
             diversities += [
                 {

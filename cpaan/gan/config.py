@@ -1,4 +1,4 @@
-"""The settings of meta-training. Every open point of the paper is a named field here."""
+"""Settings of meta-training. Every choice that the paper leaves open is a field."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,87 +13,86 @@ _REMOVED = {
     "cycle_noise": "both",
     "relative_covariance": False,
 }
-"""Settings that older results name, with the only value that training still has."""
+"""Removed settings that older results contain, with the only value still supported."""
 
 META_TESTING_AS_PRINTED: dict[str, Any] = {"fill_to_capacity": True, "mixing_shots": None}
-"""How the paper uses a trained generator: fill every novel class up to the average capacity of
-the base classes, then train on real and synthetic examples as if all were real."""
+"""The paper's use of a trained generator. Fill every novel class to the mean size of a base class,
+then train on real and synthetic examples with equal weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(NeighbourSettings):
-    """Everything that decides meta-training, apart from data, seed and which of the four GANs.
+    """Settings that determine meta-training, apart from data, seed and the choice of GAN.
 
-    The defaults are what we recommend (CP-AAN+); `faithful` is the paper's method, and
-    `as_printed` the paper to the letter. Weights and distances are in units of the normalised
-    features.
+    The defaults are our recommendation (CP-AAN+). `faithful` is the paper's method; `as_printed`
+    follows the paper literally. Weights and distances are in units of the normalised features.
     """
 
     num_episodes: int = 10_000
-    """Episodes of meta-training."""
+    """Number of meta-training episodes."""
     num_ways: int = 20
-    """Meta-novel classes of an episode (N_b); all other base classes are meta-base."""
+    """Number of meta-novel classes per episode (N_b); all other base classes are meta-base."""
     episode_shots: tuple[int, ...] = (1, 2, 5, 10, 20)
-    """Shots of a meta-novel class (K_b); an episode draws one of these numbers."""
+    """Numbers of shots per meta-novel class (K_b); each episode draws one of them."""
     batch_size: int = 1_000
-    """Examples of an episode (B): the most shots of all ways, the rest from meta-base classes."""
+    """Number of examples per episode (B): the largest number of shots for each meta-novel class,
+    the rest from meta-base classes."""
     sampling: Literal["shared", "uniform"] = "shared"
-    """How the batch of meta-base examples is drawn. Shared: by the mean similarity of the
-    meta-novel classes; uniform: all base classes alike (the paper)."""
+    """Distribution of meta-base examples. Shared: by mean similarity to the meta-novel classes;
+    uniform: all base classes are equally likely (the paper)."""
     normalised_weights: bool = True
-    """Whether the weights of translated examples sum to one, as those of the real ones do. In
-    the paper's formula they sum to the mean similarity, one over the number of base classes."""
+    """Whether the weights of translated examples sum to one, like those of real examples. In the
+    paper's formula they sum to the mean similarity, one over the number of base classes."""
     real_examples: Literal["shots", "class"] = "class"
-    """Real meta-novel examples for the discriminators: the shots that the generator was shown,
-    or as many examples of the whole class."""
+    """Real meta-novel examples for the discriminators. Shots: those that the generator uses; class:
+    the largest number of shots, drawn from the whole class."""
 
     normalisation: Literal["spread", "none"] = "spread"
-    """Of features before training. Spread: divide by one number, so that a base example's mean
-    squared distance to its class mean is one."""
+    """Normalisation of features before training. Spread: divide by one number, so that a base
+    example's mean squared distance to its class mean is one."""
     precision: Literal["mixed", "full"] = "mixed"
-    """On a GPU. Mixed: pairs of examples and classes in bfloat16, weights, losses and covariances
-    in float32; full: pairs in float32, too. Either way float32 is multiplied as TF32, and
-    covariances are compared by products of float16."""
+    """Precision on a GPU. Mixed: pairs of examples and classes in bfloat16; weights, losses and
+    covariances in float32. Full: pairs in float32, too. Both multiply float32 as TF32 and compare
+    covariances with float16 products."""
     hidden_dim: int = 512
     """Width of the hidden layers of all networks."""
     residual: Literal["none", "identity", "mean-shift"] = "identity"
-    """What a generator's output is added to: nothing, the example, or the example moved by the
-    difference of the prototypes. The last layer starts with zeros, so training starts there."""
+    """Input that is added to a generator's output: none, the example, or the example shifted by the
+    difference of the prototypes. The last layer starts at zero, so training starts from it."""
     output: Literal["match", "linear", "relu"] = "match"
-    """Of generators; match: ReLU where no feature is negative, otherwise linear."""
+    """Output function of generators. Match: ReLU if no feature is negative, otherwise linear."""
 
     noise: Literal["gaussian", "mixture"] = "gaussian"
-    """Noise of G_b in cCov-GAN; cCyc-GAN has Gaussian noise and cDeLi-GAN a mixture."""
+    """Noise of G_b in cCov-GAN; cCyc-GAN always uses Gaussian noise, cDeLi-GAN a mixture."""
     noise_dim: int = 100
     """Dimension of a noise vector (Z)."""
     num_components: int = 50
-    """Components of the mixture (C)."""
+    """Number of components of the mixture (C)."""
     noise_spread: float = 0.2
-    """Standard deviation with which the components' own standard deviations are drawn."""
+    """Standard deviation of the distribution of the components' initial standard deviations."""
 
     adversarial_weight: float = 1.0
-    """Zero leaves the discriminators out."""
+    """Weight of the adversarial terms; zero disables the discriminators."""
     generator_loss: Literal["class-directed", "minimax"] = "class-directed"
-    """Train generators to be classified as their class, or only as not fake (the paper)."""
+    """Goal of the generators: to be classified as their class, or only as not fake (the paper)."""
     cycle_weight: float = 5.0
     """Weight of the cycle term (λ_cyc)."""
     covariance_weight: float = 0.5
     """Weight of the covariance term (λ_cov)."""
     ky_fan_order: int = 10
-    """Number of singular values of the covariance gap that are penalised (m)."""
+    """Number of singular values of the covariance difference that are penalised (m)."""
     covariance_classes: Literal["nearest", "all"] = "nearest"
-    """Base classes whose covariance a meta-novel class is compared with: the most similar ones,
-    or all."""
+    """Base classes to compare a meta-novel class's covariance with: the most similar, or all."""
     num_covariance_classes: int = 32
-    """Number of the nearest ones."""
+    """Number of base classes to compare if ``covariance_classes`` is nearest."""
     prototype_weight: float = 10.0
-    """Weight of the squared distance from the translated mean to the mean of the whole
-    meta-novel class, which only meta-training knows; not in the paper."""
+    """Weight of the squared distance from the translated mean to the mean of the whole meta-novel
+    class. Only meta-training has this mean; the term is not in the paper."""
 
     generator_learning_rate: float = 1e-4
     discriminator_learning_rate: float = 1e-4
     adam_beta1: float = 0.5
-    """Adam's decay rate of the mean gradient; the paper says only Adam."""
+    """Decay rate of Adam's mean gradient; the paper does not state it."""
     anneal_factor: float = 0.5
     """Decay factor of both learning rates."""
     anneal_every_episodes: int = 20_000
@@ -131,16 +130,16 @@ class TrainConfig(NeighbourSettings):
 
     @property
     def num_base_examples(self) -> int:
-        """Meta-base examples of an episode."""
+        """Number of meta-base examples per episode."""
         return self.batch_size - self.num_ways * self.max_shots
 
     @classmethod
     def faithful(cls) -> Self:
-        """Return the paper's method with its open points resolved, and no additions.
+        """Return the paper's method with its open points resolved, without additions.
 
-        The defaults add: discriminators that see the whole meta-novel class, a generator that
-        starts as the identity, the term that draws the translated mean towards the mean of the
-        whole class, and episodes with as few shots as the test.
+        The defaults add discriminators trained on the whole meta-novel class, and a generator that
+        starts as the identity. They also add the term with ``prototype_weight``, and episodes with
+        as few shots as the test.
         """
         return cls(
             episode_shots=(10,), real_examples="shots", residual="none", prototype_weight=0.0
@@ -148,10 +147,9 @@ class TrainConfig(NeighbourSettings):
 
     @classmethod
     def as_printed(cls) -> Self:
-        """Return the paper's settings to the letter.
+        """Return the literal settings of the paper.
 
-        Every number that the paper states and that is not here is the default: sizes, weights
-        and learning rates (see the test).
+        All other numbers that the paper states are the defaults: sizes, weights and learning rates.
         """
         return cls(
             num_episodes=100_000,
@@ -170,10 +168,10 @@ class TrainConfig(NeighbourSettings):
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Read a saved config, also one that names settings from before they were removed.
+        """Create a config from saved content, which may contain removed settings.
 
         Raises:
-            TypeError: If a removed setting has another value than the one that is left.
+            TypeError: If a removed setting has a value that is no longer supported.
         """
         known = {name: value for name, value in content.items() if value != _REMOVED.get(name, ...)}
         return cls(**known)

@@ -15,14 +15,19 @@ from torch.nn.functional import pad
 from cpaan.gan.fast.kernels import kernels_for
 
 _EXTRA_DIRECTIONS = 6
-"""Added to m in subspace iteration, so that a value just below the m-th is not taken for it."""
+"""Directions beyond m in subspace iteration, to separate the m-th value from the next ones."""
+_WIDTH_ON_GPU = 32
+"""Columns of a block on a GPU for m up to `_LARGEST_ORDER_ON_GPU`; kernels are slow for 64."""
+_LARGEST_ORDER_ON_GPU = 20
+_NUM_PASSES_OF_FEW = 2
+"""Multiplications of a difference with a block that has fewer than 2 (m + 6) columns."""
 _NUM_STEPS = 4
-"""Multiplications of a covariance with a guess of its leading eigenvectors."""
+"""Number of multiplications of a covariance with estimates of its leading eigenvectors."""
 _NUM_STEPS_FOR_SPECTRA = 30
-"""The same for base classes on a GPU, once for a whole training."""
+"""The same number for base classes on a GPU, which are prepared once per training run."""
 _WIDEST_ON_GPU = 32
-"""Widest matrices whose eigenvectors PyTorch finds for a whole batch at once on a GPU. It solves
-wider ones one by one, ten times slower than a CPU does."""
+"""Largest width of matrices whose eigenvectors PyTorch computes in batches on a GPU. It computes
+those of wider matrices one by one, ten times slower than a CPU."""
 
 
 class _KyFanNorm(torch.autograd.Function):
@@ -30,8 +35,8 @@ class _KyFanNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, matrices: Tensor, m: int) -> Tensor:
-        # Factorisations square entries, which would overflow or vanish at extreme scales. A power
-        # of two scales without rounding.
+        # Factorisations square entries, which would overflow or underflow at extreme scales.
+        # Division by a power of two does not round.
         largest = matrices.abs().amax(dim=(-2, -1), keepdim=True)
         exponent = torch.frexp(largest).exponent - 1
         scale = exponent.to(largest.dtype).exp2().clamp(min=torch.finfo(largest.dtype).tiny)
@@ -57,14 +62,14 @@ def ky_fan_norm(matrices: Tensor, m: int) -> Tensor:
     """Compute the Ky Fan m-norm of each matrix: the sum of its m largest singular values.
 
     ``m = 1`` is the spectral norm; ``m = min(rows, columns)`` is the nuclear norm. The gradient
-    is the subgradient ``U_m V_m^T``, finite also where singular values tie or vanish; where
-    they vanish, the one of least norm.
+    is the subgradient ``U_m V_m^T``. It is finite even if singular values tie or vanish; if they
+    vanish, it is the subgradient of least norm.
 
     >>> ky_fan_norm(torch.diag(torch.tensor([1.0, -7.0, 3.0])), m=2)
     tensor(10.)
 
     Args:
-        matrices: Real matrices, shape (..., rows, columns); symmetric ones among them.
+        matrices: Real matrices, symmetric or not, shape (..., rows, columns).
         m: Number of singular values to sum.
 
     Returns:
@@ -86,10 +91,10 @@ def ky_fan_norm(matrices: Tensor, m: int) -> Tensor:
 
 
 def covariances(examples: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return the covariance of each class about its mean, shape (..., D, D).
+    """Compute the covariance of each class about its mean, shape (..., D, D).
 
-    Examples have shape (..., S, D). Their weights, shape (..., S), sum to one; by default all
-    weigh the same, so that sums are divided by S and not by S - 1.
+    Examples have shape (..., S, D). Their weights, shape (..., S), sum to one. By default they are
+    equal, so that sums are divided by S, not by S - 1.
     """
     if weights is None:
         weights = torch.full_like(examples[..., 0], 1 / examples.shape[-2])
@@ -99,10 +104,11 @@ def covariances(examples: Tensor, weights: Tensor | None = None) -> Tensor:
 
 
 class Spectra(NamedTuple):
-    """Covariances of base classes with their leading eigenvectors: constants of training."""
+    """Covariances of base classes and their leading eigenvectors, constant during training."""
 
     matrices: Tensor  # (C, D, D)
     leading: Tensor  # (C, D, directions), orthonormal columns
+    values: Tensor  # (C, directions), their eigenvalues
     norms: Tensor  # (C,) Ky Fan m-norms
     halves: tuple[Tensor, Tensor] | None  # for a GPU: see `fast.kernels.covariances.to_halves`
 
@@ -110,10 +116,10 @@ class Spectra(NamedTuple):
 def spectra(matrices: Tensor, m: int) -> Spectra:
     """Prepare covariances, shape (C, D, D), for `covariance_distances`."""
     num_dims = matrices.shape[-1]
-    num_directions = min(m + _EXTRA_DIRECTIONS, num_dims)
+    num_directions, width = _num_directions(matrices, m)
     halves = None
     kernels = kernels_for("covariances", matrices)
-    if kernels and kernels.fits(num_dims, 2 * num_directions) and 2 * num_directions < num_dims:
+    if kernels and kernels.fits(num_dims, width) and width < num_dims:
         halves = kernels.to_halves(matrices)
         block = _largest_columns(matrices, num_directions)
         for _ in range(_NUM_STEPS_FOR_SPECTRA):
@@ -124,19 +130,20 @@ def spectra(matrices: Tensor, m: int) -> Spectra:
     else:
         values, vectors = _eigh(matrices)
     leading = vectors[..., :num_directions].contiguous()
-    return Spectra(matrices, leading, values[..., :m].sum(dim=-1), halves)
+    norms = values[..., :m].sum(dim=-1)
+    return Spectra(matrices, leading, values[..., :num_directions].contiguous(), norms, halves)
 
 
 def covariance_distances(base: Spectra, classes: Tensor, other: Tensor, m: int) -> Tensor:
     """Compute Ky Fan m-norms of base covariances minus others, for many pairs that share them.
 
-    Each difference X is symmetric and indefinite. Its large singular vectors are close to the
-    span of the leading eigenvectors of the two covariances. X times these, made orthonormal,
-    spans nearly all that X acts on; on covariances of real features, the singular values of X
-    times that span equal those of X to a relative error of about 1e-4. Where so many vectors
-    would fill the space, X is decomposed as it is.
+    Each difference X is symmetric and indefinite. Its leading singular vectors are close to the
+    span of the leading eigenvectors of the two covariances. An orthonormal basis of X times these
+    eigenvectors spans nearly the whole range of X. On covariances of real features, X times this
+    basis has the singular values of X, to a relative error of about 1e-4. If the basis would fill
+    the space, X is decomposed directly.
 
-    The gradient is the subgradient with respect to ``other``; it is summed over the pairs of a
+    The gradient is the subgradient with respect to ``other``. It is summed over the pairs of a
     novel class before it is multiplied by a large matrix.
 
     Args:
@@ -157,14 +164,14 @@ class _CovarianceDistances(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, other: Tensor, base: Spectra, classes: Tensor, m: int) -> Tensor:
         try:
-            # In units of the covariances, so that squares stay in the range of numbers.
+            # Divided by the size of the covariances, so that squares do not overflow.
             unit = torch.maximum(base.norms[classes], _largest_variance(other).unsqueeze(1))
             right, images = _singular_vectors(other, base, classes, m, unit[..., None, None])
         except LinAlgError:  # a covariance is NaN or infinite
             right = other.new_zeros(*classes.shape, m, other.shape[-1])
             images = torch.full_like(right, torch.nan)
         sizes = torch.linalg.vector_norm(images, dim=-1)  # (N, L, m)
-        # As in `_KyFanNorm`: where singular values vanish, the subgradient of least norm.
+        # As in `_KyFanNorm`, use the subgradient of least norm if singular values vanish.
         precision = torch.finfo(right.dtype).eps
         rank_tolerance = max(precision, other.shape[-1] * torch.finfo(other.dtype).eps)
         is_nonzero = sizes > rank_tolerance * sizes.amax(dim=-1, keepdim=True)
@@ -176,7 +183,7 @@ class _CovarianceDistances(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None, None]:
         right, images, inverse = ctx.saved_tensors  # (N, L, m, D) twice, (N, L, m)
         left = images * (-grad_output.unsqueeze(-1) * inverse).unsqueeze(-1)
-        # In float32 also for float16 vectors: float16 has no numbers as small as some weights.
+        # In float32 even for float16 vectors, because some weights underflow in float16.
         gradient = left.flatten(1, 2).mT @ right.to(left.dtype).flatten(1, 2)
         return gradient, None, None, None
 
@@ -184,25 +191,26 @@ class _CovarianceDistances(torch.autograd.Function):
 def _singular_vectors(
     other: Tensor, base: Spectra, classes: Tensor, m: int, unit: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return leading right singular vectors of the differences, and their images.
+    """Compute leading right singular vectors of the differences, and their images.
 
     Images are X times the vectors, divided by ``unit`` of shape (N, L, 1, 1): left singular
-    vectors times singular values. Both have shape (N, L, m, D), or zeros beyond m.
+    vectors times singular values. Both have shape (N, L, m, D), or are padded with zeros beyond m.
     """
     num_dims, num_directions = base.leading.shape[-2:]
-    if 2 * num_directions >= num_dims:
+    _, width = _num_directions(other, m)
+    if width >= num_dims:
         differences = base.matrices[classes] - other.unsqueeze(1)
         _, vectors = _eigh(differences)
         right = vectors[..., :m].mT
         return right, (right / unit) @ differences
 
     # Iterate towards the leading directions of the other covariances. Start from those of the
-    # nearest base class, and from the columns of their own largest variances, because they may
-    # have directions that no base class has.
+    # nearest base class. Add their own columns of largest variance, because they may have
+    # directions that no base class has.
     num_near = num_directions // 2
     near = base.leading[classes[:, 0]][..., :num_near]
     directions = torch.cat([near, _largest_columns(other, num_directions - num_near)], dim=-1)
-    # Divided by its largest entry, so that its powers stay in the range of numbers.
+    # Divided by its largest entry, so that its powers do not overflow.
     scaled = other / _largest_variance(other).view(-1, 1, 1)
     for _ in range(_NUM_STEPS):
         directions = scaled @ directions
@@ -211,9 +219,12 @@ def _singular_vectors(
     kernels = kernels_for("covariances", other)
     halves = kernels.to_halves(other) if kernels and base.halves else None
     dtype = torch.half if halves else other.dtype
-    start = other.new_empty((*classes.shape, num_dims, 2 * num_directions), dtype=dtype)
-    start[..., :num_directions] = base.leading[classes]
-    start[..., num_directions:] = directions.unsqueeze(1)
+    if width < 2 * num_directions:
+        start = _directions_of_largest_variance(base, classes, other, directions, width, dtype)
+    else:
+        start = other.new_empty((*classes.shape, num_dims, width), dtype=dtype)
+        start[..., :num_directions] = base.leading[classes]
+        start[..., num_directions:] = directions.unsqueeze(1)
 
     def multiply(block: Tensor) -> Tensor:
         if kernels and halves and base.halves:
@@ -222,16 +233,43 @@ def _singular_vectors(
         return _times_difference(base.matrices, classes, other, block)
 
     block = _orthonormal(multiply(start), dtype)
+    if width < 2 * (m + _EXTRA_DIRECTIONS):
+        for _ in range(_NUM_PASSES_OF_FEW - 1):
+            block = _orthonormal(multiply(block), dtype)
     images = multiply(block)
     if kernels and halves:
         _, rotation = kernels.eigh(kernels.scaled_gram(images), tolerance=1e-5)
-        # A GPU is slow to multiply rows of odd lengths.
+        # A GPU is slow for rows whose length is not a multiple of eight.
         rotation = pad(rotation[..., :m], (0, -m % 8))
     else:
         _, rotation = _eigh(_scaled_gram(images))
         rotation = rotation[..., :m]
     rotation = rotation.mT
     return rotation.to(dtype) @ block.mT, (rotation / unit) @ images.mT
+
+
+def _directions_of_largest_variance(
+    base: Spectra,
+    classes: Tensor,
+    other: Tensor,
+    directions: Tensor,
+    width: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Choose from the directions of both covariances of a pair, shape (N, L, D, width).
+
+    The larger covariance has more directions of large variance, and gets more columns.
+    """
+    num_base, num_dims, count = base.leading.shape
+    variances = (directions * (other @ directions)).sum(dim=-2).unsqueeze(1)
+    both = torch.cat([base.values[classes], variances.expand(-1, classes.shape[1], -1)], dim=-1)
+    chosen = both.topk(width, dim=-1).indices
+    # All directions are rows of one table; those of the other covariances are at its end.
+    rows = torch.cat([base.leading, directions]).mT.to(dtype).reshape(-1, num_dims)
+    novel = num_base + torch.arange(len(other), device=other.device).view(-1, 1, 1)
+    is_base = chosen < count
+    matrix = torch.where(is_base, classes.unsqueeze(-1), novel)
+    return rows[matrix * count + torch.where(is_base, chosen, chosen - count)].mT
 
 
 def _largest_variance(covariances: Tensor) -> Tensor:
@@ -248,7 +286,7 @@ def _scaled_gram(block: Tensor) -> Tensor:
 
 
 def _largest_columns(matrices: Tensor, count: int) -> Tensor:
-    """Return the columns of the largest diagonal entries, shape (..., D, count), near size one."""
+    """Return the columns of the largest diagonal entries, divided by them, (..., D, count)."""
     diagonal = matrices.diagonal(dim1=-2, dim2=-1)
     largest = diagonal.topk(count, dim=-1)
     places = largest.indices.unsqueeze(-2).expand(*matrices.shape[:-1], -1)
@@ -257,10 +295,10 @@ def _largest_columns(matrices: Tensor, count: int) -> Tensor:
 
 
 def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
-    """Return eigenvalues, the largest in size first, and eigenvectors of symmetric matrices.
+    """Compute eigenvalues, by decreasing magnitude, and eigenvectors of symmetric matrices.
 
-    Covariances of few examples have many zero eigenvalues. There, float32 sometimes does not
-    converge or silently returns NaN; such matrices are solved in float64.
+    Covariances of few examples have many zero eigenvalues. For them, float32 sometimes does not
+    converge or silently returns NaN; float64 is then used instead.
 
     Raises:
         LinAlgError: If an entry is not finite.
@@ -311,13 +349,13 @@ def _times_difference(base: Tensor, classes: Tensor, other: Tensor, block: Tenso
 def _orthonormal(block: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Return an orthonormal basis of the span of columns, shape (..., D, directions).
 
-    Columns that depend on others become zero, or any vector orthogonal to all.
+    Columns that depend on others become zero, or an arbitrary vector orthogonal to all others.
     """
     kernels = kernels_for("covariances", block)
     if kernels and kernels.fits(*block.shape[-2:]):
         result: Tensor = kernels.orthonormal(block, dtype or block.dtype)
         return result
-    # Divided by the largest entry, because squares may leave the range of numbers.
+    # Divided by the largest entry, because squares may overflow or underflow.
     tiny = torch.finfo(block.dtype).tiny
     block = block / block.abs().amax(dim=-2, keepdim=True).clamp(min=tiny)
     return torch.linalg.qr(block)[0]
@@ -326,6 +364,15 @@ def _orthonormal(block: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 def needs_processor(features: Tensor, m: int) -> bool:
     """Return whether `covariance_distances` of features, (..., D), makes a GPU wait for the CPU."""
     num_dims = features.shape[-1]
-    width = min(2 * (m + _EXTRA_DIRECTIONS), num_dims)
+    width = min(_num_directions(features, m)[1], num_dims)
     kernels = kernels_for("covariances", features)
     return kernels is None or not kernels.fits(num_dims, width)
+
+
+def _num_directions(features: Tensor, m: int) -> tuple[int, int]:
+    """Return the number of leading directions per covariance, and the columns of a block."""
+    num_dims, wanted = features.shape[-1], m + _EXTRA_DIRECTIONS
+    is_fast = kernels_for("covariances", features) and m <= _LARGEST_ORDER_ON_GPU
+    if is_fast and num_dims > _WIDTH_ON_GPU:
+        return max(wanted, _WIDTH_ON_GPU // 2), _WIDTH_ON_GPU
+    return min(wanted, num_dims), 2 * min(wanted, num_dims)

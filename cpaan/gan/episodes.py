@@ -1,8 +1,8 @@
-"""Base classes as meta-training sees them, and episodes in which some of them play novel classes.
+"""Data of meta-training, and episodes in which some base classes act as novel classes.
 
-Everything is drawn on the device of the features. Shapes: C = base classes, N = meta-novel
-classes, M = meta-base examples, K = shots, D = feature dimension. Pairs of a meta-novel class and a
-meta-base example have shape (N, M); what all meta-novel classes share has shape (1, M).
+All draws are on the device of the features. Shapes: C = base classes, N = meta-novel classes,
+M = meta-base examples, K = shots, D = feature dimension. Pairs of a meta-novel class and a
+meta-base example have shape (N, M); values that all meta-novel classes share have shape (1, M).
 """
 
 import math
@@ -24,15 +24,15 @@ _LEAST_SIMILARITY = 1e-20
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
-    """Normalised base examples, and the constants of their classes."""
+    """Normalised base examples and constants of their classes."""
 
     base: BaseSet
     scale: float
-    """Factor from normalised features back to features."""
+    """Factor from normalised features to the original features."""
     spectra: Spectra | None
-    """None where covariances are not compared."""
+    """None if covariances are not compared."""
     fingerprint: str
-    """Of the examples before they were normalised."""
+    """Fingerprint of the examples before normalisation."""
 
     @classmethod
     def prepare(
@@ -45,8 +45,8 @@ class TrainingData:
     ) -> Self:
         """Normalise base examples and compute their covariances.
 
-        Classes are sorted by name. Each phase puts its own classes first, but the phases share
-        all base classes, and sorting lets them share the training, too.
+        Classes are sorted by name. Each phase puts its own classes first, but both have the same
+        base classes; sorting lets them share a training run.
         """
         scale = base.variance**0.5 if config.normalisation == "spread" else 1.0
         if not math.isfinite(scale):
@@ -60,7 +60,7 @@ class TrainingData:
         return cls(base=normalised, scale=scale, spectra=every, fingerprint=base.fingerprint)
 
     def normalise(self, features: Tensor) -> Tensor:
-        """Return features, shape (..., D), on the scale of the networks."""
+        """Convert features, shape (..., D), to the scale of the networks."""
         return features.to(self.base.features.dtype) / self.scale
 
     @property
@@ -80,8 +80,8 @@ class TrainingData:
     ) -> Tensor:
         """Synthesise examples with a translation that was trained on normalised features.
 
-        The base examples of the task must be those that this was prepared from. Returns examples
-        on the scale of the task, shape (problems, novel classes, num_synthetic, D).
+        The task must have the base examples given to `prepare`. Returns examples on the scale of
+        the task, shape (problems, novel classes, num_synthetic, D).
         """
         normalised = replace(task, base=self.base, shots=self.normalise(task.shots))
         synthetic = synthesise(
@@ -93,7 +93,7 @@ class TrainingData:
 def check_training(
     config: TrainConfig, counts: Tensor, num_dims: int, *, with_covariances: bool = True
 ) -> None:
-    """Refuse settings that do not suit base classes with these counts of examples, shape (C,)."""
+    """Raise ValueError if settings do not suit base classes with these ``counts``, shape (C,)."""
     num_base = len(counts)
     if num_base - config.num_ways < 2:
         raise ValueError(
@@ -115,13 +115,13 @@ def check_training(
 
 
 class Episode(NamedTuple):
-    """One imitation of a low-shot problem."""
+    """A simulated low-shot problem."""
 
     novel_classes: Tensor  # (N,) positions among the base classes
     shots: Tensor  # (N, K, D)
-    shot_weights: Tensor  # (K,) sums to one: zero for shots beyond this episode's number
+    shot_weights: Tensor  # (K,) sums to one; zero beyond this episode's number of shots
     novel_prototypes: Tensor  # (N, D) of the shots
-    class_means: Tensor  # (N, D) of the whole classes, which a low-shot learner never sees
+    class_means: Tensor  # (N, D) of the whole classes, unknown in low-shot learning
     real: Tensor  # (N, K, D) real examples for D_n
     real_weights: Tensor  # (K,) sums to one
     base_classes: Tensor  # (C - N,) positions of the meta-base classes
@@ -129,7 +129,7 @@ class Episode(NamedTuple):
     alpha: Tensor  # (N, C - N) similarity
     sources: Tensor  # (1, M) meta-base class of each example
     base_examples: Tensor  # (1, M, D)
-    partners: Tensor  # (N, M) shot of the meta-novel class that goes with an example
+    partners: Tensor  # (N, M) shot of the meta-novel class paired with an example
     weights: Tensor  # (N, M) of translations to novel classes, in every loss
     sample_weights: Tensor  # (N, M) of the same examples in a class's mean and covariance
     back_weights: Tensor  # (N, M) of translations to base classes
@@ -145,9 +145,9 @@ class Episodes(Protocol):
 
 
 class MetaEpisodes:
-    """Episodes of base classes alone: some play novel classes, the others stay base.
+    """Episodes of base classes, some of which act as novel classes.
 
-    Holds no random state: equal ``rng`` states give equal episodes, in any process.
+    It has no random state: equal ``rng`` states give equal episodes, in any process.
     """
 
     def __init__(self, data: TrainingData, config: TrainConfig) -> None:
@@ -209,20 +209,20 @@ def make_episode(
     base_classes: Tensor,
     rng: torch.Generator,
 ) -> Episode:
-    """Draw base examples for novel classes, and weigh every pair of the two.
+    """Draw base examples for novel classes, and weight every pair of the two.
 
-    A novel class's loss is an expectation over base classes by their similarity α. With uniform
-    draws, most examples would have no weight; drawn for each class by its own α, they could not
-    be shared. So one batch is drawn by the mean ᾱ of α over the novel classes, and an example of
-    base class b has weight α_b / ᾱ_b: the same expectation, and every example serves every class.
+    A novel class's loss is an expectation over base classes, weighted by similarity α. With
+    uniform draws, most weights would be near zero. With separate draws by each class's own α,
+    classes could not share examples. So one batch is drawn by ᾱ, the mean of α over novel classes.
+    An example of base class b has weight α_b / ᾱ_b, which gives the same expectation.
     """
     prototypes = torch.einsum("nkd,k->nd", shots, shot_weights)
     base_prototypes = data.base.prototypes[base_classes]
     alpha = similarity(prototypes, base_prototypes, config)
-    # The printed scores fall to 1e-40 and below. Such weights change no loss, but their products
-    # are subnormal numbers, with which a CPU is ten times slower.
+    # Scores of the paper's formula fall to 1e-40 and below. Such weights do not change a loss, but
+    # their products are subnormal numbers, for which a CPU is ten times slower.
     alpha = alpha.masked_fill(alpha < _LEAST_SIMILARITY, 0)
-    # Soft scores pair a novel class with all base classes, also where they underflow to zero.
+    # Soft scores pair a novel class with all base classes, even if they underflow to zero.
     is_related = alpha > 0 if config.neighbours == "hard" else torch.ones_like(alpha).bool()
     num_novel, num_examples = len(alpha), config.num_base_examples
     share = alpha.mean(dim=0, keepdim=True)  # probability of each base class, shape (1, C - N)
@@ -237,15 +237,15 @@ def make_episode(
     pair_alpha = alpha.gather(1, sources.expand(num_novel, -1))  # (N, M)
     if config.normalised_weights:
         weights = pair_alpha / share.gather(1, sources).clamp(min=tiny)
-        # A shared batch may hold no relatives of a class; all examples then count alike.
+        # A shared batch may lack examples related to a class; all then have equal weights.
         weights = weights.masked_fill((weights == 0).all(dim=1, keepdim=True), 1)
         weights = sample_weights = weights / weights.sum(dim=1, keepdim=True)
-        # In the other direction, a base class's novel classes count by their similarity to it.
+        # In reverse, the novel classes of a base class are weighted by their similarity to it.
         back = pair_alpha / alpha.sum(dim=0)[sources].clamp(min=tiny)
         back_weights = back / back.sum()
     else:
-        # The formula to the letter: a plain mean over examples of related classes, each loss
-        # multiplied by α; and a plain mean and covariance of all translated examples.
+        # The paper's literal formula: a plain mean over examples of related classes, with each
+        # loss multiplied by α. The mean and covariance of translated examples are unweighted.
         pairs = is_related.gather(1, sources.expand(num_novel, -1))
         pairs = (pairs | ~pairs.any(dim=1, keepdim=True)).to(alpha.dtype)
         sample_weights = pairs / pairs.sum(dim=1, keepdim=True)

@@ -24,13 +24,13 @@ SideStream = Callable[[], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class Gan:
-    """One of the paper's four: the terms of its objective, and the noise of G_b."""
+    """One of the paper's four GANs: the terms of its objective, and the noise of G_b."""
 
     name: str
     has_cycle: bool = False
-    """Whether there is a reverse generator G_b, against D_b, and the cycle term with it."""
+    """Whether it has the reverse generator G_b, its discriminator D_b and the cycle term."""
     noise: str | None = None
-    """Either "gaussian" or "mixture"; None: as configured."""
+    """Either "gaussian" or "mixture"; None for the configured noise."""
     has_covariance: bool = False
 
 
@@ -46,7 +46,7 @@ GANS = {
 
 
 def check_objective(gan: Gan, config: TrainConfig) -> None:
-    """Refuse weights that leave the generators nothing to learn."""
+    """Raise ValueError if all weights of the generators' terms are zero."""
     weights = ["adversarial_weight", "prototype_weight"]
     weights += ["cycle_weight"] * gan.has_cycle + ["covariance_weight"] * gan.has_covariance
     if not any(getattr(config, name) for name in weights):
@@ -54,14 +54,14 @@ def check_objective(gan: Gan, config: TrainConfig) -> None:
 
 
 class Translations(NamedTuple):
-    """An episode's examples as inputs of the networks, and translated."""
+    """Examples of an episode as inputs of the networks, and their translations."""
 
     novel: Tensor  # (N, 1, D) prototypes
     base: Tensor  # (1, M, D) prototypes
     examples: Tensor  # (1, M, D) of base classes
     partners: Chosen  # (N, M, D) shots
-    translated: Tensor  # (N, M, D) base examples in every novel class
-    returned: Tensor | None  # (N, M, D) shots in the base class of every pair, by G_b
+    translated: Tensor  # (N, M, D) base examples translated to every novel class
+    returned: Tensor | None  # (N, M, D) shots translated by G_b to the base class of a pair
 
 
 class Networks(nn.Module):
@@ -76,7 +76,7 @@ class Networks(nn.Module):
         *,
         has_reverse_generator: bool,
     ) -> None:
-        """Draw their weights from an ``rng`` on the CPU."""
+        """Draw the initial weights from an ``rng`` on the CPU."""
         super().__init__()
         features, is_positive = data.base.features, data.is_positive
         num_dims = features.shape[1]
@@ -92,7 +92,7 @@ class Networks(nn.Module):
         self.row_dtype = torch.bfloat16 if is_mixed else features.dtype
 
     def generator_parameters(self) -> list[nn.Parameter]:
-        """Return the weights of the generators; the mixture is a part of G_b."""
+        """Return the weights of the generators, including the mixture of G_b."""
         parts: list[nn.Module] = [self.base_to_novel]
         if self.has_reverse_generator:
             parts += [self.novel_to_base, self.noise]
@@ -108,9 +108,9 @@ class Networks(nn.Module):
     def translate(
         self, episode: Episode, rng: torch.Generator, beside: SideStream = nullcontext
     ) -> Translations:
-        """Translate every base example to every novel class, and a shot of each in reverse.
+        """Translate every base example to every novel class, and a shot of each pair in reverse.
 
-        The reverse direction may run ``beside`` the first.
+        The reverse direction may run concurrently, in the context ``beside``.
         """
         novel = episode.novel_prototypes.unsqueeze(1)
         base = episode.base_prototypes[episode.sources]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from cpaan.core.devices import Beside, CudaGraph, new_rate, quick_products, set_rate
+from cpaan.core.devices import Beside, CudaGraph, new_rate, set_rate
 from cpaan.core.randomness import draw_word, new_rng, reseed
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.covariance import needs_processor
@@ -42,8 +42,8 @@ TERMS = ("effective_examples", "least_effective_examples", *LOSSES, "similarity_
 """Terms of an episode, in the order of computation.
 
 The effective number of translated examples of a class is 1 / Σ weight²: mean and minimum over
-classes. Losses are without their weights, zero where a GAN has no such term; the two objectives are
-the weighted sums. The last one is the share of similarity that the covariance term ignores."""
+classes. Losses are unweighted, and zero if a GAN has no such term; the two objectives are weighted
+sums. The last term is the share of similarity that the covariance term ignores."""
 
 
 class TrainingRun(EpisodeRun):
@@ -61,10 +61,10 @@ class TrainingRun(EpisodeRun):
         has_reverse_generator: bool | None = None,
         workers: Workers = ALONE,
     ) -> None:
-        """Draw the networks' weights on the device and in the type of the episodes.
+        """Create the networks on the device and in the type of the episodes.
 
-        G_b is trained where the GAN has a cycle, or as ``has_reverse_generator`` says. Several
-        workers must make the same calls: see `_TrainingStep`.
+        ``has_reverse_generator`` is whether to train G_b; by default, if the GAN has a cycle. All
+        workers must make the same calls; see `_TrainingStep`.
         """
         if has_reverse_generator is None:
             has_reverse_generator = gan.has_cycle
@@ -84,11 +84,6 @@ class TrainingRun(EpisodeRun):
         self._identity = {"GAN": self.name, "data": data, "seed": self._seed_word}
         self._parts = {"networks": self.networks, **self._step.optimisers}
 
-    def advance(self, num_episodes: int) -> dict[str, float]:
-        """Train for some more episodes; a GPU multiplies with TF32 precision."""
-        with quick_products(self.device):
-            return super().advance(num_episodes)
-
     def _train_one_episode(self) -> Tensor:
         return self._step(self.episode)
 
@@ -97,14 +92,14 @@ class TrainingRun(EpisodeRun):
 
 
 class _TrainingStep:
-    """Plays one episode a call, and updates discriminators, then generators.
+    """Train on one episode per call: update the discriminators, then the generators.
 
-    A GPU replays the whole step from a CUDA graph, so nothing in it may wait for a result.
-    Independent parts run on streams of their own: the next episode is drawn during this one, and
-    covariances are compared while the discriminators learn.
+    A GPU replays the whole step from a CUDA graph, so no part of it may wait for a result.
+    Independent parts run on separate streams: the next episode is drawn during this one, and
+    covariances are compared during the step of the discriminators.
 
-    Every episode has random streams of its own, which its number decides. Several workers play
-    the next episodes at the same time, one each, and step along the mean of their gradients.
+    Every episode has its own random streams, seeded by its number. Several workers train on the
+    next episodes in parallel, one each, and average their gradients.
     """
 
     def __init__(
@@ -156,7 +151,7 @@ class _TrainingStep:
         ]
 
     def __call__(self, number: int) -> Tensor:
-        """Play this worker's share of the step that starts at episode ``number``.
+        """Train on this worker's episode of the step that starts at episode ``number``.
 
         Returns the terms, shape (terms,).
         """
@@ -191,7 +186,7 @@ class _TrainingStep:
         self._finish()
 
     def _teach_discriminators(self) -> None:
-        """Play the episode; compute the discriminators' gradients."""
+        """Translate the episode's examples; compute the discriminators' gradients."""
         assert self._episode is not None
         gan, networks, config, episode = self._gan, self._networks, self._config, self._episode
         with self._drawing():
@@ -256,7 +251,7 @@ def _frozen(parameters: list[nn.Parameter]) -> Iterator[None]:
 
 
 def _set_gradients(optimiser: torch.optim.Adam, loss: Tensor) -> None:
-    """Compute the gradients of one side only."""
+    """Compute the gradients of the optimiser's parameters, and of no others."""
     parameters: list[nn.Parameter] = optimiser.param_groups[0]["params"]
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
     for parameter, gradient in zip(parameters, gradients, strict=True):

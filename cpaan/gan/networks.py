@@ -21,18 +21,18 @@ from cpaan.training.layers import draw_linear, set_to_zero
 
 
 class Chosen(NamedTuple):
-    """For every pair, one of a few examples of its class."""
+    """One of a few examples of the class, for every pair."""
 
     table: Tensor  # (N, K, D)
     places: Tensor  # (N, M) from 0 to K - 1
 
 
 class Generator(nn.Module):
-    """Translates examples from one class to another.
+    """Network that translates examples from one class to another.
 
-    The first layer of the paper takes the concatenated example, prototypes and noise. That is a
-    sum of one product each. So inputs that pairs of a class and an example share are multiplied
-    once, and only inputs that differ from pair to pair are multiplied for every pair.
+    The paper's first layer takes the concatenation of example, prototypes and noise, which equals
+    a sum of one product for each. So inputs that pairs of a class and an example share are
+    multiplied once. Only inputs that differ between pairs are multiplied for every pair.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Generator(nn.Module):
         is_positive: bool,
         rng: torch.Generator,
     ) -> None:
-        """Draw the weights; a ``noise_dim`` of zero makes a generator without noise."""
+        """Draw the initial weights; with a ``noise_dim`` of zero, the generator has no noise."""
         super().__init__()
         width = config.hidden_dim
         num_inputs = 3 * num_dims + noise_dim
@@ -65,8 +65,8 @@ class Generator(nn.Module):
     ) -> Tensor:
         """Translate examples from the class of the source prototype to that of the target.
 
-        All shapes broadcast to (N, M, D), that of the noise to (N, M, Z). Products are in the
-        type of the examples.
+        Inputs broadcast to (N, M, D), the noise to (N, M, Z). Products have the type of the
+        examples.
         """
         first = [(examples, self.from_example), (source, self.from_source)]
         first.append((target, self.from_target))
@@ -99,7 +99,7 @@ class Generator(nn.Module):
 
 
 class Answers(NamedTuple):
-    """Classes that a discriminator can name in one episode, and last "fake"."""
+    """Possible answers of a discriminator in one episode: classes, and last "fake"."""
 
     keys: Tensor  # (answers, H), padded with zeros
     biases: Tensor  # (answers,), padded with minus infinity
@@ -107,12 +107,12 @@ class Answers(NamedTuple):
 
 
 class Discriminator(nn.Module):
-    """Tells classes apart, and real examples from translated ones.
+    """Network that classifies real examples by class, and translated examples as "fake".
 
-    Classes change from episode to episode, so a class is identified by its prototype: its logit
-    is the product of the embedded example and the embedded prototype. A last logit, of the
-    example alone, stands for "fake". The layer that embeds an example is linear, and there are
-    fewer answers than examples, so it is multiplied into the answers.
+    Classes change from episode to episode, so a class is identified by its prototype. Its logit
+    is the product of the embedded example and the embedded prototype. The last logit, "fake",
+    depends on the example alone. The layer that embeds an example is linear, and there are fewer
+    answers than examples, so its weights are multiplied into the answers.
     """
 
     def __init__(self, num_dims: int, config: TrainConfig, rng: torch.Generator) -> None:
@@ -127,7 +127,7 @@ class Discriminator(nn.Module):
     def answers(self, prototypes: Tensor, is_present: Tensor | None = None) -> Answers:
         """Return the answers for classes with these prototypes, shape (classes, D).
 
-        Where ``is_present``, shape (classes,), is False, the class cannot be the answer.
+        A class cannot be the answer if its ``is_present``, shape (classes,), is False.
         """
         embedded = self.key(prototypes) / math.sqrt(self.embed.out_features)
         embedded = torch.cat([embedded, self.fake.weight])
@@ -137,7 +137,7 @@ class Discriminator(nn.Module):
         if is_present is not None:
             of_classes = biases[:-1].masked_fill(~is_present, -math.inf)
             biases = torch.cat([of_classes, biases[-1:]])
-        if keys.is_cuda:  # a GPU is slow to multiply matrices of odd sizes
+        if keys.is_cuda:  # a GPU is slow for sizes that are not multiples of 16
             missing = -len(keys) % 16
             keys = pad(keys, (0, 0, 0, missing))
             biases = pad(biases, (0, missing), value=-math.inf)
@@ -146,7 +146,7 @@ class Discriminator(nn.Module):
     def log_likelihood(
         self, examples: Tensor, answers: Answers, targets: Tensor | None, weights: Tensor
     ) -> Tensor:
-        """Return Σ weight · log D(target | example) over all examples, shape (..., D).
+        """Compute Σ weight · log D(target | example) over all examples, shape (..., D).
 
         Targets are positions of answers, or None for "fake"; they and the weights broadcast to
         shape (...).
@@ -163,7 +163,7 @@ class Discriminator(nn.Module):
         )
 
     def embed_examples(self, examples: Tensor) -> Tensor:
-        """Return the last hidden layer, which keys are multiplied with, shape (examples, H)."""
+        """Compute the last hidden layer, which is multiplied by the keys, shape (examples, H)."""
         hidden = examples.flatten(0, -2)
         shape = (1, len(hidden))
         for each in (self.first, self.hidden):
@@ -181,7 +181,7 @@ def _shape_of_pairs(parts: Sequence[Tensor | Chosen]) -> tuple[int, int]:
 def _project(
     parts: Sequence[tuple[Tensor | Chosen, nn.Linear]],
 ) -> tuple[list[tuple[Tensor, Tensor]], Shared]:
-    """Return the products that remain for every pair, and the sum of all other products."""
+    """Return factors of the products that differ between pairs, and the sum of all others."""
     products: list[tuple[Tensor, Tensor]] = []
     tables: list[_Table] = []
     biases = [each.bias for _, each in parts if each.bias is not None]
@@ -197,7 +197,7 @@ def _project(
 def combine(
     parts: Sequence[tuple[Tensor | Chosen, float]], bias: Tensor | None = None
 ) -> tuple[Tensor | None, Shared]:
-    """Return the signed sum of parts that differ from pair to pair, and that of all others.
+    """Return the signed sum of the parts that differ between pairs, and that of all others.
 
     Parts broadcast to (N, M, W); the bias has shape (W,).
     """
@@ -215,7 +215,7 @@ def combine(
 
 
 _Table = tuple[Tensor, Tensor | None]
-"""Shape (1 or N, any, W), and (N, M) places in it, if any."""
+"""Table of shape (1 or N, any, W), and the places of pairs in it, shape (N, M), if any."""
 
 
 def _to_shared(tables: Sequence[_Table], bias: Tensor | None) -> Shared:

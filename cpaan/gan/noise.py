@@ -1,4 +1,4 @@
-"""Noise for G_b, which must make many examples of a base class from a few novel ones."""
+"""Noise for G_b, which generates many examples of a base class from a few novel examples."""
 
 import torch
 from torch import Tensor, nn
@@ -8,14 +8,14 @@ from cpaan.gan.config import TrainConfig
 
 
 class GaussianNoise(nn.Module):
-    """z ~ N(0, I)."""
+    """Gaussian noise z ~ N(0, I)."""
 
     def __init__(self, num_dims: int) -> None:
         super().__init__()
         self.num_dims = num_dims
 
     def forward(self, shape: tuple[int, ...], rng: torch.Generator, like: Tensor) -> Tensor:
-        """Draw vectors, shape (*shape, Z), of the device and type of ``like``."""
+        """Draw vectors, shape (*shape, Z), with the device and type of ``like``."""
         return _normal((*shape, self.num_dims), rng, like)
 
 
@@ -36,10 +36,10 @@ class MixtureNoise(nn.Module):
         self.deviations = nn.Parameter(torch.randn(shape, generator=rng) * spread)
 
     def forward(self, shape: tuple[int, ...], rng: torch.Generator, like: Tensor) -> Tensor:
-        """Draw vectors, shape (*shape, Z), of the device and type of ``like``."""
+        """Draw vectors, shape (*shape, Z), with the device and type of ``like``."""
         component = torch.randint(len(self.means), shape, generator=rng, device=like.device)
         standard = _normal((*shape, self.num_dims), rng, like)
-        # A product is as quick as an index, and its gradient is summed in a fixed order.
+        # A product is as fast as indexing, and its gradient is summed in a fixed order.
         picked = one_hot(component, len(self.means)).to(like.dtype)
         means, deviations = (each.to(like.dtype) for each in (self.means, self.deviations))
         return picked @ means + (picked @ deviations) * standard
@@ -48,7 +48,7 @@ class MixtureNoise(nn.Module):
 def make_noise(
     kind: str, config: TrainConfig, rng: torch.Generator
 ) -> GaussianNoise | MixtureNoise:
-    """Return noise of a kind, "gaussian" or "mixture", of the configured size."""
+    """Create "gaussian" or "mixture" noise of the configured size."""
     if kind == "gaussian":
         return GaussianNoise(config.noise_dim)
     return MixtureNoise(config.noise_dim, config.num_components, config.noise_spread, rng)

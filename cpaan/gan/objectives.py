@@ -1,8 +1,8 @@
-"""The paper's objectives: each term as a function of tensors, and the sums of terms.
+"""The paper's objectives: functions for the terms, and the weighted sums of terms.
 
-All terms are without their weights; terms with a weight of zero are left out. Shapes: N =
-meta-novel classes, M = meta-base examples, D = feature dimension, L = base classes that a novel
-class is compared with; (N, M) are pairs of a class and an example translated into it.
+Terms are unweighted; terms with a weight of zero are omitted. Shapes: N = meta-novel classes, M =
+meta-base examples, D = feature dimension, L = base classes that a novel class is compared with;
+(N, M) are pairs of a class and an example translated to it.
 """
 
 from contextlib import nullcontext
@@ -21,10 +21,10 @@ Terms = dict[str, Tensor]
 
 
 def generator_objective(terms: Terms, config: TrainConfig) -> Tensor:
-    """Return the objective that the generators minimise; terms that a GAN lacks are zero.
+    """Compute the objective that the generators minimise; terms that a GAN lacks are zero.
 
-    c-GAN is the first term; cCyc-GAN and cDeLi-GAN add the second and the cycle; cCov-GAN adds
-    the covariance. The prototype term is ours; the paper has it with weight zero.
+    c-GAN has only the first term; cCyc-GAN and cDeLi-GAN add the second and the cycle; cCov-GAN
+    adds the covariance. The prototype term is ours; its weight is zero in the paper's method.
     """
     return (
         config.adversarial_weight * (terms["novel_adversarial"] + terms["base_adversarial"])
@@ -35,16 +35,16 @@ def generator_objective(terms: Terms, config: TrainConfig) -> Tensor:
 
 
 def discriminator_objective(terms: Terms) -> Tensor:
-    """Return the objective that the discriminators minimise."""
+    """Compute the objective that the discriminators minimise."""
     return terms["novel_discriminator"] + terms["base_discriminator"]
 
 
 def discriminator_terms(
     networks: Networks, episode: Episode, moved: Translations, beside: SideStream = nullcontext
 ) -> Terms:
-    """Return the cross-entropies of discriminators between classes and "fake": the paper's -L_adv.
+    """Compute the discriminators' cross-entropies over classes and "fake": the paper's -L_adv.
 
-    Translations are constants here. The part of D_b may run ``beside`` the rest.
+    Translations are constant here. The term of D_b may run concurrently, in the context ``beside``.
     """
     terms: Terms = {}
     if moved.returned is not None:
@@ -74,7 +74,7 @@ def discriminator_terms(
 def moment_terms(
     gan: Gan, episode: Episode, moved: Translations, data: TrainingData, config: TrainConfig
 ) -> Terms:
-    """Return the generators' terms of means and covariances of translated classes."""
+    """Compute the generators' terms for means and covariances of translated classes."""
     terms: Terms = {}
     has_covariance = gan.has_covariance and bool(config.covariance_weight)
     if not has_covariance and not config.prototype_weight:
@@ -83,8 +83,8 @@ def moment_terms(
         moved.translated, episode.sample_weights, with_covariances=has_covariance
     )
     if config.prototype_weight:
-        # Not in the paper. Its losses reproduce the mean of the few shots, with their noise; but
-        # meta-training knows the true mean of the class, and this term uses it.
+        # Not in the paper, whose losses reproduce the noisy mean of a few shots. The mean of the
+        # whole class is available in meta-training, and this term uses it.
         terms["prototype"] = (means - episode.class_means).square().sum(dim=1).mean()
     if has_covariance:
         assert data.spectra is not None
@@ -105,9 +105,9 @@ def pair_terms(
     rng: torch.Generator,
     beside: SideStream = nullcontext,
 ) -> Terms:
-    """Return the generators' terms of single pairs: adversarial and cycle.
+    """Compute the generators' terms for single pairs: adversarial and cycle.
 
-    Terms of base classes may run ``beside`` the rest.
+    Terms of base classes may run concurrently, in the context ``beside``.
     """
     terms: Terms = {}
     has_cycle = gan.has_cycle and bool(config.cycle_weight)
@@ -155,10 +155,10 @@ def adversarial_loss(
     weights: Tensor,
     config: TrainConfig,
 ) -> Tensor:
-    """Return the loss of a generator against a discriminator.
+    """Compute the loss of a generator against a discriminator.
 
-    The paper prints minimax: not to be called fake. That loss is blind to which real class an
-    example is taken for, so no gradient points to its own class. The paper's text says
+    The paper's formula is minimax, the log-likelihood of "fake". This loss does not depend on the
+    predicted real class, so no gradient points to an example's own class. The paper's text says
     "classifying the generated example as y_n", which is the class-directed loss.
     """
     if config.generator_loss == "minimax":
@@ -167,10 +167,10 @@ def adversarial_loss(
 
 
 def cycle_loss(restored: Tensor, originals: Tensor | Chosen, weights: Tensor) -> Tensor:
-    """Return the weighted squared distance of restored examples to their originals.
+    """Compute the weighted squared distance of restored examples to their originals.
 
-    Examples have shape (N, M, D), weights (N, M). The printed formula lacks the originals, and
-    would pull all translations to zero; the paper's text has them.
+    Examples have shape (N, M, D), weights (N, M). The paper's formula lacks the originals and
+    would pull all translations to zero; its text includes them.
     """
     added, shared = combine([(originals, 1.0)])
     shape = (weights.shape[0], weights.shape[1])
@@ -182,9 +182,9 @@ def cycle_loss(restored: Tensor, originals: Tensor | Chosen, weights: Tensor) ->
 def covariance_loss(
     of_translated: Tensor, base: Spectra, classes: Tensor, scores: Tensor, ky_fan_order: int
 ) -> Tensor:
-    """Return the distance of translated covariances, (N, D, D), to those of related base classes.
+    """Compute the distance of translated covariances, (N, D, D), to those of related base classes.
 
-    It does not depend on the classes' means: the adversary places a class, this term keeps its
+    It does not depend on class means: the adversarial terms place a class, this term keeps its
     spread. Each novel class is compared with its base ``classes``, weighted by ``scores``, (N, L).
     """
     distances = covariance_distances(base, classes, of_translated, ky_fan_order)
@@ -196,8 +196,8 @@ def choose_covariance_classes(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Choose the base classes that every meta-novel class is compared with.
 
-    Returns the classes (N, L), the nearest first, their scores (N, L), and the mean similarity of
-    the classes that are left out.
+    Returns the classes (N, L), the nearest first, their scores (N, L), and the total similarity of
+    the other classes, a mean over meta-novel classes.
     """
     alpha, num_classes = episode.alpha, episode.alpha.shape[1]
     is_all = config.covariance_classes == "all"
@@ -207,7 +207,7 @@ def choose_covariance_classes(
     if config.normalised_weights:
         scores = scores / scores.sum(dim=1, keepdim=True)
     else:
-        # The formula to the letter: a mean over related classes of similarity times distance.
+        # The paper's literal formula: a mean over related classes of similarity times distance.
         num_related = config.num_neighbours if config.neighbours == "hard" else num_classes
         scores = scores / num_related
     return episode.base_classes[chosen], scores, left_out

@@ -1,7 +1,7 @@
 """The paper's toy experiment: the four GANs on a spiral in the plane.
 
-With two base classes, none can play a novel one, so there is no meta-training here: every GAN is
-trained directly to translate the base arms into the novel ones, of which it sees four points each.
+With only two base classes, neither can act as a novel class, so there is no meta-training. Every
+GAN is trained directly to translate the base arms to the novel arms, given four points of each.
 """
 
 from collections.abc import Callable, Mapping
@@ -47,15 +47,15 @@ class SpiralOutcome:
     """The base points of a spiral, translated by one GAN."""
 
     translated: Tensor  # (2, examples, 2): base points, translated to the left and right arm
-    returned: Tensor  # (2, examples, 2): these, translated back to where they came from
+    returned: Tensor  # (2, examples, 2): the same points, translated back
     diversity_ratio: float
-    """Mean distance of two translated points of an arm over that of two true ones; mean of arms."""
+    """Mean distance between translated points of an arm over that of true points; mean of arms."""
     covariance_gap: float
-    """Nuclear norm of the translated minus the true covariance over that of the true one."""
+    """Nuclear norm of translated minus true covariance over that of the true one; mean of arms."""
 
 
 class SpiralEpisodes:
-    """Episodes with the same normalised shots, shape (2, shots, 2), and drawn base points."""
+    """Episodes with fixed normalised shots, shape (2, shots, 2), and random base points."""
 
     def __init__(self, data: TrainingData, shots: Tensor, config: TrainConfig) -> None:
         self.data = data
@@ -90,8 +90,8 @@ def run_spiral(
 ) -> SpiralOutcome:
     """Train one of the four GANs on a spiral, and translate all base points with it.
 
-    c-GAN has no reverse generator. As in the paper, a second c-GAN is trained for that direction:
-    its generator and its discriminator share nothing with those of the first.
+    c-GAN has no reverse generator. As in the paper, a second c-GAN is trained for that direction.
+    Its generator and discriminator are independent of those of the first.
     """
     for_training, for_sources, for_noise = (new_rng(seed, part) for part in range(3))
     num_arms, num_examples, num_dims = points.base.shape
@@ -125,7 +125,7 @@ def run_spiral(
 
 
 def check_spiral(config: TrainConfig) -> None:
-    """Refuse settings that do not suit two base classes in the plane."""
+    """Raise ValueError if settings do not suit two base classes in the plane."""
     if config.ky_fan_order > 2:
         raise ValueError(f"ky_fan_order is {config.ky_fan_order}, but the plane has 2 dimensions")
     check_neighbours(config, num_base=2)
@@ -134,15 +134,15 @@ def check_spiral(config: TrainConfig) -> None:
 
 
 def draw_points(seed: int) -> Spiral:
-    """Return the spiral of a seed."""
+    """Draw the spiral of a seed."""
     return spiral(new_rng(seed, 3))
 
 
-_DIGITS = 3  # of coordinates that go from -6 to 6
+_DIGITS = 3  # decimals of coordinates, which range from -6 to 6
 
 
 def to_plain(points: Spiral, outcomes: Mapping[str, SpiralOutcome]) -> dict[str, Any]:
-    """Return a spiral and its translations for a JSON file, rounded to the digits of a picture."""
+    """Convert a spiral and its translations to JSON-compatible data, rounded for a figure."""
 
     def plain(part: Spiral | SpiralOutcome) -> dict[str, Any]:
         return {
@@ -154,7 +154,7 @@ def to_plain(points: Spiral, outcomes: Mapping[str, SpiralOutcome]) -> dict[str,
 
 
 def from_plain(content: Mapping[str, Any]) -> tuple[Spiral, dict[str, SpiralOutcome]]:
-    """Return the spiral and the translations that `to_plain` rounded."""
+    """Create a spiral and its translations from the result of `to_plain`."""
 
     def read(kind: Any, part: Mapping[str, Any]) -> Any:
         values = {field.name: part[field.name] for field in fields(kind)}

@@ -1,1 +1,1 @@
-"""The rows of the table: a file for each method."""
+"""Methods of the table, one per file."""

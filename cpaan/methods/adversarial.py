@@ -2,9 +2,9 @@
 Adversarial Augmentation Networks.
 
 A GAN is meta-trained on the base classes to translate examples of related base classes into a class
-of which only a few examples are known. At meta-test, translated examples fill every novel class,
-and any head learns from real and synthetic ones. c-GAN, cCyc-GAN, cDeLi-GAN and cCov-GAN differ in
-their objective. Every choice that the paper leaves open is a field of `TrainConfig`.
+with few known examples. At meta-test, translated examples augment every novel class, and any head
+is trained on real and synthetic examples. c-GAN, cCyc-GAN, cDeLi-GAN and cCov-GAN differ in their
+objective. Every choice that the paper leaves open is a field of `TrainConfig`.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ QUICK: dict[str, Any] = {
     "episode_shots": (1, 2, 5),
     "hidden_dim": 64,
     "num_covariance_classes": 2,
-    # Learning rates at which so few episodes still teach.
+    # Higher than the defaults, so that these few episodes are enough.
     "generator_learning_rate": 1e-3,
     "discriminator_learning_rate": 1e-3,
 }
@@ -43,7 +43,7 @@ EXTENDED_SPACE: SearchSpace = {
     "prototype_weight": Range(0.5, 100.0, log=True),
     "residual": ("identity", "mean-shift"),
 }
-"""What a search tries of CP-AAN+ beside the parameters of cCov-GAN."""
+"""Hyperparameters that a search of CP-AAN+ tries in addition to those of cCov-GAN."""
 
 
 class Adversarial(TrainedAugmentation[TrainingRun]):
@@ -61,7 +61,7 @@ class Adversarial(TrainedAugmentation[TrainingRun]):
         self._settings = training
 
     def new_run(self, base: BaseSet, rng: torch.Generator, workers: Workers) -> TrainingRun:
-        """Draw the networks."""
+        """Create the networks with random weights."""
         config = self._settings
         data = TrainingData.prepare(base, config, with_covariances=self._gan.has_covariance)
         return TrainingRun(self._gan, MetaEpisodes(data, config), config, rng, workers=workers)
@@ -78,8 +78,8 @@ class Adversarial(TrainedAugmentation[TrainingRun]):
 
 
 def _space(gan: Gan) -> SearchSpace:
-    """Return the parameters that this GAN has."""
-    # Only the generator of the way back, which a cycle needs, has noise.
+    """Return the hyperparameters that apply to this GAN."""
+    # Only the reverse generator has noise, and only a GAN with a cycle has that generator.
     has_mixture = gan.has_cycle and gan.noise != "gaussian"
     of_mixture = ("noise", "mixture") if gan.noise is None else None
     space = {
@@ -109,7 +109,7 @@ class GanRow(TableRow):
     def published_for(self, training: Settings) -> TrainConfig:
         """Return the paper's settings at the sizes of a study.
 
-        The paper draws one number of shots only, which small episodes may have no room for.
+        The paper's single number of shots is reduced if episodes are too small for it.
         """
         assert isinstance(training, TrainConfig)
         printed = TrainConfig.as_printed()
@@ -125,7 +125,7 @@ def _check(
     num_rows: Mapping[str, int],
     num_dims: int,
 ) -> None:
-    """Refuse a training or a number of synthetic examples that does not suit the classes."""
+    """Raise a ValueError if training or augmentation settings do not suit the classes."""
     counts = torch.tensor(list(num_rows.values()))
     check_training(config, counts, num_dims, with_covariances=gan.has_covariance)
     check_objective(gan, config)
@@ -165,4 +165,4 @@ ROWS = [_row(gan, suffix) for suffix in ("", IN_PN) for gan in GANS.values()] + 
     )
     for suffix in ("", IN_PN)
 ]
-"""The paper's four GANs, and cCov-GAN with what goes beyond the paper (CP-AAN+)."""
+"""The paper's four GANs, and cCov-GAN with our additions to the paper (CP-AAN+)."""

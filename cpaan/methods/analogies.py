@@ -1,24 +1,23 @@
 """Analogies between clusters of base classes: a is to b as c is to d.
 
 Base classes are clustered by k-means, many classes at a time. An analogy joins two clusters a and b
-of one class with the two clusters c and d of any other class whose difference has the most similar
-direction: the largest cosine of b - a and d - c. All pairs are compared, and the answer is that of
-float64, at a fraction of the cost of multiplying all differences:
+of one class with two clusters c and d of another class. Of all such pairs, it takes the one with
+the largest cosine of b - a and d - c. The result equals that of comparing all pairs in float64, at
+a fraction of the cost:
+* The cosine of (a, b) and (d, c) is minus that of (a, b) and (c, d). Unordered pairs are therefore
+  enough, a quarter of the work. The best match has the largest absolute cosine; a negative sign
+  swaps c and d.
+* The differences of a class with M clusters lie in the M dimensions that its clusters span.
+  Products of clusters with bases of these spaces, in float64, cost (C M)² D. Cosines are then
+  products over min(M, D) numbers instead of D.
+* These cosines, in float16 on a GPU and float32 on a CPU, only select candidate classes. Their
+  error has a known bound. Classes within twice the bound of the best are compared again in float64,
+  with four products of clusters for each cosine.
 
-* The cosine of (a, b) and (d, c) is minus that of (a, b) and (c, d). Unordered pairs suffice, a
-  quarter of the work; an ordered pair's best is that of the largest size, turned where the sign
-  says so.
-* Differences of a class of M clusters lie in the M dimensions that its own clusters span.
-  Products of clusters with bases of these spaces, in float64, cost (C M)² D; cosines are then
-  products over min(M, D) numbers and no longer over D.
-* These are only to find the classes where the best may be: float16 on a GPU, float32 on a CPU. How
-  far off they can be is known, so that the few classes within twice of that are looked at again,
-  in float64, by four products of clusters for each cosine.
-
-Time grows as (C M)² D + (C M² / 2)² min(M, D). Memory: a block of cosines, of bounded size;
-C M² / 2 unit differences of min(M, D) numbers; C M D numbers in float64, three times. For
-ImageNet's 389 classes of 100 clusters in 512 dimensions these are 1, 0.4 and 0.5 GB; their 3.7e12
-cosines at once would be 7,400.
+Time grows as (C M)² D + (C M² / 2)² min(M, D). Memory holds a block of cosines of bounded size,
+C M² / 2 unit differences of min(M, D) numbers, and three arrays of C M D float64 numbers. For
+ImageNet's 389 classes of 100 clusters in 512 dimensions, these are 1, 0.4 and 0.5 GB. All 3.7e12
+cosines at once would be 7,400 GB.
 
 Shapes: C = base classes, M = clusters of a class, D = feature dimension, P = unordered pairs of
 clusters, K = dimensions of a class's own space, R = rows of the largest class.
@@ -33,17 +32,17 @@ from torch.nn.functional import normalize, pad
 
 from cpaan.protocol.tasks import BaseSet
 
-_BLOCK_BYTES = {"cpu": 2**22, "cuda": 2**30}  # on a CPU, what a cache holds
+_BLOCK_BYTES = {"cpu": 2**22, "cuda": 2**30}  # on a CPU, the size of a cache
 _DTYPES = {"cpu": torch.float32, "cuda": torch.half}
-_ALIGNED = 8  # a GPU multiplies matrices of odd sizes slowly
-_LEAST_LENGTH = 1e-5  # of a difference, in units of the largest distance to the class's middle
+_ALIGNED = 8  # a GPU is slow with matrices of odd sizes
+_LEAST_LENGTH = 1e-5  # of a difference, relative to the largest distance to the class mean
 
 
 class Clusters(NamedTuple):
     """Centroids of all base classes."""
 
     centroids: Tensor  # (C, M, D), float32; zeros beyond a class's count
-    counts: Tensor  # (C,) clusters of each class: M, or its rows where those are fewer
+    counts: Tensor  # (C,) clusters of each class: M, or its number of rows if smaller
 
 
 def cluster_classes(
@@ -57,16 +56,16 @@ def cluster_classes(
 ) -> Clusters:
     """Cluster the rows of every base class by k-means, many classes at a time.
 
-    Clusters start at random rows of the class; or at random points at distance one from zero, and
-    after the first iteration those that no row is nearest to become random rows. A class with fewer
-    rows than clusters has a cluster for each. Blocks of classes take ``block_bytes`` of memory.
+    Clusters start at random rows of the class, or at random points of the unit sphere. On the
+    sphere, clusters without rows become random rows after the first iteration. A class with fewer
+    rows than clusters has one cluster per row. A block of classes takes ``block_bytes`` of memory.
     """
     device = base.features.device
     block_bytes = block_bytes or _BLOCK_BYTES[device.type]
     num_classes, num_rows = len(base.counts), int(base.counts.max())
     num_dims, num_clusters = base.features.shape[1], min(num_clusters, num_rows)
     counts = base.counts.clamp(max=num_clusters)
-    # All that is random comes before the blocks, which then change nothing.
+    # Draw all random numbers before the loop, so that the block size does not change the result.
     keys = torch.rand((num_classes, num_rows), generator=rng)
     keys = keys.to(device).masked_fill(beyond(base.counts, num_rows), math.inf)
     chosen = keys.topk(num_clusters, largest=False).indices
@@ -82,7 +81,7 @@ def cluster_classes(
         places = places.minimum(base.counts[classes, None] - 1)
         rows = base.features[base.first_row[classes, None] + places].float()
         middle = base.prototypes[classes].float().unsqueeze(1)
-        rows = rows - middle  # distances of points that are far from zero keep their digits
+        rows = rows - middle  # keeps the precision of distances between points far from zero
         starts = rows.gather(1, chosen[classes].unsqueeze(-1).expand(-1, -1, num_dims))
         first = starts if directions is None else directions[classes.cpu()].to(device) - middle
         found = lloyd(rows, base.counts[classes], first, counts[classes], num_iterations, starts)
@@ -101,8 +100,8 @@ def lloyd(
 ) -> Tensor:
     """Move centroids (C, M, D) to the means of the rows (C, R, D) that are nearest to them.
 
-    A centroid that has no row stays where it is; in the first iteration, it becomes that of
-    ``instead``. Of R and M, a class has its ``num_rows`` rows and its ``counts`` clusters, (C,).
+    A centroid without rows stays; in the first iteration, that of ``instead`` replaces it. A class
+    has the first ``num_rows`` of R rows and the first ``counts`` of M clusters, both of shape (C,).
     """
     is_row = (~beyond(num_rows, rows.shape[1])).unsqueeze(-1).to(rows.dtype)
     is_none = beyond(counts, centroids.shape[1])
@@ -112,7 +111,7 @@ def lloyd(
         members = rows.new_zeros((*rows.shape[:2], centroids.shape[1]))
         members.scatter_(2, nearest.unsqueeze(-1), is_row)
         sizes = members.sum(dim=1).unsqueeze(-1)
-        # A product, and not sums in whatever order: the same every time on a GPU, too.
+        # A matrix product gives the same result every time on a GPU; atomic sums do not.
         means = (members.mT @ rows) / sizes.clamp(min=1)
         centroids = torch.where(sizes > 0, means, centroids if instead is None else instead)
         instead = None
@@ -120,21 +119,20 @@ def lloyd(
 
 
 def beyond(counts: Tensor, size: int) -> Tensor:
-    """Return which of so many places are beyond a class's count, shape (C, size)."""
+    """Return a mask of the positions at or beyond each class's count, shape (C, size)."""
     return torch.arange(size, device=counts.device) >= counts.unsqueeze(1)
 
 
 class Analogies(NamedTuple):
-    """For every class and pair of its clusters, the most similar pair of another class.
+    """The most similar pair of clusters in another class, for every class and pair of its clusters.
 
-    Pairs (a, b) are those of `torch.combinations`; what holds for (b, a) is the same the other way
-    round: (d, c).
+    Pairs (a, b) are those of `torch.combinations`. The match of (b, a) is (d, c).
     """
 
-    classes: Tensor  # (C, P) whose clusters c and d are, int32
+    classes: Tensor  # (C, P) class of clusters c and d, int32
     third: Tensor  # (C, P) c, int16
     fourth: Tensor  # (C, P) d, int16
-    cosines: Tensor  # (C, P) of b - a and d - c, float32; zero where a and b are the same
+    cosines: Tensor  # (C, P) of b - a and d - c, float32; zero if a equals b
 
 
 @torch.no_grad()
@@ -144,14 +142,14 @@ def mine_analogies(
     block_bytes: int | None = None,
     dtype: torch.dtype | None = None,
 ) -> Analogies:
-    """Find the best analogy of every pair of clusters, as float64 would; see above.
+    """Find the best analogy of every pair of clusters, exact as in float64.
 
-    Of several that are equally good, the class that comes first has the analogy.
+    Of equally good analogies, the one with the first class is returned.
 
     Args:
-        clusters: Of all base classes.
-        block_bytes: Of memory for cosines at a time.
-        dtype: Of the first look at all cosines.
+        clusters: Clusters of all base classes.
+        block_bytes: Memory for a block of cosines.
+        dtype: Type of the approximate cosines.
     """
     centroids, counts = clusters
     device = centroids.device
@@ -165,7 +163,7 @@ def mine_analogies(
     search = _Search(
         centroids,
         counts,
-        # A cluster and itself fill up: their difference is zero, and so is every cosine.
+        # Pad with pairs of a cluster and itself: their difference is zero, and so is every cosine.
         pad(pairs, (0, -num_pairs % _ALIGNED)).to(device),
         dtype or _DTYPES[device.type],
         block_bytes or _BLOCK_BYTES[device.type],
@@ -185,7 +183,7 @@ def mine_analogies(
 
 
 class _Search:
-    """All that is computed once, and the search for one class's analogies."""
+    """Precomputed tensors, and the search for the analogies of one class."""
 
     def __init__(
         self,
@@ -198,7 +196,7 @@ class _Search:
         num_classes, num_clusters, _ = centroids.shape
         self._first, self._second = pairs
         self._block_bytes = block_bytes
-        # From each class's middle, which changes no difference.
+        # Centre each class; this changes no difference.
         is_none = beyond(counts, num_clusters).unsqueeze(-1)
         wide = centroids.double().masked_fill(is_none, 0.0)
         wide = wide - wide.sum(dim=1, keepdim=True) / counts.view(-1, 1, 1)
@@ -207,7 +205,7 @@ class _Search:
         self._basis = pad(basis, (0, -basis.shape[-1] % _ALIGNED))  # (C, D, K)
 
         shape = (num_classes, pairs.shape[1])
-        self._inverse = centroids.new_zeros(shape, dtype=torch.float64)  # of lengths; or zero
+        self._inverse = centroids.new_zeros(shape, dtype=torch.float64)  # zero for invalid pairs
         self._units = centroids.new_zeros((*shape, self._basis.shape[-1]), dtype=dtype)
         for number, (own, its_basis) in enumerate(zip(self._centroids, self._basis, strict=True)):
             difference = self._differences(own @ its_basis)
@@ -218,16 +216,16 @@ class _Search:
             self._inverse[number] = inverse
             self._units[number] = difference * inverse.unsqueeze(-1)
 
-        # A product of two vectors no longer than one, rounded to a relative u each, is off by 2u at
-        # most (Cauchy and Schwarz), and by one more where it is rounded itself. The others are for
-        # numbers too small for float16, and for libraries that round sums of parts. Sums of K
-        # products in float32 add K of its rounding errors, doubled for a GPU, which cuts.
+        # Two vectors of length at most one, each rounded with relative error u, have a product with
+        # an error of at most 2u (Cauchy-Schwarz). Rounding the product adds one u. The remaining 5u
+        # cover float16 underflow and libraries that round partial sums. A float32 sum of K products
+        # adds K rounding errors, doubled because GPUs truncate.
         unit = torch.finfo(dtype).eps / 2
         error = 8 * unit + 2 * self._basis.shape[-1] * torch.finfo(torch.float32).eps
         self._tolerance = 2 * error
 
     def best_of(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return class, pair and signed cosine of each of a class's pairs' best, shape (P,)."""
+        """Return class, pair and signed cosine of the best match of each pair, shape (P,)."""
         maxima = self._maxima(number)  # (C, P)
         maxima[number] = -math.inf
         is_candidate = maxima >= maxima.amax(dim=0) - self._tolerance
@@ -241,12 +239,12 @@ class _Search:
         candidates = candidates.masked_fill(cosines.abs() < best[rows], len(rows))
         winner = torch.full_like(best, len(rows), dtype=torch.long)
         winner.scatter_reduce_(0, rows, candidates, "amin")
-        # What has no candidate takes from the end: no class, no pair, and a cosine of zero.
+        # Pairs without a candidate take the padded zeros at the end, so their cosine is zero.
         classes, places, cosines = (pad(each, (0, 1)) for each in (classes, places, cosines))
         return classes[winner], places[winner], cosines[winner]
 
     def _maxima(self, number: int) -> Tensor:
-        """Return about the largest cosine, by size, with each class's pairs, shape (C, P)."""
+        """Return approximate largest absolute cosines with each class's pairs, shape (C, P)."""
         num_classes, num_pairs, num_dims = self._units.shape
         inverse = self._inverse[number].unsqueeze(-1)
         projected = self._centroids[number] @ self._basis  # (C, M, K)
@@ -265,7 +263,7 @@ class _Search:
         return maxima
 
     def _exact(self, number: int, classes: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the best pair of some classes for some pairs of this one, and signed cosines."""
+        """Return the best pair of each candidate (class, row), and its signed cosine in float64."""
         products = self._centroids[number] @ self._centroids.mT  # (C, M, M)
         parts = []
         per_candidate = 24 * self._inverse.shape[1]
@@ -288,7 +286,7 @@ class _Search:
 
 
 def _largest(values: Tensor) -> Tensor:
-    """Return the largest size along the last dimension; what is given may be overwritten."""
-    if values.is_cuda:  # where this reads once and writes nothing between
+    """Return the largest absolute value along the last dimension; may overwrite ``values``."""
+    if values.is_cuda:  # one pass, without an intermediate tensor
         return torch.linalg.vector_norm(values, ord=math.inf, dim=-1)
     return values.abs_().amax(dim=-1)

@@ -1,4 +1,4 @@
-"""What all methods are made of: a training with a checkpoint, and heads on examples.
+"""Base classes of all methods: training with a checkpoint, and classifier heads.
 
 Shapes: P = problems, N = novel classes, S = synthetic examples of a class, D = feature dimension.
 """
@@ -27,21 +27,21 @@ R = TypeVar("R", bound=Run)
 
 
 class LowShotMethod(ABC):
-    """A method of the table. `cpaan.protocol.tasks.Method` is what the evaluation knows of it."""
+    """A method of the table. The evaluation uses it as a `cpaan.protocol.tasks.Method`."""
 
     diversity: Tensor | None = None
-    """Mean distance of two synthetic examples of a class, shape (P, N), of the last fit."""
+    """Mean distance of two synthetic examples of a class in the last fit, shape (P, N)."""
     keeps_synthetic: bool = False
-    """Whether a fit stores its synthetic examples, which may be most of a GPU's memory."""
+    """Whether a fit stores its synthetic examples, which may fill most of a GPU's memory."""
     synthetic: Sequence[Tensor] | None = None
-    """Stored examples of the last fit: of every problem, shape (N, S, D), as heads see them."""
+    """Stored examples of the last fit, as the heads use them: one tensor (N, S, D) per problem."""
     origin: dict[str, Any] | None = None
     """The command, commit and episode of the checkpoint that the training resumed from."""
 
     def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> Run:
         """Return the training run, for callers that run the training loop themselves.
 
-        From now on, `fit` takes it as it is, whatever its episode. It needs an equal ``rng``.
+        Later calls of `fit` use this run as it is, at any episode. They need an equal ``rng``.
         """
         return Run(type(self).__name__, base.fingerprint)
 
@@ -54,7 +54,7 @@ class LowShotMethod(ABC):
         """Return scores of shape (P, Q, C) by head."""
 
     def represent(self, examples: Tensor) -> Tensor:
-        """Return examples, shape (..., D), in the space in which heads see synthetic ones."""
+        """Map examples, shape (..., D), into the space in which heads use synthetic examples."""
         return examples
 
     def record_synthetic(self, synthetic: Sequence[Tensor]) -> None:
@@ -65,10 +65,10 @@ class LowShotMethod(ABC):
 
 @dataclass(frozen=True)
 class Checkpointing:
-    """Where a training has its checkpoint, and who hears of its progress."""
+    """Path of the checkpoint of a training, and the function that receives progress messages."""
 
     path: Path | None = None
-    """Resumed from where the file exists; None: no checkpoint."""
+    """File to resume from if it exists, and to write to; None for no checkpoint."""
     progress: Progress = lambda message: None
 
 
@@ -76,7 +76,7 @@ NO_CHECKPOINT = Checkpointing()
 
 
 class Trained(LowShotMethod, Generic[R]):
-    """A method with a run on base examples, trained once for these, whatever the phase."""
+    """A method that trains a run once for the given base examples, in either phase."""
 
     _run: R | None = None
 
@@ -85,15 +85,15 @@ class Trained(LowShotMethod, Generic[R]):
 
     @abstractmethod
     def new_run(self, base: BaseSet, rng: torch.Generator, workers: Workers) -> R:
-        """Return a new run; everything random about it comes from the ``rng``, on the CPU."""
+        """Return a new run. All of its random numbers come from ``rng``, which is on the CPU."""
 
     def begin_training(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> R:
-        """Return a new run, which the caller drives; `trained` then takes it as it is."""
+        """Return a new run for the caller to train; `trained` then returns it as it is."""
         self._run = self.new_run(base, rng, workers)
         return self._run
 
     def trained(self, base: BaseSet, rng: torch.Generator) -> R:
-        """Return the run on these base examples, trained to its end unless a caller drives it."""
+        """Return the run on these base examples, trained to the end unless the caller trains it."""
         run = self._run
         if run is None or run.data != base.fingerprint:
             run = self.begin_training(base, rng)
@@ -103,11 +103,11 @@ class Trained(LowShotMethod, Generic[R]):
 
 
 class LowShotLearner(Learner):
-    """A network that is trained by episodes on base classes, and then classifies by itself."""
+    """A network that is trained by episodes on base classes and has its own classifier."""
 
     @abstractmethod
     def solve(self, task: LowShotTask, rng: torch.Generator) -> Callable[[Tensor], Tensor]:
-        """Learn all problems of a task with what was trained, which stays as it is.
+        """Learn all problems of a task with the trained network, without changing it.
 
         Returns:
             A function from queries, shape (Q, D), to scores, shape (P, Q, B + N).
@@ -115,7 +115,7 @@ class LowShotLearner(Learner):
 
 
 class MetaLearned(Trained[LearningRun]):
-    """A method that is its learner: trained on base classes, with a classifier of its own."""
+    """A method that consists of a learner, trained on base classes, with its own classifier."""
 
     def __init__(
         self,
@@ -124,9 +124,9 @@ class MetaLearned(Trained[LearningRun]):
         config: LearningSettings,
         checkpointing: Checkpointing = NO_CHECKPOINT,
     ) -> None:
-        """Name the training, for messages and checkpoints, and its learner.
+        """Take a name for messages and checkpoints, and a class of learners.
 
-        The learner is made from base examples in the order of names, the settings and an rng.
+        Learners are created from base examples in name order, the settings and an rng.
         """
         super().__init__(checkpointing)
         self._name = name
@@ -134,7 +134,7 @@ class MetaLearned(Trained[LearningRun]):
         self._config = config
 
     def new_run(self, base: BaseSet, rng: torch.Generator, workers: Workers) -> LearningRun:
-        """Make the learner."""
+        """Create the learner."""
         ordered, seed = base.in_order_of_names(), draw_word(rng)
         learner = self._learner(ordered, self._config, new_rng(seed, 0))
         return LearningRun(self._name, learner, ordered, self._config, seed, workers)
@@ -151,7 +151,7 @@ class MetaLearned(Trained[LearningRun]):
 
     @torch.no_grad()
     def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
-        """Learn all problems of a task with what was trained; nothing of ``run`` changes."""
+        """Learn all problems of a task with the trained learner; ``run`` does not change."""
         assert isinstance(run.learner, LowShotLearner)
         self._scores = run.learner.solve(task, rng)
 
@@ -162,7 +162,7 @@ class MetaLearned(Trained[LearningRun]):
 
 
 class Augmented(LowShotMethod):
-    """Classifier heads on real examples and on synthetic ones; subclasses make the latter."""
+    """Classifier heads on real and synthetic examples; subclasses make the synthetic ones."""
 
     def __init__(self, config: EvaluationConfig) -> None:
         self._config = config
@@ -172,16 +172,16 @@ class Augmented(LowShotMethod):
     def synthesise(
         self, task: LowShotTask, rng: torch.Generator
     ) -> Tensor | Sequence[Tensor] | None:
-        """Return synthetic examples, P times shape (N, S, D), or None for no augmentation."""
+        """Return synthetic examples, one tensor (N, S, D) per problem, or None for none."""
 
     def fit(self, task: LowShotTask, rng: torch.Generator) -> None:
-        """Synthesise examples, then fit every head to the same ones."""
+        """Synthesise examples, then fit every head to the same examples."""
         for_synthesis, *for_heads = self._spawn_for_fit(rng)
         synthetic = self.synthesise(task, for_synthesis)
         if synthetic is not None:
             self.record_synthetic(list(synthetic))
         rng_of_head = dict(zip(HEAD_CLASSES, for_heads, strict=True))
-        # Problems with other numbers of examples have the stream that they would have alone.
+        # Each call copies the stream, so problems with other numbers of examples do not affect it.
         self._heads.fit(task, synthetic, lambda name, count: _copy(rng_of_head[name]))
 
     def predict(self, queries: Tensor) -> Mapping[str, Tensor]:
@@ -193,12 +193,12 @@ class Augmented(LowShotMethod):
 
     @staticmethod
     def _spawn_for_fit(rng: torch.Generator) -> list[torch.Generator]:
-        """Return the streams of synthesis and of every head, wanted or not."""
+        """Return one stream for synthesis and one for each head, whether configured or not."""
         return spawn(rng, 1 + len(HEAD_CLASSES))
 
 
 class TrainedAugmentation(Augmented, Trained[R]):
-    """Augmentation by what was trained on the base examples of the task."""
+    """Augmentation by a generator that is trained on the base examples of the task."""
 
     def __init__(
         self, config: EvaluationConfig, checkpointing: Checkpointing = NO_CHECKPOINT
@@ -210,7 +210,7 @@ class TrainedAugmentation(Augmented, Trained[R]):
     def synthesise_with(
         self, run: R, task: LowShotTask, rng: torch.Generator
     ) -> Tensor | Sequence[Tensor]:
-        """Return synthetic examples by what was trained, P times shape (N, S, D)."""
+        """Return synthetic examples of the trained generator, one tensor (N, S, D) per problem."""
 
     def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> R:
         """Return the training run."""

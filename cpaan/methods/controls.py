@@ -1,16 +1,15 @@
-"""Controls, which learn nothing before they see the shots: the bar for every trained generator.
+"""Controls: methods without training, as baselines for every trained generator.
 
-Related base examples, chosen as the GANs choose theirs, become synthetic examples of a novel class:
-moved from their class's mean to that of the shots, half of the way, or as they are; or there are
-none. The paper has none of these rows. Settings of the evaluation decide which base classes are
-related, and how much synthetic examples weigh beside the shots.
+Related base examples, chosen as for the GANs, become synthetic examples of a novel class. They are
+moved from their class mean to the mean of the shots, moved half of the way, or copied. One control
+has no synthetic examples. The paper has none of these rows. The evaluation settings decide which
+base classes are related, and how synthetic examples are weighted against shots.
 
 Logistic regression (LR) is the baseline of the benchmark. Hariharan & Girshick (2017), Low-shot
-Visual Recognition by Shrinking and Hallucinating Features: softmax regression on the features, on
-batches that hold all classes equally often. Its head is the linear one of `protocol.heads`: by
-default 200 steps at a rate that falls to zero; the benchmark's own 10,000 steps are
-`LINEAR_AS_IN_BENCHMARK` (``--linear benchmark``). With another head, the row is that head without
-augmentation.
+Visual Recognition by Shrinking and Hallucinating Features: softmax regression on the features, with
+class-balanced batches. It uses the linear head of `protocol.heads`. The default is 200 steps with a
+learning rate that falls to zero. The benchmark's 10,000 steps are `LINEAR_AS_IN_BENCHMARK`
+(``--linear benchmark``). With another head, the row is that head without augmentation.
 """
 
 from collections.abc import Mapping
@@ -61,7 +60,7 @@ LINEAR_SPACE: SearchSpace = {
 
 
 class Control(Augmented):
-    """Augmentation by a fixed translation, or none at all."""
+    """Augmentation by a fixed translation, or no augmentation."""
 
     def __init__(self, translation: Translation | None, config: EvaluationConfig) -> None:
         super().__init__(config)
@@ -83,7 +82,7 @@ class Control(Augmented):
 def _check(
     config: Settings, evaluation: EvaluationConfig, num_rows: Mapping[str, int], num_dims: int
 ) -> None:
-    """Refuse neighbours and numbers of synthetic examples that do not suit the classes."""
+    """Raise a ValueError if neighbours or synthetic examples do not suit the classes."""
     check_neighbours(evaluation, len(num_rows))
     num_synthetic_of(torch.tensor(list(num_rows.values())), max(evaluation.shots), evaluation)
 

@@ -1,16 +1,16 @@
-"""Denoising weights (wDAE). In the manner of Gidaris & Komodakis (2019), Generating Classification
-Weights with GNN Denoising Autoencoders for Few-Shot Learning.
+"""Denoising weights (wDAE). After Gidaris & Komodakis (2019), Generating Classification Weights
+with GNN Denoising Autoencoders for Few-Shot Learning.
 
-Weights of a cosine classifier are estimated first: base classes' by all of their examples, novel
-ones' by the mean of their shots. A graph network, in which a class hears of its nearest classes,
-then corrects all of them. It learns, by episodes that take base classes for novel, to bring back
-the base classes' weights from noisy ones, and to classify queries with what it returns.
+The weights of a cosine classifier are estimated first, for base classes from all examples and for
+novel classes from the mean of the shots. A graph network, in which a class receives messages from
+its nearest classes, then corrects them. Its episodes treat base classes as novel. It learns to
+restore base weights from noisy ones and to classify queries.
 
-What differs from the source: its base weights are those of a cosine classifier that was trained
-with the backbone, ours are mean directions of cached features, seen from the middle of the classes.
-Corrections start at zero, so they are not brought to length one before they are gated; layers are
-normalised one by one and not over a batch, which in use would be of other classes; hidden layers
-are narrower, and there is less noise. One model serves all numbers of shots.
+Differences from the source:
+* Base weights are mean directions of centred, cached features, not those of a cosine classifier
+  trained with the backbone. Corrections start at zero, so they are not normalised before the gate.
+* Layer normalisation replaces batch normalisation, because the classes at test differ.
+* Hidden layers are narrower, there is less noise, and one model serves all numbers of shots.
 """
 
 import math
@@ -24,12 +24,11 @@ from cpaan.methods.fake_novel import FakeNovelSettings, WeightLearner
 from cpaan.methods.table_row import Range, SearchSpace, learned_row
 from cpaan.protocol.tasks import BaseSet
 from cpaan.training.layers import draw_linear, drop, set_to_zero
-from cpaan.training.learning import EpisodeRngs
 
 
 @dataclass(frozen=True, kw_only=True)
 class DenoisingWeightsConfig(FakeNovelSettings):
-    """Everything that decides the denoising, apart from features and seed."""
+    """Settings of the denoising network and its training."""
 
     num_episodes: int = 500
     learning_rate: float = 3e-4
@@ -38,18 +37,18 @@ class DenoisingWeightsConfig(FakeNovelSettings):
     num_layers: int = 2
     """Rounds of messages between classes."""
     hidden_dim: int = 256
-    """Numbers of a message, and of what a class keeps of the messages of a round."""
+    """Dimension of a message, and of the state that each round adds to a class."""
     num_neighbours: int = 10
-    """Classes that a class hears of: the nearest by cosine; all others where there are fewer."""
+    """Nearest classes, by cosine, that send messages to a class; all others if there are fewer."""
     temperature: float = 5.0
-    """What cosines are multiplied by in the softmax that weighs messages."""
+    """Factor of cosines in the softmax over messages; larger values favour the nearest class."""
     noise: float = 0.02
-    """Standard deviation of what is added, in training, to every number of a weight of length one.
-    The source's 0.08 is longer than the weight itself where there are 512 dimensions."""
+    """Standard deviation of the noise added in training to each dimension of a unit-length weight.
+    With 512 dimensions, noise at the source's 0.08 is longer than the weight itself."""
     message_dropout: float = 0.7
-    """Share of hidden numbers that is left out in training."""
+    """Dropout rate of hidden units in training."""
     reconstruction_weight: float = 1.0
-    """Of the squared distance to the weights that all of a class's examples give."""
+    """Weight of the squared distance to the weights computed from all examples of a class."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,7 +59,7 @@ class DenoisingWeightsConfig(FakeNovelSettings):
 
 PUBLISHED = DenoisingWeightsConfig(
     num_episodes=60_000,
-    # The source's 0.1, with Nesterov's momentum; here dampening takes nine tenths of a step.
+    # The source has 0.1 with Nesterov momentum; our dampening of 0.9 divides a step by ten.
     optimiser="sgd",
     learning_rate=1.0,
     schedule="thirds",
@@ -82,9 +81,9 @@ SPACE: SearchSpace = {
 def neighbours_of(
     weights: Tensor, num_neighbours: int, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Return positions of each class's nearest other classes, and the share of each.
+    """Return the positions of each class's nearest other classes, and their softmax weights.
 
-    Both have the shape (classes, neighbours), for weights (classes, D) of length one.
+    Both have shape (classes, neighbours), for unit-length weights (classes, D).
     """
     cosines = weights @ weights.T
     cosines = cosines.masked_fill(torch.eye(len(weights), device=weights.device).bool(), -math.inf)
@@ -93,7 +92,7 @@ def neighbours_of(
 
 
 class Messages(nn.Module):
-    """A round of messages: each pair of neighbours makes one, and a class hears their mean."""
+    """One round of messages: each pair of neighbours makes one, and a class receives their mean."""
 
     def __init__(self, num_in: int, num_out: int, dropout: float, rng: torch.Generator) -> None:
         super().__init__()
@@ -103,14 +102,14 @@ class Messages(nn.Module):
     def forward(
         self, states: Tensor, nearest: Tensor, shares: Tensor, rng: torch.Generator | None = None
     ) -> Tensor:
-        """Return what classes hear, shape (classes, messages), of states (classes, in)."""
-        ends = self.pair(states)  # the same for both ends of a pair, which are then added
+        """Return the mean message of each class, (classes, out), from states (classes, in)."""
+        ends = self.pair(states)  # shared by both ends of a pair, whose outputs are added
         messages = _activate(ends.unsqueeze(1) + ends[nearest], self._dropout, rng)
         return (shares.unsqueeze(-1) * messages).sum(dim=1)
 
 
 class DenoisingNetwork(WeightLearner):
-    """The graph network, and the base classes' weights, which are constants."""
+    """The graph network, with constant weights of base classes."""
 
     TERMS = ("loss", "query_loss", "reconstruction")
 
@@ -134,9 +133,9 @@ class DenoisingNetwork(WeightLearner):
         set_to_zero(self.correction)
 
     def denoise(self, estimates: Tensor, rng: torch.Generator | None = None) -> Tensor:
-        """Correct weights of length one, shape (classes, D); with an rng, as in training."""
+        """Correct unit-length weights, shape (classes, D); an rng adds the noise of training."""
         config = self._config
-        # Before there is noise: who is near is no part of what has to be learnt.
+        # Neighbours come from the weights without noise, so that noise does not change the graph.
         graph = neighbours_of(estimates, config.num_neighbours, config.temperature)
         if rng is not None and config.noise:
             noise = torch.randn(estimates.shape, generator=rng, device=estimates.device)
@@ -146,19 +145,19 @@ class DenoisingNetwork(WeightLearner):
             heard = torch.cat([states, messages(states, *graph, rng)], dim=-1)
             if number < len(self.updates):
                 kept = _activate(self.updates[number](heard), config.message_dropout, rng)
-                # Of length one again, as the first states are.
+                # Length one again, like the first states.
                 states = torch.cat([states, normalize(kept, dim=-1)], dim=-1) / math.sqrt(2)
         return normalize(estimates + self.gate(heard).sigmoid() * self.correction(heard), dim=-1)
 
     def weights(self, base: Tensor, supports: Tensor, rng: torch.Generator | None = None) -> Tensor:
-        """Return corrected weights of base classes and of novel ones, shape (B + N, D)."""
+        """Return the corrected weights of base and then novel classes, shape (B + N, D)."""
         estimates = torch.cat([self.base_weights[base], supports.mean(dim=1)])
         return self.denoise(normalize(estimates, dim=-1), rng)
 
-    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
-        """Return the loss, the queries' cross-entropy and the squared distance of weights."""
-        episode = self.draw(rngs)
-        weights = self.weights(episode.base, episode.supports, rngs.device)
+    def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
+        """Return the loss, the cross-entropy of the queries and the squared distance of weights."""
+        episode = self.draw(shape, rng)
+        weights = self.weights(episode.base, episode.supports, rng)
         query_loss = cross_entropy(self.scores(episode.queries, weights), episode.labels)
         wanted = self.base_weights[torch.cat([episode.base, episode.novel])]
         reconstruction = (weights - wanted).square().sum(dim=-1).mean()

@@ -1,17 +1,17 @@
 """Distribution Calibration (DC). Yang, Liu & Xu (2021), Free Lunch for Few-shot Learning:
 Distribution Calibration.
 
-Nothing is trained. Features are brought nearer to Gaussian ones by a power (Tukey); each shot then
-makes a Gaussian of its own, whose mean is that of the shot and of the nearest base classes' means,
-and whose covariance is the mean of those classes', with a constant added. Samples of all shots'
-Gaussians fill the novel class, and heads learn in the transformed space.
+Nothing is trained. A power transform (Tukey) makes features more Gaussian. Each shot defines a
+Gaussian. Its mean averages the shot and the nearest base-class means. Its covariance is the mean of
+those of these classes plus a constant. Samples of all Gaussians augment the novel class, and heads
+are trained in the transformed space.
 
-Chosen where the source does not fit: features below zero keep their sign beside the power of their
-size; base classes' means and covariances are those of transformed features (the source mixes
-transformed shots with base classes that are not); the constant is in units of the base classes'
-variance, as features of other scales need another; power and number of samples suit our features
-and memory, and how much samples weigh beside shots is for the evaluation to say, as for every
-generator.
+Choices where the source does not fit:
+* Negative features keep their sign; the power applies to their absolute value.
+* Base-class statistics are those of transformed features; the source transforms only shots.
+* The constant is in units of the base classes' variance, so that it suits features of any scale.
+* The power and the number of samples are chosen for our features and memory. The evaluation decides
+  the weight of samples against shots, as for every generator.
 
 Shapes: P = problems, N = novel classes, K = shots, S = samples of a class, D = feature dimension,
 C = base classes, k = nearest ones.
@@ -35,24 +35,25 @@ _ROWS_PER_BLOCK = 8192
 
 @dataclass(frozen=True, kw_only=True)
 class DistributionCalibrationConfig(Settings):
-    """Everything that decides the samples, apart from features and seed."""
+    """Settings of the power transform and of the sampled Gaussians."""
 
     tukey_power: float = 0.75
-    """Power to which the sizes of features are raised; they keep their signs."""
+    """Power applied to the absolute values of features; signs are kept."""
     num_nearest: int = 4
-    """Base classes whose means and covariances a shot takes; all where there are fewer."""
+    """Number of nearest base classes that calibrate a shot; all base classes if there are fewer."""
     spread: float = 0.2
-    """What is added to covariances."""
+    """Constant added to covariances."""
     relative_spread: bool = True
-    """Whether its unit is the mean variance of a dimension within base classes; 1 in the source."""
+    """Unit of ``spread``. True: mean variance of a dimension within base classes; false: 1, as in
+    the source."""
     spread_everywhere: bool = True
-    """Whether the spread is added to every entry, as in the source: all dimensions of a sample then
-    move together. Otherwise to the diagonal alone."""
+    """Whether ``spread`` is added to every entry, as in the source, so that all dimensions of a
+    sample move together, or only to the diagonal."""
     num_samples: int = 100
-    """Samples of a novel class, of all shots together. At the benchmark's scale, those of 25
-    problems fill 1.6 GB for every hundred."""
+    """Samples of a novel class, over all shots. At the benchmark's scale, 100 samples take 1.6 GB
+    for 25 problems."""
     transformed_base: bool = True
-    """Whether base classes are transformed, too; in the source only shots are."""
+    """Whether base classes are transformed as well; the source transforms only shots."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,7 +77,7 @@ SPACE: SearchSpace = {
 
 
 def tukey(features: Tensor, power: float) -> Tensor:
-    """Return features raised to a power, with their signs; in their own precision."""
+    """Return signed powers of features, in the precision of the features."""
     if power == 1:
         return features
     wide = features.float()
@@ -84,7 +85,7 @@ def tukey(features: Tensor, power: float) -> Tensor:
 
 
 def tukey_base(base: BaseSet, power: float) -> BaseSet:
-    """Return the same base examples, transformed; block by block, as there may be many."""
+    """Transform all base examples, in blocks to bound memory."""
     blocks = [tukey(rows, power) for rows in base.features.split(_ROWS_PER_BLOCK)]
     return BaseSet(torch.cat(blocks), base.counts, base.names)
 
@@ -98,28 +99,28 @@ def calibrated_samples(
 ) -> Tensor:
     """Return samples of the Gaussians of all shots, shape (N, S, D).
 
-    A mean of covariances is the covariance of a sum of independent samples, one of each class over
-    the root of their number. And of centred rows X with covariance XᵀX/(n - 1), zᵀX/√(n - 1) is a
-    sample if z is standard normal. So no covariance is ever formed or factorised.
+    The mean of k covariances is the covariance of a sum of k independent samples, one per class,
+    each divided by √k. For centred rows X with covariance XᵀX/(n - 1) and standard normal z,
+    zᵀX/√(n - 1) is such a sample. So no covariance matrix is formed or factorised.
 
     Args:
         supports: Transformed shots, shape (N, K, D).
-        base: The base examples whose means and covariances are taken.
-        spread: What is added to covariances, in units of the features' squares.
-        config: The rest.
-        rng: On the device of the shots.
+        base: Base examples that define means and covariances.
+        spread: Constant added to covariances, in units of squared features.
+        config: Other settings.
+        rng: Random stream on the device of the shots.
     """
     num_novel, num_shots, num_dims = supports.shape
     num_nearest = min(config.num_nearest, len(base.counts))
     device = supports.device
-    # Samples take turns among shots, so that these have equally many, or one more.
+    # Samples take turns among shots, so that numbers of samples per shot differ by at most one.
     shot_of = torch.arange(config.num_samples, device=device) % num_shots
     distances = torch.cdist(supports.flatten(0, 1).double(), base.prototypes.double())
     nearest = distances.topk(num_nearest, largest=False).indices  # (N * K, k)
     means = (base.prototypes[nearest].sum(dim=1) + supports.flatten(0, 1)) / (num_nearest + 1)
     samples = means.view(num_novel, num_shots, num_dims)[:, shot_of].flatten(0, 1)
 
-    # All samples that take from a base class at once, whatever novel class they are of.
+    # For each base class, process all samples that use it, of any novel class, at once.
     sources = nearest.view(num_novel, num_shots, num_nearest)[:, shot_of].flatten()
     taken = sources.argsort(stable=True).div(num_nearest, rounding_mode="floor")
     counts = sources.bincount(minlength=len(base.counts)).tolist()
@@ -147,13 +148,13 @@ class DistributionCalibration(Augmented):
         self._known: tuple[BaseSet, BaseSet] | None = None
 
     def fit(self, task: LowShotTask, rng: torch.Generator) -> None:
-        """Transform everything, sample, and fit every head."""
+        """Transform all examples, sample, and fit every head."""
         if self._known is None or self._known[0] is not task.base:
             self._known = (task.base, tukey_base(task.base, self._settings.tukey_power))
         super().fit(replace(task, base=self._known[1], shots=self.represent(task.shots)), rng)
 
     def represent(self, examples: Tensor) -> Tensor:
-        """Return examples transformed, as samples are."""
+        """Transform examples into the space of the samples."""
         return tukey(examples, self._settings.tukey_power)
 
     def predict(self, queries: Tensor) -> Mapping[str, Tensor]:

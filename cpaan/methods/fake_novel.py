@@ -1,10 +1,10 @@
-"""Cosine classifiers whose weights for novel classes are generated, learnt by fake-novel episodes.
+"""Cosine classifiers that generate the weights of novel classes, trained on fake-novel episodes.
 
-An episode takes some base classes for novel: of these only a few shots are shown, while the others
-keep their weights. Queries of both are classified among both. What differs between the methods that
-learn this way, how weights are made from shots, is a `WeightLearner`.
+An episode treats some base classes as novel and gives only a few shots of them. The other classes
+keep their weights. Queries of all classes are classified among all classes. Methods differ in how
+they compute weights from shots; each is a `WeightLearner`.
 
-Shapes: D = feature dimension, C = all base classes, B = base classes at hand, N = novel classes,
+Shapes: D = feature dimension, C = all base classes, B = given base classes, N = novel classes,
 K = shots, P = problems, Q = queries.
 """
 
@@ -22,26 +22,26 @@ from cpaan.methods.base import LowShotLearner
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.training.few_shot_episodes import FewShotEpisodes
 from cpaan.training.layers import drop
-from cpaan.training.learning import EpisodeRngs, EpisodeSettings, LearningSettings
+from cpaan.training.learning import EpisodeSettings, LearningSettings
 
 
 @dataclass(frozen=True, kw_only=True)
 class FakeNovelSettings(EpisodeSettings, LearningSettings):
-    """What an episode consists of, and what the cosine classifier sees."""
+    """Settings of the episodes and of the cosine classifier."""
 
     num_ways: int = 400
-    """Classes of an episode, fake-novel and base; all base classes where there are fewer."""
+    """Classes of an episode, fake-novel and base; all base classes if there are fewer."""
     novel_share: float = 250 / 389
-    """Share of an episode's classes that are taken for novel; at least one is, and one is not."""
+    """Share of an episode's classes that are treated as novel; at least one is, and one is not."""
     num_queries: int = 6
-    """Queries of a class, fake-novel or base."""
+    """Queries per class, fake-novel or base."""
     centred: bool = True
-    """Whether features are seen from the mean of the base prototypes: after a ReLU they lie in one
-    corner of the space, where all angles are small."""
+    """Whether to subtract the mean of the base prototypes from features. After a ReLU, features
+    have one sign, so angles between them are small."""
     cosine_scale: float = 10.0
-    """What cosines are multiplied by at the start; it is learnt."""
+    """Factor of cosines at the start; it is learnt."""
     dropout: float = 0.0
-    """Share of numbers of an example that is left out in training."""
+    """Dropout rate of features in training."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,17 +52,17 @@ class FakeNovelSettings(EpisodeSettings, LearningSettings):
 
 
 class FakeNovelEpisode(NamedTuple):
-    """Directions of base examples, some of classes that are taken for novel."""
+    """Directions of base examples; some of their classes are treated as novel."""
 
-    base: Tensor  # (B,) positions of the classes that stay base
-    novel: Tensor  # (N,) positions of the classes that are taken for novel
+    base: Tensor  # (B,) positions of the base classes
+    novel: Tensor  # (N,) positions of the fake-novel classes
     supports: Tensor  # (N, K, D)
-    queries: Tensor  # (Q, D) of both
-    labels: Tensor  # (Q,) base classes first, then novel ones
+    queries: Tensor  # (Q, D) of all classes
+    labels: Tensor  # (Q,) base classes first, then novel classes
 
 
 class WeightLearner(LowShotLearner):
-    """A cosine classifier of base classes that are known well, and of novel ones."""
+    """A cosine classifier that stores base weights and generates novel ones."""
 
     _config: FakeNovelSettings
     centre: Tensor
@@ -80,11 +80,11 @@ class WeightLearner(LowShotLearner):
         self._num_novel = min(max(1, wanted), num_classes - 1)
 
     def directions(self, features: Tensor) -> Tensor:
-        """Return features of any shape (..., D) as the classifier sees them, of length one."""
+        """Centre features of any shape (..., D), and scale them to length one."""
         return normalize(features.float() - self.centre, dim=-1)
 
     def class_directions(self, base: BaseSet) -> Tensor:
-        """Return the directions of base classes' mean directions, shape (C, D), on the CPU."""
+        """Return unit-length mean directions of the base classes, shape (C, D), on the CPU."""
         means = [self.directions(rows).mean(dim=0) for rows in base.by_class()]
         return normalize(torch.stack(means), dim=-1).cpu()
 
@@ -93,41 +93,45 @@ class WeightLearner(LowShotLearner):
         """Return the weights of base classes, then of novel ones, shape (B + N, D).
 
         Args:
-            base: Positions of base classes in the order of names, shape (B,).
+            base: Positions of base classes in name order, shape (B,).
             supports: Directions of the novel classes' shots, shape (N, K, D).
-            rng: For the noise of training; None: without.
+            rng: Random stream for the noise of training; None for no noise.
         """
 
     def scores(self, queries: Tensor, weights: Tensor) -> Tensor:
         """Return scaled cosines (..., Q, classes) of directions (Q, D) and non-zero weights."""
         return self.log_scale.exp() * normalize(queries, dim=-1) @ normalize(weights, dim=-1).mT
 
-    def draw(self, rngs: EpisodeRngs) -> FakeNovelEpisode:
-        """Draw an episode with one of the configured numbers of shots."""
-        episode = self._episodes.draw_next(rngs)
+    def draw(self, num_shots: int, rng: torch.Generator) -> FakeNovelEpisode:
+        """Draw an episode."""
+        episode = self._episodes.draw(num_shots, rng)
         novel, base = episode.classes.tensor_split([self._num_novel])
-        # The classes that were drawn first are novel, but their outputs stand behind the others.
+        # The first classes drawn are novel, but their outputs come after those of the base classes.
         labels = (episode.labels - self._num_novel) % len(episode.classes)
         share = self._config.dropout
         return FakeNovelEpisode(
             base,
             novel,
-            drop(self.directions(episode.supports[: self._num_novel]), share, rngs.device),
-            drop(self.directions(episode.queries), share, rngs.device),
+            drop(self.directions(episode.supports[: self._num_novel]), share, rng),
+            drop(self.directions(episode.queries), share, rng),
             labels,
         )
 
-    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
+    def draw_shape(self, rng: torch.Generator) -> int:
+        """Draw the number of shots of an episode."""
+        return self._episodes.draw_num_shots(rng)
+
+    def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
         """Return the cross-entropy of an episode's queries among all of its classes."""
-        episode = self.draw(rngs)
-        weights = self.weights(episode.base, episode.supports, rngs.device)
+        episode = self.draw(shape, rng)
+        weights = self.weights(episode.base, episode.supports, rng)
         return [cross_entropy(self.scores(episode.queries, weights), episode.labels)]
 
     def solve(self, task: LowShotTask, rng: torch.Generator) -> Callable[[Tensor], Tensor]:
-        """Generate the weights of every problem, with the help of all base classes."""
+        """Generate the weights of every problem, given all base classes."""
         in_order = torch.arange(len(task.base.counts), device=task.device)
         shots = self.directions(task.shots)
-        # One by one: attention or messages of one problem take some hundred megabytes at most.
+        # One at a time: attention or messages of one problem take up to a few hundred megabytes.
         generated = [
             self.weights(in_order, shots[problem.draw, :, : problem.num_shots])
             for problem in task.problems

@@ -1,18 +1,18 @@
 """Feature Hallucination (FH). Hariharan & Girshick (2017), Low-shot Visual Recognition by Shrinking
 and Hallucinating Features.
 
-Base classes are clustered, and pairs of clusters of two classes that differ alike make analogies: a
-is to b as c is to d. A network learns b from a, c and d, such that it is near and that a frozen
-classifier of base classes takes it for its class. It then moves a shot of a novel class as any base
-class goes from one of its clusters to another, until the class has twenty examples.
+Base classes are clustered. Pairs of clusters of two classes with similar differences form
+analogies: a is to b as c is to d. A network learns to predict b from a, c and d. Its output should
+be near b and, for a frozen classifier of base classes, in the class of b. It then applies the step
+between two clusters of a base class to shots of a novel class, until this has twenty examples.
 
-Chosen where the source's recipe (`PUBLISHED`) does not suit other features: the network's output is
-added to a + (d - c), because what is learnt from few clusters alone blurs; features are divided by
-the spread within base classes, so that both losses mean the same for all of them; k-means starts
-from rows; shots take turns as seeds, because random ones weigh them by chance, which cost two
-points at five shots on real features. The last ReLU is there where features have one. The frozen
-classifier, which the source takes from its backbone where it can, is softmax regression on base
-rows.
+Choices where the source's recipe (`PUBLISHED`) does not suit other features:
+* The network's output is added to a + (d - c), because predictions from few clusters alone blur.
+* Features are divided by the spread within base classes, so that both losses are comparable.
+* k-means starts from rows. Shots take turns as seeds: random seeds give shots unequal weights,
+  which cost two points at five shots on real features.
+* The network ends in a ReLU only if the features do. The frozen classifier is softmax regression on
+  base rows; the source uses that of its backbone if it can.
 
 Shapes: P = problems or pairs of clusters, N = novel classes, S = synthetic examples of a class,
 C = base classes, M = clusters of a class, D = feature dimension.
@@ -34,53 +34,53 @@ from cpaan.methods.table_row import PN, Range, SearchSpace, TableRow
 from cpaan.protocol.config import HEADS, EvaluationConfig
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.training.layers import draw_linear, set_to_zero
-from cpaan.training.learning import EpisodeRngs, Learner, LearningRun, LearningSettings
+from cpaan.training.learning import Learner, LearningRun, LearningSettings
 from cpaan.training.workers import Workers
 
-_REMOVED = ("most_pairs", None)  # a setting of older files, with the only value that is left
+_REMOVED = ("most_pairs", None)  # a removed setting of old files, with its only supported value
 _CLASSIFIER_BATCH_SIZE, _CLASSIFIER_RATE, _CLASSIFIER_DECAY = 1_000, 0.05, 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
 class HallucinationConfig(LearningSettings):
-    """Everything that decides feature hallucination, apart from features and seed."""
+    """Settings of feature hallucination."""
 
     num_episodes: int = 5_000
-    """Batches of training."""
+    """Training batches."""
     batch_size: int = 256
-    """Analogies of a batch."""
+    """Analogies per batch."""
     learning_rate: float = 3e-4
     weight_decay: float = 0.1
 
     num_clusters: int = 20
-    """Of each base class; as many as it has rows, where those are fewer."""
+    """Clusters of each base class; one per row if a class has fewer rows."""
     num_cluster_steps: int = 20
     """Iterations of k-means."""
     cluster_start: Literal["rows", "sphere"] = "rows"
-    """Where k-means starts; see `cluster_classes`."""
+    """Start of k-means: random rows of the class, or random points of the unit sphere."""
     least_cosine: float = 0.0
-    """Analogies are those whose differences have a larger cosine."""
+    """Analogies are used only if the cosine of their differences is larger than this."""
 
     normalisation: Literal["spread", "none"] = "spread"
-    """Spread: one factor gives dimensions a mean variance of one within base classes."""
+    """Spread: divide features by one number, for a mean variance of one within base classes."""
     hidden_dim: int = 512
     """Width of both hidden layers."""
     residual: bool = True
-    """Whether the network's output is added to a + (d - c), where it then starts."""
+    """Whether the network's output is added to a + (d - c); training then starts there."""
     output: Literal["match", "linear", "relu"] = "match"
-    """Of the network; match: ReLU where no feature is negative, otherwise linear."""
+    """Output of the network. Match: ReLU if no feature is negative, otherwise linear."""
     squared_error_weight: float = 10.0
-    """Weight of the mean squared error beside the cross-entropy of the frozen classifier."""
+    """Weight of the mean squared error relative to the cross-entropy of the frozen classifier."""
     num_classifier_steps: int = 300
-    """Batches that the frozen classifier of base classes is trained for."""
+    """Training batches of the frozen classifier of base classes."""
 
     seeds: Literal["in-turn", "random"] = "in-turn"
-    """Which shots are moved: each as often as any other, or random ones, some more often."""
+    """Shots that are moved: in turn, each equally often, or drawn at random."""
 
     max_per_class: int = 20
-    """Number of examples, shots included, that a novel class is filled up to."""
+    """Number of examples of a novel class after augmentation, shots included."""
     mixing_shots: float | None = 2.0
-    """Shots that weigh as much as all synthetic examples of a class; none: all examples alike."""
+    """Shots that weigh as much as all synthetic examples of a class; None: equal weights."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -97,7 +97,7 @@ class HallucinationConfig(LearningSettings):
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Read saved settings, also those that name a removed one."""
+        """Read saved settings, including those with a removed setting."""
         return super().from_dict({k: v for k, v in content.items() if (k, v) != _REMOVED})
 
 
@@ -127,7 +127,7 @@ SPACE: SearchSpace = {
 
 
 class AnalogyNetwork(Learner):
-    """The network, and the clusters and analogies that it learns from."""
+    """The network, with the clusters and analogies that it is trained on."""
 
     TERMS = ("hallucination_loss", "cross_entropy", "squared_error")
 
@@ -143,7 +143,7 @@ class AnalogyNetwork(Learner):
     class_bias: Tensor
 
     def __init__(self, base: BaseSet, config: HallucinationConfig, seed: int) -> None:
-        """Draw the weights; clusters and analogies wait for `prepare`."""
+        """Draw the weights; `prepare` computes clusters and analogies."""
         super().__init__()
         if int((base.counts >= 2).sum()) < 2:
             raise ValueError(
@@ -179,9 +179,9 @@ class AnalogyNetwork(Learner):
             set_to_zero(self.last)
 
     def prepare(self) -> None:
-        """Cluster the base classes, find the analogies, and train the frozen classifier; once.
+        """Cluster the base classes, find the analogies, and train the frozen classifier, once.
 
-        Analogies are a part of the state: a trained network keeps those of its training.
+        Analogies are part of the state: a trained network keeps those of its training.
         """
         if self._kept is not None:
             return
@@ -211,23 +211,23 @@ class AnalogyNetwork(Learner):
             )
 
     def forward(self, seeds: Tensor, third: Tensor, fourth: Tensor) -> Tensor:
-        """Return what is to a seed as d is to c; all in units of ``unit``, shape (..., D)."""
+        """Predict b from a seed a and clusters c and d, all (..., D) in units of ``unit``."""
         hidden = relu(self.hidden(torch.cat([seeds, third, fourth], dim=-1)))
         output = self.last(relu(self.second_hidden(hidden)))
         if self._config.residual:
             output = output + seeds + (fourth - third)
         return relu(output) if self._is_rectified else output
 
-    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
-        """Return the loss of some analogies, and its two parts."""
+    def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
+        """Return the loss of a batch of analogies, and its two parts."""
         self.prepare()
         assert self._kept is not None
         config, device = self._config, self.unit.device
-        shape = (2, config.batch_size)
-        which, way = torch.rand(shape, generator=rngs.device, device=device, dtype=torch.float64)
+        size = (2, config.batch_size)
+        which, way = torch.rand(size, generator=rng, device=device, dtype=torch.float64)
         number = self._kept[(which * len(self._kept)).long()]
         own, pair = number // self.pairs.shape[1], number % self.pairs.shape[1]
-        # Every analogy holds the other way round, too.
+        # Every analogy also holds in the reverse direction.
         ends = self.pairs[:, pair]
         its_ends = torch.stack([self.third.flatten()[number], self.fourth.flatten()[number]]).long()
         is_turned = way < 0.5
@@ -247,8 +247,8 @@ class AnalogyNetwork(Learner):
     def hallucinate(self, supports: Tensor, num_examples: int, rng: torch.Generator) -> Tensor:
         """Make examples of novel classes, shape (N, num_examples, D), from shots (N, K, D).
 
-        Each is a shot, moved as from one to another random cluster of a random base class. A larger
-        number of examples begins with those of a smaller one.
+        Each is a shot, moved along the difference of two random clusters of a random base class. A
+        larger number of examples starts with those of a smaller one.
         """
         self.prepare()
         num_novel, num_shots, num_dims = supports.shape
@@ -261,7 +261,7 @@ class AnalogyNetwork(Learner):
         classes = (for_class * len(self.counts)).long()
         counts = self.counts[classes]
         third = (for_third * counts).long()
-        fourth = (third + 1 + (for_fourth * (counts - 1)).long()) % counts  # another one
+        fourth = (third + 1 + (for_fourth * (counts - 1)).long()) % counts  # a different cluster
         made = self(
             supports.gather(1, seed) / self.unit,
             self.centroids[classes, third],
@@ -293,7 +293,7 @@ def _train_classifier(base: BaseSet, num_steps: int, rng: torch.Generator) -> tu
 
 
 class Hallucination(TrainedAugmentation[LearningRun]):
-    """Augmentation by analogies, up to a number of examples that shots count towards."""
+    """Augmentation by analogies, up to a number of examples that includes the shots."""
 
     def __init__(
         self,
@@ -301,13 +301,13 @@ class Hallucination(TrainedAugmentation[LearningRun]):
         evaluation: EvaluationConfig,
         checkpointing: Checkpointing = NO_CHECKPOINT,
     ) -> None:
-        """Let ``config`` decide how synthetic examples weigh, and ``evaluation`` the rest."""
+        """Take the weight of synthetic examples from ``config``, the rest from ``evaluation``."""
         weighing = {"mixing_shots": config.mixing_shots, "mixing_weight": None}
         super().__init__(evaluation.with_overrides(weighing), checkpointing)
         self._settings = config
 
     def new_run(self, base: BaseSet, rng: torch.Generator, workers: Workers) -> LearningRun:
-        """Draw the network."""
+        """Create the network with random weights."""
         ordered, seed = base.in_order_of_names(), draw_word(rng)
         learner = AnalogyNetwork(ordered, self._settings, seed)
         return LearningRun("feature hallucination", learner, ordered, self._settings, seed, workers)
@@ -315,9 +315,9 @@ class Hallucination(TrainedAugmentation[LearningRun]):
     def synthesise_with(
         self, run: LearningRun, task: LowShotTask, rng: torch.Generator
     ) -> list[Tensor]:
-        """Return what each problem lacks, P times shape (N, S, D); S may be zero.
+        """Return the missing examples of each problem, shape (N, S, D); S may be zero.
 
-        A stream for each draw keeps a problem's examples independent of the other problems.
+        Each draw has its own stream, so a problem's examples do not depend on other problems.
         """
         assert isinstance(run.learner, AnalogyNetwork)
         word, most = draw_word(rng), self._settings.max_per_class

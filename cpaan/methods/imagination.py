@@ -1,21 +1,22 @@
 """Feature Imagination (FI) on PN and on PMN. Wang, Girshick, Hebert & Hariharan (2018), Low-Shot
 Learning from Imaginary Data.
 
-A hallucinator makes further examples of a class from real ones and from noise, until the class has
-a given number. It is meta-learned together with the classifier that uses its examples, by episodes
-in which the loss of the queries reaches both: examples need not look real, but help to classify.
-FI-PN has a prototypical network; FI-PMN has a Prototype Matching Network, which reads hallucinated
-and real examples in one sequence and takes class means of all.
+A hallucinator makes further examples of a class from real ones and noise, up to a given number. It
+is meta-learned together with the classifier that uses them: the loss of an episode's queries trains
+both. Examples need not look real, only help to classify. FI-PN has a prototypical network. FI-PMN
+has a Prototype Matching Network, which reads hallucinated and real examples in one sequence and
+averages all of a class.
 
-Chosen where the source is silent. The hallucinator works on features as they are, before any
-embedding, in units of a base class's spread, which give the noise its scale. The published one has
-a ReLU behind every layer and begins at the identity, which only features that are not negative
-survive; ours predicts what is added to an example, nothing at the start, and so suits all features.
-Weight decay pulls either towards the identity. Real examples take turns as seeds, because random
-ones would give some of them more weight than others: top-5 at five shots was lower by two. Base
-classes are learnt from real train rows alone. In FI-PN, every example has the same weight in the
-heads of the evaluation, as in training; in FI-PMN, real and hallucinated examples are repeated
-until a novel class has as many as a base class.
+Choices where the source is silent:
+* The hallucinator works on features before any embedding, in units of a base class's spread, which
+  sets the scale of the noise. Base classes are learnt only from real train rows.
+* The published network has a ReLU after every layer and starts as the identity, so features must
+  not be negative. Ours predicts a change, zero at the start, and suits all features. Weight decay
+  pulls either towards the identity.
+* Real examples take turns as seeds. Random seeds give them unequal weights: top-5 at five shots was
+  two points lower.
+* All examples have the same weight in the heads of FI-PN, as in training. FI-PMN repeats the
+  examples of a novel class until it has as many as a base class.
 
 Shapes: P = problems, N = classes, K = shots, S = hallucinated examples of a class, Q = queries,
 D = feature dimension.
@@ -52,17 +53,17 @@ from cpaan.training.learning import LearningRun
 
 @dataclass(frozen=True, kw_only=True)
 class HallucinatorSettings(Settings):
-    """What is hallucinated, and by which network."""
+    """Settings of the hallucinator."""
 
     num_augmented: int = 10
-    """Number of examples, real ones included, that a class is filled up to."""
+    """Number of examples of a class after augmentation, real ones included."""
     hallucinator: Literal["residual", "relu"] = "residual"
     """Residual: the output is added to the example. Relu: a ReLU follows every layer, as published;
     features must not be negative."""
     seeds: Literal["in-turn", "random"] = "in-turn"
-    """Which real examples are hallucinated from: each as often as any other, or random ones."""
+    """Real examples that are hallucinated from: in turn, each equally often, or drawn at random."""
     noise: float = 1.0
-    """Standard deviation of the noise, in units of a base class's in a dimension."""
+    """Standard deviation of the noise, relative to that of a base class in one dimension."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,33 +71,33 @@ class HallucinatorSettings(Settings):
         self._refuse_negative("noise")
 
     def num_hallucinated(self, num_shots: int) -> int:
-        """Return S: what a class with so many shots lacks."""
+        """Return S, the number of examples that a class with this many shots lacks."""
         return max(0, self.num_augmented - num_shots)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImaginationConfig(HallucinatorSettings, EmbeddingConfig):
-    """Everything that decides FI-PN, apart from features and seed."""
+    """Settings of FI-PN."""
 
     num_augmented: int = 40
 
 
 @dataclass(frozen=True, kw_only=True)
 class MatchingImaginationConfig(HallucinatorSettings, PrototypeMatchingConfig):
-    """Everything that decides FI-PMN, apart from features and seed."""
+    """Settings of FI-PMN."""
 
     num_episodes: int = 600
     num_ways: int = 50
-    """Classes of an episode; all base classes where there are fewer. With ``num_augmented``, it
-    decides the length of a sequence, and so the time."""
+    """Classes of an episode; all base classes if there are fewer. Together with ``num_augmented``,
+    it sets the length of a sequence, and so the time."""
     context_gate: float = 0.1
 
 
 PUBLISHED = replace(
     ImaginationConfig.plain(), num_augmented=20, hallucinator="relu", seeds="random"
 )
-"""The source does not give its numbers of episodes and examples, nor its learning rate: the rest is
-the usual recipe of a prototypical network, or that of Matching Networks for PMN's encoders."""
+"""The source does not state its numbers of episodes and examples or its learning rate. The rest is
+the common recipe of a prototypical network or, for PMN's encoders, that of Matching Networks."""
 MATCHING_PUBLISHED = MatchingImaginationConfig(
     **PUBLISHED_RECIPE,
     episode_shots=(1, 2, 3, 4, 5),
@@ -124,7 +125,7 @@ class Hallucinator(nn.Module):
     unit: Tensor
 
     def __init__(self, base: BaseSet, settings: HallucinatorSettings, rng: torch.Generator) -> None:
-        """Begin at the identity, whatever the noise."""
+        """Start at the identity, for any noise."""
         super().__init__()
         self._settings = settings
         self._is_residual = settings.hallucinator == "residual"
@@ -135,32 +136,32 @@ class Hallucinator(nn.Module):
                 "(hallucinator=residual is for all)"
             )
         centre = base.prototypes.mean(dim=0).cpu() if self._is_residual else torch.zeros(num_dims)
-        # A power of two: dividing by it and multiplying again gives the same number.
+        # A power of two, so that dividing and multiplying by it is exact.
         unit = 2.0 ** round(math.log2(math.sqrt(base.variance / num_dims)))
         self.register_buffer("centre", centre.float())
         self.register_buffer("unit", torch.tensor(unit))
         self.first = draw_linear(2 * num_dims, num_dims, rng)
         self.second = draw_linear(num_dims, num_dims, rng)
         self.last = draw_linear(num_dims, num_dims, rng)
-        # Of a residual one, zeros in the last layer are enough; in others, nothing would learn.
+        # In a residual network, zeros in other layers than the last would stop learning.
         set_to_zero(self.last if self._is_residual else self)
 
     def forward(self, examples: Tensor, noise: Tensor) -> Tensor:
-        """Return hallucinated examples of seeds and standard normal numbers, all (..., D)."""
+        """Hallucinate examples from seeds and standard normal noise, all of shape (..., D)."""
         inputs = (examples - self.centre) / self.unit
         hidden = torch.cat([inputs, self._settings.noise * noise], dim=-1)
         if self._is_residual:
             change = self.last(relu(self.second(relu(self.first(hidden)))))
             return examples + self.unit * change
-        # The weights are what differs from the rectangular identity, so that they decay to that.
+        # Weights are differences from the rectangular identity, so that they decay towards it.
         for layer in (self.first, self.second, self.last):
             hidden = relu(hidden[..., : examples.shape[-1]] + layer(hidden))
         return self.unit * hidden
 
     def hallucinate(self, supports: Tensor, uniforms: Tensor, noise: Tensor) -> Tensor:
-        """Return hallucinated examples (N, S, D) of real ones (N, K, D) and noise (N, S, D).
+        """Hallucinate examples (N, S, D) from real ones (N, K, D) and noise (N, S, D).
 
-        Numbers from 0 to 1, shape (N, S), choose the seeds; seeds in turn need only the shape.
+        Uniform numbers (N, S) choose the seeds; seeds in turn use only their shape.
         """
         num_classes, num_shots, _ = supports.shape
         rows = (uniforms * num_shots).long().clamp(max=num_shots - 1)
@@ -171,7 +172,7 @@ class Hallucinator(nn.Module):
         return hallucinated
 
     def fill(self, supports: Tensor, rng: torch.Generator) -> Tensor:
-        """Return real examples and behind them hallucinated ones, shape (N, K + S, D)."""
+        """Return real examples, followed by hallucinated ones, shape (N, K + S, D)."""
         num_classes, num_shots, num_dims = supports.shape
         num_hallucinated = self._settings.num_hallucinated(num_shots)
         if not num_hallucinated:
@@ -183,10 +184,9 @@ class Hallucinator(nn.Module):
 
     @torch.no_grad()
     def imagine(self, task: LowShotTask, rng: torch.Generator) -> list[Tensor]:
-        """Return hallucinated examples of each problem, P times shape (N, S, D); S may be zero.
+        """Return hallucinated examples of each problem, shape (N, S, D); S may be zero.
 
-        Problems of one draw share the random numbers whatever their shots, and do not depend on
-        which other problems there are.
+        Problems of one draw share random numbers for any number of shots; others have no effect.
         """
         word, hallucinated = draw_word(rng), []
         shape = (task.num_novel, self._settings.num_augmented)
@@ -201,21 +201,21 @@ class Hallucinator(nn.Module):
 
 
 class ImaginingNetwork(PrototypicalNetwork):
-    """A hallucinator and a prototypical network, which learn together."""
+    """A hallucinator and a prototypical network, trained together."""
 
     def __init__(self, base: BaseSet, config: ImaginationConfig, rng: torch.Generator) -> None:
         super().__init__(base, config, rng)
         self.hallucinator = Hallucinator(base, config, rng)
 
     def scores(self, episode: FewShotEpisode, rng: torch.Generator | None = None) -> Tensor:
-        """Return logits of an episode's queries by real and hallucinated supports."""
+        """Return logits of an episode's queries, given real and hallucinated supports."""
         assert rng is not None, "what is hallucinated is random"
         filled = self.hallucinator.fill(episode.supports, rng)
         return super().scores(episode._replace(supports=filled), rng)
 
 
 class Imagination(MetaLearned):
-    """FI on PN: prototypes and heads in the embedding, of real and hallucinated examples."""
+    """FI on PN: prototypes and heads in the embedding, from real and hallucinated examples."""
 
     def __init__(
         self,
@@ -241,7 +241,7 @@ class Imagination(MetaLearned):
             torch.cat([embedded.support(problem), each], dim=1).mean(dim=1)
             for problem, each in zip(task.problems, synthetic, strict=True)
         ]
-        # Base classes once, then the novel ones of every problem.
+        # Base classes once, then the novel classes of every problem.
         prototypes = torch.cat([embedded.base.prototypes[: task.num_base], *novel]).unsqueeze(1)
         columns = torch.arange(len(prototypes), device=task.device)
         of_base, of_novel = columns.tensor_split([task.num_base])
@@ -259,17 +259,17 @@ class Imagination(MetaLearned):
         )
 
     def predict(self, queries: Tensor) -> Mapping[str, Tensor]:
-        """Return logarithms of odds by distances to prototypes, and each head's scores."""
+        """Return logits by distances to prototypes, and each head's scores."""
         queries = self._network.embed(queries)
         return {**super().predict(queries), **self._heads.scores(queries)}
 
     def represent(self, examples: Tensor) -> Tensor:
-        """Return examples in the embedding, in which classes are compared."""
+        """Embed examples into the space in which classes are compared."""
         return self._network.embed(examples)
 
 
 class ImaginingMatcher(PrototypeMatcher):
-    """A hallucinator and a Prototype Matching Network, which learn together."""
+    """A hallucinator and a Prototype Matching Network, trained together."""
 
     def __init__(
         self, base: BaseSet, config: MatchingImaginationConfig, rng: torch.Generator
@@ -283,10 +283,10 @@ class ImaginingMatcher(PrototypeMatcher):
 
 
 class MatchingImagination(MetaLearned):
-    """FI on PMN: class means in context, where the context has hallucinated examples, too."""
+    """FI on PMN: class means in a context that includes hallucinated examples."""
 
     def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
-        """Hallucinate examples of the novel classes, and take class means of all in context."""
+        """Hallucinate examples of the novel classes, and compute class means of all in context."""
         assert isinstance(run.learner, ImaginingMatcher)
         hallucinated = run.learner.hallucinator.imagine(task, rng)
         self.record_synthetic(hallucinated)
@@ -294,7 +294,7 @@ class MatchingImagination(MetaLearned):
 
 
 def _filled(task: LowShotTask, hallucinated: list[Tensor]) -> LowShotTask:
-    """Return a task whose shots are the real and hallucinated examples, each problem its own."""
+    """Return a task whose shots are the real and hallucinated examples of each problem."""
     examples = [
         torch.cat([task.support(problem), each], dim=1)
         for problem, each in zip(task.problems, hallucinated, strict=True)

@@ -1,24 +1,25 @@
 """MAML. Finn, Abbeel & Levine (2017), Model-Agnostic Meta-Learning for Fast Adaptation of Deep
 Networks; and Proto-MAML: Triantafillou et al. (2020), Meta-Dataset.
 
-A few steps of gradient descent on the supports of a task adapt a network to its classes; what is
-trained is where these steps begin, through the steps themselves, by the loss of queries after the
-last. The body is a perceptron of two layers on features.
+A few steps of gradient descent on the supports of a task adapt a network to its classes. Training
+optimises the initial weights through these steps, by the loss of queries after the last step. The
+body is a two-layer perceptron on features.
 
-A head with one row for each class of training cannot be asked for other numbers of classes, so rows
-begin in one of two ways. "shared": all alike. What is common to all rows adds the same to all
-logits, at every step, so that it can neither help nor be learnt: they begin at zero. "prototype":
-w = 2c, b = -‖c‖², of the class's mean c of embedded supports, as a mean over dimensions and times a
-learnt scale; nearest centroids, before the first step.
+A head with one row per training class does not fit other numbers of classes. Its rows start in one
+of two ways. "shared": all rows are equal. An offset common to all rows shifts all logits equally at
+every step, so it cannot be learnt and rows start at zero. "prototype": w = 2c, b = -‖c‖² for the
+class mean c of embedded supports, averaged over dimensions and times a learnt scale. Before the
+first step, this is a nearest-centroid classifier.
 
-Chosen where the source is silent on this benchmark: base and novel classes are adapted to together,
-with equal weights; the mean loss of many classes moves each class's row by less, so the learning
-rate of rows is multiplied by the number of classes (``scales_rows``); the body starts as the
-identity and its weights decay, because the plain one learns a small data set's train rows by heart.
-Meta-gradients are clipped one number at a time, as in the authors' code.
+Choices where the source is silent on this benchmark:
+* Adaptation uses base and novel classes together, with equal weights. The mean loss of many classes
+  moves each row by less, so the learning rate of rows is multiplied by the number of classes
+  (``scales_rows``).
+* The body starts as the identity and has weight decay, because a plain one overfits the train rows
+  of a small data set. Each element of the meta-gradient is clipped, as in the authors' code.
 
-Shapes: T = tasks, C = classes, K = shots, R = rows, D = feature dimension, P = problems,
-B = base classes of the phase, N = novel classes, Q = queries.
+Shapes: T = tasks, C = classes, K = shots, R = rows, D = feature dimension, P = problems, B = base
+classes of the phase, N = novel classes, Q = queries.
 """
 
 import math
@@ -35,45 +36,45 @@ from cpaan.methods.table_row import Range, SearchSpace, learned_row
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.training.few_shot_episodes import FewShotEpisodes, percent_right
 from cpaan.training.layers import Perceptron, PerceptronSettings
-from cpaan.training.learning import EpisodeRngs, EpisodeSettings, LearningSettings
+from cpaan.training.learning import EpisodeSettings, LearningSettings
 
 _MOST_BASE_SHOTS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class MAMLConfig(PerceptronSettings, EpisodeSettings, LearningSettings):
-    """Everything that decides MAML, apart from features and seed."""
+    """Settings of MAML."""
 
     head: Literal["shared", "prototype"] = "shared"
-    """How the rows of the head begin: all alike, or at the prototypes (Proto-MAML)."""
+    """Start of the head's rows: all equal, or at the prototypes (Proto-MAML)."""
     num_episodes: int = 1_500
-    """Episodes of training, each of several tasks."""
+    """Training episodes, each of several tasks."""
     num_tasks: int = 1
-    """Tasks of an episode, all with the same number of shots."""
+    """Tasks per episode, all with the same number of shots."""
     num_ways: int = 200
-    """Classes of a task; all base classes where there are fewer."""
+    """Classes per task; all base classes if there are fewer."""
     num_inner_steps: int = 5
-    """Steps of gradient descent on the supports, in training."""
+    """Steps of gradient descent on the supports in training."""
     num_test_steps: int = 5
-    """The same, at test."""
+    """Steps of gradient descent on the supports at test."""
     inner_learning_rate: float = 0.01
-    """Of these steps."""
+    """Learning rate of these steps."""
     scales_rows: bool = True
-    """Whether the head's rate is multiplied by the number of classes, so that a row's steps do not
-    depend on it."""
+    """Whether the head's learning rate is multiplied by the number of classes, so that the steps of
+    a row do not depend on that number."""
     first_order: bool = False
-    """Whether the meta-gradient takes the inner gradients for constants."""
+    """Whether the meta-gradient treats the inner gradients as constants."""
     clip: float = 10.0
-    """The largest size of each number of the meta-gradient."""
+    """Largest absolute value of each element of the meta-gradient."""
     num_base_shots: int | None = 20
-    """Examples of a base class at test; none: as many as there are shots, at most 20."""
+    """Examples of each base class at test; None: the number of shots, at most 20."""
 
     output: Literal["sphere", "linear"] = "sphere"
-    """Of the body. Sphere: every embedded row is scaled to a mean square of one."""
+    """Output of the body. Sphere: every embedded row is scaled to a mean square of one."""
     prototype_scale: float = 10.0
-    """What mean squared distances to prototypes are multiplied by, at the start of training."""
+    """Factor of mean squared distances to prototypes at the start; it is learnt."""
     dropout: float = 0.8
-    """Share of the input that is left out in training, of a row the same in all steps."""
+    """Dropout rate of the input in training; all steps of a task use the same mask."""
     weight_decay: float = 2.0
     learning_rate: float = 1e-3
 
@@ -121,7 +122,7 @@ SPACE: SearchSpace = {
 
 
 class Weights(NamedTuple):
-    """Weights of a network for each of some tasks."""
+    """Weights of a network for each of several tasks."""
 
     hidden: Tensor  # (T, hidden_dim, D)
     hidden_bias: Tensor  # (T, 1, hidden_dim)
@@ -134,17 +135,17 @@ class Weights(NamedTuple):
 class Support(NamedTuple):
     """Examples that a network is adapted to; all tasks have the same numbers of them.
 
-    The examples of a class share its weight, and all classes weigh the same.
+    Every class has the same weight, divided equally among its examples.
     """
 
     inputs: Tensor  # (T, R, D), normalised
     labels: Tensor  # (R,)
-    shares: Tensor  # (R,), of each example in its class
+    shares: Tensor  # (R,), weight of each example within its class
     num_classes: int
 
     @classmethod
     def of(cls, *groups: Tensor) -> "Support":
-        """Put groups of classes, each of shape (T, classes, shots, D), one behind the other."""
+        """Concatenate groups of classes, each of shape (T, classes, shots, D)."""
         labels, shares, num_classes = [], [], 0
         for group in groups:
             _, num_more, num_shots, _ = group.shape
@@ -157,7 +158,7 @@ class Support(NamedTuple):
 
 
 class AdaptedNetwork(Perceptron, LowShotLearner):
-    """Where the adaptation of a network begins, and how it goes."""
+    """The initial weights of a network, and their adaptation."""
 
     TERMS = ("query_loss", "query_top1")
 
@@ -196,12 +197,12 @@ class AdaptedNetwork(Perceptron, LowShotLearner):
         scale = self._clipped(self.log_scale).exp() / num_dims
         rows = 2 * scale * prototypes
         row_bias = -scale * prototypes.square().sum(dim=-1).unsqueeze(1)
-        # Views of their own: to the first step, rows are not what the body makes of the supports
-        # but weights beside it. To the meta-gradient, they are.
+        # New views: the inner step treats rows and body as independent weights. The meta-gradient
+        # still flows through the rows into the body.
         return Weights._make([*(each.view_as(each) for each in body), rows, row_bias])
 
     def _clipped(self, parameter: Tensor) -> Tensor:
-        """Return a view; what comes back through it, from all its uses, is clipped."""
+        """Return a view of a parameter whose summed gradient is clipped."""
         view, clip = parameter.view_as(parameter), self._config.clip
         if view.requires_grad:
             view.register_hook(lambda gradient: gradient.clamp(-clip, clip))
@@ -212,7 +213,7 @@ class AdaptedNetwork(Perceptron, LowShotLearner):
     ) -> Weights:
         """Return the weights after some steps of gradient descent on each task's supports.
 
-        In training, gradients flow through the steps, back to ``weights``.
+        In training, gradients flow through the steps back to ``weights``.
         """
         rate = self._config.inner_learning_rate
         row_rate = rate * support.num_classes if self._config.scales_rows else rate
@@ -242,13 +243,15 @@ class AdaptedNetwork(Perceptron, LowShotLearner):
         weights = self.adapt(self.begin(support), support, num_steps, is_training=True)
         return self.logits(weights, queries)
 
-    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
-        """Return the cross-entropy of queries after adaptation, and how many are right, in %."""
-        first = self.episodes.draw_next(rngs)
-        num_shots, num_more = first.supports.shape[1], self._config.num_tasks - 1
-        tasks = [first, *(self.episodes.draw(num_shots, rngs.device) for _ in range(num_more))]
+    def draw_shape(self, rng: torch.Generator) -> int:
+        """Draw the number of shots of an episode."""
+        return self.episodes.draw_num_shots(rng)
+
+    def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
+        """Return the cross-entropy of queries after adaptation, and their accuracy in percent."""
+        tasks = [self.episodes.draw(shape, rng) for _ in range(self._config.num_tasks)]
         supports, queries = (
-            self.drop(self.normalise(torch.stack(each)), rngs.device)
+            self.drop(self.normalise(torch.stack(each)), rng)
             for each in ([task.supports for task in tasks], [task.queries for task in tasks])
         )
         logits = self.query_logits(supports, queries).flatten(0, 1)
@@ -260,8 +263,8 @@ class AdaptedNetwork(Perceptron, LowShotLearner):
         most = self._num_base_shots(max(problem.num_shots for problem in task.problems))
         base = self.normalise(task.draw_exemplars(most, rng)).unsqueeze(0)
         adapted = []
-        # One by one: in the benchmark, a problem's 10,140 supports have some 100 MB of hidden
-        # layers and logits, and its adapted weights, which are kept, have 3 MB.
+        # One at a time: in the benchmark, a problem's 10,140 supports need about 100 MB for hidden
+        # layers and logits. Its adapted weights, which are kept, need 3 MB.
         for problem in task.problems:
             shots = self.normalise(task.support(problem)).unsqueeze(0)
             support = Support.of(base[:, :, : self._num_base_shots(problem.num_shots)], shots)

@@ -2,18 +2,18 @@
 Networks for One Shot Learning; and Prototype Matching Networks (PMN). Wang, Girshick, Hebert &
 Hariharan (2018), Low-Shot Learning from Imaginary Data.
 
-MN: supports and queries are encoded in the context of all supports; a query then has the classes of
-the supports that it resembles, by a softmax over all of them. PMN has the same encoders, but a
-class is the mean of its encoded supports, as in Prototypical Networks, and a query's class is that
-of the mean it resembles most. `PUBLISHED` is the recipe of Hariharan & Girshick (2017) for MN on
-this benchmark; that of Wang et al. for PMN is not known.
+MN encodes supports and queries in the context of all supports. A softmax over similarities to all
+supports gives a query's classes. PMN has the same encoders, but compares queries with class means
+of encoded supports, as in Prototypical Networks. `PUBLISHED` is the recipe of Hariharan & Girshick
+(2017) for MN on this benchmark. That of Wang et al. for PMN is unknown.
 
-Chosen where the sources are silent: supports are read in random order, equally many of every class;
-queries of PMN attend to class means and not to all supports, and its similarities are cosines times
-a learnt scale, by which centroids without context are better than by distance. Chosen otherwise
-than the sources: features are centred, inner products of MN have a learnt scale, the outputs of the
-recurrent networks are multiplied by a learnt gate that starts half open, and inputs have dropout,
-because few base classes are soon learnt by heart.
+Choices where the sources are silent: supports are read in random order, equally many of every
+class. Queries of PMN attend to class means, not to all supports. PMN compares by cosine times a
+learnt scale; centroids without context score better that way than by distance.
+
+Changes from the sources: features are centred, and inner products of MN have a learnt scale. The
+outputs of the recurrent networks are multiplied by a learnt gate that starts half open. Inputs have
+dropout, because few base classes are soon overfitted.
 
 Shapes: D = feature dimension, N = classes, K = supports of a class, Q = queries, P = problems,
 B = base classes of the phase.
@@ -36,11 +36,11 @@ from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.representation.embedding import prototype_scores
 from cpaan.training.few_shot_episodes import FewShotEpisodes, percent_right
 from cpaan.training.layers import Normalising, draw_weights, drop, find_log_scale
-from cpaan.training.learning import EpisodeRngs, EpisodeSettings, LearningSettings
+from cpaan.training.learning import EpisodeSettings, LearningSettings
 
-_LEAST_NORM = 1e-5  # is added to a support's norm, as published
+_LEAST_NORM = 1e-5  # added to a support's norm, as published
 _ROWS_PER_BLOCK = 60_000
-"""Supports that are encoded at once: at 512 dimensions, cuDNN then needs about a gigabyte."""
+"""Supports that are encoded at once; at 512 dimensions, cuDNN then needs about 1 GB."""
 
 PUBLISHED_RECIPE: dict[str, Any] = {
     "num_episodes": 60_000,
@@ -55,7 +55,7 @@ PUBLISHED_RECIPE: dict[str, Any] = {
     "attention_scale": 1.0,
     "dropout": 0.0,
 }
-"""How Hariharan & Girshick (2017) train Matching Networks on this benchmark."""
+"""Training of Matching Networks on this benchmark by Hariharan & Girshick (2017)."""
 
 CONTEXT_SPACE: SearchSpace = {
     "learning_rate": Range(3e-5, 3e-3, log=True),
@@ -66,28 +66,28 @@ CONTEXT_SPACE: SearchSpace = {
 
 @dataclass(frozen=True, kw_only=True)
 class ContextSettings(EpisodeSettings, LearningSettings):
-    """How examples are encoded in the context of others, and how that is trained."""
+    """Settings of the encoders that use context, and of their training."""
 
     num_episodes: int = 1_000
     episode_shots: tuple[int, ...] = (1, 2, 5)
     learning_rate: float = 1e-3
     weight_decay: float = 5.0
     normalisation: Literal["centred", "none"] = "centred"
-    """Of features before the encoders, as in `PerceptronSettings`."""
+    """Centred: subtract the mean of the base prototypes, divide by the spread of base classes."""
     context_gate: float = 0.5
-    """Initial factor of what the recurrent networks add to an example: 0 for no context at all, 1
-    as published."""
+    """Initial factor of the output of the recurrent networks, which is added to an example: 0 for
+    no context, 1 as published."""
     learns_gate: bool = True
-    """Whether that number is learnt; if not, it stays."""
+    """Whether the gate is learnt or stays constant."""
     num_read_outs: int = 5
-    """How often a query looks at the supports."""
+    """Number of times that a query attends to the supports."""
     attention_scale: float = 0.05
-    """Factor of inner products in a query's attention: at 1, as published, one support has all of
-    it; about 1 / sqrt(D) shares it."""
+    """Factor of inner products in a query's attention. At 1, as published, one support gets all
+    attention; about 1 / sqrt(D) spreads it."""
     dropout: float = 0.5
-    """Share of every example's features that is left out in training."""
+    """Dropout rate of features in training."""
     num_examples: int = 20
-    """Supports of a class when novel classes are learnt; see `encode_problems`."""
+    """Supports of each class at test: repeated shots, or as many rows of a base class."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,19 +98,19 @@ class ContextSettings(EpisodeSettings, LearningSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class PrototypeMatchingConfig(ContextSettings):
-    """Everything that decides a Prototype Matching Network, apart from features and seed."""
+    """Settings of a Prototype Matching Network."""
 
     distance: Literal["cosine", "euclidean"] = "cosine"
-    """Of a query and a class: a cosine, or minus the mean squared difference over dimensions;
-    either is multiplied by a learnt scale."""
+    """Similarity of a query and a class: the cosine, or minus the mean squared difference over
+    dimensions. Both are multiplied by a learnt scale."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MatchingConfig(ContextSettings):
-    """Everything that decides a Matching Network, apart from features and seed."""
+    """Settings of a Matching Network."""
 
     scale: Literal["learnt", "one"] = "learnt"
-    """Factor of inner products of a query and the supports' directions; one, as published. Learnt:
+    """Factor of inner products of a query and the supports' directions; one as published. Learnt:
     at the start, predictions have half of the possible entropy."""
 
 
@@ -128,7 +128,7 @@ SPACE: SearchSpace = {**CONTEXT_SPACE, "context_gate": Range(0.01, 1.0, log=True
 
 
 class SupportEncoder(nn.Module):
-    """A bidirectional LSTM reads the supports one after the other: g_i = x_i + →h_i + ←h_i."""
+    """A bidirectional LSTM over the sequence of supports: g_i = x_i + →h_i + ←h_i."""
 
     def __init__(self, num_dims: int, config: ContextSettings, rng: torch.Generator) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class SupportEncoder(nn.Module):
 
 
 class QueryEncoder(nn.Module):
-    """An LSTM that is given, step after step, the query and what it has read out of a memory.
+    """An LSTM whose inputs at each step are the query and a read-out from a memory.
 
     Before each step the state h attends to the memory, r = softmax(scale · h·Mᵀ) M; then
     (h, c) = LSTM([x; r], (h, c)) and h ← h + x. It starts with h = x and c = 0.
@@ -157,7 +157,7 @@ class QueryEncoder(nn.Module):
         _draw_weights(self.cell, rng)
 
     def forward(self, queries: Tensor, memory: Tensor) -> Tensor:
-        """Encode queries, shape (Q, D), that look at a memory, shape (entries, D)."""
+        """Encode queries, shape (Q, D), by attention to a memory, shape (entries, D)."""
         hidden, cell = queries, torch.zeros_like(queries)
         for _ in range(self._config.num_read_outs):
             read_out = self.read_out(hidden, memory)
@@ -171,7 +171,7 @@ class QueryEncoder(nn.Module):
 
 
 class Matcher(Normalising, LowShotLearner):
-    """Matches queries in context with supports in context, at a learnt scale.
+    """Network that matches encoded queries with encoded supports, at a learnt scale.
 
     It learns all classes of a problem, base and novel, from equally many supports of each.
     """
@@ -193,8 +193,8 @@ class Matcher(Normalising, LowShotLearner):
     ) -> Tensor:
         """Encode the supports (..., N, K, D) of every problem as a sequence in random order.
 
-        ``rng`` decides the order. The result has the order and the shape of the supports, or
-        in subclasses any shape (..., N, ?, D) or (..., N, D) that stands for the classes.
+        ``rng`` decides the order. The result has the order and shape of the supports. Subclasses
+        may return any shape (..., N, ?, D) or (..., N, D) that represents the classes.
         """
         *_, num_classes, num_shots, num_dims = supports.shape
         prepared = drop(self.normalise(supports), self._dropout, for_dropout)
@@ -226,7 +226,7 @@ class Matcher(Normalising, LowShotLearner):
 
     @torch.no_grad()
     def set_scale(self, rng: torch.Generator) -> None:
-        """Choose the scale at which predictions have half of the possible entropy, if learnt."""
+        """Set the scale, if learnt, so that predictions have half of the possible entropy."""
         if not self.log_scale.requires_grad:
             return
         episode = self.episodes.draw_middling(rng)
@@ -240,12 +240,16 @@ class Matcher(Normalising, LowShotLearner):
         self.log_scale.fill_(find_log_scale(predict))
 
     def fill(self, supports: Tensor, rng: torch.Generator) -> Tensor:
-        """Return the examples that an episode's classes are learnt from, shape (N, ?, D)."""
+        """Return the examples from which an episode's classes are learnt, shape (N, ?, D)."""
         return supports
 
-    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
-        """Return the cross-entropy of an episode's queries, and the percentage that is right."""
-        episode, rng = self.episodes.draw_next(rngs), rngs.device
+    def draw_shape(self, rng: torch.Generator) -> int:
+        """Draw the number of shots of an episode."""
+        return self.episodes.draw_num_shots(rng)
+
+    def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
+        """Return the cross-entropy of an episode's queries, and their accuracy in percent."""
+        episode = self.episodes.draw(shape, rng)
         encoded = self.encode(self.fill(episode.supports, rng), rng, rng)
         logits = self.match(encoded, episode.queries, rng)
         return [cross_entropy(logits, episode.labels), percent_right(logits, episode.labels)]
@@ -253,18 +257,18 @@ class Matcher(Normalising, LowShotLearner):
     def solve(self, task: LowShotTask, rng: torch.Generator) -> Callable[[Tensor], Tensor]:
         """Encode the supports of every problem.
 
-        At the benchmark's size, all encoded supports of 25 problems of 507 classes and 512
-        dimensions need half a gigabyte with 20 supports of a class, and 2.6 with 100.
+        In the benchmark, encoded supports of 25 problems of 507 classes and 512 dimensions need
+        0.5 GB with 20 supports per class, and 2.6 GB with 100.
         """
         encoded = encode_problems(task, self._num_examples, rng, self.encode)
         return lambda queries: torch.stack([self.match(each, queries) for each in encoded])
 
 
 class PrototypeMatcher(Matcher):
-    """PMN: queries in context have the class of the most similar mean of supports in context.
+    """PMN: an encoded query gets the class of the most similar mean of encoded supports.
 
-    ν_k is the mean of class k's encoded supports. Queries attend to these means and not to all
-    supports: that is cheap, and every class counts alike.
+    ν_k is the mean of class k's encoded supports. Queries attend to these means instead of all
+    supports. This is cheap, and every class has the same weight.
     """
 
     def __init__(
@@ -291,13 +295,13 @@ class PrototypeMatcher(Matcher):
 def class_logits(queries: Tensor, supports: Tensor, scale: Tensor) -> Tensor:
     """Return logits of classes, shape (Q, N).
 
-    A softmax over all supports of the query's product with each one's direction, summed by class.
-    The sums are of logarithms' exponentials, so that a class far from a query keeps a finite score.
+    Their softmax is that over the query's products with the directions of all supports, summed by
+    class. Log-sum-exp keeps the score of a class far from the query finite.
 
     Args:
-        queries: Encoded, shape (Q, D); the larger their norms, the more certain they are.
+        queries: Encoded, shape (Q, D); larger norms give more certain predictions.
         supports: Encoded, shape (N, K, D).
-        scale: What the products are multiplied by.
+        scale: Factor of the products.
     """
     norms = supports.norm(dim=-1).flatten() + _LEAST_NORM
     products = scale * (queries @ supports.flatten(0, 1).T) / norms
@@ -305,7 +309,7 @@ def class_logits(queries: Tensor, supports: Tensor, scale: Tensor) -> Tensor:
 
 
 class SupportMatcher(Matcher):
-    """MN: queries in context have the classes of the single supports that they resemble."""
+    """MN: an encoded query gets the classes of the single supports that are similar to it."""
 
     def __init__(self, base: BaseSet, config: MatchingConfig, rng: torch.Generator) -> None:
         super().__init__(base, config, rng)
@@ -316,7 +320,7 @@ class SupportMatcher(Matcher):
         return class_logits(queries.to(scale.dtype), encoded.to(scale.dtype), scale)
 
     def solve(self, task: LowShotTask, rng: torch.Generator) -> Callable[[Tensor], Tensor]:
-        """Encode the supports; scores are logarithms of class probabilities."""
+        """Encode the supports; scores are log-probabilities of classes."""
         logits = super().solve(task, rng)
         return lambda queries: logits(queries).log_softmax(dim=-1)
 
@@ -329,16 +333,16 @@ def encode_problems(
 ) -> list[Tensor]:
     """Encode the supports of all problems of a task, equally many of every class.
 
-    Shots are repeated until there are ``num_examples`` or more; base classes have as many rows, at
-    even distances from a random start: each at most once where there are enough. Problems are
-    encoded in blocks that fit into memory. Base classes are read in the order of names, so that
-    their order in a phase decides nothing; results are in the order of the task.
+    Shots are repeated until there are at least ``num_examples``. Base classes have as many rows,
+    evenly spaced from a random start, without repetition if there are enough. Problems are encoded
+    in blocks that fit into memory. Base classes are read in name order, so that their order in a
+    phase has no effect; results are in the order of the task.
 
     Args:
         task: The problems.
         num_examples: Supports of a class.
-        rng: Decides the base rows and the order of supports; on the CPU.
-        encode: From supports (problems, B + N, K, D) and an rng on their device to encoded ones.
+        rng: Random stream on the CPU for base rows and the order of supports.
+        encode: Encodes supports (problems, B + N, K, D), with an rng on their device.
     """
     for_order = new_rng(draw_word(rng), device=task.device)
     base_order = [number for number in task.base.order if number < task.num_base]
@@ -368,7 +372,7 @@ def _new_gate(config: ContextSettings) -> nn.Parameter:
 
 
 def _draw_weights(module: nn.LSTM | nn.LSTMCell, rng: torch.Generator) -> None:
-    """Draw weights of a module that was made without memory, and so without global randomness."""
+    """Draw the weights of a module from the meta device, to avoid global random state."""
     module.to_empty(device="cpu")
     draw_weights(module, module.hidden_size, rng)
 

@@ -1,15 +1,16 @@
 """Prototypical Networks (PN). Snell, Swersky & Zemel (2017), Prototypical Networks for Few-shot
 Learning.
 
-A small network embeds the features, trained by episodes in which queries must be nearer to their
-own class's mean of a few supports than to others'; novel classes are then learnt by their means in
-the embedding. Wang et al. (2018) have two layers with a ReLU between on cached features, as we do.
+A small network embeds the cached features: two layers with a ReLU between, as in Wang et al.
+(2018). It is trained on episodes in which queries must be nearest to the mean of the few supports
+of their own class. Novel classes are then represented by their means in the embedding.
 
-Chosen where the source is silent on this benchmark: squared distances are means over dimensions
-times a learnt scale; the network is a residual one with dropout, onto a sphere, because the plain
-one (`EmbeddingConfig.plain`) learns a small data set's train rows by heart. Prototypes of base
-classes are means of all their train rows. The learning rate falls along a half-cosine, also in
-`PUBLISHED`, where the source halves it every 2,000 episodes.
+Choices where the source is silent on this benchmark:
+* Squared distances are means over dimensions times a learnt scale.
+* The network is residual, has dropout and ends on a sphere. The plain one (`EmbeddingConfig.plain`)
+  overfits the train rows of a small data set.
+* Prototypes of base classes are means of all their train rows. The learning rate follows a
+  half-cosine, also in `PUBLISHED`; the source halves it every 2,000 episodes.
 """
 
 from collections.abc import Mapping
@@ -43,7 +44,7 @@ SPACE: SearchSpace = {
 class Embedded(Trained[EmbeddingRun]):
     """A method on embedded features. The embedding is trained first, on the same base examples.
 
-    Base examples, settings and seed decide it. All methods with one seed share it and its file.
+    Base examples, settings and seed determine it. Methods with the same seed share it and its file.
     """
 
     def __init__(
@@ -55,18 +56,18 @@ class Embedded(Trained[EmbeddingRun]):
         self._embedded_base: tuple[object, BaseSet] | None = None
 
     def new_run(self, base: BaseSet, rng: torch.Generator, workers: Workers) -> EmbeddingRun:
-        """Draw the network of the embedding."""
-        # In the order of names, so that it is the same in both phases, and in `represent`.
+        """Create the network of the embedding with random weights."""
+        # Name order, so that the network is the same in both phases and in `represent`.
         return EmbeddingRun(base.in_order_of_names(), self._config, draw_word(rng), workers)
 
     def trained(self, base: BaseSet, rng: torch.Generator) -> EmbeddingRun:
-        """Return the trained embedding; the first process trains it for all that share its file."""
+        """Return the trained embedding. The first process trains it for all that share its file."""
         path = self._checkpointing.path
         with locked(path.with_suffix(".lock")) if path else nullcontext():
             return super().trained(base, rng)
 
     def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> Run:
-        """Train the embedding to its end, and return the run of the method on it."""
+        """Train the embedding to the end, and return the run of the method on it."""
         for_embedding, for_method = spawn(rng, 2)
         self.trained(base, for_embedding)
         return self._inner.begin(self._embed_base(base), for_method, workers)
@@ -88,7 +89,7 @@ class Embedded(Trained[EmbeddingRun]):
         return self._inner.predict(self._network.embed(queries))
 
     def represent(self, examples: Tensor) -> Tensor:
-        """Return examples in the space of the method."""
+        """Map examples into the space of the method."""
         return self._inner.represent(self._network.embed(examples))
 
     @property
@@ -97,7 +98,7 @@ class Embedded(Trained[EmbeddingRun]):
         return self._run.network
 
     def _embed_base(self, base: BaseSet) -> BaseSet:
-        # A network with other weights embeds the base examples in another way.
+        # A network with other weights gives other embeddings.
         key = (base, self._run, self._run and self._run.episode)
         if self._embedded_base is None or self._embedded_base[0] != key:
             self._embedded_base = (key, self._network.embed_base(base))
@@ -105,7 +106,7 @@ class Embedded(Trained[EmbeddingRun]):
 
 
 class Prototypical(Embedded):
-    """Heads on embedded features; the embedding is what is trained."""
+    """Heads on embedded features; only the embedding is trained."""
 
     def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> Run:
         """Return the run of the embedding."""

@@ -1,10 +1,10 @@
-"""Every row of the table by its name. A new method is a module with `ROWS`, and a line here."""
+"""All rows of the table by name. To add a method, write a module with `ROWS` and list it here."""
 
-import difflib
+import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from cpaan.core.settings import Settings
+from cpaan.core.settings import Settings, suggestion
 from cpaan.methods import (
     adversarial,
     controls,
@@ -27,15 +27,20 @@ from cpaan.representation.config import EmbeddingConfig
 _CLASSIFIERS = (controls, siamese, maml, prototypical, matching, weight_generator)
 _GENERATORS = (hallucination, imagination, adversarial)
 _LATER = (distribution_calibration, denoising_weights)
-ROWS: dict[str, TableRow] = {
-    row.name: row for module in _CLASSIFIERS + _GENERATORS + _LATER for row in module.ROWS
+_MODULES = {
+    row.name: module for module in _CLASSIFIERS + _GENERATORS + _LATER for row in module.ROWS
 }
-"""In the order of the table."""
+ROWS: dict[str, TableRow] = {
+    row.name: row for module in dict.fromkeys(_MODULES.values()) for row in module.ROWS
+}
+"""All rows, in the order of the table."""
 
 METHODS = tuple(ROWS)
+SETTINGS = {name: tuple(row.config.to_dict()) for name, row in ROWS.items()}
+"""Names of the settings of every row."""
 
 TABLE_1 = "table-1"
-"""Stands for all rows of the paper's table, and those that we add to them."""
+"""Name that stands for all rows of the paper's table and our additions."""
 
 
 def rows_of_table() -> list[str]:
@@ -43,42 +48,50 @@ def rows_of_table() -> list[str]:
     return [name for name, row in ROWS.items() if row.is_printed or row.group != "CP-AAN"]
 
 
+def source_of(name: str) -> str:
+    """Return the method of a row, its first author and year, from the module's docstring."""
+    text = " ".join((_MODULES[name].__doc__ or "").split())
+    found = re.match(
+        r"(.+?)(?: \([A-Za-z]+\)| on [^.]*)*\. [^A-Z]*(?:In the manner of )?(.*?)[ ,].*?(\d{4})",
+        text,
+    )
+    if found is None or not ROWS[name].is_trained:
+        return "learns nothing before the shots"
+    return "{}, {} et al. {}".format(*found.groups())
+
+
 def expand_methods(names: Sequence[str], features: Collection[str] = TABLES) -> list[str]:
-    """Return names with "table-1" replaced by all rows of the table that can be run.
+    """Return names with "table-1" replaced by all rows of the table that can run.
 
     Raises:
         ValueError: If a name is unknown (with the nearest known one), is given twice, or needs
-            features that are not among the given ones.
+            other features than the given ones.
     """
     of_table = [name for name in rows_of_table() if ROWS[name].features in features]
     expanded = [each for name in names for each in (of_table if name == TABLE_1 else [name])]
     for name in expanded:
         if name not in ROWS:
-            close = difflib.get_close_matches(name, METHODS, n=1)
-            hint = f", did you mean {close[0]}?" if close else "."
-            raise ValueError(
-                f"unknown method {name!r}{hint} The methods are {', '.join(METHODS)}; {TABLE_1} "
-                "is all of the paper's table"
-            )
+            hint = suggestion(name, [*METHODS, TABLE_1])
+            raise ValueError(f"unknown method {name!r}{hint}; `cpaan methods` lists them")
         if ROWS[name].features not in features:
             raise ValueError(
                 f"{name} needs features of a backbone that was trained with a cosine classifier "
                 f"(--{ROWS[name].features})"
             )
     if not expanded:
-        raise ValueError(f"no method is named; there are {', '.join(METHODS)}")
+        raise ValueError("no method is named; `cpaan methods` lists them")
     if len(set(expanded)) < len(expanded):
         raise ValueError(f"each method is wanted once, got {', '.join(names)!r}")
     return expanded
 
 
 def num_episodes_of(config: Settings) -> int:
-    """Return the length of a method's training; zero where there is no training."""
+    """Return the number of training episodes of a method; zero if it is not trained."""
     return int(getattr(config, "num_episodes", 0))
 
 
 def with_episodes(config: Settings, num_episodes: int) -> Settings:
-    """Return settings with another length of training, where there is any."""
+    """Return settings with another number of episodes; unchanged if there is no training."""
     if not num_episodes_of(config):
         return config
     return config.with_overrides({"num_episodes": num_episodes})
@@ -95,10 +108,10 @@ def make_method(
     seed: int = 0,
     progress: Progress = lambda message: None,
 ) -> LowShotMethod:
-    """Return a new, unfitted method; by default with the settings that its row recommends.
+    """Return a new, unfitted method, by default with the recommended settings of its row.
 
-    Its checkpoint is in ``folder``, that of its embedding in ``embeddings`` or there as well; the
-    seed that the method will be given is a part of their names.
+    Its checkpoint is in ``folder``. That of its embedding is in ``embeddings``, or else in
+    ``folder``. File names contain the seed that the method will be given.
     """
     row = ROWS[name]
 

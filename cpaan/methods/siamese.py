@@ -1,17 +1,18 @@
 """Siamese network. Koch, Zemel & Salakhutdinov (2015), Siamese Neural Networks for One-shot Image
 Recognition.
 
-One embedding is applied to both examples of a pair; a weighted sum of the absolute differences of
-its dimensions is trained to say whether they are of one class. At test, a query is compared with
-the examples of every class, base and novel ones alike.
+One embedding is applied to both examples of a pair. A weighted sum of the absolute differences of
+its dimensions is trained to predict whether both are of one class. At test, a query is compared
+with examples of every class, base and novel alike.
 
-Chosen where the source is silent on this benchmark: the embedding is a perceptron of two layers on
-features; it starts as the identity and has dropout, because the plain one learns a small data set's
-train rows by heart. Half of the pairs are of one class; of the others, some are of classes whose
-means are near, because pairs of any two classes are soon too easy. A query is compared with the
-mean of a class's embedded examples; in `PUBLISHED`, scores of single examples are averaged. The
-source found the settings of its optimiser by search, and prints the ranges alone: those of
-`PUBLISHED` are common ones.
+Choices where the source is silent on this benchmark:
+* The embedding is a two-layer perceptron on features. It starts as the identity and has dropout,
+  because a plain one overfits the train rows of a small data set.
+* Half of the pairs are of one class. Some of the others are of classes with near means, because
+  random pairs of classes are soon too easy.
+* A query is compared with the mean of a class's embedded examples; `PUBLISHED` averages the scores
+  of single examples. The source prints only search ranges of its optimiser settings; those of
+  `PUBLISHED` are common values.
 
 Shapes: P = problems, B = base classes of the phase, N = novel classes, Q = queries, D = feature
 dimension.
@@ -30,21 +31,21 @@ from cpaan.methods.base import LowShotLearner
 from cpaan.methods.table_row import Range, SearchSpace, learned_row
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.training.layers import Perceptron, PerceptronSettings, drop
-from cpaan.training.learning import EpisodeRngs, LearningSettings
+from cpaan.training.learning import LearningSettings
 
 
 @dataclass(frozen=True, kw_only=True)
 class SiameseConfig(PerceptronSettings, LearningSettings):
-    """Everything that decides a Siamese network, apart from features and seed."""
+    """Settings of a Siamese network."""
 
     num_episodes: int = 2_000
-    """Steps of training, each on new pairs."""
+    """Training steps, each on new pairs."""
     num_pairs: int = 512
-    """Pairs of a step; half of them are of one class."""
+    """Pairs per step; half of them are of one class."""
     near_share: float = 0.2
-    """Share of the other half whose second class is one of the nearest to the first."""
+    """Share of the pairs of two classes whose second class is one of the nearest to the first."""
     num_near: int = 5
-    """How many classes are the nearest, by distances of prototypes."""
+    """Number of nearest classes, by distances of prototypes."""
 
     output: Literal["sphere", "linear", "sigmoid"] = "sphere"
     """Sphere: every embedded row is scaled to a mean square of one. Sigmoid: as in the source."""
@@ -52,11 +53,11 @@ class SiameseConfig(PerceptronSettings, LearningSettings):
     learning_rate: float = 3e-3
 
     comparison: Literal["mean", "max", "centroid"] = "centroid"
-    """A class's score: the mean or the largest score of a query and one of its examples, or the
-    score of a query and the mean of its embedded examples."""
+    """Score of a class. Mean, max: mean or largest score of the query with single examples.
+    Centroid: score of the query with the mean of the embedded examples."""
     num_exemplars: int = 20
-    """Examples of a base class. For ``max``, which grows with their number, a class has as many as
-    there are shots, at most this number."""
+    """Examples of each base class. With ``max``, which grows with the number of examples, every
+    class has as many as there are shots, at most this number."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,7 +89,7 @@ SPACE: SearchSpace = {
 
 
 class SiameseNetwork(Perceptron, LowShotLearner):
-    """The embedding, and the weights of its dimensions' differences."""
+    """The embedding, and the weights of the differences of its dimensions."""
 
     TERMS = ("pair_loss", "pair_accuracy")
 
@@ -104,29 +105,29 @@ class SiameseNetwork(Perceptron, LowShotLearner):
                 f"{int(base.counts[smallest])} train rows, but 2 classes with 2 are needed"
             )
         self._base = base
-        # Of scores: without it, weights would be far smaller than what an optimiser's step moves.
+        # Factor of scores. Without it, weights would be far smaller than an optimiser's step.
         self.register_buffer("gain", torch.ones(()))
         distances = torch.cdist(base.prototypes, base.prototypes).fill_diagonal_(math.inf)
         num_near = min(config.num_near, len(base.counts) - 1)
         self._near = distances.topk(num_near, largest=False).indices  # (classes, num_near)
         num_dims = base.features.shape[1]
-        # Any difference speaks against one class, at first.
+        # At the start, any difference is evidence against one class.
         self.weight = nn.Parameter(torch.full((num_dims,), -1.0))
         self.bias = nn.Parameter(torch.zeros(()))
 
     def drop(self, values: Tensor, rng: torch.Generator | None) -> Tensor:
-        """Leave the same out of both of a pair, (2, pairs, dims), or it would be a difference."""
+        """Apply one mask to both examples of a pair (2, pairs, dims), to add no difference."""
         return drop(values, self._config.dropout, rng, values.shape[1:])
 
     def compare(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return scores of embedded pairs, log-odds that they are of one class, shape (pairs,)."""
+        """Return the log-odds that embedded pairs are of one class, shape (pairs,)."""
         return (first - second).abs() @ (self.gain * self.weight) + self.bias
 
     def compare_all(self, first: Tensor, second: Tensor) -> Tensor:
         """Return scores of all pairs, shape (rows of first, rows of second); not differentiable.
 
-        With its sign, the weight of a dimension cannot go into an L1 distance, but the dimensions
-        of each sign can: no table of all pairs and dimensions is ever made.
+        L1 distances need positive weights, so the dimensions of each sign have a distance of their
+        own. This avoids a tensor of all pairs and dimensions.
         """
         scores, weight = self.bias.detach(), (self.gain * self.weight).detach()
         for sign in (1, -1):
@@ -148,7 +149,7 @@ class SiameseNetwork(Perceptron, LowShotLearner):
             (4, config.num_pairs), generator=rng, device=device, dtype=torch.float64
         )
         first = (classes * num_classes).long()
-        # Going on around the circle by less than all of it never ends where it began.
+        # An offset from 1 to the number of classes minus 1 always gives another class.
         other_class = (first + 1 + (ahead * (num_classes - 1)).long()) % num_classes
         near_class = self._near[first, (ahead * self._near.shape[1]).long()]
         number = torch.arange(config.num_pairs, device=device)
@@ -164,24 +165,24 @@ class SiameseNetwork(Perceptron, LowShotLearner):
         )
         return base.features[chosen].float(), (number < half).float()
 
-    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
-        """Return the cross-entropy of a step's pairs, and how many are right, in percent."""
-        rows, is_same = self.draw_pairs(rngs.device)
-        scores = self.compare(*self(rows, rngs.device).unbind())
+    def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
+        """Return the cross-entropy of a step's pairs, and their accuracy in percent."""
+        rows, is_same = self.draw_pairs(rng)
+        scores = self.compare(*self(rows, rng).unbind())
         is_right = (scores.detach() > 0) == (is_same > 0)
         loss = binary_cross_entropy_with_logits(scores, is_same)
         return [loss, 100 * is_right.float().mean()]
 
     @torch.no_grad()
     def set_scale(self, rng: torch.Generator) -> None:
-        """Choose gain and bias so that scores of some pairs have variance 1 and mean 0."""
+        """Set gain and bias so that the scores of some pairs have variance 1 and mean 0."""
         rows, _ = self.draw_pairs(rng)
         scores = self.compare(*self(rows).unbind())
         self.gain.copy_(1 / scores.std().clamp(min=torch.finfo(torch.float32).tiny))
         self.bias.copy_(-self.gain * scores.mean())
 
     def solve(self, task: LowShotTask, rng: torch.Generator) -> Callable[[Tensor], Tensor]:
-        """Embed the shots, and some examples of every base class."""
+        """Embed the shots and some examples of every base class."""
         comparison = self._config.comparison
         base = self(task.draw_exemplars(self._config.num_exemplars, rng))
         most_shots = max(problem.num_shots for problem in task.problems)
@@ -202,7 +203,7 @@ class SiameseNetwork(Perceptron, LowShotLearner):
             of_base = compared(embedded, base)
             scores = []
             for num_shots, draw in task.problems:
-                # In the benchmark, 1,024 queries and 6,220 shots of a draw have 25 MB of scores.
+                # In the benchmark, scores of 1,024 queries and 6,220 shots of a draw take 25 MB.
                 parts = [of_base, compared(embedded, shots[draw][:, :num_shots])]
                 if comparison == "max":
                     num_compared = min(num_shots, of_base.shape[-1])

@@ -1,4 +1,4 @@
-"""A row of the paper's table: a method, its place there, and what a search tries of it."""
+"""A row of the paper's table: a method, its place in the table, and its search space."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,27 +15,27 @@ from cpaan.training.learning import EpisodeSettings, Learner, LearningSettings
 RESNET, PN, NO_GENERATION = "ResNet-10", "PN", "-"
 
 IN_PN = "-PN"
-"""Suffix of a row's name that runs the same method in the embedding of a prototypical network."""
+"""Suffix of rows that run a method in the embedding of a prototypical network."""
 
 FEATURES, COSINE_FEATURES = TABLES = ("features", "cosine-features")
-"""The feature tables that rows read: of a plain backbone, or of one with a cosine classifier."""
+"""Feature tables that rows read: of a plain backbone, or of one with a cosine classifier."""
 
 _SIZES = ("num_ways", "episode_shots", "num_queries", "hidden_dim")
 
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers that a search may try, ends included; whole numbers where both ends are."""
+    """Numbers that a search may try, bounds included; integers if both bounds are."""
 
     low: float
     high: float
     log: bool = False
     when: tuple[str, Any] | None = None
-    """Another parameter, and the value of it with which this one has an effect."""
+    """Another hyperparameter and its value; with other values, this one has no effect."""
 
 
 SearchSpace = Mapping[str, Range | tuple[Any, ...]]
-"""What a search tries: ranges or choices of settings of a method and of the evaluation, by name."""
+"""Search space: ranges or choices of settings of a method and of the evaluation, by name."""
 
 Check = Callable[[Any, EvaluationConfig, Mapping[str, int], int], None]
 
@@ -44,7 +44,7 @@ Make = Callable[[Any, EvaluationConfig, Checkpointing], LowShotMethod]
 
 @dataclass(frozen=True, kw_only=True)
 class NothingToSet(Settings):
-    """The settings of a method that has none of its own."""
+    """Settings of a method without settings of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,36 +59,41 @@ class TableRow:
     is_printed: bool = False
     """Whether the paper has this row."""
     head: str = OWN
-    """The final classifier by the paper's rule, or the method's own."""
+    """Final classifier by the paper's rule, or the method's own."""
     heads: tuple[str, ...] = (OWN,)
     """Classifiers to choose from."""
     make: Make
-    """Makes the method from its settings, those of the evaluation, and its checkpoint."""
+    """Function from method settings, evaluation settings and checkpoint to a method."""
     check_own: Check = lambda config, evaluation, num_rows, num_dims: None
-    """What `check` refuses beside what it refuses for all rows."""
+    """Checks of this row that `check` adds to those of all rows."""
     gan: Gan | None = None
 
     config: Settings = field(default_factory=NothingToSet)
-    """Recommended settings of the training."""
+    """Recommended training settings."""
     published: Settings | None = None
-    """Settings of the source, where they differ."""
+    """Settings of the source, if they differ."""
     published_evaluation: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the evaluation that the source has otherwise."""
+    """Evaluation settings in which the source differs."""
     space: SearchSpace = field(default_factory=dict)
     quick: Mapping[str, Any] = field(default_factory=dict)
-    """Sizes for two cores and a few minutes."""
+    """Sizes for a few minutes on two cores."""
     full: Mapping[str, Any] = field(default_factory=dict)
-    """Sizes at the paper's scale, where they are not those of ``config``."""
+    """Sizes at the paper's scale, if they differ from ``config``."""
     quick_head: str | None = None
-    """The head of a quick search, where it is not ``head``."""
+    """Head of a quick search, if it differs from ``head``."""
 
     is_embedded: bool = False
     """Whether the method works in the embedding of a prototypical network, trained first."""
     features: str = FEATURES
-    """Which feature table the method reads."""
+    """Feature table that the method reads."""
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the method itself is trained on base classes."""
+        return hasattr(self.config, "num_episodes")
 
     def published_for(self, training: Settings) -> Settings | None:
-        """Return the settings of the source at the sizes that a study has chosen for its data."""
+        """Return the source's settings at the sizes that a study has chosen for its data."""
         if self.published is None:
             return None
         ours, default = training.to_dict(), self.config.to_dict()
@@ -101,7 +106,7 @@ class TableRow:
     def space_for(
         self, training: Settings, evaluation: EvaluationConfig, num_dims: int, num_base: int
     ) -> SearchSpace:
-        """Return what a search tries on data with so many dimensions and base classes."""
+        """Return the search space for data with these numbers of dimensions and base classes."""
         settings: NeighbourSettings = evaluation
         num_related = num_base
         if isinstance(training, NeighbourSettings):
@@ -109,7 +114,7 @@ class TableRow:
         most = {
             "ky_fan_order": num_dims,
             "num_neighbours": num_related,
-            # Half of the base classes, and in any case the recommended value.
+            # Half of the base classes, but at least the recommended value.
             "perplexity": max(num_related / 2, settings.perplexity or 0),
         }
         space = {
@@ -118,7 +123,7 @@ class TableRow:
             else values
             for name, values in self.space.items()
         }
-        if evaluation.mixing_weight is not None:  # which overrides the number of shots
+        if evaluation.mixing_weight is not None:  # it overrides mixing_shots
             space.pop("mixing_shots", None)
         return space
 
@@ -130,12 +135,10 @@ class TableRow:
         num_dims: int,
         embedding: EmbeddingConfig | None = None,
     ) -> None:
-        """Refuse settings that do not suit base classes with so many train rows by name.
+        """Raise a ValueError if settings do not suit base classes with these numbers of train rows.
 
-        The ``embedding``, by default the recommended one, is for rows that work in one.
-
-        Raises:
-            ValueError: With the setting and both numbers.
+        Rows that work in an embedding also check ``embedding``, by default the recommended one. The
+        message contains the setting and both numbers.
         """
         if not isinstance(config, type(self.config)):
             raise ValueError(
@@ -153,12 +156,12 @@ class TableRow:
             check_rows(num_rows, embedding or EmbeddingConfig())
 
     def heads_among(self, wanted: tuple[str, ...]) -> list[str]:
-        """Return the heads that the method is scored with, where these are wanted."""
+        """Return the method's own classifier, if any, and its heads that are wanted."""
         return [head for head in self.heads if head == OWN or head in wanted]
 
 
 def place_of(*, is_embedded: bool) -> dict[str, Any]:
-    """Return what rows with any head have in common, in or outside of an embedding."""
+    """Return the common fields of rows that allow any head, with or without an embedding."""
     return {
         "representation": PN if is_embedded else RESNET,
         "head": "centroid" if is_embedded else "linear",
@@ -178,7 +181,7 @@ def learned_row(
     method: type[MetaLearned] = MetaLearned,
     **others: Any,
 ) -> TableRow:
-    """Return the row of a method that is its learner; by default, a row of the paper."""
+    """Return the row of a method that consists of a learner; by default, a row of the paper."""
     fields: dict[str, Any] = {"representation": name, "is_printed": True, **others}
     return TableRow(
         name=name,

@@ -1,16 +1,16 @@
 """Attentive Weight Generator (AWG). Gidaris & Komodakis (2018), Dynamic Few-Shot Visual Learning
 without Forgetting.
 
-A cosine classifier whose weight of a novel class is made of the mean of its shots and, by attention
-from the shots, of the weights of base classes. What weighs the two and where attention goes is
-learnt by episodes that take base classes for novel; the base classes' own weights learn along.
+A cosine classifier generates the weight of a novel class from the mean of its shots and the
+base-class weights to which the shots attend. The attention and the weights of both parts are learnt
+on episodes that treat base classes as novel. The base weights are trained as well.
 
-Chosen where the source does not fit cached features: it has a backbone that was trained with the
-cosine classifier and no last ReLU, so we see features from the middle of the classes, and base
-weights start at the classes' mean directions in place of a first stage of training. With few
-classes, keys start there as well, and attention with little weight. One model serves all numbers of
-shots (the source has one for each: set ``episode_shots`` to it). The bias that the source adds to
-all cosines alike changes no probability and is left out; both scales are learnt as logarithms.
+Choices where the source does not fit cached features:
+* The source's backbone was trained with the cosine classifier and has no last ReLU. We centre the
+  features, and start base weights at class mean directions instead of a first training stage.
+* For few classes, keys start at these directions as well, and attention starts with little weight.
+* One model serves all numbers of shots. The source has one for each (set ``episode_shots`` to it).
+* The source's bias of all cosines has no effect, so we omit it. Scales are learnt as logarithms.
 """
 
 import math
@@ -25,23 +25,23 @@ from cpaan.methods.fake_novel import FakeNovelSettings, WeightLearner
 from cpaan.methods.table_row import COSINE_FEATURES, Range, SearchSpace, learned_row
 from cpaan.protocol.tasks import BaseSet
 
-_QUERY_NOISE = 1e-3  # of the source, on the identity at which the query layer starts
+_QUERY_NOISE = 1e-3  # as in the source, added to the identity at which the query layer starts
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightGeneratorConfig(FakeNovelSettings):
-    """Everything that decides the generator, apart from features and seed."""
+    """Settings of the weight generator."""
 
     num_episodes: int = 1_000
     learning_rate: float = 1e-3
     weight_decay: float = 0.1
     dropout: float = 0.7
     keys: Literal["weights", "random"] = "weights"
-    """Where the base classes' keys start: at their weights, or anywhere (the source)."""
+    """Start of the base classes' keys: at their weights, or random (the source)."""
     attention_scale: float = 20.0
-    """What cosines of queries and keys are multiplied by at the start; it is learnt."""
+    """Factor of the cosines of queries and keys at the start; it is learnt."""
     attention_start: float = 0.2
-    """Weight of what attention brings at the start, in every dimension; 1 in the source."""
+    """Weight of the attended part at the start, in every dimension; 1 in the source."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,10 +51,10 @@ class WeightGeneratorConfig(FakeNovelSettings):
 
 PUBLISHED = WeightGeneratorConfig(
     num_episodes=24_000,
-    # The source's 0.01, with Nesterov's momentum; here dampening takes nine tenths of a step.
+    # The source has 0.01 with Nesterov momentum; our dampening of 0.9 divides a step by ten.
     optimiser="sgd",
     learning_rate=0.1,
-    # The source has a tenth in the last two of six epochs; this, after two and after four.
+    # The source divides by ten after four of six epochs; this schedule after two and four.
     schedule="thirds",
     weight_decay=5e-4,
     dropout=0.0,
@@ -73,7 +73,7 @@ SPACE: SearchSpace = {
 
 
 class AttentiveWeights(WeightLearner):
-    """Base weights, and the generator of novel ones."""
+    """Base weights, and the generator of novel weights."""
 
     def __init__(self, base: BaseSet, config: WeightGeneratorConfig, rng: torch.Generator) -> None:
         super().__init__(base, config)
@@ -94,12 +94,12 @@ class AttentiveWeights(WeightLearner):
         self.of_attention = nn.Parameter(torch.full((num_dims,), config.attention_start))
 
     def attention(self, base: Tensor, supports: Tensor) -> Tensor:
-        """Return what each shot has of each base class, shape (N, K, B), summing to one."""
+        """Return the attention of each shot to base classes, shape (N, K, B), summing to one."""
         queries, keys = normalize(self.query(supports), dim=-1), normalize(self.keys[base], dim=-1)
         return (self.log_attention_scale.exp() * queries @ keys.T).softmax(dim=-1)
 
     def weights(self, base: Tensor, supports: Tensor, rng: torch.Generator | None = None) -> Tensor:
-        """Return base weights as they are, then generated ones, shape (B + N, D)."""
+        """Return stored base weights, then generated weights, shape (B + N, D)."""
         known = normalize(self.base_weights[base], dim=-1)
         attended = self.attention(base, supports).mean(dim=1) @ known
         novel = self.of_average * supports.mean(dim=1) + self.of_attention * attended

@@ -1,1 +1,1 @@
-"""What a method is given and how it is judged."""
+"""Low-shot tasks, classifier heads, and the scoring of methods."""

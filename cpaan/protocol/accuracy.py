@@ -1,4 +1,4 @@
-"""The protocol: how a fitted method is scored. It knows methods by fit and predict alone.
+"""Scoring of fitted methods, which uses only their ``fit`` and ``predict``.
 
 Shapes: P = problems, B = base classes of the phase, N = novel classes, C = B + N, Q = queries.
 """
@@ -13,13 +13,6 @@ from torch.nn.functional import pad
 
 from cpaan.protocol.tasks import LowShotTask, Method, Problem, Queries
 
-COLUMNS = {
-    "novel": "novel queries among the novel classes (LSL)",
-    "all": "all queries among all classes (GLSL)",
-    "novel_joint": "novel queries among all classes",
-    "base": "base queries among the base classes",
-    "all_prior": "all queries among all classes, with a prior for base and novel",
-}
 TOP_KS = (1, 5)
 PRIORS = tuple(percent / 100 for percent in range(5, 100, 5))
 
@@ -27,7 +20,7 @@ _QUERIES_PER_BLOCK = 1024
 
 
 class NonFiniteScoresError(ValueError):
-    """A method's scores hold NaN or infinity, so no comparison of them means anything."""
+    """A method's scores contain NaN or infinity, so they cannot be ranked."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +31,7 @@ class Score:
     problem: Problem
     column: str
     prior: float | None
-    """Share of novel queries that was assumed; None for columns without a prior."""
+    """Assumed share of novel queries; None for columns without a prior."""
     top1: float
     top5: float
 
@@ -48,9 +41,9 @@ def score(
 ) -> Iterator[Score]:
     """Score a fitted method in every column, for every head and problem of its task.
 
-    An answer counts as right for top-k when fewer than k classes have a score at least as high
-    as the true class: ties count against a method, or one that gives all classes the same
-    score would be always right. ``priors`` are shares of novel queries for all_prior.
+    An answer is correct for top-k if fewer than k other classes score at least as high as the
+    true class. Ties count as errors; otherwise equal scores for all would always be correct.
+    ``priors`` are assumed shares of novel queries for the column all_prior.
     """
     num_problems, num_base = len(task.problems), task.num_base
     is_novel = queries.labels >= num_base
@@ -76,7 +69,7 @@ def score(
         for (column, prior), blocks in columns.items():
             asked = queries_of.get(column, everything)
             rank = torch.cat(blocks, dim=1)[:, asked]
-            # Lists at once: a wait for the GPU of every single number would be tens of thousands.
+            # Whole lists, because reading single numbers would wait for the GPU thousands of times.
             top1, top5 = ((100 * (rank < k).double().mean(dim=1)).tolist() for k in TOP_KS)
             for number, problem in enumerate(task.problems):
                 yield Score(head, problem, column, prior, top1[number], top5[number])
@@ -85,16 +78,16 @@ def score(
 def _ranks(
     scores: Tensor, labels: Tensor, num_base: int, priors: Sequence[float]
 ) -> dict[tuple[str, float | None], Tensor]:
-    """Return how many other classes score at least as high as the true one, by column: (P, Q).
+    """Count the other classes that score at least as high as the true class, by column: (P, Q).
 
-    Ranks of queries that a column does not ask for mean nothing, nor how far a rank with prior
-    lies beyond the largest top-k.
+    Ranks of queries outside a column are undefined. Ranks with a prior are exact only below the
+    largest k of top-k.
     """
     is_novel = labels >= num_base
     truth = labels.expand(len(scores), -1).unsqueeze(-1)  # (P, Q, 1)
     rival = scores >= scores.gather(-1, truth)
     base_rivals, novel_rivals = rival[..., :num_base].sum(-1), rival[..., num_base:].sum(-1)
-    own = torch.where(is_novel, novel_rivals, base_rivals) - 1  # the true class is no rival
+    own = torch.where(is_novel, novel_rivals, base_rivals) - 1  # without the true class itself
     joint = base_rivals + novel_rivals - 1
     ranks: dict[tuple[str, float | None], Tensor] = {
         ("novel", None): own,
@@ -103,13 +96,13 @@ def _ranks(
         ("novel_joint", None): joint,
     }
 
-    # All with prior: a softmax within each group, then the groups weighted by the prior. Within
-    # a group the order stays; of the other group, more than the best few need not be counted.
+    # With a prior: apply a softmax within each group, then weight the groups by the prior. The
+    # order within a group does not change; of the other group, only the best few classes matter.
     groups = [part.log_softmax(dim=-1) for part in scores.tensor_split([num_base], dim=-1)]
     own_score = torch.cat(groups, dim=-1).gather(-1, truth)
     best_base, best_novel = (_best(group, max(TOP_KS)) for group in groups)
     lead = torch.where(is_novel.unsqueeze(-1), best_base, best_novel) - own_score
-    sign = torch.where(is_novel, 1.0, -1.0).unsqueeze(-1)  # the prior helps novel classes
+    sign = torch.where(is_novel, 1.0, -1.0).unsqueeze(-1)  # a larger prior favours novel classes
     for prior in priors:
         log_odds = math.log(prior / (1 - prior))
         ranks["all_prior", prior] = own + (lead >= sign * log_odds).sum(-1)
@@ -117,6 +110,6 @@ def _ranks(
 
 
 def _best(scores: Tensor, count: int) -> Tensor:
-    """Return the largest scores, shape (..., count), with -inf where there are fewer."""
+    """Return the largest scores, shape (..., count), padded with -inf if there are fewer."""
     best = scores.topk(min(count, scores.shape[-1]), dim=-1).values
     return pad(best, (0, count - best.shape[-1]), value=-math.inf)

@@ -1,6 +1,6 @@
-"""Meta-testing: base examples, translated, become synthetic examples of novel classes.
+"""Meta-testing: translate base examples into synthetic examples of novel classes.
 
-Shapes: P = problems, N = novel classes, S = synthetic examples a class, D = feature dimension.
+Shapes: P = problems, N = novel classes, S = synthetic examples per class, D = feature dimension.
 """
 
 import math
@@ -15,22 +15,24 @@ from cpaan.protocol.neighbours import draw_by, similarity
 from cpaan.protocol.tasks import LowShotTask
 
 Translation = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""From base examples, their classes' prototypes and the novel classes' prototypes, all of a
-shape that broadcasts to (..., D), to translated examples of that shape."""
+"""Function of base examples, prototypes of their classes and prototypes of novel classes. These
+broadcast to (..., D), the shape of the translated examples that it returns."""
+
+_MOST_NUMBERS = 2**22  # numbers in a block whose distances are computed together
 
 
 def mean_shift(examples: Tensor, base: Tensor, novel: Tensor) -> Tensor:
-    """Move the base class's centroid onto the novel class's: the covariance stays as it is."""
+    """Shift the mean of the base class to that of the novel class; keep the covariance."""
     return examples - base + novel
 
 
 def half_mean_shift(examples: Tensor, base: Tensor, novel: Tensor) -> Tensor:
-    """Go half of the way only, where the mean of one or two shots is not to be trusted."""
+    """Shift by half the difference, because the mean of one or two shots is unreliable."""
     return examples + (novel - base) / 2
 
 
 def copy(examples: Tensor, base: Tensor, novel: Tensor) -> Tensor:
-    """Return related base examples as they are."""
+    """Return base examples unchanged."""
     return examples
 
 
@@ -42,15 +44,15 @@ def synthesise(
     num_synthetic: int,
     rng: torch.Generator,
 ) -> Tensor:
-    """Fill each novel class with translated examples of related base classes.
+    """Translate examples of related base classes into synthetic examples of novel classes.
 
-    Source classes are drawn by their similarity, examples of a class uniformly. Problems of
-    one draw share the random numbers whatever their shots, so that they can be compared.
+    Base classes are drawn by similarity, and the examples of a class uniformly. Problems of the
+    same draw share random numbers, whatever their number of shots, so that they are comparable.
 
     Returns:
         Synthetic examples, shape (P, N, S, D).
     """
-    # A stream for each draw, so that a draw's examples do not depend on which others there are.
+    # One stream per draw, so that the examples of a draw do not depend on the other draws.
     word = int(torch.randint(2**62, (), generator=rng))
     uniforms = {
         draw: torch.rand(
@@ -58,7 +60,7 @@ def synthesise(
         ).to(task.device)
         for draw in {problem.draw for problem in task.problems}
     }
-    # One tensor, filled problem by problem: it may be most of a GPU's memory.
+    # One tensor, filled problem by problem, because it may take most of a GPU's memory.
     shape = (len(task.problems), task.num_novel, num_synthetic)
     synthetic: Tensor | None = None
     for number, (problem, novel) in enumerate(
@@ -77,10 +79,10 @@ def synthesise(
 
 
 def num_synthetic_of(counts: Tensor, max_shots: int, config: EvaluationConfig) -> int:
-    """Return S: the configured number, or what fills novel classes to base classes' capacity.
+    """Return S: the configured number, or the number that fills novel classes to capacity.
 
-    ``counts`` are examples of each base class. All novel classes get as many synthetic examples as
-    the one with ``max_shots`` lacks.
+    The capacity is the mean of ``counts``, the numbers of examples of the base classes. All novel
+    classes get the number that fills a class with ``max_shots`` shots.
     """
     if not config.fill_to_capacity:
         return config.num_synthetic
@@ -94,24 +96,26 @@ def num_synthetic_of(counts: Tensor, max_shots: int, config: EvaluationConfig) -
 
 
 def mean_pairwise_distance(examples: Tensor) -> Tensor:
-    """Return the mean distance of two different examples (..., S, D), the paper's diversity.
+    """Compute the mean distance between two examples (..., S, D), the paper's diversity.
 
-    It has the shape (...), and is NaN where there is only one example.
+    The result has shape (...), and is NaN if there is only one example.
     """
     *batch, num_examples, num_dims = examples.shape
+    # In blocks, because all distances together may fill a GPU's memory.
+    num_classes = max(1, _MOST_NUMBERS // max(1, num_examples * max(num_examples, num_dims)))
     totals = []
-    for rows in examples.view(-1, num_examples, num_dims):  # one by one: all may fill a GPU
-        # From the middle of a class: products of coordinates that lie far out lose the digits.
-        centred = rows - rows.mean(dim=0)
-        totals.append(torch.cdist(centred, centred).sum())
+    for block in examples.view(-1, num_examples, num_dims).split(num_classes):
+        # Centred, because products of large coordinates lose precision.
+        centred = block - block.mean(dim=1, keepdim=True)
+        totals.append(torch.cdist(centred, centred).sum(dim=(1, 2)))
     pairs = num_examples * (num_examples - 1)
-    return (torch.stack(totals) / (pairs or torch.nan)).view(batch).cpu()
+    return (torch.cat(totals) / (pairs or torch.nan)).view(batch).cpu()
 
 
 def diversity_of(synthetic: Sequence[Tensor]) -> Tensor | None:
-    """Return the mean distance of two synthetic examples of a class, shape (P, N), on the CPU.
+    """Compute the mean distance between synthetic examples of each class, (P, N), on the CPU.
 
-    It is NaN where S is zero or one, and None if no problem has any synthetic examples.
+    It is NaN where S is zero or one. Return None if no problem has synthetic examples.
     """
     if not any(each.shape[1] for each in synthetic):
         return None

@@ -1,13 +1,22 @@
-"""The settings of an evaluation."""
+"""Settings of an evaluation."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cpaan.core.settings import Settings
+from cpaan.core.settings import Settings, suggestion
 
 HEADS = ("centroid", "cosine", "knn", "linear")
+COLUMNS = {
+    "novel": "novel queries among the novel classes (LSL)",
+    "all": "all queries among all classes (GLSL)",
+    "novel_joint": "novel queries among all classes",
+    "base": "base queries among the base classes",
+    "all_prior": "all queries among all classes, with a prior for base and novel",
+}
+"""Columns of the table, and their meanings."""
+
 OWN = "own"
-"""Stands in the place of a head for the classifier of a method that has one of its own."""
+"""Name of a method's built-in classifier, in place of a head."""
 
 LINEAR_AS_IN_BENCHMARK: dict[str, Any] = {
     "linear_optimiser": "sgd",
@@ -18,26 +27,27 @@ LINEAR_AS_IN_BENCHMARK: dict[str, Any] = {
     "linear_weight_decay": 0.01,
     "linear_unit_norm": False,
 }
-"""The linear classifier as Hariharan & Girshick's benchmark trains it, without generation. Its
-batches hold all classes equally often in expectation, ours in each step.
+"""The linear classifier of Hariharan & Girshick's benchmark, without generation. Its batches are
+class-balanced in expectation; ours are balanced in each step.
 
-Its loss is strictly convex, so where training ends depends on the loss and not on the way. On
-ResNet-10 features, and with the same weight decay, the default's 200 steps scored within 0.7
-points of these 10,000 in every column without a prior, top-1 and top-5.
+The loss is strictly convex, so its minimum does not depend on the optimiser. On ResNet-10 features
+and with the same weight decay, the default 200 steps scored within 0.7 points of these 10,000. This
+holds for top-1 and top-5 in every column without a prior.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class NeighbourSettings(Settings):
-    """Which base classes are related to a novel class; shared by training and evaluation."""
+    """Similarity of base classes to a novel class, in training and in evaluation."""
 
     neighbours: Literal["soft", "hard", "none"] = "soft"
-    """NBS-S: by similarity; NBS-H: the nearest few, all alike; none: all base classes alike."""
+    """Weights of base classes. Soft (NBS-S): by similarity; hard (NBS-H): equal for the nearest;
+    none: equal for all."""
     perplexity: float | None = 10.0
-    """NBS-S: how many base classes a novel class draws from, on average. None: the paper's
+    """For soft: average number of base classes that a novel class draws from. None: the paper's
     softmax without a temperature, which depends on the scale of the features."""
     num_neighbours: int = 10
-    """NBS-H: how many of the nearest base classes (the paper's k)."""
+    """For hard: number of nearest base classes (the paper's k)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,56 +58,57 @@ class NeighbourSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig(NeighbourSettings):
-    """Everything that decides the numbers of an evaluation, apart from data and methods.
+    """Settings that determine the results of an evaluation, apart from data and methods.
 
-    The settings of neighbours are those of the controls; a trained generator keeps its own.
+    The settings of neighbours apply to the controls; a trained generator keeps its own.
     """
 
     shots: tuple[int, ...] = (1, 2, 5, 10, 20)
-    """Examples of each novel class; a problem for each of them and each draw."""
+    """Numbers of examples per novel class; each combination with a draw is one problem."""
     num_draws: int = 5
-    """How often the shots are drawn."""
+    """Number of random draws of the shots."""
     draw_seed: int = 0
-    """Decides the draws, apart from ``seed``: other networks should meet the same shots."""
+    """Seed of the draws; separate from ``seed``, so that all training seeds use the same shots."""
     num_seeds: int = 1
-    """How often a method is trained."""
+    """Number of training seeds; each method is trained once per seed."""
     seed: int = 0
-    """The first training seed; the others follow it."""
+    """First training seed; the others are the next whole numbers."""
     heads: tuple[str, ...] = HEADS
-    """Classifiers that are fitted to the same examples; methods that have none but their own are
-    asked for that."""
+    """Classifiers to fit to the same examples; a method that has only a built-in classifier uses
+    that one."""
 
     num_synthetic: int = 100
-    """Synthetic examples of each novel class."""
+    """Number of synthetic examples per novel class."""
     fill_to_capacity: bool = False
-    """Whether novel classes get, instead, as many synthetic examples as they lack at the most
-    shots to the average number of a base class."""
+    """Whether to replace ``num_synthetic`` by the mean number of examples of a base class minus the
+    largest number of shots."""
     mixing_weight: float | None = None
-    """Weight of a novel class's real examples beside its synthetic ones, in every head, whatever
-    their number; None: as ``mixing_shots`` has it."""
+    """Total weight of a novel class's real examples in every head, from 0 to 1; synthetic examples
+    have the rest. None: ``mixing_shots`` determines the weight."""
     mixing_shots: float | None = 2.0
-    """All synthetic examples of a class weigh as much as so many shots: less, the more shots there
-    are. None: every single example weighs the same, real or synthetic."""
+    """Total weight of a class's synthetic examples, in shots; their share falls with the number of
+    real shots. None: all examples, real and synthetic, have the same weight."""
 
     prior: float | None = None
-    """Share of novel queries in the column all_prior; None: the best one on the validation
-    phase, for each method, head, number of shots and for top-1 and top-5."""
+    """Assumed share of novel queries in the column all_prior. None: the best one on the validation
+    phase, for each method, head, number of shots and metric (top-1 or top-5)."""
 
     cosine_scale: float = 10.0
-    """What cosines are multiplied by; it matters to the column all_prior alone."""
+    """Factor of the cosines in the cosine head; it affects only the column all_prior."""
     knn_temperature: float = 0.3
-    """In units of the mean squared distance of a base example to its class's centroid."""
+    """Temperature of soft k-NN, in units of the mean squared distance of base examples to their
+    class centroids."""
 
     linear_optimiser: Literal["adam", "sgd"] = "adam"
     linear_num_steps: int = 200
     linear_batch_size: int = 500
     linear_learning_rate: float = 0.05
     linear_decays: bool = True
-    """Whether the learning rate falls linearly to zero."""
+    """Whether the learning rate decays linearly to zero."""
     linear_weight_decay: float = 1e-4
     linear_unit_norm: bool = True
-    """Whether features are scaled so that base examples have norm one on average; the weight
-    decay then means the same for every representation."""
+    """Whether to scale features so that base examples have a mean norm of one; weight decay then
+    has the same effect for every representation."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -115,6 +126,7 @@ class EvaluationConfig(NeighbourSettings):
         if unknown or not self.heads or len(set(self.heads)) < len(self.heads):
             raise ValueError(
                 f"heads are {', '.join(HEADS)}, each once at most, got {', '.join(self.heads)!r}"
+                f"{suggestion(unknown[0], HEADS) if unknown else ''}"
             )
         if self.mixing_shots is not None:
             self._refuse_unless_positive("mixing_shots")

@@ -1,10 +1,10 @@
-"""Classifier heads: what turns real and synthetic examples into scores of classes.
+"""Classifier heads, which learn class scores from real and synthetic examples.
 
-Each head learns all problems of a task at once. Base classes have real examples only; novel
-classes mix the few real ones and the synthetic ones by weights; see `real_shares`.
+Each head fits all problems of a task at once. Base classes have only real examples. Novel classes
+have a few real and many synthetic examples, weighted by `real_shares`.
 
 Shapes: P = problems, B = base classes of the phase, N = novel classes, C = B + N,
-S = synthetic examples a class, Q = queries, D = feature dimension.
+S = synthetic examples per class, Q = queries, D = feature dimension.
 """
 
 from abc import ABC, abstractmethod
@@ -21,14 +21,14 @@ from cpaan.protocol.tasks import LowShotTask
 
 
 class Head(ABC):
-    """A classifier of real and synthetic examples."""
+    """A classifier fitted to real and synthetic examples."""
 
     def __init__(self, config: EvaluationConfig) -> None:
         self._config = config
 
     @abstractmethod
     def fit(self, task: LowShotTask, synthetic: Tensor | None, rng: torch.Generator) -> None:
-        """Learn all problems; ``synthetic`` has shape (P, N, S, D)."""
+        """Fit all problems; ``synthetic`` has shape (P, N, S, D)."""
 
     @abstractmethod
     def scores(self, queries: Tensor) -> Tensor:
@@ -36,11 +36,11 @@ class Head(ABC):
 
 
 class NearestCentroid(Head):
-    """The nearest class centroid in Euclidean distance, as prototypical networks classify."""
+    """Classify by the nearest centroid in Euclidean distance, as prototypical networks do."""
 
     def fit(self, task: LowShotTask, synthetic: Tensor | None, rng: torch.Generator) -> None:
         """Compute the centroids."""
-        # From their middle, distances of points that are far from zero keep their digits.
+        # Centred, because distances between points far from zero lose precision.
         self._centre = task.base.prototypes.mean(dim=0)
         self._centroids = mixed_centroids(task, synthetic, self._config) - self._centre
         self._unit = task.base.variance
@@ -51,10 +51,9 @@ class NearestCentroid(Head):
 
 
 class CosineCentroid(Head):
-    """The class centroid at the smallest angle, seen from the mean of all base prototypes.
+    """Classify by the centroid at the smallest angle, measured from the mean base prototype.
 
-    Features after a ReLU lie in one corner of the space, where all angles are small; from the
-    middle of the classes they are not.
+    Features after a ReLU lie in one orthant, where all angles measured from zero are small.
     """
 
     def fit(self, task: LowShotTask, synthetic: Tensor | None, rng: torch.Generator) -> None:
@@ -72,19 +71,19 @@ class CosineCentroid(Head):
 class SoftNearestNeighbours(Head):
     """Soft k-NN: a class's score is the mean of exp(-distance²/temperature) over its examples.
 
-    Every example counts, near ones more: k is the number of examples. Cutting at a smaller k
-    would favour classes with many examples, whose nearest few are nearer by their number alone.
+    All examples count, near ones more, so k is the number of examples. A smaller k would favour
+    large classes, because the nearest of many examples are nearer by chance.
     """
 
     def fit(self, task: LowShotTask, synthetic: Tensor | None, rng: torch.Generator) -> None:
-        """Keep the examples."""
+        """Store the examples."""
         self._task = task
         self._synthetic = synthetic
         self._centre = task.base.prototypes.mean(dim=0)
         self._scale = self._config.knn_temperature * task.base.variance
 
     def scores(self, queries: Tensor) -> Tensor:
-        """Return logarithms of mean similarities."""
+        """Return log mean similarities."""
         task = self._task
         of_phase = task.base.by_class()[: task.num_base]
         base = [self._log_mean(queries, rows.unsqueeze(0)) for rows in of_phase]
@@ -108,13 +107,13 @@ class SoftNearestNeighbours(Head):
 
 
 class LinearHead(Head):
-    """Softmax regression on batches that hold every class equally often.
+    """Softmax regression on class-balanced batches.
 
-    All problems are trained in one go. They share each step's base examples, so that the base
-    half of a step is one large matrix product over all problems' weights.
+    All problems are trained together. They share the base examples of each step, which thus need
+    only one large matrix product with the weights of all problems.
 
-    A batch takes a class's rows at even distances from a random start: each row as often as any
-    other, with far less noise than independent draws, and all of them once where they fit.
+    A batch takes evenly spaced rows of each class from a random start. All rows are equally
+    likely, with much less noise than in independent draws. A class that fits is taken whole.
     """
 
     def fit(self, task: LowShotTask, synthetic: Tensor | None, rng: torch.Generator) -> None:
@@ -152,8 +151,8 @@ class LinearHead(Head):
             base_logits = base @ weight + bias
             by_problem = weight.unflatten(1, (num_problems, num_classes)).transpose(0, 1)
             novel_logits = novel @ by_problem + bias.view(num_problems, 1, num_classes)
-            # The sum over problems of each one's mean, so that every problem has the gradient
-            # that it would have alone.
+            # The sum of the mean losses of all problems gives each problem the gradient that it
+            # would have alone.
             loss = (
                 cross_entropy(base_logits.view(-1, num_classes), base_labels, reduction="sum")
                 + cross_entropy(novel_logits.flatten(0, 1), novel_labels, reduction="sum")
@@ -192,7 +191,7 @@ class LinearHead(Head):
 
 
 class _NovelPool:
-    """Real and synthetic examples of all problems' novel classes, to draw batches from."""
+    """Pool of real and synthetic examples of the novel classes of all problems, for batches."""
 
     def __init__(
         self, task: LowShotTask, synthetic: Tensor | None, config: EvaluationConfig
@@ -214,17 +213,17 @@ class _NovelPool:
             self._first_synthetic = first.unsqueeze(-1)
 
     def pick(self, uniforms: Tensor, num_examples: int) -> Tensor:
-        """Take examples of every novel class, shape (P, N * num_examples, D).
+        """Pick examples of every novel class, shape (P, N * num_examples, D).
 
-        Numbers from 0 to 1, shape (N, 2), shared by all problems, decide where to start, and
-        whether the number of real examples is rounded up.
+        All problems share ``uniforms``, numbers from 0 to 1, shape (N, 2). They determine the
+        first row, and whether the number of real examples is rounded up.
         """
         start, rounding = uniforms.split(1, dim=-1)
         order = torch.arange(num_examples, device=uniforms.device)
         num_real = (self._real_share * num_examples + rounding).floor()  # (P, N, 1)
         is_real = order < num_real
         place = (order + start) / num_real.clamp(min=1)
-        # The product can round up to the number of examples itself.
+        # The product can round up to the number of examples.
         rows = self._first_real + (place * self._num_real).long().minimum(self._num_real - 1)
         picked = self._real[rows.flatten(1)]
         if self._synthetic is None:
@@ -244,7 +243,7 @@ HEAD_CLASSES: dict[str, type[Head]] = {
 
 
 class GroupedHeads:
-    """Heads of their own for the problems with each number of synthetic examples."""
+    """Separate heads for each group of problems with the same number of synthetic examples."""
 
     def __init__(self, config: EvaluationConfig) -> None:
         self._config = config
@@ -261,8 +260,8 @@ class GroupedHeads:
 
         Args:
             task: The problems.
-            synthetic: Of every problem, P times shape (N, S, D); S may differ, and be zero.
-            rng_of: Returns a new stream for a head, by its name, and a number S.
+            synthetic: Examples of each of P problems, shape (N, S, D); S may differ or be zero.
+            rng_of: Returns a new generator for the name of a head and a number S.
         """
         if synthetic is None:
             synthetic = [task.shots[0, :, :0]] * len(task.problems)
@@ -272,7 +271,7 @@ class GroupedHeads:
             members = [place for place, its_count in enumerate(counts) if its_count == count]
             part = replace(task, problems=tuple(task.problems[place] for place in members))
             examples = None
-            if count and isinstance(synthetic, Tensor):  # not copied: it may fill a GPU
+            if count and isinstance(synthetic, Tensor):  # not copied, because it may fill a GPU
                 examples = synthetic
             elif count:
                 examples = torch.stack([synthetic[place] for place in members])
@@ -294,8 +293,8 @@ class GroupedHeads:
 def real_shares(task: LowShotTask, synthetic: Tensor | None, config: EvaluationConfig) -> Tensor:
     """Return the weight of the real examples of a novel class in each problem, shape (P,).
 
-    The more shots there are, the less is there to be learnt from what was made up; see
-    ``mixing_shots``, unless the weight is fixed.
+    This is ``mixing_weight`` if it is set. Otherwise it grows with the number of shots, as
+    ``mixing_shots`` defines.
     """
     shots = torch.tensor(
         [float(problem.num_shots) for problem in task.problems], device=task.device
@@ -311,10 +310,10 @@ def real_shares(task: LowShotTask, synthetic: Tensor | None, config: EvaluationC
 def mixed_centroids(
     task: LowShotTask, synthetic: Tensor | None, config: EvaluationConfig
 ) -> Tensor:
-    """Return every class's centroid, shape (P, C, D).
+    """Compute the centroid of every class, shape (P, C, D).
 
-    A novel class's is a mean of the mean of its shots and the mean of its synthetic examples,
-    weighted by `real_shares`.
+    For a novel class, average the mean of its shots and the mean of its synthetic examples with
+    the weights of `real_shares`.
     """
     novel = task.novel_prototypes
     if synthetic is not None:

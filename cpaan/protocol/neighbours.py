@@ -1,4 +1,4 @@
-"""Neighbourhood batch sampling: which base classes are related to a novel class, and how much.
+"""Neighbourhood batch sampling (NBS): similarity of base classes to a novel class.
 
 Shapes: N = novel classes, C = base classes, D = feature dimension.
 """
@@ -8,18 +8,18 @@ from torch import Tensor
 
 from cpaan.protocol.config import NeighbourSettings
 
-# Each pass looks at so many temperatures at once and narrows the range to two neighbours of
-# them, to 1e-6 in the end. Bisection, in many short steps, would cost a GPU several times more.
+# Each pass tests this many temperatures at once and narrows the range to two adjacent ones, to
+# 1e-6 at the end. Bisection takes many short steps, which are several times slower on a GPU.
 _TEMPERATURES = 33
 _PASSES = 5
 
 
 def similarity(novel: Tensor, base: Tensor, settings: NeighbourSettings) -> Tensor:
-    """Return scores of base classes for novel classes, shape (..., N, C), by NBS-S, NBS-H or none.
+    """Compute scores of base classes for novel classes, shape (..., N, C).
 
     NBS-S is `soft_similarity` or, without a perplexity, the paper's softmax over negative squared
-    distances; NBS-H is 1/k for each of the k nearest base classes; none is the same for all. Scores
-    sum to one over the base classes. Prototypes have the shapes (..., N, D) and (C, D).
+    distances. NBS-H is 1/k for each of the k nearest base classes. Without neighbours, all scores
+    are equal. Scores sum to one over base classes. Prototypes have shapes (..., N, D) and (C, D).
     """
     check_neighbours(settings, len(base))
     if settings.neighbours == "soft" and settings.perplexity is not None:
@@ -36,17 +36,17 @@ def similarity(novel: Tensor, base: Tensor, settings: NeighbourSettings) -> Tens
 
 
 def draw_by(scores: Tensor, uniforms: Tensor) -> Tensor:
-    """Draw base classes in proportion to scores (..., C), by uniform numbers (..., draws).
+    """Draw base classes in proportion to scores (..., C), with uniform numbers (..., draws).
 
-    Positions of classes whose score is not zero are returned, shape (..., draws).
+    Returns positions of classes, shape (..., draws). Classes with a score of zero are not drawn.
     """
     cumulative = scores.double().cumsum(dim=-1)
-    cumulative = cumulative / cumulative[..., -1:]  # which differs from one by rounding
+    cumulative = cumulative / cumulative[..., -1:]  # the last sum differs from one by rounding
     return torch.searchsorted(cumulative, uniforms.double(), right=True)
 
 
 def check_neighbours(settings: NeighbourSettings, num_base: int) -> None:
-    """Refuse settings that so many base classes cannot serve."""
+    """Raise ValueError if the settings do not suit this number of base classes."""
     if settings.neighbours == "hard" and settings.num_neighbours > num_base:
         raise ValueError(
             f"num_neighbours is {settings.num_neighbours}, but there are {num_base} base classes "
@@ -61,20 +61,21 @@ def check_neighbours(settings: NeighbourSettings, num_base: int) -> None:
 
 
 def soft_similarity(novel: Tensor, base: Tensor, perplexity: float) -> Tensor:
-    """Return NBS-S scores, a softmax over negative squared distances between prototypes.
+    """Compute NBS-S scores: a softmax over negative squared distances between prototypes.
 
-    The paper's softmax has no temperature, so its meaning hangs on the scale of the features:
-    on ResNet features one class takes all, on normalised ones all are equal. Here one
-    temperature for all novel classes is set so that they have ``perplexity`` related base
-    classes on average: free of units, and a novel class with close relatives leans on fewer of
-    them than one without. (A temperature for each class, with the perplexity reached exactly
-    by each, lost 1.5 points at one shot on real features when related examples were copied.)
+    The paper's softmax has no temperature, so it depends on the scale of the features. On ResNet
+    features one class gets all the weight; on normalised features all weights are equal.
 
-    The perplexity is the mean over novel classes of exp(entropy of a class's scores). Base classes
-    that are all equally far from every novel one score the same.
+    Here, all novel classes share a temperature that gives them ``perplexity`` related base classes
+    on average. It has no unit, and novel classes with close base classes use fewer of them. With a
+    temperature for each class, to reach the perplexity exactly, copying related examples lost 1.5
+    points at one shot on real features.
+
+    The perplexity is the mean over novel classes of exp(entropy of a class's scores). If all base
+    classes are equally far from every novel class, their scores are equal.
     """
     distances = torch.cdist(novel.double(), base.double()).square()
-    # Only differences to the nearest matter to a softmax; their mean sets the search's scale.
+    # A softmax depends only on differences to the nearest; their mean scales the search.
     distances = distances - distances.amin(dim=-1, keepdim=True)
     scale = distances.mean(dim=(-2, -1), keepdim=True)
     distances = distances / torch.where(scale > 0, scale, 1)
@@ -85,14 +86,14 @@ def soft_similarity(novel: Tensor, base: Tensor, perplexity: float) -> Tensor:
     for _ in range(_PASSES):
         width /= _TEMPERATURES - 1
         is_too_sharp = _mean_perplexity(distances, low + width * steps) < perplexity
-        # Perplexity grows with temperature: go on from the last one that is too sharp.
+        # Perplexity grows with temperature, so continue from the last one that is too low.
         low = low + width * (is_too_sharp.sum(dim=0) - 1).clamp(min=0)
     return (-distances / low.exp()).softmax(dim=-1).to(novel.dtype)
 
 
 def _mean_perplexity(distances: Tensor, log_temperature: Tensor) -> Tensor:
-    # Of p = w / Σw with w = exp(-d / T), the entropy is log Σw + Σ p d / T. The nearest class
-    # has d = 0 and w = 1, so that nothing overflows, and Σw is never zero.
+    # The entropy of p = w / Σw with w = exp(-d / T) is log Σw + Σ p d / T. The nearest class has
+    # d = 0 and w = 1, so nothing overflows, and Σw is never zero.
     inverse = (-log_temperature).exp()
     weights = (distances * -inverse).exp()
     total = weights.sum(dim=-1, keepdim=True)

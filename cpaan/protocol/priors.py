@@ -1,4 +1,4 @@
-"""What is chosen on the validation phase: the prior of the column all_prior, and a head."""
+"""Choices made on the validation phase: the prior of the column all_prior, and the head."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ _METRICS = ("top1", "top5")
 def best_priors(scores: pd.DataFrame) -> pd.DataFrame:
     """Choose the prior with the best mean, for each method, head, number of shots and metric.
 
-    Top-1 and top-5 have a prior each. Many priors are as good as each other in one of them and
-    points apart in the other, so that one prior for both would leave one to chance.
+    Top-1 and top-5 have separate priors. Many priors tie in one of them and differ by points in
+    the other, so a shared prior would leave the other to chance.
 
     Returns:
         Columns method, head, shots, prior_top1 and prior_top5.
@@ -21,14 +21,14 @@ def best_priors(scores: pd.DataFrame) -> pd.DataFrame:
     chosen = with_prior[_KEYS].drop_duplicates()
     for metric in _METRICS:
         means = with_prior.groupby([*_KEYS, "prior"])[metric].mean()
-        # Rounded, or the last bit of a mean would decide between equal ones.
+        # Rounded, so that the last bit of a mean does not break ties.
         best = means.unstack("prior").round(9).idxmax(axis="columns").rename(f"prior_{metric}")
         chosen = chosen.merge(best.reset_index(), on=_KEYS)
     return chosen
 
 
 def with_priors(scores: pd.DataFrame, priors: pd.DataFrame) -> pd.DataFrame:
-    """Keep, of all_prior, what the chosen priors give."""
+    """Keep only the scores of all_prior with the chosen priors."""
     is_plain = scores["column"] != "all_prior"
     parts = []
     for metric in _METRICS:
@@ -41,7 +41,7 @@ def with_priors(scores: pd.DataFrame, priors: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_heads(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return how each head of a method did: the mean of LSL and GLSL top-5 over all shots.
+    """Score each head of a method: the mean of LSL and GLSL top-5 over all shots.
 
     Returns:
         Columns method, head and score; the best head of a method first.
@@ -49,14 +49,14 @@ def best_heads(scores: pd.DataFrame) -> pd.DataFrame:
     relevant = scores[scores["column"].isin(["novel", "all"])]
     means = relevant.groupby(["method", "head", "column"], sort=False)["top5"].mean()
     found = means.groupby(["method", "head"], sort=False).mean().rename("score").reset_index()
-    found["score"] = found["score"].round(9)  # or the last bit would decide between equal ones
+    found["score"] = found["score"].round(9)  # so that the last bit does not break ties
     return found.sort_values(
         ["method", "score"], ascending=[True, False], key=in_order, ignore_index=True
     )
 
 
 def in_order(column: "pd.Series[Any]") -> "pd.Series[Any]":
-    """Return a sort key that keeps names as they first appear, and numbers as they are."""
+    """Return a sort key: names in order of first appearance, numbers by value."""
     if pd.api.types.is_numeric_dtype(column):
         return column
     return column.map({name: number for number, name in enumerate(column.unique())})

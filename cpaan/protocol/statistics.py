@@ -1,7 +1,7 @@
-"""Means, spreads, intervals and paired differences of an evaluation's scores.
+"""Means, standard deviations, confidence intervals and paired differences of scores.
 
-A draw decides more than a training seed does, and all methods meet the same draws. So scores are
-first averaged over seeds, intervals are over draws, and methods are compared draw by draw.
+Scores vary more between draws than between training seeds, and all methods use the same draws. So
+scores are averaged over seeds, intervals are over draws, and methods are compared draw by draw.
 """
 
 from collections.abc import Iterable
@@ -15,13 +15,13 @@ CONFIDENCE = 0.95
 
 
 def summarise(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return mean, spread and interval of every cell.
+    """Compute the mean, standard deviations and confidence interval of every cell.
 
     Returns:
         Columns method, head, column, shots; and for each of top1 and top5 its ``_mean``,
         ``_std_draws`` (of the means over seeds), ``_std_seeds`` (of the means over draws) and
-        ``_interval``: half the width of the 95 % t-interval over draws. What a single draw or
-        seed cannot tell is NaN.
+        ``_interval``: half the width of the 95 % t-interval over draws. Values that need
+        several draws or seeds are NaN if there is only one.
     """
     parts = []
     for metric in ("top1", "top5"):
@@ -38,7 +38,7 @@ def summarise(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def paired_differences(scores: pd.DataFrame, against: str) -> pd.DataFrame:
-    """Compare every row with a named one, draw by draw.
+    """Compare every row with a reference row, draw by draw.
 
     Args:
         scores: As in `cpaan.evaluation.runner.Results`.
@@ -72,23 +72,23 @@ def paired_differences(scores: pd.DataFrame, against: str) -> pd.DataFrame:
 
 
 def check_row(against: str, rows: Iterable[tuple[str, str]]) -> None:
-    """Refuse a "method" or "method/head" that is none of the rows (method, head)."""
+    """Raise ValueError unless a "method" or "method/head" is among the rows (method, head)."""
     names = [f"{method}/{head}" for method, head in rows]
     if not any(against in (name, name.partition("/")[0]) for name in names):
         raise ValueError(f"no row {against!r} to compare with; the rows are {', '.join(names)}")
 
 
 def is_only_row(against: str, scores: pd.DataFrame) -> bool:
-    """Return whether there is nothing to compare the named row with."""
+    """Return whether the scores have no other row to compare with."""
     rows = scores[ROW].drop_duplicates().itertuples(index=False, name=None)
     return all(against in (method, f"{method}/{head}") for method, head in rows)
 
 
 def mean_interval(values: pd.Series, num_comparisons: int = 1) -> float:
-    """Return half the width of the 95 % t-interval of a mean; NaN for a single value.
+    """Compute half the width of the 95 % t-interval of a mean; NaN for a single value.
 
-    Where this mean was picked out of several comparisons, the interval is so wide that those of
-    all of them hold at once (Bonferroni).
+    If this mean was selected from several comparisons, the interval is widened so that the
+    intervals of all of them hold jointly (Bonferroni).
     """
     if len(values) < 2:
         return float("nan")

@@ -1,4 +1,4 @@
-"""What a low-shot method is given, and what it is asked.
+"""Low-shot tasks, their queries, and the interface of methods.
 
 Shapes: P = problems, B = base classes of the phase, N = novel classes, D = feature dimension.
 """
@@ -32,7 +32,7 @@ class BaseSet:
     def __init__(
         self, features: Tensor, counts: Tensor, names: Sequence[str] | None = None
     ) -> None:
-        """Index the rows (R, D), which are in the order of classes with so many rows each."""
+        """Index rows (R, D), grouped by class; ``counts`` are the numbers of rows per class."""
         self.features = features
         self.counts = counts
         self.names = tuple(names or (f"{number:09d}" for number in range(len(counts))))
@@ -43,15 +43,15 @@ class BaseSet:
 
     @cached_property
     def order(self) -> list[int]:
-        """Positions of the classes in the order of their names.
+        """Positions of the classes, sorted by name.
 
-        Phases put their own base classes first; in this order, both have the same.
+        Each phase puts its own base classes first; sorted by name, both have the same order.
         """
         return sorted(range(len(self.names)), key=lambda number: self.names[number])
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of all examples, the same for classes in another order."""
+        """Digest of all examples, independent of the order of classes."""
         rows = self.by_class()
         digest = hashlib.sha256(str([len(rows[number]) for number in self.order]).encode())
         for number in self.order:
@@ -59,7 +59,7 @@ class BaseSet:
         return digest.hexdigest()[:16]
 
     def in_order_of_names(self) -> "BaseSet":
-        """Return the same examples with classes in the order of names, as both phases have it."""
+        """Return the same examples with classes sorted by name, an order that both phases share."""
         rows = self.by_class()
         return BaseSet(
             torch.cat([rows[number] for number in self.order]),
@@ -68,17 +68,17 @@ class BaseSet:
         )
 
     def by_class(self) -> tuple[Tensor, ...]:
-        """Return views of each class's rows."""
+        """Return a view of the rows of each class."""
         return self.features.split(self.counts.tolist())
 
     @cached_property
     def variance(self) -> float:
-        """Mean squared distance of an example to its class's centroid: the unit of distances."""
+        """Mean squared distance of an example to its class centroid, the unit of distances."""
         pairs = zip(self.by_class(), self.prototypes, strict=True)
         squared = sum(
             (_at_least_float32(rows) - mean).square().sum().double() for rows, mean in pairs
         )
-        return float(squared) / len(self.features) or 1.0  # one example a class: no unit at all
+        return float(squared) / len(self.features) or 1.0  # zero if every class has one example
 
     @cached_property
     def mean_norm(self) -> float:
@@ -87,14 +87,14 @@ class BaseSet:
         return float(total) / len(self.features) or 1.0
 
     def check_finite(self) -> None:
-        """Refuse examples of which the squares are not finite."""
+        """Raise ValueError if the squared features are not finite."""
         if not math.isfinite(self.variance):
             raise ValueError("the features are not finite, or too large: their squares are not")
 
     def pick(self, classes: Tensor, uniforms: Tensor) -> Tensor:
-        """Return one row of each class at the given positions, in float32 or better.
+        """Pick a row of each of the given classes, in float32 or float64.
 
-        Uniform numbers of the same shape choose among the class's rows.
+        ``uniforms``, numbers from 0 to 1 of the same shape, select the rows within classes.
         """
         offset = (uniforms * self.counts[classes]).long().minimum(self.counts[classes] - 1)
         return _at_least_float32(self.features[self.first_row[classes] + offset])
@@ -106,27 +106,27 @@ def _at_least_float32(rows: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class LowShotTask:
-    """Low-shot problems of one phase, given together so that methods can solve them together.
+    """Low-shot problems of one phase, which a method may solve together.
 
-    All problems share their classes and the base examples; they differ in the shots. Scores
-    put the phase's B base classes first and its N novel classes behind them.
+    All problems share their classes and base examples; they differ in the shots. Scores have the
+    phase's B base classes first, then its N novel classes.
     """
 
     base: BaseSet
-    """All base classes, the phase's own B first: the others may feed a generator, but are no
-    answer."""
+    """All base classes, the phase's own B first. The others may be inputs of a generator, but are
+    not among the answers."""
     num_base: int
     shots: Tensor  # (draws, N, most shots, D), float32
     problems: tuple[Problem, ...]
 
     @property
     def num_novel(self) -> int:
-        """N."""
+        """Number of novel classes N."""
         return self.shots.shape[1]
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
+        """Device of the tensors."""
         return self.shots.device
 
     def support(self, problem: Problem) -> Tensor:
@@ -134,9 +134,9 @@ class LowShotTask:
         return self.shots[problem.draw, :, : problem.num_shots]
 
     def columns_from(self, order: Sequence[int]) -> Tensor:
-        """Return where each class of the scores stands, shape (B + N,), in another order.
+        """Return the position of each class of the scores, shape (B + N,), in another order.
 
-        The order is of all base classes or of the phase's own; novel ones are behind them.
+        ``order`` has all base classes or only the phase's own; novel classes follow them.
         """
         base = torch.tensor(order).argsort()[: self.num_base]
         novel = torch.arange(len(order), len(order) + self.num_novel)
@@ -145,7 +145,7 @@ class LowShotTask:
     def draw_exemplars(self, num_exemplars: int, rng: torch.Generator) -> Tensor:
         """Draw rows of the phase's base classes, shape (B, num_exemplars, D), in float32.
 
-        Of a class, no row comes twice before all have come once.
+        A row repeats only after all rows of its class have been drawn.
         """
         counts = self.base.counts[: self.num_base].cpu().unsqueeze(1)
         every_row = torch.arange(int(counts.max()))
@@ -169,16 +169,16 @@ class Queries(NamedTuple):
 
 
 class Method(Protocol):
-    """Anything that learns novel classes from a few examples.
+    """Interface of a method that learns novel classes from a few examples.
 
-    The evaluation knows a method by these two functions alone, so it cannot favour one.
+    The evaluation uses only these two functions, so it cannot favour a method.
     """
 
     def fit(self, task: LowShotTask, rng: torch.Generator) -> None:
-        """Learn all problems of a task, from its examples and nothing else.
+        """Learn all problems of a task from its examples alone.
 
-        It is called again for further problems with the same base examples and an equal
-        ``rng``: what was learnt from the base examples alone may be kept.
+        Further calls may have other problems, but the same base examples and an equal ``rng``.
+        State that was learnt from base examples alone may be reused.
         """
 
     def predict(self, queries: Tensor) -> Mapping[str, Tensor]:
@@ -188,8 +188,8 @@ class Method(Protocol):
             queries: Shape (Q, D).
 
         Returns:
-            Name of a classifier head -> scores of shape (P, Q, B + N), larger is likelier. A
-            method with a single classifier of its own returns one entry.
+            Name of a classifier head -> scores of shape (P, Q, B + N); larger is more likely. A
+            method with only a built-in classifier returns one entry.
         """
 
 
@@ -203,10 +203,10 @@ def read_phase(
     *,
     is_noted: bool = False,
 ) -> tuple[LowShotTask, Queries]:
-    """Read what one phase needs into memory: base train rows, shots, and test rows.
+    """Read the rows of one phase into memory: base train rows, shots, and test rows.
 
-    Each number of shots makes a problem with each draw. Reading the test phase is recorded first,
-    unless the caller has done that for all processes (``is_noted``).
+    Each combination of a number of shots and a draw is one problem. A read of the test phase is
+    logged first, unless the caller has logged it for all processes (``is_noted``).
     """
     phase = split.phase(phase_name)
     if phase_name == TEST_PHASE and not is_noted:
@@ -235,7 +235,7 @@ def read_phase(
 def check_phase(
     table: FeatureTable, split: Split, phase_name: str, *, allow_trained_novel: bool = False
 ) -> None:
-    """Refuse a table that lacks classes or rows, or whose backbone was trained on novel classes."""
+    """Raise ValueError for missing classes or rows, or a backbone trained on novel classes."""
     phase = split.phase(phase_name)
     wanted = split.base_classes(phase_name) + phase.novel
     missing = [name for name in wanted if name not in table.class_names]

@@ -1,4 +1,4 @@
-"""The backbone: ResNet-10, its classifiers and its losses.
+"""ResNet-10 backbone, its classifiers and its losses.
 
 Shapes: S = size of stored images, B = images, C = classes, D = 512.
 """
@@ -18,7 +18,7 @@ _FIRST_SCALE = 10.0
 
 
 class ResNet10(nn.Module):
-    """Four stages of one residual block each, then the mean over positions."""
+    """Four stages of one residual block each, followed by the mean over positions."""
 
     def __init__(self, *, is_small: bool, last_relu: bool, rng: torch.Generator) -> None:
         """Draw the weights.
@@ -27,7 +27,7 @@ class ResNet10(nn.Module):
             is_small: Whether the stem is 3x3 and keeps every pixel. The benchmark's stem, 7x7 with
                 stride two and pooling, would leave the last stage two pixels of a 64-pixel image.
             last_relu: Without it, features have both signs, as a cosine classifier needs.
-            rng: On the CPU.
+            rng: Random stream on the CPU.
         """
         super().__init__()
         width = _STAGES[0][0]
@@ -76,7 +76,7 @@ class _Block(nn.Module):
 def _convolution(
     inputs: int, outputs: int, size: int, stride: int, rng: torch.Generator
 ) -> nn.Conv2d:
-    """Return a layer without a bias: the batch normalisation after it has one."""
+    """Return a convolution without a bias, because the next batch normalisation has one."""
     layer = skip_init(
         nn.Conv2d, inputs, outputs, size, stride=stride, padding=size // 2, bias=False
     )
@@ -85,7 +85,7 @@ def _convolution(
 
 
 class BackboneClassifier(nn.Module):
-    """Scores of classes as products without a bias, as in the benchmark, or as cosines.
+    """Classifier of the backbone: products without a bias, as in the benchmark, or cosines.
 
     Cosines are multiplied by a learned scale (Gidaris & Komodakis, 2018).
     """
@@ -104,7 +104,7 @@ class BackboneClassifier(nn.Module):
 
 
 class Backbone(nn.Module):
-    """The network and the classifier that it is trained with."""
+    """The network and the classifier that is trained with it."""
 
     def __init__(self, config: BackboneConfig, num_classes: int, rng: torch.Generator) -> None:
         super().__init__()

@@ -23,14 +23,14 @@ from cpaan.training.learning import Run, TrainingDivergedError, check_same_run
 from cpaan.training.workers import ALONE, Workers
 
 IMAGES, LABELS, BACKBONE = "images.npy", "labels.npy", "backbone.pt"
-_VIEW_STEP = 8  # sizes of views are multiples of this, so that the stages halve them evenly
+_VIEW_STEP = 8  # sizes of views are multiples of this, so that stages halve them evenly
 _DECAY_OF_STEPS = 0.1
 
 
 class BackboneRun(Run):
-    """Training of one backbone; its episodes are optimiser steps on one batch each.
+    """Training of one backbone; each episode is an optimiser step on one batch.
 
-    The seed, the number of a step and the rank of the worker decide all random numbers of that
+    The seed, the number of a step and the rank of the worker determine all random numbers of that
     step, so that checkpoints need no random state.
     """
 
@@ -47,17 +47,17 @@ class BackboneRun(Run):
         device: torch.device,
         workers: Workers = ALONE,
     ) -> None:
-        """Draw the weights; each of the workers takes its share of the images of every step.
+        """Draw the weights; each worker takes its share of the images of every step.
 
         Args:
-            images: Shape (I, S, S, 3), often a memory map; a GPU holds all of them if they take
-                less than half of its free memory.
+            images: Shape (I, S, S, 3), often a memory map. A GPU holds all images if they take less
+                than half of its free memory.
             labels: Classes from zero on, shape (I,); -1 leaves an image out.
             num_classes: C.
             config: All settings.
             seed: Seed of all random numbers.
             device: Device to train on.
-            workers: Each needs two images in a step, for batch normalisation.
+            workers: Each needs two images per step, for batch normalisation.
         """
         used = np.flatnonzero(labels >= 0)
         of_step = min(len(used), config.batch_size)
@@ -79,7 +79,7 @@ class BackboneRun(Run):
         self._used = torch.from_numpy(used)
         self._num_classes = num_classes
         self.model = Backbone(config, num_classes, new_rng(seed, 0)).to(device)
-        # torch's own annotation of `to` does not know this argument.
+        # The type annotation of `to` lacks this argument.
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         decaying = [p for p in self.model.parameters() if p.ndim > 1]
         groups: list[dict[str, Any]] = [
@@ -94,24 +94,24 @@ class BackboneRun(Run):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole batches of all images; each epoch leaves out other images of the remainder."""
+        """Full batches per epoch; each epoch leaves out a different remainder of the images."""
         return max(1, len(self._used) // self.config.batch_size)
 
     @property
     def num_episodes(self) -> int:
-        """Steps of the whole training."""
+        """Number of training steps."""
         return self.config.num_epochs * self.steps_per_epoch
 
     def advance(self, num_episodes: int) -> dict[str, float]:
-        """Train for some more steps; return their mean loss, over all workers.
+        """Train for some more steps; return their mean loss over all workers.
 
         Raises:
-            TrainingDivergedError: If it or, at the end, a weight is not finite. Both are checked
-                once, because a check makes a GPU wait.
+            TrainingDivergedError: If the mean loss or, at the end, a weight is not finite. Both are
+                checked only once, because a check makes a GPU wait.
         """
         total = torch.zeros((), device=self._device)
         self.model.train()
-        # cuDNN times its kernels: training has few sizes of convolutions, and many of each.
+        # Training has few convolution sizes, each used often, so cuDNN may time its kernels.
         before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
         try:
             for _ in range(num_episodes):
@@ -119,7 +119,7 @@ class BackboneRun(Run):
                 self.episode += 1
         finally:
             torch.backends.cudnn.benchmark = before
-        # Every worker gathers the statistics of batch normalisation on images of its own.
+        # Average the batch statistics, which every worker computes from its own images.
         statistics = [each for each in self.model.buffers() if each.is_floating_point()]
         self._workers.average([total, *statistics])
         loss = float(total) / num_episodes
@@ -154,8 +154,8 @@ class BackboneRun(Run):
         """Return this worker's share of the step's images.
 
         Returns:
-            Images, shape (B, S, S, 3); labels, shape (B,); and their number over that of an
-            average worker. With it as a weight, every image of the step counts alike.
+            Images, shape (B, S, S, 3); labels, shape (B,); and the number of images over the
+            average number per worker. As a weight, it makes all images of the step count equally.
         """
         epoch, position = divmod(self.episode, self.steps_per_epoch)
         if self._order[0] != epoch:
@@ -164,7 +164,7 @@ class BackboneRun(Run):
         start = position * self.config.batch_size
         batch = self._order[1][start : start + self.config.batch_size]
         rows = batch[self._workers.rank :: self._workers.count]
-        # A GPU still works on the last step while images are read from a disk.
+        # While images are read from disk, a GPU still computes the last step.
         images = self._images[rows.to(self._images.device)].to(self._device)
         share = len(rows) * self._workers.count / len(batch)
         return images, self._labels[rows].to(self._device), share
@@ -180,7 +180,7 @@ class BackboneRun(Run):
         return min(last, _VIEW_STEP * max(1, steps))
 
     def learning_rate(self, step: int) -> float:
-        """Return the learning rate of a step: it rises during the warm-up and then falls."""
+        """Return the learning rate of a step: it rises during the warm-up, then falls."""
         config = self.config
         warmup = config.warmup * self.num_episodes
         if step < warmup:
@@ -191,7 +191,7 @@ class BackboneRun(Run):
         return config.learning_rate * _DECAY_OF_STEPS ** math.floor(3 * done)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that decides the rest of the training, and where it ran."""
+        """Return everything that determines the rest of the training, and the device it ran on."""
         is_gpu = self._device.type == "cuda"
         return {
             "config": self.config.to_dict(),
@@ -222,18 +222,18 @@ def train_backbone(
     progress: Progress,
     workers: Workers = ALONE,
 ) -> None:
-    """Train on the images of a folder, and leave the checkpoint there, in ``backbone.pt``.
+    """Train on the images of a folder, and write the checkpoint ``backbone.pt`` there.
 
     Resumes from that checkpoint. Its curve has an entry for each epoch.
 
     Args:
-        folder: With ``images.npy`` and ``labels.npy``, as `BackboneRun` expects them.
+        folder: Folder with ``images.npy`` and ``labels.npy``; see `BackboneRun`.
         num_classes: Number of classes of the labels.
         config: All settings.
         seed: Seed of all random numbers.
         device: Device to train on.
         progress: Called with a line every ten seconds.
-        workers: All of them call this; rank 0 writes the checkpoint.
+        workers: All workers call this function; rank 0 writes the checkpoint.
     """
     run = BackboneRun(
         # Mapped copy-on-write, because torch needs writable arrays.

@@ -8,56 +8,56 @@ from cpaan.training.layers import PerceptronSettings
 from cpaan.training.learning import EpisodeSettings, LearningSettings
 
 LARGEST_SMALL_IMAGE = 64
-"""Up to this size (Tiny-ImageNet's) every pixel counts: the network's stem keeps them all."""
+"""Largest image size (Tiny-ImageNet's) at which the network's stem keeps every pixel."""
 
-# The benchmark's, for ResNet-10.
+# Weights of the benchmark for ResNet-10.
 _AUXILIARY_WEIGHTS = {"ce": 0.0, "sgm": 0.02, "l2": 0.03, "cosine": 0.0}
 
 
 @dataclass(frozen=True, kw_only=True)
 class BackboneConfig(Settings):
-    """Settings of the training of a backbone.
+    """Settings of backbone training.
 
     The defaults were chosen on held-out train images of Tiny-ImageNet's base classes.
     """
 
     loss: Literal["ce", "sgm", "l2", "cosine"] = "ce"
-    """Cross-entropy; with the squared gradient magnitude; with the features' squared norm; or of a
-    cosine classifier, on features without the last ReLU."""
+    """Training loss. ce: cross-entropy; sgm: plus the squared gradient magnitude; l2: plus the
+    squared norm of features; cosine: of a cosine classifier, on features without the last ReLU."""
     auxiliary_weight: float | None = None
-    """Weight of what SGM and L2 add; None: the benchmark's, 0.02 and 0.03."""
+    """Weight of the term that SGM or L2 adds; None: the benchmark's, 0.02 and 0.03."""
     image_size: int = 64
-    """Height and width to which images are brought before anything else."""
+    """Height and width of stored images: scaled, then cropped to the central square."""
     view_size: int | None = None
-    """Height and width of what the network sees: the centre of an image, or all of it enlarged.
-    None: seven eighths of it, as the benchmark's 224 of 256; of small images nine eighths, for a
-    larger map before the mean over positions."""
+    """Height and width of the network's input: the centre of an image, or all of it enlarged. None:
+    seven eighths of the image size, like the benchmark's 224 of 256. For small images, nine
+    eighths, for a larger map before the mean over positions."""
     first_view: float = 0.55
-    """Size of the views when training starts, as a share of the last size: this is quicker. Sizes
+    """Size of views at the start, as a share of the final size. Smaller views train faster. Sizes
     grow in steps of eight pixels."""
     grown_after: float = 0.8
-    """Share of training after which views have their last size."""
+    """Share of training after which views have their final size."""
 
     num_epochs: int = 80
     batch_size: int = 512
-    """Images of a step, over all workers."""
+    """Images per step, over all workers."""
     learning_rate: float = 0.4
-    """The largest one."""
+    """Largest learning rate."""
     schedule: Literal["cosine", "steps"] = "cosine"
-    """How the learning rate falls: along a half-cosine to zero, or to a tenth after each third of
+    """Decay of the learning rate: along a half-cosine to zero, or to a tenth after each third of
     training (the benchmark)."""
     warmup: float = 0.02
-    """Share of training in which the learning rate rises to its largest."""
+    """Share of training in which the learning rate rises to its largest value."""
     momentum: float = 0.9
     nesterov: bool = True
     weight_decay: float = 2e-3
-    """Of the weights of convolutions and classifier; normalisation has none."""
+    """Weight decay of convolutions and the classifier; normalisation layers have none."""
     label_smoothing: float = 0.1
-    """Share of a target that all classes have alike."""
+    """Share of a target that is spread equally over all classes."""
     smallest_crop: float = 0.35
-    """The smallest share of an image's area that a random view shows."""
+    """Smallest share of an image's area that a random view shows."""
     colour_jitter: float = 0.4
-    """How far brightness, contrast and saturation go from one."""
+    """Largest deviation of the factors of brightness, contrast and saturation from one."""
     cut_and_paste: float = 0.7
     """Share of views into which a rectangle of another view is pasted (CutMix)."""
 
@@ -80,19 +80,19 @@ class BackboneConfig(Settings):
 
     @property
     def is_small(self) -> bool:
-        """Whether images are so small that the network's stem keeps every pixel."""
+        """Whether images are small enough that the network's stem keeps every pixel."""
         return self.image_size <= LARGEST_SMALL_IMAGE
 
     @property
     def last_view_size(self) -> int:
-        """Size of the views at the end of training, and of those that features are made of."""
+        """Size of views at the end of training and for the computation of features."""
         if self.view_size is not None:
             return self.view_size
         return self.image_size * (9 if self.is_small else 7) // 8
 
     @property
     def loss_weight(self) -> float:
-        """Weight of what the loss adds to the cross-entropy."""
+        """Weight of the term that the loss adds to the cross-entropy."""
         if self.auxiliary_weight is not None:
             return self.auxiliary_weight
         return _AUXILIARY_WEIGHTS[self.loss]
@@ -101,8 +101,8 @@ class BackboneConfig(Settings):
     def as_in_benchmark(cls) -> Self:
         """Return Hariharan & Girshick's recipe.
 
-        What differs: crops are taken of the square in an image's middle, normalisation does not
-        decay, and features are means over an image and its mirror image.
+        Differences: crops are taken from the central square of an image, normalisation layers have
+        no weight decay, and features are means over an image and its mirror image.
         """
         return cls(
             image_size=256,
@@ -124,22 +124,22 @@ class BackboneConfig(Settings):
 class EmbeddingConfig(PerceptronSettings, EpisodeSettings, LearningSettings):
     """Settings of the embedding.
 
-    The defaults are recommended; `plain` is the common form of a prototypical network. That one
-    overfits its train rows: on Tiny-ImageNet, LSL is lower than without an embedding.
+    The defaults are recommended. `plain` is the common form of a prototypical network. It overfits
+    its train rows: on Tiny-ImageNet, its LSL is lower than without an embedding.
     """
 
     num_episodes: int = 800
-    """Episodes of training."""
+    """Training episodes."""
     output: Literal["sphere", "linear", "relu"] = "sphere"
     """Sphere: every embedded row is scaled to a mean square of one."""
     weight_decay: float = 2.0
-    """Share of the matrices that a step takes away, in units of the learning rate."""
+    """Decoupled weight decay of matrices: a step removes this share times the learning rate."""
     learning_rate: float = 3e-3
-    """At the start."""
+    """Learning rate at the start."""
 
     @classmethod
     def plain(cls) -> Self:
-        """Return a two-layer perceptron on features as they are, without any regularisation."""
+        """Return a two-layer perceptron on unchanged features, without regularisation."""
         return cls(
             num_episodes=2_000,
             normalisation="none",

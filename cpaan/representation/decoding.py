@@ -1,4 +1,4 @@
-"""Decode images in parallel and in a fixed order, and fill arrays on disk with what they give.
+"""Decode images in parallel and in a fixed order, and fill arrays on disk with the results.
 
 Every image is scaled until its shorter side has the wanted size, and cropped to its central square.
 Images that cannot be decoded are skipped and recorded, up to a share that the caller allows.
@@ -29,13 +29,13 @@ from cpaan.data.table import name_some
 from cpaan.representation.images import Content, ImageList
 
 _MAX_BATCH_IMAGES, _MAX_BATCH_BYTES = 256, 1 << 24
-_IMAGES_PER_TASK = 8  # fewer would spend a good part of the time on handing over small images
+_IMAGES_PER_TASK = 8  # with fewer, handing over small images takes much of the time
 _TASKS_PER_THREAD = 2
 _NUM_TRIED = 21
 _SECONDS_BETWEEN_MESSAGES = 10.0
 _SECONDS_BETWEEN_SAVES = 30.0
 _DONE = "done"
-_MAX_PIXELS = 89_478_485  # from which on Pillow warns
+_MAX_PIXELS = 89_478_485  # Pillow warns above this
 
 Pixels = NDArray[np.uint8]
 _Result = tuple[int, Pixels | str]
@@ -43,7 +43,7 @@ _Result = tuple[int, Pixels | str]
 
 
 class BadImages:
-    """Images that could not be decoded, by name with the reason; at most a share of all."""
+    """Names of images that could not be decoded, with reasons; at most a share of all images."""
 
     def __init__(self, max_share: float, total: int) -> None:
         if not 0 <= max_share <= 1:
@@ -75,8 +75,8 @@ class RowStore:
         """Open or create the arrays.
 
         Args:
-            folder: The store's own.
-            rows: Images of the rows, ascending, shape (R,).
+            folder: Folder of this store only.
+            rows: Image of each row, ascending, shape (R,).
             arrays: Shape and type of one row of each array, by name.
 
         Raises:
@@ -95,8 +95,8 @@ class RowStore:
             for name, (shape, kind) in kinds.items():
                 path = folder / f"{name}.npy"
                 np.lib.format.open_memmap(path, "w+", np.dtype(kind), (len(rows), *shape))
-                # A process that writes into a hole of this sparse file on a disk that is full by
-                # then is killed without a message.
+                # Allocate the sparse file now: if the disk is full later, a process that writes
+                # into a hole is killed without a message.
                 with path.open("r+b") as file:
                     os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
         self.arrays: dict[str, NDArray[Any]] = {
@@ -114,12 +114,12 @@ class RowStore:
     ) -> None:
         """Fill all rows that are not filled yet, except those of bad images.
 
-        Bad images are decoded again when a job resumes, and recorded again.
+        A resumed job decodes and records bad images again.
 
         Args:
             images: Images of the rows.
             size: Size to which they are decoded.
-            make: Computes the rows of each array, from rows of the store, shape (b,), and their
+            make: Computes the rows of each array from rows of the store, shape (b,), and their
                 pixels, shape (b, size, size, 3).
             bad: Record of images that cannot be decoded.
             progress: Called with a line every ten seconds.
@@ -136,7 +136,7 @@ class RowStore:
         self._save()
 
     def _save(self) -> None:
-        """Record which rows are filled, after their values have reached the disk."""
+        """Record which rows are filled, after their values have been written to disk."""
         for name, array in self.arrays.items():
             if name == _DONE:  # the last one
                 array[:] = self.is_made
@@ -145,7 +145,7 @@ class RowStore:
 
 
 class _BadImageError(Exception):
-    """One image cannot be decoded."""
+    """An image cannot be decoded."""
 
 
 def find_size(images: ImageList) -> int:
@@ -167,10 +167,10 @@ def decode_images(
     bad: BadImages,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Iterator[tuple[NDArray[np.int64], Pixels]]:
-    """Decode some images, a batch at a time, in the order in which they lie on disk.
+    """Decode some images, a batch at a time, in their order on disk.
 
-    Files are read as batches are taken: no more than a few hundred images are in memory. Order and
-    pixels do not depend on the number of threads, which is that of the CPUs.
+    Files are read only as batches are taken, so that at most a few hundred images are in memory.
+    Order and pixels do not depend on the number of threads, which is that of the CPUs.
 
     Args:
         images: The list.
@@ -217,7 +217,7 @@ def _results(images: ImageList, rows: NDArray[np.int64], size: int) -> Iterator[
         while tasks:
             yield from tasks.popleft().result()
     finally:
-        # Also when the caller takes no further batch, or there is one bad image too many.
+        # Also runs if the caller stops early or there are too many bad images.
         pool.shutdown(cancel_futures=True)
 
 
@@ -234,7 +234,7 @@ def _decode_some(contents: list[tuple[int, Content]], size: int) -> list[_Result
 class _Jpeg(JpegImageFile):
     """A JPEG whose EXIF block is ignored.
 
-    Pillow reads the resolution from it, which is not needed here, and warns where it is damaged;
+    Pillow reads the resolution from it, which is not needed here, and warns if it is damaged.
     ImageNet has such images, and their pixels are intact.
     """
 
@@ -243,22 +243,22 @@ class _Jpeg(JpegImageFile):
 
 
 def _decode(content: Content, size: int) -> Image.Image:
-    """Return the image in RGB, large ones perhaps at a fraction of their size.
+    """Return the image in RGB; large JPEGs may be decoded at a fraction of their size.
 
     Raises:
         _BadImageError: If it is missing, empty, damaged, too large, or neither JPEG nor PNG.
         OSError: If the file cannot be read for another reason.
     """
     if isinstance(content, Path):
-        # Read apart from decoding, to tell an error of the disk from one of the image.
+        # Read before decoding, to tell disk errors from image errors.
         try:
             content = content.read_bytes()
         except FileNotFoundError:
             raise _BadImageError("no such file") from None
     if not content:
         raise _BadImageError("empty")
-    # Not Image.open: it warns of large images before their size can be checked, and warnings
-    # cannot be caught in several threads at once.
+    # Image.open warns of large images before their size can be checked, and warnings cannot be
+    # caught in several threads at once.
     kinds = {b"\xff\xd8\xff": _Jpeg, b"\x89PNG\r\n\x1a\n": PngImageFile}
     kind = next((kind for start, kind in kinds.items() if content.startswith(start)), None)
     if kind is None:
@@ -268,12 +268,12 @@ def _decode(content: Content, size: int) -> Image.Image:
         width, height = image.size
         if width * height > _MAX_PIXELS:
             raise _BadImageError(f"{width} x {height} pixels, more than {_MAX_PIXELS}")
-        # JPEG can be decoded at 1/2, 1/4 or 1/8 of its size. At twice the wanted size or more,
-        # the last step of scaling is still ours and not the rough one of the decoder.
+        # JPEG can be decoded at 1/2, 1/4 or 1/8 of its size. At twice the wanted size or more, the
+        # final scaling is still ours and not the coarser one of the decoder.
         image.draft(None, (2 * size, 2 * size))
         image.load()
-        image.info.pop("transparency", None)  # Pillow would warn that it is lost
-        # 16 bits a pixel, which convert would clip rather than scale.
+        image.info.pop("transparency", None)  # avoids a warning that it is lost
+        # 16 bits per pixel: convert would clip instead of scale.
         if image.mode.startswith("I"):
             image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
         return image.convert("RGB")
@@ -281,7 +281,7 @@ def _decode(content: Content, size: int) -> Image.Image:
         raise
     except Exception as error:
         # The bytes are in memory, so any error of Pillow (OSError, SyntaxError, struct.error and
-        # more) is about the image, and a damaged image must not end a job of many hours.
+        # more) comes from the image. A damaged image must not end a job of many hours.
         raise _BadImageError(" ".join(str(error).split()) or type(error).__name__) from error
 
 
@@ -289,8 +289,8 @@ def _square(image: Image.Image, size: int) -> Pixels:
     """Return the central square of an RGB image, shape (size, size, 3)."""
     width, height = image.size
     if (width, height) != (size, size):
-        # Cropped in whole pixels and scaled in one step. The filter still covers pixels beyond
-        # the crop, so this equals scaling before cropping, without rounding the longer side.
+        # Crop in whole pixels and scale in one step. The filter also covers pixels beyond the crop,
+        # so this equals scaling before cropping, without rounding the longer side.
         side = min(width, height)
         left, top = (width - side) // 2, (height - side) // 2
         box = (left, top, left + side, top + side)

@@ -2,7 +2,7 @@
 
 Snell, Swersky & Zemel (2017), Prototypical Networks for Few-shot Learning. In each episode, queries
 must be nearer to the mean of the few supports of their own class than to those of other classes.
-The network is trained on train rows of base classes alone.
+The network is trained only on train rows of base classes.
 
 Shapes: D = feature dimension, N = ways, K = shots, Q = queries of a class.
 """
@@ -33,7 +33,7 @@ from cpaan.training.few_shot_episodes import (
     read_base,
 )
 from cpaan.training.layers import Perceptron, find_log_scale
-from cpaan.training.learning import EpisodeRngs, LearningRun
+from cpaan.training.learning import LearningRun
 from cpaan.training.workers import ALONE, Workers
 
 EMBEDDING = "embedding.pt"
@@ -48,7 +48,7 @@ def prototype_scores(supports: Tensor, queries: Tensor) -> Tensor:
         queries: Shape (queries, D).
     """
     prototypes = supports.mean(dim=1)
-    # Centred on their mean, distances of points far from zero keep their digits.
+    # Centring keeps the precision of distances between points far from zero.
     middle = prototypes.detach().mean(dim=0)
     prototypes, queries = prototypes - middle, queries - middle
     squared = queries.square().sum(dim=1, keepdim=True) + prototypes.square().sum(dim=1)
@@ -67,25 +67,29 @@ class PrototypicalNetwork(Perceptron):
 
     @torch.no_grad()
     def embed(self, rows: Tensor) -> Tensor:
-        """Embed rows of any shape (..., D), block by block: there may be many."""
+        """Embed rows of any shape (..., D), in blocks to bound memory."""
         blocks = rows.flatten(0, -2).split(_ROWS_PER_BLOCK)
         return torch.cat([self(block) for block in blocks]).view(rows.shape)
 
     def embed_base(self, base: BaseSet) -> BaseSet:
-        """Embed all rows of base classes, in the order of names.
+        """Embed all rows of base classes, in name order.
 
-        On a GPU, the last bits of a row depend on its position among the others, and base classes
-        must be the same to the last bit in both phases.
+        On a GPU, the last bits of a row depend on its position among the others. Base classes must
+        be bit-identical in both phases.
         """
         ordered = base.in_order_of_names()
         parts = self.embed(ordered.features).split(ordered.counts.tolist())
         part_of = {name: part for name, part in zip(ordered.names, parts, strict=True)}
         return BaseSet(torch.cat([part_of[name] for name in base.names]), base.counts, base.names)
 
-    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
+    def draw_shape(self, rng: torch.Generator) -> int:
+        """Draw the number of shots of an episode."""
+        return self.episodes.draw_num_shots(rng)
+
+    def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
         """Return the cross-entropy of an episode's queries, and their accuracy in percent."""
-        episode = self.episodes.draw_next(rngs)
-        scores = self.scores(episode, rngs.device)
+        episode = self.episodes.draw(shape, rng)
+        scores = self.scores(episode, rng)
         return [cross_entropy(scores, episode.labels), percent_right(scores, episode.labels)]
 
     def scores(self, episode: FewShotEpisode, rng: torch.Generator | None = None) -> Tensor:
@@ -95,7 +99,7 @@ class PrototypicalNetwork(Perceptron):
 
     @torch.no_grad()
     def set_scale(self, rng: torch.Generator) -> None:
-        """Choose the scale at which predictions have half of the largest entropy."""
+        """Set the scale so that predictions have half of the largest entropy."""
         episode = self.episodes.draw_middling(rng)
         scores = prototype_scores(self(episode.supports), self(episode.queries)).double()
         unit = scores.abs().mean().clamp(min=torch.finfo(torch.float32).tiny)
@@ -117,12 +121,12 @@ class EmbeddingRun(LearningRun):
 
 @torch.no_grad()
 def embed_table(run: EmbeddingRun, table: FeatureTable) -> FeatureTable:
-    """Return a table of the same rows, embedded; the embedding must be of this many dimensions.
+    """Return a table of the same rows, embedded. Dimensions must match those of the embedding.
 
-    Features have the precision of the table, or float32 where float16 cannot hold a value. If the
+    Features have the precision of the table, or float32 if float16 cannot hold a value. If the
     classes of the backbone are known, the base classes of the embedding are added to them.
     """
-    # Not np.empty: rows that are not embedded yet may be cast, which warns of some bit patterns.
+    # Unlike np.empty, zeros can be cast without warnings before they are overwritten.
     features = np.zeros(table.features.shape, dtype=table.features.dtype)
     largest = np.finfo(features.dtype).max
     for start in range(0, len(features), _ROWS_PER_BLOCK):
@@ -154,7 +158,7 @@ def embed(
 ) -> tuple[FeatureTable, dict[str, Any]]:
     """Train an embedding on the base classes' train rows, and write the embedded table.
 
-    Resumes from what a previous run left in the folder ``out``.
+    Resumes a previous run in the folder ``out``.
 
     Args:
         table: Features to embed.
@@ -170,7 +174,7 @@ def embed(
         The embedded table and its provenance.
     """
     job = {"features": table.fingerprint, "seed": seed, **config.to_dict()}
-    job = json.loads(json.dumps(job))  # lists for tuples, as in the file
+    job = json.loads(json.dumps(job))  # tuples become lists, as in the file
     if made := read_made(out, job, out / EMBEDDING):
         progress(f"{out / FEATURES} is already there")
         return open_features(out / FEATURES), made

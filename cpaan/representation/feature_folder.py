@@ -1,4 +1,4 @@
-"""Folders of features: the table, and ``about.json`` with the job that made it."""
+"""Feature folders: the table, and ``about.json`` with the job that made it."""
 
 import json
 import reprlib
@@ -16,11 +16,11 @@ FEATURES, ABOUT = "features.parquet", "about.json"
 
 
 def read_made(folder: Path, job: Mapping[str, Any], *own: Path) -> dict[str, Any] | None:
-    """Return the content of ``about.json``; None where the features are not made yet.
+    """Return the content of ``about.json``; None if the features do not exist yet.
 
     Args:
         folder: Folder of the features.
-        job: Settings that decide them.
+        job: Settings that determine the features.
         own: Files that an unfinished run of this job leaves.
 
     Raises:
@@ -55,7 +55,7 @@ def check_same_job(before: Mapping[str, Any], job: Mapping[str, Any], folder: Pa
 
 
 def write_made(folder: Path, table: FeatureTable, about: Mapping[str, Any]) -> None:
-    """Write features and then ``about.json``; only the latter has the log."""
+    """Write features and then ``about.json``; only the latter includes the log."""
     without_log = {name: value for name, value in about.items() if name != "log"}
     write_features(folder / FEATURES, table, without_log)
     write_whole(folder / ABOUT, json.dumps(about, indent=1))
@@ -65,7 +65,7 @@ def centroid_accuracy(table: FeatureTable, base_classes: Sequence[str]) -> dict[
     """Return the top-1 accuracy of nearest train centroids on rows of base classes, in percent.
 
     "gap" is the difference between train and test rows. A large gap means that the representation
-    was fitted to these very train rows: base classes are then tighter than novel classes can be.
+    overfits these train rows: base classes are then tighter than novel classes can be.
     """
     rows = {
         partition: [table.gather(table.rows_of(name, partition)).float() for name in base_classes]

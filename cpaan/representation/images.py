@@ -29,22 +29,22 @@ _CLASS, _PARTITION, _IMAGE = "wnid", "partition", "jpeg"
 _IMAGES_PER_BATCH = 64  # about 7 MiB of full-size ImageNet
 _ENDINGS = (".jpeg", ".jpg", ".png")
 _LIST_NAMES = ("LOC_val_solution.csv", "val_annotations.txt")
-_LISTING_THREADS = 16  # a network file system answers slowly, but many requests at once
+_LISTING_THREADS = 16  # a network file system is slow, but serves many requests at once
 
 Content = bytes | Path
 """An image before it is decoded: its bytes, or the file that holds them."""
 _Rows = NDArray[np.int64]
 _Files = list[tuple[bytes, int]]
-"""Paths below a root, as bytes because a file name need not be text, and sizes."""
+"""Paths relative to a root and file sizes; as bytes, because a file name need not be text."""
 
 
 @dataclass(frozen=True, eq=False)
 class _ParquetSource:
-    """Images in Parquet files: ``name`` is for messages, ``read`` goes in the order of the disk."""
+    """Images in Parquet files; ``name`` is for messages, ``read`` follows the order on disk."""
 
     files: tuple[Path, ...]
-    first_rows: _Rows  # (files + 1,) position of each file's first row in all of them, and the end
-    positions: _Rows  # (R,) rows in all files, one after the other
+    first_rows: _Rows  # (files + 1,) first row of each file in the concatenation, and the end
+    positions: _Rows  # (R,) rows of the concatenated files
 
     def name(self, row: int) -> str:
         """Return "images_0.parquet row 17"."""
@@ -66,10 +66,10 @@ class _ParquetSource:
 
 @dataclass(frozen=True, eq=False)
 class _FolderSource:
-    """Images in folders, with the same functions."""
+    """Images in folders, with the same interface."""
 
     root: Path
-    paths: NDArray[np.bytes_]  # (R,) below the root; as a Python list they take more memory
+    paths: NDArray[np.bytes_]  # (R,) below the root; a Python list takes more memory
 
     def name(self, row: int) -> str:
         """Return "train/n01/x.JPEG"."""
@@ -89,8 +89,8 @@ class ImageList:
     is_train: NDArray[np.bool_]  # (R,) train partition, otherwise test
     source: _ParquetSource | _FolderSource
     digest: str
-    """Digest of class names, partitions, image names and file sizes, by which a resumed job
-    recognises its data. It does not depend on the folder of the files or on their dates."""
+    """Digest of class names, partitions, image names and file sizes, by which a resumed job checks
+    its data. It does not depend on the folder of the files or on their dates."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -113,12 +113,12 @@ def open_images(
         paths: One or more Parquet files, a folder of Parquet files (those with other columns are
             skipped), or a folder with ``train`` and ``val``.
         classes: Names of the wanted classes.
-        val_labels: The list of classes of a flat ``val``; by default one of the usual name, in
+        val_labels: File with the classes of a flat ``val``; by default one of the usual name, in
             the folder or in its ``val``.
 
     Raises:
-        ValueError: If the paths hold neither form, a wanted class has no train or no test image,
-            or the list of classes does not fit the files.
+        ValueError: If the paths hold neither form, a wanted class has no train or no test image, or
+            the list of classes does not fit the files.
     """
     class_names = tuple(sorted(set(classes)))
     given = [paths] if isinstance(paths, str | Path) else list(paths)
@@ -160,7 +160,7 @@ def open_images(
 
 
 def _parquet_files_in(folder: Path) -> list[Path]:
-    """Return the Parquet files that hold images, sorted by name; features may lie beside them."""
+    """Return the Parquet files that hold images, sorted by name; others are skipped."""
     found = []
     for path in sorted(folder.glob("*.parquet")):
         with naming(path):
@@ -186,7 +186,7 @@ def _list_parquet(
         digest.update(f"{path.name}\0{path.stat().st_size}\0{len(names)}\0".encode())
     all_labels, all_train = np.concatenate(labels), np.concatenate(is_train)
     wanted = np.flatnonzero(all_labels >= 0)
-    # The sort is stable: file order within a class.
+    # The sort is stable, so it keeps the file order within a class.
     positions = wanted[np.lexsort((all_labels[wanted], ~all_train[wanted]))]
     digest.update(positions.tobytes())
     first_rows = np.cumsum([0, *map(len, labels)], dtype=np.int64)
@@ -195,10 +195,10 @@ def _list_parquet(
 
 
 def _read_rows(path: Path, wanted: _Rows, num_rows: int) -> Iterator[bytes]:
-    """Yield the images of some rows of a file, ascending; an empty value is no bytes."""
+    """Yield the images of some rows of a file, ascending; a null value becomes empty bytes."""
     is_wanted = np.zeros(num_rows, dtype=np.bool_)
     is_wanted[wanted] = True
-    # A buffer makes Arrow read pages as they are wanted rather than a row group at once.
+    # With a buffer, Arrow reads single pages instead of a whole row group at once.
     with naming(path), pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
         if file.metadata.num_rows != num_rows:
             raise ValueError(f"{file.metadata.num_rows} rows, but it had {num_rows} when listed")
@@ -219,7 +219,7 @@ def _list_folders(
     val_labels: str | Path | None,
     digest: "hashlib.blake2b",
 ) -> tuple[NDArray[np.int32], NDArray[np.bool_], _FolderSource]:
-    """List train images by class folder, and those of ``val`` too unless it is flat."""
+    """List train images by class folder, and those of ``val`` unless it is flat."""
     partitions = ["train"] if flat else ["train", "val"]
     folders = [f"{partition}/{name}" for partition in partitions for name in class_names]
     with ThreadPoolExecutor(_LISTING_THREADS) as pool:
@@ -243,14 +243,14 @@ def _list_folders(
 def _images_in(root: Path, folder: str) -> _Files:
     """Return the images in a folder, or in its ``images``, sorted.
 
-    A broken link has the size -1: it is an image that cannot be read.
+    A broken link has the size -1: it counts as an image that cannot be read.
     """
     found: _Files = []
     if (root / folder / "images").is_dir():
         folder = f"{folder}/images"
     if (root / folder).is_dir():
         for entry in os.scandir(root / folder):
-            # Hidden files beside images are leftovers of file managers and archivers.
+            # Hidden files are leftovers of file managers and archivers.
             if entry.name.lower().endswith(_ENDINGS) and not entry.name.startswith("."):
                 try:
                     size = entry.stat().st_size
@@ -263,7 +263,7 @@ def _images_in(root: Path, folder: str) -> _Files:
 def _classes_of_flat_val(
     root: Path, files: Sequence[str], val_labels: str | Path | None
 ) -> list[str]:
-    """Return the class of each file of a flat ``val``, from its list."""
+    """Return the class of each file of a flat ``val``, read from its list."""
     usual = [folder / name for name in _LIST_NAMES for folder in (root, root / "val")]
     path = next(filter(Path.is_file, usual), None) if val_labels is None else Path(val_labels)
     if path is None:
@@ -275,13 +275,13 @@ def _classes_of_flat_val(
     lines = path.read_text(encoding="utf-8-sig", errors="replace").strip().splitlines()
     for number, line in enumerate(lines, start=1):
         name, class_name = [*line.replace(",", " ").split(), "", ""][:2]
-        if name == "ImageId":  # column names of Kaggle's list
+        if name == "ImageId":  # header of Kaggle's list
             continue
         if not class_name or class_name.isdecimal():
             raise ValueError(f"{path}: line {number} does not begin with a file name and a class")
         if class_of.setdefault(name, class_name) != class_name:
             raise ValueError(f"{path} puts {name} into {class_of[name]} and into {class_name}")
-    # Kaggle's list leaves the ending of files out.
+    # Kaggle's list has no file extensions.
     keys = [file if file in class_of else Path(file).stem for file in files]
     missing = [file for file, key in zip(files, keys, strict=True) if key not in class_of]
     unknown = sorted(set(class_of) - set(keys))

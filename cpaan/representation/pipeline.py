@@ -1,4 +1,4 @@
-"""From images to a feature table: decode, train, compute features, write; each step resumes.
+"""From images to a feature table: decode, train, compute features, write. Each step can resume.
 
 Shapes: R = images.
 """
@@ -37,21 +37,21 @@ from cpaan.training.drive import Progress
 _WORK, _JOB = "work", "job.json"
 
 Train = Callable[[Path, int, BackboneConfig, int], None]
-"""Trains on a folder's images of so many classes with some settings and a seed, and leaves the
-checkpoint there: `train_backbone`, or `cpaan.study.backbone.train_with_ray`."""
+"""Function that trains a backbone on a folder's images, given the number of classes, settings and a
+seed. It writes the checkpoint there: `train_backbone`, or `cpaan.study.backbone.train_with_ray`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureJob:
-    """Everything that decides a feature table."""
+    """Everything that determines a feature table."""
 
     images: ImageList
     split: Split
     config: BackboneConfig
     seed: int
     holdout: float
-    """Share of each base class's train images, the last ones, that the backbone is not fitted to;
-    these become the class's train rows. With zero, all images are both, and base classes are far
+    """Share of each base class's train images, the last ones, that the backbone is not fitted to.
+    They become the class's train rows. With zero, all images are both, and base classes are far
     tighter than novel ones."""
 
     def __post_init__(self) -> None:
@@ -62,19 +62,19 @@ class FeatureJob:
 
     @property
     def base_classes(self) -> list[str]:
-        """Base classes of both phases, sorted: the labels that the backbone learns."""
+        """Base classes of both phases, sorted; their positions are the backbone's labels."""
         return sorted(self.split.base_classes(VALIDATION_PHASE))
 
     @cached_property
     def base_labels(self) -> NDArray[np.int64]:
-        """The position of each image's class among the base classes, shape (R,); or -1."""
+        """Position of each image's class among the base classes, shape (R,); -1 for others."""
         number_of = {name: number for number, name in enumerate(self.base_classes)}
         of_class = [number_of.get(name, -1) for name in self.images.class_names]
         return np.array(of_class, dtype=np.int64)[self.images.labels]
 
     @cached_property
     def is_fitted(self) -> NDArray[np.bool_]:
-        """Which images the backbone is fitted to, shape (R,)."""
+        """Mask of the images that the backbone is fitted to, shape (R,)."""
         mask = np.zeros(len(self.images), dtype=np.bool_)
         labels = self.base_labels
         for label, name in enumerate(self.base_classes):
@@ -89,7 +89,7 @@ class FeatureJob:
         return mask
 
     def num_train_rows(self) -> dict[str, int]:
-        """Return the number of train rows of each base class, if all images can be decoded."""
+        """Return the number of train rows of each base class if all images can be decoded."""
         labels, is_row = self.base_labels, self.images.is_train.copy()
         if self.holdout:
             is_row &= ~self.is_fitted
@@ -97,7 +97,7 @@ class FeatureJob:
         return dict(zip(self.base_classes, counts.tolist(), strict=True))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON would, with a digest for the images."""
+        """Return the job as JSON values, with a digest for the images."""
         classes = {name: self.split.phase(name) for name in (VALIDATION_PHASE, TEST_PHASE)}
         return {
             "images": self.images.digest,
@@ -120,13 +120,13 @@ def represent(
 ) -> tuple[FeatureTable, dict[str, Any]]:
     """Make the feature table of some images, and write it into a folder.
 
-    Resumes from what a previous run left in the folder.
+    Resumes a previous run in the folder.
 
     Args:
-        job: What to make.
+        job: The job to run.
         out: Folder for ``features.parquet``, ``about.json`` and ``backbone.pt``.
         train: Trains the backbone.
-        max_bad: Share of all images that may be impossible to decode.
+        max_bad: Largest share of images that cannot be decoded.
         device: Device on which features are computed.
         progress: Called with a line every ten seconds.
 
@@ -140,9 +140,9 @@ def represent(
     work = out / _WORK
     if made := read_made(out, job.to_dict(), work / _JOB):
         progress(f"{out / FEATURES} is already there")
-        shutil.rmtree(work, ignore_errors=True)  # left by a run that was killed at its very end
+        shutil.rmtree(work, ignore_errors=True)  # left by a run that was killed just before its end
         return open_features(out / FEATURES), made
-    # All checks come before the first file, which would make a corrected command another job.
+    # All checks come before the first file: after it, a corrected command would be another job.
     bad = BadImages(max_bad, len(job.images))
     if (work / _JOB).exists():
         check_same_job(json.loads((work / _JOB).read_text()), job.to_dict(), work)

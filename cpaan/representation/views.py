@@ -1,4 +1,4 @@
-"""Views of images: random ones for training, plain ones otherwise.
+"""Views of images: random ones for training, plain ones for features.
 
 Shapes: B = images, S = stored size, V = size of a view, C = classes.
 """
@@ -11,7 +11,7 @@ from torch.nn.functional import affine_grid, grid_sample, interpolate
 
 from cpaan.representation.config import BackboneConfig
 
-# Of ImageNet's training images, red, green and blue, from 0 to 1.
+# Means and deviations of ImageNet's training images: red, green and blue, from 0 to 1.
 _MEAN = (0.485, 0.456, 0.406)
 _DEVIATION = (0.229, 0.224, 0.225)
 _GREY = (0.299, 0.587, 0.114)
@@ -19,7 +19,7 @@ _MOST_STRETCHED = 4 / 3
 
 
 def plain_views(images: Tensor, size: int) -> Tensor:
-    """Return normalised centres of images, or all of them enlarged, shape (B, 3, V, V).
+    """Return normalised centres of images, or whole images enlarged, shape (B, 3, V, V).
 
     Args:
         images: Bytes, shape (B, S, S, 3).
@@ -29,19 +29,19 @@ def plain_views(images: Tensor, size: int) -> Tensor:
     centre = images[:, margin : margin + size, margin : margin + size]
     pixels = centre.permute(0, 3, 1, 2).float() / 255
     if pixels.shape[-1] < size:
-        # As a random view of all of the image would show it.
+        # The same as a random view of the whole image.
         pixels = interpolate(pixels, size=(size, size), mode="bilinear", align_corners=False)
     return _normalised(pixels)
 
 
 def random_views(images: Tensor, size: int, config: BackboneConfig, rng: torch.Generator) -> Tensor:
-    """Return normalised random crops, half of them mirrored, in other colours, (B, 3, V, V).
+    """Return normalised random crops with random colours, half mirrored, shape (B, 3, V, V).
 
     Args:
         images: Bytes, shape (B, S, S, 3).
         size: V.
-        config: The smallest crop, and the range of colours.
-        rng: On the device of the images.
+        config: Smallest crop and range of colours.
+        rng: Random stream on the device of the images.
     """
 
     def uniform(low: float, high: float) -> Tensor:
@@ -84,13 +84,13 @@ def cut_and_paste(
         views: Shape (B, 3, V, V).
         targets: Probabilities of the classes, shape (B, C); they are mixed by area.
         share: Share of the views, from 0 to 1.
-        rng: On the device of the views.
+        rng: Random stream on the device of the views.
     """
     count, _, height, width = views.shape
     device = views.device
     random = torch.rand(5, count, 1, generator=rng, device=device)
     side = random[0].sqrt() * (random[1] < share)  # the area of a rectangle is uniform
-    # A rectangle's centre is anywhere, so it may be cut off at the border.
+    # The centre may be anywhere, so the border may cut a rectangle off.
     across = torch.arange(width, device=device) + 0.5
     down = torch.arange(height, device=device) + 0.5
     in_columns = (across - random[2] * width).abs() < side * width / 2  # (B, V)

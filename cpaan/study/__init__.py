@@ -1,1 +1,1 @@
-"""What runs on Ray. Nothing outside this folder knows of it."""
+"""Searches, reports and backbone training on Ray. No other package imports Ray."""

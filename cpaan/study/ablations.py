@@ -1,4 +1,4 @@
-"""Rows beside the table: the best configuration with one choice made otherwise at a time."""
+"""Ablations: the best configuration of a row with one design choice changed at a time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,16 +10,16 @@ from cpaan.report.claims.mechanisms import HARD, NEIGHBOURS, NOBODY, SOFT
 from cpaan.study.report_rows import MeasuredRow
 
 IDEAS = "ideas"
-"""What CP-AAN+ adds; the other family is which base classes are related (Figure 5a)."""
+"""Ablations of the ideas of CP-AAN+; `NEIGHBOURS` varies the related base classes (Figure 5a)."""
 
 _OF_TABLE = {NEIGHBOURS: ("cCov-GAN-PN", "cCov-GAN"), IDEAS: ("CP-AAN+-PN", "CP-AAN+")}
-"""Whose ablations a table has: of the first of these rows that it has."""
+"""Rows to ablate, by family; the first of them that a table has is used."""
 _NUMBERS_OF_NEIGHBOURS = (1, 5, 20, 50)
 _EXTENDED = "CP-AAN+"
 
 
 def ablations_of_table(rows: Sequence[MeasuredRow], num_seeds: int) -> list[MeasuredRow]:
-    """Return the ablations of the rows of a table, with so many of their seeds."""
+    """Return the ablations of a table's rows, with the first ``num_seeds`` seeds of each row."""
     by_name = {row.name: row for row in rows}
     found = []
     for family, candidates in _OF_TABLE.items():
@@ -30,7 +30,7 @@ def ablations_of_table(rows: Sequence[MeasuredRow], num_seeds: int) -> list[Meas
 
 
 def ablations_of_best(row: MeasuredRow, num_seeds: int) -> list[MeasuredRow]:
-    """Return the ablations of the best row of a single study; none where it is no GAN."""
+    """Return the ablations of the best row of a one-row study; empty if it is not a GAN."""
     if ROWS[row.method].gan is None:
         return []
     found = _ablations(row, NEIGHBOURS, num_seeds)
@@ -47,7 +47,7 @@ def _ablations(row: MeasuredRow, family: str, num_seeds: int) -> list[MeasuredRo
 
 
 def _neighbours(row: MeasuredRow, training: TrainConfig) -> dict[str, Mapping[str, Any]]:
-    """Return overrides by label: every kind of neighbours, and of the hard one every number."""
+    """Return overrides by label: every kind of neighbours, and every number of hard neighbours."""
     split = row.source.data.split
     num_base = len(split.validation.base) + len(split.test.base)
     num_meta_base = num_base - training.num_ways
@@ -64,9 +64,9 @@ def _neighbours(row: MeasuredRow, training: TrainConfig) -> dict[str, Mapping[st
 
 
 def _ideas(row: MeasuredRow, training: TrainConfig) -> dict[str, Mapping[str, Any]]:
-    """Return overrides by label: each takes one idea back to the paper, or one term away."""
+    """Return overrides by label: each reverts one idea to the paper or removes one term."""
     faithful = TrainConfig.faithful()
-    share = row.source.config.workers_per_trial  # each has as many episodes as the others
+    share = row.source.config.workers_per_trial  # all workers train on equally many episodes
     found: dict[str, Mapping[str, Any]] = {
         "without the prototype term": {"prototype_weight": 0.0},
         "shots as real examples": {"real_examples": faithful.real_examples},

@@ -1,4 +1,4 @@
-"""Training of a backbone by several workers, on Ray Train."""
+"""Train a backbone with several workers on Ray Train."""
 
 from collections.abc import Callable
 from functools import partial
@@ -28,10 +28,10 @@ def train_with_ray(
     use_gpu: bool,
     progress: Progress,
 ) -> None:
-    """Train on the images of a folder, each worker on its share of every step.
+    """Train a backbone on the images of a folder; each worker computes a share of every step.
 
-    Starts Ray, unless it runs already or ``RAY_ADDRESS`` names a cluster. All nodes of a cluster
-    must see the folder. Each worker needs a CPU or, with ``use_gpu``, a GPU; other arguments are
+    Start Ray unless it is running or ``RAY_ADDRESS`` names a cluster. All nodes of a cluster need
+    access to the folder. Each worker needs a CPU or, with ``use_gpu``, a GPU. Other arguments are
     those of `train_backbone`.
 
     Raises:
@@ -45,7 +45,7 @@ def train_with_ray(
             raise ValueError(f"{num_workers} workers need a {kind} each, but there are {available}")
         folder, news = folder.resolve(), Queue(actor_options={"num_cpus": 0})
         work = partial(_work, folder, num_classes, config, seed, news)
-        # In a process of its own, which ends with this one: Ctrl-C does not wait for the training.
+        # A separate process that ends with this one, so that Ctrl-C does not wait for training.
         task = ray.remote(_fit).options(num_cpus=0, resources=HEAD)
         training = task.remote(work, num_workers, {kind: 1.0}, str(folder / "ray"))
         problem, is_over = None, False
@@ -72,7 +72,7 @@ def _fit(
 
 
 def _work(folder: Path, num_classes: int, config: BackboneConfig, seed: int, news: Queue) -> None:
-    """Train as one of the workers; rank 0 sends its progress and any problem."""
+    """Train as one of the workers; rank 0 sends progress lines and errors."""
     workers = this_worker()
 
     def tell(line: str, is_problem: bool = False) -> None:
@@ -86,6 +86,6 @@ def _work(folder: Path, num_classes: int, config: BackboneConfig, seed: int, new
             progress=tell,
             workers=workers,
         )
-    # Reported, not raised: Ray would retry, and end the same way.
+    # Report the error instead of raising it, because Ray would retry and fail the same way.
     except ValueError as error:
         tell(str(error), is_problem=True)

@@ -1,4 +1,4 @@
-"""Ray, started here or elsewhere; what it has, and what a study needs of it."""
+"""Start Ray or connect to a cluster, and check that its resources suffice for a study."""
 
 import json
 import logging
@@ -17,12 +17,12 @@ from cpaan.study.config import StudyConfig
 from cpaan.study.placement_groups import sweeping_placement_groups
 
 HEAD = {"node:__internal_head__": 0.001}
-"""Resource of the processes that wait for others: the head always has it, and a CPU core would be
-missing for the work. On a cluster, they stay on the machine that is not taken away."""
+"""Resource for processes that only wait for others. It places them on the head node, which the
+autoscaler never removes, and leaves all CPU cores to the workers."""
 
 NODES = "CPAAN_NODES"
-"""Environment variable of the head: machines that the autoscaler starts when they are needed, which
-Ray itself does not tell; JSON such as ``[{"count": 8, "CPU": 4, "GPU": 1}]``."""
+"""Environment variable of the head node. It lists the machines that the autoscaler can start, which
+Ray does not report, as JSON such as ``[{"count": 8, "CPU": 4, "GPU": 1}]``."""
 
 RAY = (sys.executable, "-m", "ray.scripts.scripts")
 """Ray's command line."""
@@ -31,9 +31,9 @@ _SECONDS_TO_ANSWER = 10.0
 _SECONDS_TO_BE_RAY = 30.0
 
 _ENVIRONMENT = {
-    # Ray's own variables reach its processes by this way alone.
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.3",  # a report waits for the next one
-    "RAY_TRAIN_ENABLE_STATE_TRACKING": "1",  # Train runs are seen in the dashboard
+    # Ray's processes get Ray's own variables only from the runtime environment.
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.3",  # a report waits for the next check
+    "RAY_TRAIN_ENABLE_STATE_TRACKING": "1",  # show Train runs in the dashboard
     "RAY_TRAIN_ENABLE_CONTROLLER_STRUCTURED_LOGGING": "0",
     "RAY_TRAIN_ENABLE_WORKER_STRUCTURED_LOGGING": "0",
 }
@@ -42,42 +42,42 @@ _START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
 _SECONDS_TO_START, _SECONDS_TO_START_MACHINES = "300", "1800"
 
 _OWN_ENVIRONMENT = {
-    # Ctrl-C is ours: everything is kept already, so there is nothing to wait for.
+    # Exit at once on Ctrl-C, because all results are already saved.
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # our records hold the same, and survive
-    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",  # what ends a trial is in our records
-    "RAY_AIR_NEW_OUTPUT": "0",  # which would print tables of its own
-    # A trial has many small processes: Ray would warn of them, and start them one by one.
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # our records have the same data and persist
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",  # our records have the errors
+    "RAY_AIR_NEW_OUTPUT": "0",  # it would print its own tables
+    # A trial has many small processes. By default, Ray warns about them and starts them in turn.
     "RAY_worker_maximum_startup_concurrency": "16",
 }
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A running Ray."""
+    """A running Ray cluster."""
 
     dashboard: str | None
-    """Its address for a browser; None if there is none."""
+    """URL of the dashboard; None if Ray runs without one."""
     nodes: tuple[dict[str, float], ...]
-    """Resources of each machine, of those too that come when they are needed."""
+    """Resources of each machine, including machines that the autoscaler can still start."""
 
     @property
     def announcement(self) -> str:
-        """A line for people."""
+        """Line that tells the user where the dashboard is."""
         if self.dashboard is None:
             return "this Ray has no dashboard"
         return f"Ray's dashboard: {self.dashboard} (should it ask: ray get-auth-token)"
 
     @property
     def num_gpus(self) -> float:
-        """GPUs of all machines."""
+        """Number of GPUs on all machines."""
         return sum(node.get("GPU", 0.0) for node in self.nodes)
 
     def check(self, study: StudyConfig) -> None:
-        """Refuse a study that would wait for machines for ever.
+        """Refuse a study that would wait for resources forever.
 
         Raises:
-            ValueError: With what is needed and what there is.
+            ValueError: If a trial does not fit, or early stopping lacks the dashboard.
         """
         num_slots = self._num_slots(study)
         if num_slots < study.workers_per_trial:
@@ -93,11 +93,11 @@ class Cluster:
             )
 
     def most_trials_at_once(self, study: StudyConfig) -> int:
-        """Return how many trials there is room for."""
+        """Return the number of trials that fit on the cluster."""
         return self._num_slots(study) // study.workers_per_trial
 
     def _num_slots(self, study: StudyConfig) -> int:
-        """Return how many workers there is room for; none is on two cards or two machines."""
+        """Return the number of workers that fit; none spans machines or fractions of two GPUs."""
         each = study.gpus_per_worker
 
         def room(node: dict[str, float]) -> int:
@@ -111,7 +111,7 @@ class Cluster:
 
 
 def worker_resources(study: StudyConfig) -> dict[str, float]:
-    """Return what each worker of a trial has to itself."""
+    """Return the resources that each worker of a trial reserves."""
     if study.gpus_per_worker:
         return {"CPU": 1, "GPU": study.gpus_per_worker}
     return {"CPU": 1}
@@ -119,16 +119,16 @@ def worker_resources(study: StudyConfig) -> dict[str, float]:
 
 @contextmanager
 def ray_cluster(address: str | None, progress: Callable[[str], None]) -> Iterator[Cluster]:
-    """Start Ray on this machine, or connect to one that runs; leave it at the end.
+    """Start Ray on this machine or connect to a running cluster; disconnect at the end.
 
-    A Ray that this process is connected to already is used, and left as it is.
+    If this process is already connected to Ray, use that connection and leave it open.
 
     Args:
-        address: "host:port" or "auto"; None: ``RAY_ADDRESS`` if it is set, or a new Ray.
-        progress: Called with a line about it.
+        address: "host:port" or "auto"; None for ``RAY_ADDRESS`` or, if that is not set, a new Ray.
+        progress: Called with a line about the connection.
 
     Raises:
-        ValueError: If nothing answers at the address.
+        ValueError: If no Ray head node answers at the address.
     """
     for name, value in _OWN_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -144,7 +144,7 @@ def ray_cluster(address: str | None, progress: Callable[[str], None]) -> Iterato
         timeout = _SECONDS_TO_START_MACHINES if coming else _SECONDS_TO_START
         options = {
             "address": address or "local",
-            # Without a dashboard, what a stopped trial held would never be given back.
+            # Without a dashboard, Ray does not release the resources of stopped trials.
             "include_dashboard": None if address else True,
             "log_to_driver": False,
             "runtime_env": {"env_vars": {**_ENVIRONMENT, _START_TIMEOUT: timeout}},
@@ -165,16 +165,16 @@ def ray_cluster(address: str | None, progress: Callable[[str], None]) -> Iterato
 def _describe(context: Any, coming: tuple[dict[str, float], ...]) -> Cluster:
     url = context.dashboard_url
     nodes = tuple(dict(node["Resources"]) for node in ray.nodes() if node["Alive"])
-    if coming:  # those that are there already are among them, but for the head
+    if coming:  # these include the running machines, except for the head
         nodes = (*(node for node in nodes if node.keys() & HEAD.keys()), *coming)
     return Cluster(f"http://{url}" if url else None, nodes)
 
 
 def _coming_nodes() -> tuple[dict[str, float], ...]:
-    """Return resources of the machines that `NODES` tells of.
+    """Return the resources of each machine that `NODES` lists.
 
     Raises:
-        ValueError: If it cannot be understood.
+        ValueError: If its value is not valid.
     """
     text = os.environ.get(NODES, "[]")
     try:
@@ -188,14 +188,14 @@ def _coming_nodes() -> tuple[dict[str, float], ...]:
 
 
 def _check_address(address: str) -> None:
-    """Find out quickly whether anything listens at an address; Ray itself would ask for minutes."""
+    """Refuse an address without a Ray head node within seconds; Ray would retry for minutes."""
     if address.startswith("ray://"):
         raise ValueError(
             f"{address}: Ray Client cannot run a study; give host:port on a machine of the "
             "cluster, or submit the study as a job"
         )
     if ":" not in address:
-        return  # "auto": Ray knows at once
+        return  # "auto": Ray fails at once
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER):

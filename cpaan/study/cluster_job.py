@@ -29,7 +29,7 @@ from cpaan.core.provenance import TEST_READS, commit, take_over_test_reads
 from cpaan.study.cluster import RAY
 from cpaan.study.study import CONFIG
 
-_ROOT = Path(__file__).parents[2]  # relative paths in cluster files start there
+_ROOT = Path(__file__).parents[2]  # paths in cluster files are relative to it
 _CONNECTION_LOST = (aiohttp.ClientError, requests.RequestException, RuntimeError, TimeoutError)
 _WORK = "~/cpaan-studies"  # on the head; Ray deletes the folder in which it starts a job
 
@@ -40,13 +40,13 @@ class ClusterCommand(NamedTuple):
     script: str
     study_name: str
     arguments: Sequence[str]
-    files: Mapping[str, Sequence[str]]  # to upload, by option; repeated with the paths on the head
-    begins: bool = False  # whether it creates a study, which happens once, whatever the arguments
-    repeats: bool = False  # whether to run again if the same command is given after its success
+    files: Mapping[str, Sequence[str]]  # to upload, by option; the job gets their paths on the head
+    begins: bool = False  # whether it creates a study: runs once, even with other arguments
+    repeats: bool = False  # whether the same command runs again after it has succeeded
 
     @property
     def labels(self) -> dict[str, str]:
-        """Metadata by which a repeated command finds its job."""
+        """Metadata that a repeated command uses to find its job."""
         arguments = "" if self.begins else " ".join(self.arguments)
         return {"script": self.script, "study": self.study_name, "arguments": arguments}
 
@@ -61,12 +61,12 @@ class ClusterCommand(NamedTuple):
                 name = f"{option.strip('-')}-{number}-{Path(path).name}"
                 shutil.copy(path, folder / name)
                 words.append(f'"$SENT"/{shlex.quote(name)}')
-        # The last value of an option counts: without a cluster, the command runs on the head.
+        # The last value of an option counts: an empty --cluster runs the command on the head.
         return f"export SENT=$PWD && mkdir -p {_WORK} && cd {_WORK} && {' '.join(words)} --cluster="
 
 
 class ClusterJob:
-    """The job of a command on the cluster of a configuration file; `start` sets its name."""
+    """The job of a command on the cluster that a file describes; `start` sets its name."""
 
     def __init__(self, config: Path, command: ClusterCommand) -> None:
         self._config, self._command, self._num_written = str(config.absolute()), command, 0
@@ -82,7 +82,7 @@ class ClusterJob:
 
     @contextmanager
     def connect(self) -> Iterator[JobSubmissionClient]:
-        """Forward a port to the jobs API for as long as the client is used."""
+        """Forward a port to the jobs API, and yield a client for it."""
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = str(free.getsockname()[1])
         command = [*RAY, "dashboard", self._config, "--port", port, "--remote-port", self._port]
@@ -90,11 +90,11 @@ class ClusterJob:
         with tempfile.NamedTemporaryFile() as log:
             tunnel = Popen(
                 command, cwd=_ROOT, stdin=DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )  # in a session of its own, so that Ctrl-C does not reach ssh
+            )  # a new session, so that Ctrl-C does not reach ssh
             try:
                 while client is None and tunnel.poll() is None and time.monotonic() < deadline:
                     time.sleep(0.2)
-                    with suppress(OSError, AuthenticationError):  # it does not answer yet
+                    with suppress(OSError, AuthenticationError):  # the API does not answer yet
                         client = JobSubmissionClient(f"http://127.0.0.1:{port}", headers=self._auth)
                 said = "" if client else Path(log.name).read_text()
                 if re.search("ead node .*not found", said):
@@ -103,12 +103,12 @@ class ClusterJob:
                     raise TimeoutError(f"the head of {self._config} does not answer: {said[-300:]}")
                 yield client
             finally:
-                with suppress(ProcessLookupError):  # it has ended by itself
+                with suppress(ProcessLookupError):  # the tunnel has already ended
                     os.killpg(tunnel.pid, signal.SIGTERM)
                 tunnel.wait()
 
     def find(self, client: JobSubmissionClient) -> JobDetails | None:
-        """Return the command's job if it is running, or the study's last job if it was the same."""
+        """Return the command's running job, or the study's last job if it was the same command."""
         labels, found = self._command.labels, None
         for job in sorted(client.list_jobs(), key=lambda job: job.start_time or 0):
             metadata = job.metadata or {}
@@ -148,7 +148,7 @@ class ClusterJob:
                 time.sleep(0.5)
 
     def follow(self, write: Callable[[str], None], say: Callable[[str], None]) -> JobDetails:
-        """Write the job's output until it ends, over as many connections as that takes."""
+        """Write the job's output until it ends; reconnect after a lost connection."""
         is_lost = False
         while True:
             try:
@@ -169,7 +169,7 @@ class ClusterJob:
             time.sleep(5)
 
     async def _tail(self, client: JobSubmissionClient, write: Callable[[str], None]) -> None:
-        """Write the output without what earlier connections have written."""
+        """Write the output that earlier connections have not written."""
         position = 0
         async for text in client.tail_job_logs(self.name):
             write(text[max(0, self._num_written - position) :])
@@ -185,7 +185,7 @@ class ClusterJob:
             if len({str(json.loads(path.read_text())["runs"][0]) for path in configs}) > 1:
                 raise ValueError(f"{self._home} is not the study on the cluster: move it away")
             shutil.copytree(new, self._home, dirs_exist_ok=True)
-            with suppress(ValueError):  # nobody has read the test phase there
+            with suppress(ValueError):  # no log: the test phase was not read there
                 self._copy(str(TEST_READS), str(reads))
                 take_over_test_reads(reads)
         return self._home

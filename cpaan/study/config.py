@@ -1,4 +1,4 @@
-"""What a study is: its settings, its presets, and the data it is about."""
+"""Settings and presets of a study."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,47 +14,47 @@ DEFAULT_METHOD = "CP-AAN+"
 
 @dataclass(frozen=True, kw_only=True)
 class StudyConfig(Settings):
-    """Everything that decides the outcome of a search, apart from the data.
+    """Settings of a search. Together with the data, they determine its outcome.
 
     Raises:
-        ValueError: If a value makes no sense.
+        ValueError: If a value is invalid.
     """
 
     method: str = DEFAULT_METHOD
-    """Which row of the table."""
+    """Method to search: the name of a row of the table."""
     seed: int = 0
-    """Decides proposals, and the training of every trial; the finalists' further seeds follow."""
+    """Seed of the proposals and of each trial's training. Finalists also use the seeds after it."""
     num_trials: int = 12
-    """How many proposals are tried; the first two are the paper's."""
+    """Number of trials. The first ones use the recommended and the published settings."""
     workers_per_trial: int = 1
-    """Processes that train one trial together, each on its own episodes."""
+    """Number of processes that train one trial together, each on its own episodes."""
     gpus_per_worker: float = 0.0
-    """GPUs of each of them, fractions too; zero: each has a CPU core instead."""
+    """GPUs per worker: a whole number, a fraction below one, or zero to train on one CPU core."""
     ray_train: bool = True
-    """Whether trials are runs of Ray Train; one worker can do without, and starts sooner."""
+    """Whether trials use Ray Train. A single worker does not need it and starts faster without."""
 
     head: str = "cosine"
-    """The classifier that trials are scored with; "own" where the method has none but its own."""
+    """Classifier that scores the trials; "own" for a method that has only its own classifier."""
     novel_weight: float = 1.0
-    """Weight of LSL top-5, mean over shots, in the score."""
+    """Weight of LSL top-5 accuracy (mean over shots) in the score."""
     all_weight: float = 1.0
-    """Weight of GLSL top-5, likewise."""
+    """Weight of GLSL top-5 accuracy (mean over shots) in the score."""
 
     early_stopping: bool = True
-    """Whether ASHA stops trials that are behind at a rung."""
+    """Whether ASHA stops trials that fall behind at a rung."""
     num_rungs: int = 2
-    """Evaluations before the last one, each with ``reduction_factor`` times the episodes."""
+    """Evaluation steps before the last; the episodes grow by ``reduction_factor`` at each step."""
     reduction_factor: int = 2
-    """Of so many trials that reach a rung, one goes on."""
+    """ASHA continues one in this many trials at each rung."""
 
     num_finalists: int = 5
-    """Trials that are scored again at the end, of those that were not stopped; at most."""
+    """Maximum number of completed trials that are scored again at the end."""
     final_length: int = 1
-    """How many times as long as a trial the finalists are trained, and what the report is of."""
+    """Episodes of finalists and of report rows, as a multiple of the episodes of a trial."""
     num_final_draws: int = 20
-    """Draws of that, which no trial has met."""
+    """Number of draws that score each finalist; trials do not use these draws."""
     num_final_seeds: int = 3
-    """Training seeds of that, the trial's own first."""
+    """Number of training seeds of each finalist; the first is the seed of its trial."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,14 +75,14 @@ class StudyConfig(Settings):
             )
 
     def score(self, novel_top5: float, all_top5: float) -> float:
-        """Return the weighted mean of the two."""
+        """Return the weighted mean of LSL and GLSL top-5 accuracy."""
         weighted = self.novel_weight * novel_top5 + self.all_weight * all_top5
         return weighted / (self.novel_weight + self.all_weight)
 
     def eval_steps(self, num_episodes: int) -> tuple[int, ...]:
-        """Return after how many episodes a trial is evaluated: at the rungs, and at its end.
+        """Return the numbers of episodes at which a trial is evaluated: the rungs and the end.
 
-        Every step is a multiple of the number of workers, as ``num_episodes`` must be.
+        Every step is a multiple of the number of workers. ``num_episodes`` must be one, too.
         """
         first = num_episodes / self.reduction_factor**self.num_rungs
         grace = max(1, round(first / self.workers_per_trial)) * self.workers_per_trial
@@ -92,21 +92,21 @@ class StudyConfig(Settings):
 
 @dataclass(frozen=True)
 class Preset:
-    """A size of study: what differs there from the defaults."""
+    """A size of study: the settings that differ from the defaults."""
 
     study: Mapping[str, Any]
     evaluation: Mapping[str, Any]
     is_quick: bool
-    """Whether methods have the quick sizes of their rows, or those at the paper's scale."""
+    """Whether methods use the quick sizes of their rows, or those at the paper's scale."""
 
     def recommended(self, method: str = DEFAULT_METHOD) -> tuple[Settings, EvaluationConfig]:
-        """Return our settings of a method at this size."""
+        """Return the recommended settings of a method at this size."""
         evaluation = EvaluationConfig().with_overrides(self.evaluation)
         row = ROWS[method]
         return row.config.with_overrides(row.quick if self.is_quick else row.full), evaluation
 
     def embedding(self, method: str) -> EmbeddingConfig | None:
-        """Return the settings of the embedding that a method works in, if it does."""
+        """Return the settings of a method's embedding; None if it uses none."""
         if not ROWS[method].is_embedded:
             return None
         return EmbeddingConfig().with_overrides(ROWS["PN"].quick if self.is_quick else {})
@@ -119,7 +119,7 @@ class Preset:
 
 
 PRESETS = {
-    # Two CPU cores, minutes.
+    # Takes minutes on two CPU cores.
     "quick": Preset(
         study={"num_trials": 12, "num_rungs": 2}, evaluation={"num_synthetic": 40}, is_quick=True
     ),

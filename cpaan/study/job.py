@@ -1,6 +1,6 @@
-"""One training of a study, evaluated at its evaluation steps, and resumed wherever it stopped.
+"""Run one training of a study, with evaluation steps and a checkpoint to resume from.
 
-Nothing here knows Ray: a single process gives the same numbers.
+This module does not use Ray: a single process gives the same numbers.
 """
 
 import hashlib
@@ -33,36 +33,36 @@ from cpaan.training.workers import ALONE, Workers
 
 EPISODE, NOVEL_TOP5, ALL_TOP5 = "episode", "novel_top5", "all_top5"
 NUM_THREADS = 1
-"""Of torch in every process of a study, which has one core; the number decides the last digits."""
+"""Threads of torch in each process, which has one core; the number affects the last digits."""
 _OF_ANOTHER = "another worker could not continue"
 
 
 @dataclass(frozen=True)
 class TrialJob:
-    """What to train, on what, and where its checkpoint is. Equal jobs have equal outcomes."""
+    """A training, its data and the place of its checkpoint. Equal jobs have equal outcomes."""
 
     method: str
     training: Settings
     evaluation: EvaluationConfig
-    """Of the validation phase: one head, draws, and how synthetic examples are used."""
+    """Settings for the validation phase: one head, draws, and the use of synthetic examples."""
     seed: int
     eval_steps: tuple[int, ...]
-    """Numbers of episodes after which it is evaluated."""
+    """Numbers of episodes after which the method is evaluated."""
     data: DataReference
     storage: str
-    """Path or address of the study's storage."""
+    """Path or URL of the study's storage."""
     path: str
     """Name of the checkpoint in the storage."""
     embedding: EmbeddingConfig | None = None
-    """Settings of the embedding that the method works in, if it works in one."""
+    """Settings of the method's embedding; None if it uses none."""
     config: StudyConfig = field(default_factory=StudyConfig)
-    """Has the number of workers, their resources, and the weights of the score."""
+    """Settings of the study: number of workers, their resources, and weights of the score."""
     number: int = 0
     """Number of the trial in its study."""
 
     @property
     def checkpoint(self) -> RemotePath:
-        """The file from which the training resumes."""
+        """File from which the training resumes."""
         return RemotePath.at(self.storage) / self.path
 
 
@@ -71,24 +71,24 @@ class Report:
     """The state of a job at an evaluation step."""
 
     curve: tuple[dict[str, Any], ...]
-    """All evaluations so far, because earlier reports may be lost: the episode, LSL and GLSL top-5
-    (means over shots and draws of the validation phase, in percent), and the seconds of training
-    and evaluation until then, without those that a restart had to repeat."""
+    """All evaluations so far, because earlier reports may be lost: episode, LSL and GLSL top-5, and
+    seconds of training and evaluation. Top-5 is the mean over shots and draws of the validation
+    phase, in percent. Work that a restart repeats is counted once."""
     losses: dict[str, float] = field(default_factory=dict)
-    """Means since the report before; none after a restart."""
+    """Means since the previous report; empty after a restart."""
     episodes_per_second: float | None = None
     problem: str | None = None
-    """Why the job ended, where it could not go on. To try again would end the same way."""
+    """Why the job failed, if it did. Another attempt would fail the same way."""
 
 
 class _EvaluationError(Exception):
-    """The evaluation failed on some worker: all of them end together."""
+    """The evaluation failed on one worker, so all workers stop."""
 
 
 def run_job(job: TrialJob, device: torch.device, workers: Workers = ALONE) -> Iterator[Report]:
-    """Train to the end, evaluate at the evaluation steps, and report there.
+    """Train a job to its end, and yield a report at each evaluation step.
 
-    Resumes from the checkpoint in the storage. Every worker yields the same number of reports;
+    Resume from the checkpoint in the storage. Every worker yields the same number of reports;
     only those of rank 0 have evaluations.
     """
     torch.set_num_threads(NUM_THREADS)
@@ -104,7 +104,7 @@ def run_job(job: TrialJob, device: torch.device, workers: Workers = ALONE) -> It
         yield Report((), problem=problem or _OF_ANOTHER)
         return
     if workers.mean(float(run.episode), device) != run.episode:
-        # A process that should be dead may have written in between: all of them read again.
+        # A process that should be dead may have written in between. A retry reads again.
         raise RuntimeError("workers have read different states")
 
     def evaluate(stretch: Stretch) -> None:
@@ -116,7 +116,7 @@ def run_job(job: TrialJob, device: torch.device, workers: Workers = ALONE) -> It
                 checkpoint.curve.append({**entry, "seconds": checkpoint.seconds})
             except (ValueError, ArithmeticError) as error:
                 problem = " ".join(str(error).split())
-        # All workers end together, because the others would wait for this one for ever.
+        # All workers stop together, because the others would wait for this one forever.
         if workers.mean(float(problem is not None), device):
             raise _EvaluationError(problem or _OF_ANOTHER)
 
@@ -135,27 +135,27 @@ def run_job(job: TrialJob, device: torch.device, workers: Workers = ALONE) -> It
         for stretch in stretches:
             pace = stretch.num_episodes / stretch.seconds if stretch.seconds else None
             yield Report(tuple(checkpoint.curve), stretch.losses, pace)
-    except (TrainingDivergedError, _EvaluationError) as error:  # raised by all workers alike
+    except (TrainingDivergedError, _EvaluationError) as error:  # raised by all workers
         yield Report(tuple(checkpoint.curve), problem=str(error))
 
 
 def is_trained(job: TrialJob) -> bool:
-    """Return whether the storage has the training of a job up to its last episode."""
+    """Return whether the checkpoint of a job is at the last episode."""
     content = job.checkpoint.read_if_exists()
     if content is None:
         return False
     try:
         episode: int = unpack_state(content)["run"]["episode"]
-    except Exception:  # a damaged file raises anything; `run_job` reports what is wrong with it
+    except Exception:  # a damaged file can raise any error, which `run_job` reports
         return False
     return episode == num_episodes_of(job.training)
 
 
 def load_method(job: TrialJob, task: LowShotTask) -> LowShotMethod:
-    """Return the method of a job that was trained to its end, for a task on the same base examples.
+    """Return the fully trained method of a job, for a task with the same base examples.
 
     Raises:
-        ValueError: If the storage has no such training.
+        ValueError: If the training is not complete.
     """
     method, run = _begin(job, task, ALONE)
     Checkpoint(job.checkpoint).restore(run)
@@ -170,7 +170,7 @@ def _begin(job: TrialJob, task: LowShotTask, workers: Workers) -> tuple[LowShotM
 
 
 def new_method(job: TrialJob, device: torch.device) -> LowShotMethod:
-    """Return the method of a job, in the job's embedding where it works in one; untrained."""
+    """Return the untrained method of a job, in the job's embedding if it has one."""
     return make_method(
         job.method,
         job.evaluation,
@@ -182,7 +182,7 @@ def new_method(job: TrialJob, device: torch.device) -> LowShotMethod:
 
 
 def _embeddings_of(job: TrialJob, device: torch.device) -> Path:
-    """Return a folder of this machine for embeddings that only equal ones are kept in."""
+    """Return the local cache folder for embeddings of the job's data, settings and device type."""
     data = {**job.data.to_dict(), "features": None}
     content = [data, None if job.embedding is None else job.embedding.to_dict(), device.type]
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
@@ -190,7 +190,7 @@ def _embeddings_of(job: TrialJob, device: torch.device) -> Path:
 
 
 def read_validation(job: TrialJob, device: torch.device) -> tuple[LowShotTask, Queries]:
-    """Return the validation phase as the job's evaluation wants it."""
+    """Return the task and the queries of the validation phase for the job's evaluation."""
     table, split, config = job.data.open(), job.data.split, job.evaluation
     shot_rows = draw_phase(table, split, VALIDATION_PHASE, config)
     return read_phase(table, split, VALIDATION_PHASE, shot_rows, sorted(config.shots), device)
@@ -199,7 +199,7 @@ def read_validation(job: TrialJob, device: torch.device) -> tuple[LowShotTask, Q
 def _evaluate(
     method: LowShotMethod, task: LowShotTask, queries: Queries, job: TrialJob
 ) -> tuple[float, float]:
-    """Return LSL and GLSL top-5, means over shots and draws, of the method as it is trained now."""
+    """Return LSL and GLSL top-5 of the method in its current state: means over shots and draws."""
     scores, _ = run_method(job.method, method, job.seed, task, queries, job.evaluation)
     return mean_top5(scores, job.evaluation.heads[0])
 

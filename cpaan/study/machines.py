@@ -1,4 +1,4 @@
-"""Whether the machines of a cluster reach what they must share."""
+"""Check that all machines of a cluster have access to the shared storage."""
 
 import socket
 import uuid
@@ -11,18 +11,18 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from cpaan.core.remote_paths import RemotePath
 
 MARK = ".machines/mark"
-"""File of a storage by which a machine knows that it sees what the others do."""
-_SECONDS = 120.0  # for a process to start on a machine that has just come up, and to answer
+"""File in a storage. A machine that can read it has access to the same storage as the others."""
+_SECONDS = 120.0  # for a process to start on a new machine and to answer
 
 
 def check_machines(location: str, say: Callable[[str], None]) -> None:
-    """Let every machine of the cluster read from a storage and write to it.
+    """Check that every machine of the cluster can read from a storage and write to it.
 
-    Leaves a mark there, by which machines that come later check for themselves that they see the
-    storage: see `check_this_machine`. ``say`` is called with a line if there are several machines.
+    Leave a mark there, which machines that join later check with `check_this_machine`. If there
+    are several machines, ``say`` is called with a line.
 
     Raises:
-        ValueError: With the machines that cannot, and why.
+        ValueError: If some machines cannot; the message has their names and the reasons.
     """
     storage = RemotePath.at(location)
     storage.check_writable()
@@ -55,17 +55,17 @@ def check_machines(location: str, say: Callable[[str], None]) -> None:
 
 
 def check_this_machine(location: str) -> None:
-    """Refuse to work on a machine that does not see a study's storage, as one may that comes late.
+    """Refuse to work on a machine without access to a study's storage; it may have joined late.
 
     Raises:
-        RuntimeError: If it does not: another machine may do the work.
+        RuntimeError: If it has no access. Ray may then retry on another machine.
     """
     if not (RemotePath.at(location) / MARK).is_file():
         raise RuntimeError(f"{socket.gethostname()} does not see the study in {location}")
 
 
 def _answer_there(location: str, mark: bytes, name: str) -> str | None:
-    """Read the mark and write it back under a name; return what is wrong, if anything."""
+    """Read the mark and write it back under a name; return the problem, if any."""
     try:
         storage = RemotePath.at(location)
         if (storage / MARK).read_if_exists() != mark:

@@ -1,4 +1,4 @@
-"""Placement groups whose creator has died: Ray reserves their cores until the job ends."""
+"""Remove placement groups whose creator has died; Ray reserves their cores until the job ends."""
 
 import threading
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def sweeping_placement_groups() -> Iterator[None]:
 def remove_orphans() -> None:
     """Remove this job's placement groups whose creator, an actor, is dead.
 
-    Groups that the driver has created stay. Those of Ray Tune are among them.
+    Groups that the driver has created stay, including those of Ray Tune.
     """
     job = bytes.fromhex(ray.get_runtime_context().get_job_id())
     for content in state._connect_and_get_accessor().get_placement_group_table():

@@ -34,15 +34,15 @@ _FIRST = ["trial", "state", "score", NOVEL_TOP5, ALL_TOP5, "episodes", "seconds"
 _FIRST += ["worker_seconds", "gpu_seconds"]  # then the parameters
 _LAST = ["distributions", "curve", "training", "evaluation", PROBLEM]
 _PAUSE_FACTOR = 20
-"""Pause after an update, as a multiple of its duration: updates take a twentieth of the time."""
-_NUM_REQUESTS = 16  # deletions at a time, because a remote storage answers slowly
+"""Pause after an update, as a multiple of its duration, so that updates take 5 % of the time."""
+_NUM_REQUESTS = 16  # concurrent deletions, because a remote storage answers slowly
 
 
 class RowRecords:
-    """Brings the files of a row up to date with its Optuna study, as often as that costs little.
+    """Writer of a row's files, which it updates from the Optuna study at a limited rate.
 
-    An update handles all trials, so that an update after each change would dominate a search of
-    thousands of trials. A study resumes from the Optuna study; the other files are for people.
+    An update handles all trials, so an update after each change would dominate a search of
+    thousands of trials. A study resumes from the Optuna study; the other files are for users.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class RowRecords:
             started = self._clock()
             self.update()
             self._delete_checkpoints()
-            self._is_behind = False  # only now: after an error the update is tried again
+            self._is_behind = False  # last, so that a failed update is tried again
             ended = self._clock()
             self._waits_until = ended + _PAUSE_FACTOR * (ended - started)
 
     def update(self, *, is_last: bool = False) -> None:
         """Write the table of trials, TensorBoard events, and copies in a remote storage.
 
-        A failed copy is repeated with the next update; the last update must not fail.
+        A failed copy is repeated with the next update; in the last update, it raises an error.
         """
         config, folder = self._row.config, self._study.folder
         table, database = (self._study.path_of(self._row, name) for name in (TRIALS, OPTUNA))
@@ -91,7 +91,7 @@ class RowRecords:
                 (copy / table).write(content)
 
     def delete_stale_checkpoint(self, number: int) -> None:
-        """Delete a checkpoint under the number of a trial that is proposed for the first time.
+        """Delete an old checkpoint under the number of a new trial.
 
         A machine that was lost before its records were copied may have proposed another trial
         under this number.
@@ -111,7 +111,7 @@ class RowRecords:
             self._storage / self._study.checkpoint_of(self._row, number, config.seed)
             for number in sorted(numbers)
         ]
-        with ThreadPoolExecutor(_NUM_REQUESTS) as pool, suppress(OSError):  # tried again later
+        with ThreadPoolExecutor(_NUM_REQUESTS) as pool, suppress(OSError):  # retried later
             list(pool.map(RemotePath.delete, paths))
             self._deleted |= numbers
 
@@ -126,7 +126,7 @@ class RowRecords:
         if known == 0 and folder.exists() and any(folder.iterdir()):
             self._events[trial.number] = len(curve)  # an earlier run of the search wrote these
             return
-        # Files are named by seconds: without the suffix, two of one second would be one file.
+        # File names have whole seconds. The suffix separates two files of the same second.
         with SummaryWriter(str(folder), filename_suffix=f".{known:04d}") as writer:
             for entry in curve[known:]:
                 score = self._row.config.score(entry[NOVEL_TOP5], entry[ALL_TOP5])
@@ -137,17 +137,17 @@ class RowRecords:
 
 
 def best_trials(study: optuna.Study, count: int) -> list[FrozenTrial]:
-    """Return finished trials, the best first."""
+    """Return the ``count`` best completed trials, best first."""
     done = study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
     return sorted(done, key=lambda trial: (trial.values[0], -trial.number), reverse=True)[:count]
 
 
 def trial_table(study: optuna.Study, config: StudyConfig) -> pd.DataFrame:
-    """Return one line for each trial: parameters, state, curve and cost.
+    """Return a table with one line for each trial: parameters, state, curve and cost.
 
-    Parameters that a trial does not have are missing; ``distributions`` has the ranges of those
-    that it has, as Optuna writes them. Seconds are of training and evaluation;
-    ``worker_seconds`` and ``gpu_seconds`` count every worker.
+    Parameters that a trial does not have are missing. ``distributions`` has the ranges of the
+    others in Optuna's JSON format. Seconds are of training and evaluation; ``worker_seconds`` and
+    ``gpu_seconds`` count every worker.
     """
     rows = []
     names: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""The report: the best configuration of every row, trained anew, on the test classes."""
+"""Make the report: retrain the best configuration of each row and score it on the test classes."""
 
 import json
 import re
@@ -37,19 +37,19 @@ from cpaan.study.report_rows import MeasuredRow, ReportSettings, rows_of
 from cpaan.study.study import Study
 from cpaan.study.worker_pool import PoolJob, measure, part_cache
 
-_SEEDED_DRAWS = 1  # is added to the seed of the fixed draws
-_MOST_LETTERS = 300  # of an error message of Ray, whose end names the cause
+_SEEDED_DRAWS = 1  # added to the seed of the fixed draws
+_MOST_LETTERS = 300  # shown of an error message of Ray, which ends with the cause
 
 
 class Measured(NamedTuple):
     """The results of all rows."""
 
     frames: dict[str, pd.DataFrame]
-    """By name: scores, diversity, priors, heads, spectra and projections."""
+    """Tables by name: scores, diversity, priors, heads, spectra and projections."""
     failed: dict[str, str]
-    """Why rows have no scores, by name."""
+    """Reasons why rows have no scores, by name."""
     earlier: list[dict[str, Any]]
-    """Commands that were stopped, with the parts that they have measured."""
+    """Interrupted commands, and the parts that each has measured."""
     seconds: float
 
 
@@ -63,19 +63,19 @@ def make_report(
     """Train and evaluate the rows of a study on the test phase, and write the report.
 
     Args:
-        study: With a result of every row's search.
+        study: A study whose searches all have a result.
         cluster: The Ray cluster to use.
         say: Called with a line about the current work.
         settings: The size of the report.
-        fixed_rows: The fixed draws, shape (draws, novel classes, shots); by default seeded ones.
+        fixed_rows: The fixed draws, shape (draws, novel classes, shots); seeded by default.
 
     Returns:
-        The headline; and for each row without scores, the reason.
+        The headline, and the reason for each row without scores.
 
     Raises:
         ValueError: If a search has no result, the data does not suit the test phase, or no row
             could be trained.
-        WorkLostError: If machines or processes failed too often; other parts are kept.
+        WorkLostError: If machines or processes failed too often; finished parts stay cached.
     """
     settings = settings or ReportSettings()
     rows = rows_of(study, settings)
@@ -89,7 +89,7 @@ def make_report(
     if not settings.is_table_only:
         seeds = settings.num_ablation_seeds
         extra = ablations_of_best(rows[-1], seeds) if is_single else ablations_of_table(rows, seeds)
-        # The spiral runs beside the rows: it is small and needs no GPU.
+        # The spiral runs in parallel with the rows, because it is small and needs no GPU.
         spiral = ray.remote(num_cpus=1)(_spiral).remote(SPIRAL_CONFIG)
     draws = _draw(study, settings, fixed_rows)
     num_fixed = len(draws) - settings.num_seeded_draws
@@ -149,7 +149,7 @@ def _default_heads(study: Study) -> tuple[str, ...]:
     if study.has_row_folders:
         return (*HEADS, OWN)
     head = study.config.head
-    # The controls have no classifier of their own.
+    # The controls need the other heads, because they have no classifier of their own.
     return (OWN, *HEADS) if head == OWN else (head,)
 
 
@@ -160,7 +160,7 @@ def _jobs(
     settings: ReportSettings,
     draws: ShotRows,
 ) -> Iterator[PoolJob]:
-    """Yield every row with every seed, as far as it is not the same as another row."""
+    """Yield a job for each row and seed; skip rows that are equal to another row."""
     for row in rows:
         if not ROWS[row.method].heads_among(heads):
             known = ", ".join(ROWS[row.method].heads)
@@ -190,7 +190,7 @@ def _jobs(
 
 
 def _draw(study: Study, settings: ReportSettings, fixed_rows: ShotRows | None) -> ShotRows:
-    """Return fixed draws, then seeded ones."""
+    """Return the fixed draws, followed by the seeded draws."""
     row = study.rows[0]
     config, table = row.evaluation, row.data.open()
 
@@ -211,7 +211,7 @@ def _measure(
     cluster: Cluster,
     say: Callable[[str], None],
 ) -> Measured:
-    """Run all parts on the cluster, and put their results together."""
+    """Run all parts on the cluster, and concatenate their results."""
     started = time.monotonic()
     references = {row.data.fingerprint: row.data for row in study.rows}
     for reference in references.values():
@@ -219,7 +219,7 @@ def _measure(
     cluster.check(study.config)
     check_machines(study.storage, say)
     for fingerprint in references:
-        count_test_reads(fingerprint)  # finds a damaged log before the work
+        count_test_reads(fingerprint)  # refuses a damaged log before the work
         record_test_read(fingerprint)
     outcomes = measure(jobs, study.storage, cluster.most_trials_at_once(study.config), say)
     failed = {
@@ -248,7 +248,7 @@ def _measure(
 
 
 def _renamed(row: MeasuredRow, part: Part) -> Part:
-    """Return the result of a row, under its own name where it has that of another row."""
+    """Return the result of a row; if an equal row was measured, under the name of this row."""
     if row.same_as is None:
         return part
     frames = {
@@ -259,7 +259,7 @@ def _renamed(row: MeasuredRow, part: Part) -> Part:
 
 
 def _together(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    # Empty frames do not know the types of their columns.
+    # Leave out empty frames, because their columns have no types.
     return pd.concat([each for each in frames if len(each)] or frames[:1], ignore_index=True)
 
 
@@ -276,7 +276,7 @@ def _earlier(outcomes: Mapping[PartKey, Outcome]) -> list[dict[str, Any]]:
 
 
 def _spiral(config: TrainConfig) -> dict[str, Any]:
-    """Return the paper's toy experiment with one seed, for JSON."""
+    """Run the paper's toy experiment with one seed, and return JSON-compatible data."""
     torch.set_num_threads(NUM_THREADS)
     points = draw_points(0)
     outcomes = {name: run_spiral(name, points, config, 0) for name in GANS}
@@ -284,7 +284,7 @@ def _spiral(config: TrainConfig) -> dict[str, Any]:
 
 
 def _result_of(spiral: "ray.ObjectRef[Any]", say: Callable[[str], None]) -> dict[str, Any] | None:
-    """Return the spiral; None if it failed, because the rest of the report does not need it."""
+    """Return the result of the spiral; None if it failed, because the report can do without."""
     try:
         result: dict[str, Any] = ray.get(spiral)
         json.dumps(result, allow_nan=False)
@@ -295,7 +295,7 @@ def _result_of(spiral: "ray.ObjectRef[Any]", say: Callable[[str], None]) -> dict
 
 
 def _layouts(rows: Sequence[MeasuredRow], found: Measured, num_fixed: int) -> list[TableOne]:
-    """Return the paper's layout by both rules, as far as their heads were scored; fixed draws."""
+    """Return Table 1 on the fixed draws, for each rule of heads whose heads were scored."""
     scores, heads = found.frames["scores"], found.frames["heads"]
     methods = {row.name: row.method for row in rows}
     heads = heads[heads["method"].isin(methods)]
@@ -329,7 +329,7 @@ def _write(
     frames: dict[str, pd.DataFrame],
     spiral: dict[str, Any] | None,
 ) -> None:
-    """Write the tables, the data that they were made from, and the page."""
+    """Write the tables, their data and the page."""
     _delete_earlier(study)
     study.write_file(f"{REPORT}/report.md", page)
     study.write_file(f"{REPORT}/table.csv", cells.to_csv(index=False))
@@ -346,9 +346,9 @@ def _write(
 
 
 def _delete_earlier(study: Study) -> None:
-    """Delete files of an earlier report that this one may lack: a page would mix the two.
+    """Delete optional files of an earlier report, so that the page does not mix two reports.
 
-    The file that makes a folder a report goes first.
+    ``report.json`` goes first, because it marks the folder as a report.
     """
     figures = (study.folder / FIGURES).glob("*")
     optional = ("report.json", "spectra.parquet", "projections.parquet", "spiral.json")

@@ -24,17 +24,17 @@ class MeasuredRow:
     resolved: Resolved
     seeds: tuple[int, ...]
     source: StudyRow
-    """The row of the study that the data and the resources come from."""
+    """Row of the study that provides the data and the resources."""
     trial: int | None = None
-    """The trial that the settings come from; None where they were not searched."""
+    """Trial that provides the settings; None if they were not searched."""
     ablation: Ablation | None = None
-    """None: a row of the table itself."""
+    """None for a row of the table itself."""
     same_as: str | None = None
     """Name of a row with the same settings, and therefore the same scores."""
 
     @property
     def measured_as(self) -> str:
-        """Name of the row whose scores it has: its own or that of an equal row."""
+        """Name of the row that is measured: this row, or an equal one."""
         return self.same_as or self.name
 
     def describe(self) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class MeasuredRow:
         }
 
     def changed(self, family: str, label: str, overrides: Mapping[str, Any]) -> "MeasuredRow":
-        """Return an ablation of this row: the same with other settings."""
+        """Return an ablation of this row: the same row with some settings changed."""
         resolved = self.resolved.with_overrides(overrides)
         return replace(
             self,
@@ -66,15 +66,15 @@ class ReportSettings:
     """The size of a report."""
 
     num_seeds: int = 3
-    """Trainings of a configuration, with seeds that the search has not used."""
+    """Number of training seeds of each configuration; the search has not used them."""
     num_fixed_draws: int = 5
     num_seeded_draws: int = 50
     heads: tuple[str, ...] = ()
-    """Classifiers; empty: the one of the search."""
+    """Classifiers. If empty: the head of the search, or all heads for a study of several rows."""
     num_ablation_seeds: int = 1
-    """Trainings of an ablation; at most ``num_seeds``."""
+    """Number of training seeds of each ablation; at most ``num_seeds``."""
     is_table_only: bool = False
-    """Whether ablations, illustrations and the spiral are left out."""
+    """Whether to leave out ablations, illustrations and the spiral."""
 
     def __post_init__(self) -> None:
         if self.num_seeds < _FEWEST_SEEDS:
@@ -91,15 +91,15 @@ class ReportSettings:
 
 
 def rows_of(study: Study, settings: ReportSettings) -> list[MeasuredRow]:
-    """Return the best of every row of a study.
+    """Return the best configuration of every row of a study.
 
-    A single row is compared with the controls and with the first point of its search.
+    For a study of one row, add the controls and the first trial of its search.
     """
     if study.has_row_folders:
         return [_best_row(study, row, row.method, settings) for row in study.rows]
     (row,) = study.rows
     best = _best_row(study, row, f"{row.method}, best", settings)
-    suffix = IN_PN if ROWS[row.method].is_embedded else ""  # controls in the same space
+    suffix = IN_PN if ROWS[row.method].is_embedded else ""  # controls in the same feature space
     rows = [
         MeasuredRow(name, name, Resolved(ROWS[name].config, row.evaluation), best.seeds[:1], row)
         for name in (f"{control}{suffix}" for control in CONTROLS)
@@ -115,6 +115,6 @@ def rows_of(study: Study, settings: ReportSettings) -> list[MeasuredRow]:
 def _best_row(study: Study, row: StudyRow, name: str, settings: ReportSettings) -> MeasuredRow:
     best = study.read_best(row)
     resolved = Resolved.of(row.method, best)
-    first = row.config.seed + row.config.num_final_seeds  # after those that chose the best
+    first = row.config.seed + row.config.num_final_seeds  # after the seeds that chose the best
     seeds = tuple(range(first, first + settings.num_seeds))
     return MeasuredRow(name, row.method, resolved, seeds, row, best["trial"])

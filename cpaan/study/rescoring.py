@@ -1,4 +1,4 @@
-"""The end of a search: the best trials of each row scored again, and the best of these."""
+"""Score the best trials of each row again at the end of a search, and choose the best."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from cpaan.study.space import Resolved
 from cpaan.study.study import Study, StudyRow
 from cpaan.study.worker_pool import PoolJob, measure, part_cache
 
-_FRESH_DRAWS = 1  # is added to the seed of the draws
+_FRESH_DRAWS = 1  # added to the seed of the draws
 
 
 def choose_best(
@@ -26,11 +26,11 @@ def choose_best(
     num_at_once: int,
     deadline: float | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Score the best trials of each row again, with fresh draws and more seeds; choose the best.
+    """Score the best trials of each row again with new draws and more seeds; choose the best.
 
-    The highest of many scores is partly luck. Draws and seeds that took no part in the choice of
-    the finalists show how high the score is without it. All trials of the rows must have ended.
-    Other arguments and errors are those of `measure`.
+    The highest of many scores is partly luck, so finalists are scored with draws and seeds that
+    did not select them. All trials of the rows must have ended. Other arguments and errors are
+    those of `measure`.
 
     Returns:
         The content of ``best.json`` by method; rows without a finalist or without time are missing.
@@ -94,7 +94,7 @@ def _jobs_of(
 
 
 def _settings_of(row: StudyRow, trial: FrozenTrial) -> Resolved:
-    """Return the settings of a trial with the length of training that finalists have."""
+    """Return the settings of a trial with the training length of finalists."""
     return Resolved.of(row.method, trial.user_attrs).times_as_long(row.config.final_length)
 
 

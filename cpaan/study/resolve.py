@@ -1,4 +1,4 @@
-"""From a request to a study: settings resolved once, and checked before any work starts."""
+"""Turn a request into a study: resolve all settings and check them before any work starts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from cpaan.data.cache import open_features
 from cpaan.data.reference import DataReference
 from cpaan.data.splits import VALIDATION_PHASE, Split, find_split, read_split
 from cpaan.data.table import TRAIN, FeatureTable, align_rows
-from cpaan.methods.registry import ROWS, num_episodes_of, with_episodes
+from cpaan.methods.registry import ROWS, SETTINGS, num_episodes_of, with_episodes
 from cpaan.methods.table_row import COSINE_FEATURES
 from cpaan.protocol.tasks import check_phase
 from cpaan.study.config import PRESETS, StudyConfig
@@ -22,7 +22,7 @@ from cpaan.training.workers import Workers
 
 @dataclass(frozen=True)
 class StudyRequest:
-    """What a command asks for; None: not given."""
+    """Options of a command; None for an option that is not given."""
 
     methods: tuple[str, ...] | None = None
     preset: str | None = None
@@ -33,7 +33,7 @@ class StudyRequest:
     """Assignments NAME=VALUE or METHOD.NAME=VALUE."""
     episodes: int | None = None
     short: int | None = None
-    """Trials have one N-th of the episodes of the finalists."""
+    """Divisor of the episodes of trials; finalists train on all episodes."""
     overrides: tuple[tuple[str, Any], ...] = ()
     """Settings of `StudyConfig` by name."""
 
@@ -42,12 +42,12 @@ def new_study(request: StudyRequest, folder: Path, storage: str | None) -> Study
     """Return the study that a request describes.
 
     Args:
-        request: What is asked for.
-        folder: Of the new study.
-        storage: Location of a storage that all machines reach; None: the folder.
+        request: Options of the command.
+        folder: Folder of the new study.
+        storage: Location of a storage that all machines can access; None for the folder.
 
     Raises:
-        ValueError: If a setting is unknown or wrong, or does not suit the data.
+        ValueError: If a setting is unknown or invalid, or does not suit the data.
     """
     methods = request.methods or (StudyConfig().method,)
     rows = tuple(_resolve_row(request, method, methods) for method in methods)
@@ -56,16 +56,16 @@ def new_study(request: StudyRequest, folder: Path, storage: str | None) -> Study
 
 
 def _resolve_row(request: StudyRequest, method: str, methods: Sequence[str]) -> StudyRow:
-    """Resolve the settings of a row: preset, options, assignments, length of training."""
+    """Resolve the settings of a row from the preset, options, assignments and training length."""
     preset = PRESETS[request.preset or "quick"]
     training, evaluation = preset.recommended(method)
     config = preset.study_of(method)
-    if len(methods) > 1:  # rows of a table are searched with the head that the table has for them
+    if len(methods) > 1:  # search each row of a table with the head that the table uses
         config = config.with_overrides({"head": ROWS[method].head})
     config = config.with_overrides(dict(request.overrides))
     shared = {*config.to_dict(), *evaluation.to_dict()}
     known = {name: shared | set(ROWS[name].config.to_dict()) for name in methods}
-    own = assignments_for(method, request.settings, known)
+    own = assignments_for(method, request.settings, known, SETTINGS)
     of_config, of_training, of_evaluation = parse_settings(own, config, training, evaluation)
     config, evaluation = config.with_overrides(of_config), evaluation.with_overrides(of_evaluation)
     training = training.with_overrides(of_training)
@@ -86,7 +86,7 @@ def _resolve_row(request: StudyRequest, method: str, methods: Sequence[str]) -> 
 
 
 def _check_row(row: StudyRow, table: FeatureTable) -> None:
-    """Refuse points that lie outside the space, and settings that do not suit the data."""
+    """Refuse first points outside the search space, and settings that do not suit the data."""
     base_classes = row.data.split.base_classes(VALIDATION_PHASE)
     num_rows = {name: len(table.rows_of(name, TRAIN)) for name in base_classes}
     for whose in row.space.points:
@@ -99,7 +99,7 @@ def _check_row(row: StudyRow, table: FeatureTable) -> None:
 
 
 def _shortened(training: Settings, config: StudyConfig, short: int) -> tuple[Settings, StudyConfig]:
-    """Return settings of trials that are so many times shorter than those of the finalists."""
+    """Divide the episodes of trials by ``short``; finalists keep the full length."""
     num_episodes = num_episodes_of(training)
     if num_episodes and num_episodes % short:
         raise ValueError(
@@ -111,7 +111,7 @@ def _shortened(training: Settings, config: StudyConfig, short: int) -> tuple[Set
 
 
 def _open_data(request: StudyRequest) -> tuple[FeatureTable, Split]:
-    """Open the features and the split of a request; without any, the built-in ones."""
+    """Open the features and the split of a request; the built-in ones by default."""
     if request.features is None:
         if request.split is not None:
             raise ValueError("--split needs --features")
@@ -121,11 +121,11 @@ def _open_data(request: StudyRequest) -> tuple[FeatureTable, Split]:
 
 
 def _open(request: StudyRequest, method: str) -> tuple[FeatureTable, DataReference]:
-    """Return the features of a method, and their reference for other processes.
+    """Return the features of a method, and a reference to them for other processes.
 
     Raises:
-        ValueError: If cosine-trained features are not of the same rows: a draw is a choice of
-            rows, and all methods get the same examples.
+        ValueError: If cosine-trained features are missing or have other rows. A draw selects
+            rows, and all methods must get the same examples.
     """
     table, split = _open_data(request)
     features, in_order_of = request.features, None

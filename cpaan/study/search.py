@@ -1,4 +1,4 @@
-"""The search: trials of all rows on Ray Tune, then the best of each row scored again."""
+"""Search hyperparameters: run the trials of all rows on Ray Tune, then rescore the best ones."""
 
 import time
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from cpaan.study.study import BEST, Study
 from cpaan.study.trial import MOST_FAILURES, PROBLEM, run_trial
 
 _SECONDS_BETWEEN_UPDATES = 1.0
-_MOST_LETTERS = 500  # of an error message of Ray, whose end names the cause
+_MOST_LETTERS = 500  # shown of an error message of Ray, which ends with the cause
 
 
 class SearchProgress(Protocol):
-    """Shows the progress of a search."""
+    """Display of the progress of a search."""
 
     def say(self, message: str) -> None:
         """Show a line about the current work."""
@@ -38,14 +38,14 @@ def search(
     num_concurrent: int | None = None,
     timeout_seconds: float | None = None,
 ) -> list[RowSearch]:
-    """Run a study to its end, or resume it; return the search of each row.
+    """Run or resume a study, and return the search of each row.
 
     Args:
         study: The rows to search, and their folder.
         cluster: The Ray cluster to use.
-        progress: Shows what happens.
-        num_concurrent: Trials at a time; by default as many as fit on the cluster.
-        timeout_seconds: Time after which running work is left for later.
+        progress: Display of the progress.
+        num_concurrent: Maximum number of concurrent trials; by default as many as fit.
+        timeout_seconds: Time limit; unfinished work is left for a resumed search.
 
     Raises:
         ValueError: If the cluster is too small, or another process works on the study.
@@ -59,7 +59,7 @@ def search(
         study.write()
         searches = [RowSearch(study, row) for row in study.rows]
         progress.say(cluster.announcement)
-        # Further trials would wait for resources, and be taken for trials that cannot start.
+        # More trials would wait for resources, and Ray would report that they cannot start.
         at_once = cluster.most_trials_at_once(study.config)
         at_once = min(at_once, num_concurrent or at_once)
         if any(each.num_left for each in searches):
@@ -82,9 +82,9 @@ def run_trials(
     num_concurrent: int,
     deadline: float | None = None,
 ) -> None:
-    """Run the trials that are left, some at a time; rows start in their order.
+    """Run the remaining trials, at most ``num_concurrent`` at a time, in the order of the rows.
 
-    No trial is started after the deadline, a time of the monotonic clock.
+    All trials stop at the deadline, a time of the monotonic clock.
 
     Raises:
         OSError, optuna.exceptions.OptunaError: If the records cannot be written.
@@ -99,7 +99,7 @@ def run_trials(
             scheduler=RowScheduler(searches),
             num_samples=sum(each.num_left for each in searches),
             max_concurrent_trials=num_concurrent,
-            # The function of a stopped trial would go on in a process that is reused.
+            # In a reused process, the function of a stopped trial would continue to run.
             reuse_actors=False,
             trial_dirname_creator=_name_of,
         ),
@@ -114,7 +114,7 @@ def run_trials(
     )
     try:
         tuner.fit()
-    finally:  # after Ctrl-C too
+    finally:  # also after Ctrl-C
         with searcher.recording():
             for each in searches:
                 each.records.update()
@@ -129,7 +129,7 @@ def _name_of(trial: Any) -> str:
 
 
 class _Stop(ray_tune.Stopper):
-    """Stops all trials at the deadline, or when nothing can be recorded."""
+    """Stop all trials at the deadline, or when the records cannot be written."""
 
     def __init__(self, deadline: float | None, searcher: OptunaSearcher) -> None:
         self._deadline, self._searcher = deadline, searcher
@@ -143,7 +143,7 @@ class _Stop(ray_tune.Stopper):
 
 
 class _Callback(ray_tune.Callback):
-    """Updates records and progress while Tune runs."""
+    """Update records and progress while Tune runs."""
 
     def __init__(
         self, progress: SearchProgress, searches: Sequence[RowSearch], searcher: OptunaSearcher

@@ -1,7 +1,7 @@
-"""Optuna behind Ray Tune: proposals for all rows of a study, and the results of trials.
+"""Connect Optuna to Ray Tune: propose trials for all rows of a study, and record their results.
 
-The Optuna studies are the record of a search. A search resumes from them: trials that ended stay,
-and trials that did not are run again under their numbers.
+A search resumes from its Optuna studies: trials that have ended are kept, and unfinished trials run
+again under their numbers.
 """
 
 import warnings
@@ -27,7 +27,7 @@ from cpaan.study.trial import CURVE, PROBLEM, SCORE
 
 STUDY_NAME = "cpaan"
 WHOSE = "whose"
-_NUM_RANDOM = 6  # trials before the sampler uses their results
+_NUM_RANDOM = 6  # random trials before the sampler uses results
 
 
 class RowSearch:
@@ -47,7 +47,7 @@ class RowSearch:
         self._unfinished = deque(running)
         self.num_to_propose = self.num_left
         self.best: dict[str, Any] | None = None
-        """The content of ``best.json``, when all trials have ended and the best is chosen."""
+        """Content of ``best.json``; None until all trials have ended and the best is chosen."""
 
     @property
     def num_ended(self) -> int:
@@ -61,7 +61,7 @@ class RowSearch:
 
     @property
     def failed(self) -> list[FrozenTrial]:
-        """Trials without a score."""
+        """Trials without a score because of a problem."""
         every = self.trials.get_trials(deepcopy=False)
         return [trial for trial in every if trial.user_attrs.get(PROBLEM) is not None]
 
@@ -87,10 +87,10 @@ class RowSearch:
         return trial, replace(job, eval_steps=self.eval_steps)
 
     def _seed_sampler(self, number: int) -> None:
-        """Give every proposal a sampler of its own.
+        """Create a sampler for one proposal, with a seed from the number of the trial.
 
-        A proposal depends on the seed and on the known results, and not on the number of proposals
-        that this process has made.
+        Proposals then depend on the seed and the known results only, not on the earlier proposals
+        of this process.
         """
         (seed,) = np.random.SeedSequence([self.row.config.seed, number]).generate_state(1)
         with warnings.catch_warnings():
@@ -117,8 +117,8 @@ class RowSearch:
     def tell(self, trial: optuna.Trial, result: dict[str, Any] | None) -> None:
         """Record how a trial ended.
 
-        A trial whose processes died too often stays unfinished: its parameters are not to blame,
-        and a resumed search runs it again.
+        A trial whose processes died too often stays unfinished, because its parameters are not the
+        cause. A resumed search runs it again.
         """
         if result is None:
             trial.set_user_attr(PROBLEM, "its processes died too often, or could not start")
@@ -133,18 +133,18 @@ class RowSearch:
 
 
 class OptunaSearcher(Searcher):
-    """Proposes trials for Ray Tune, row after row, and records what they report."""
+    """Searcher that proposes trials to Ray Tune row by row, and records their results."""
 
     def __init__(self, searches: Sequence[RowSearch]) -> None:
         super().__init__(metric=SCORE, mode="max")
         self._searches = searches
         self._trials: dict[str, tuple[RowSearch, optuna.Trial]] = {}
         self.failure: Exception | None = None
-        """Why nothing can be recorded any more. Ray Tune would take an exception for a fault of
-        the trial and run the trial again."""
+        """First error of the records. It is not raised at once, because Ray Tune would treat it as
+        an error of the trial and run the trial again."""
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
-        """Return an unfinished trial or a new one, of the first row that has any left."""
+        """Return an unfinished or new trial of the first row that has trials left."""
         with self.recording():
             search = next((each for each in self._searches if each.num_to_propose), None)
             if search is not None:
@@ -155,7 +155,7 @@ class OptunaSearcher(Searcher):
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Keep an error of the records as the reason for the end of the search."""
+        """Catch errors of the records, and keep the first one in `failure`."""
         try:
             yield
         except (OSError, optuna.exceptions.OptunaError) as error:
@@ -182,16 +182,16 @@ class OptunaSearcher(Searcher):
         return self._trials[trial_id][0]
 
     def save(self, checkpoint_path: str) -> None:
-        """Do nothing: the Optuna storage has everything."""
+        """Do nothing, because the Optuna storage has the whole state."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Do nothing: the Optuna storage has everything."""
+        """Do nothing, because the Optuna storage has the whole state."""
 
 
 class RowScheduler(FIFOScheduler):
-    """Early stopping: asynchronous successive halving by episodes, among the trials of each row.
+    """Stop trials early by asynchronous successive halving (ASHA) on episodes, within each row.
 
-    Trials of earlier runs count. A trial is judged at every rung of its curve, including rungs
+    Trials of earlier runs count. A trial is compared at every rung of its curve, including rungs
     whose reports were lost.
     """
 
@@ -209,8 +209,8 @@ class RowScheduler(FIFOScheduler):
                 metric=SCORE,
                 mode="max",
                 grace_period=rungs[0],
-                # There is no rung at the end: a trial that reaches it is about to finish.
-                max_t=1.5 * rungs[-1],  # type: ignore[arg-type]  # any number will do
+                # The end is not a rung, because a trial that reaches it is complete.
+                max_t=1.5 * rungs[-1],  # type: ignore[arg-type]  # any number is valid
                 reduction_factor=config.reduction_factor,
                 stop_last_trials=False,
             )
@@ -231,7 +231,7 @@ class RowScheduler(FIFOScheduler):
             self.on_trial_result(tune_controller, trial, {CURVE: curve})
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Return whether a trial continues."""
+        """Return the decision whether a trial continues."""
         decisions = []
         if (method := trial.config["trial"].method) in self._rows:
             config, asha = self._rows[method]

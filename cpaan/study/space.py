@@ -1,4 +1,4 @@
-"""What a search proposes: the parameters of a row, and the points that the search begins with."""
+"""Search spaces: the parameters of a row, and the first points of its search."""
 
 import warnings
 from collections.abc import Collection, Mapping
@@ -13,7 +13,7 @@ from cpaan.methods.table_row import Range, SearchSpace
 from cpaan.protocol.config import EvaluationConfig
 
 RECOMMENDED, AS_PRINTED = "recommended", "as_printed"
-"""The settings that hold where a proposal is silent: ours, or those of the method's source."""
+"""Whose settings apply where a proposal sets none: ours, or those of the method's source."""
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class Resolved:
 
     @classmethod
     def of(cls, method: str, recorded: Mapping[str, Any]) -> Self:
-        """Return the recorded "training" and "evaluation" of a method."""
+        """Return the recorded "training" and "evaluation" settings of a method."""
         training = ROWS[method].config.from_dict(recorded["training"])
         return cls(training, EvaluationConfig(**recorded["evaluation"]))
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> "Resolved":
-        """Return a copy with some settings replaced, of training or otherwise of evaluation."""
+        """Return a copy with overrides of training; other names are overrides of evaluation."""
         known = self.training.to_dict()
         of_training = {name: value for name, value in overrides.items() if name in known}
         others = {name: value for name, value in overrides.items() if name not in known}
@@ -39,14 +39,14 @@ class Resolved:
         )
 
     def times_as_long(self, factor: int) -> "Resolved":
-        """Return a copy with so many times the episodes, if there are any."""
+        """Return a copy with ``factor`` times the episodes, if there are any."""
         num_episodes = num_episodes_of(self.training) * factor
         return replace(self, training=with_episodes(self.training, num_episodes))
 
 
 @dataclass(frozen=True)
 class Space:
-    """The parameters of one method, on one data set, around the settings of a preset."""
+    """Search space of one method on one data set, around the settings of a preset."""
 
     method: str
     training: Settings
@@ -56,13 +56,13 @@ class Space:
 
     @property
     def points(self) -> tuple[str, ...]:
-        """Whose settings the first trials have: ours, and the source's where they differ."""
+        """Whose settings the first trials use: ours, and those of the source if there are any."""
         has_source = ROWS[self.method].published is not None
         return (RECOMMENDED, AS_PRINTED) if has_source else (RECOMMENDED,)
 
     @property
     def searched(self) -> SearchSpace:
-        """The parameters by name."""
+        """Searched parameters by name."""
         row = ROWS[self.method]
         return row.space_for(self.training, self.evaluation, self.num_dims, self.num_base)
 
@@ -75,10 +75,10 @@ class Space:
         return Resolved(published, self.evaluation.with_overrides(row.published_evaluation))
 
     def propose(self, trial: BaseTrial, whose: str = RECOMMENDED) -> Resolved:
-        """Return the settings of one trial; a parameter without effect is not asked for.
+        """Return the settings of one trial; parameters without effect are not sampled.
 
-        The settings of the source are taken as they are: they differ from ours in more than the
-        parameters, so that their score would mislead the sampler.
+        The source's settings are used unchanged, without parameters for the sampler. They differ
+        from ours in other settings, too, so their score would mislead the sampler.
         """
         found: dict[str, Any] = {}
         if whose == RECOMMENDED:
@@ -89,15 +89,15 @@ class Space:
         return self.around(whose).with_overrides(found)
 
     def point(self, whose: str) -> dict[str, Any]:
-        """Return the parameters of a trial that the study begins with.
+        """Return the parameters of one of the first trials.
 
         Raises:
-            ValueError: If one of them is outside its range.
+            ValueError: If a parameter is outside its range.
         """
         around = self.around(whose)
         given = FixedTrial({**around.evaluation.to_dict(), **around.training.to_dict()})
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # Optuna warns of a value outside its range
+            warnings.simplefilter("error")  # Optuna warns about a value outside its range
             try:
                 self.propose(given, whose)
             except UserWarning as warning:
@@ -105,10 +105,10 @@ class Space:
         return given.params
 
     def check_fixed(self, names: Collection[str]) -> None:
-        """Refuse to fix what is searched.
+        """Refuse to set a parameter that is searched.
 
         Raises:
-            ValueError: With the parameter.
+            ValueError: If a name is searched; the message has the name.
         """
         for name in names:
             if name in self.searched:
@@ -116,7 +116,7 @@ class Space:
 
 
 def suggest(trial: BaseTrial, name: str, values: Range | tuple[Any, ...]) -> Any:
-    """Return the value that a trial gives to a parameter: of a range, or one of some choices."""
+    """Return the value that a trial suggests for a parameter, from a range or from choices."""
     if not isinstance(values, Range):
         return trial.suggest_categorical(name, list(values))
     low, high = values.low, values.high

@@ -1,7 +1,7 @@
 """A study: a list of rows that are searched and reported together, and their folder.
 
-Files of a study with one row lie in the folder itself; with several rows, each row has a folder of
-its own in it. ``config.json`` describes all rows.
+A single row has its files in the folder itself; several rows have a subfolder each. ``config.json``
+describes all rows.
 """
 
 import fcntl
@@ -31,17 +31,17 @@ _MAY_CHANGE = ("num_trials",)
 
 @dataclass(frozen=True)
 class StudyRow:
-    """One row of a study: everything that decides its search."""
+    """One row of a study, with everything that determines its search."""
 
     config: StudyConfig
     training: Settings
     """Recommended settings of the method at the size of the study."""
     evaluation: EvaluationConfig
-    """Of the validation phase; all trials use the same draws."""
+    """Settings for the validation phase; all trials use the same draws."""
     data: DataReference
     num_dims: int
     embedding: EmbeddingConfig | None = None
-    """Settings of the embedding that the method works in, if it works in one."""
+    """Settings of the method's embedding; None if it uses none."""
 
     @property
     def method(self) -> str:
@@ -61,9 +61,9 @@ class StudyRow:
         return Space(self.method, self.training, self.evaluation, self.num_dims, num_base)
 
     def for_score(self, resolved: Resolved, **others: Any) -> Resolved:
-        """Return settings with an evaluation that gives the score of the search, and no more.
+        """Return settings whose evaluation computes only the score of the search.
 
-        The score has no column with a prior, and the search for one takes time.
+        The score does not use a prior, and the search for a prior takes time.
         """
         return resolved.with_overrides({"heads": (self.config.head,), "prior": 0.5, **others})
 
@@ -95,7 +95,7 @@ class StudyRow:
         """Refuse to resume a search with other settings or other data.
 
         Raises:
-            ValueError: With the first difference.
+            ValueError: If something differs; the message has the first difference.
         """
         mine, theirs = self.data, earlier.data
         if (mine.fingerprint, mine.split) != (theirs.fingerprint, theirs.split):
@@ -115,15 +115,15 @@ class StudyRow:
 
 @dataclass(frozen=True)
 class Study:
-    """A list of rows, and where their files are."""
+    """A list of rows, and the location of their files."""
 
     rows: tuple[StudyRow, ...]
     folder: Path
-    """On this machine."""
+    """Folder on this machine."""
     shared: str | None = None
-    """Location of a storage that all machines reach; None: the folder is one."""
+    """Location of a storage that all machines can access; None if that is the folder."""
     has_row_folders: bool = False
-    """Whether each row has a folder of its own, as in a study that was started with several."""
+    """Whether each row has its own subfolder, as in a study with several rows."""
 
     @property
     def storage(self) -> str:
@@ -132,7 +132,7 @@ class Study:
 
     @property
     def config(self) -> StudyConfig:
-        """The settings that all rows share: resources, seeds and numbers of trials."""
+        """Settings that all rows share: resources, seeds and numbers of trials."""
         return self.rows[0].config
 
     def path_of(self, row: StudyRow, name: str = "") -> str:
@@ -142,9 +142,9 @@ class Study:
     def job(
         self, row: StudyRow, number: int, resolved: Resolved, seed: int, file: str = ""
     ) -> TrialJob:
-        """Return the training of a trial's settings with a seed, without evaluation steps.
+        """Return the job that trains a trial's settings with a seed, without evaluation steps.
 
-        A training that is not the trial's own has a checkpoint of another name: ``file``.
+        ``file`` names the checkpoint of a training that is not the trial's own.
         """
         return TrialJob(
             method=row.method,
@@ -165,13 +165,13 @@ class Study:
         return self.path_of(row, f"{file or f'trials/{number:04d}'}-seed{seed}.pt")
 
     def write_file(self, name: str, content: str | bytes) -> None:
-        """Write a file of the folder, whole, and its copy in the storage."""
+        """Write a file to the folder and its copy to the storage, each atomically."""
         data = content.encode() if isinstance(content, str) else content
         for place in self._places():
             (place / name).write(data)
 
     def delete_file(self, name: str) -> None:
-        """Delete a file of the folder and its copy, if they are there."""
+        """Delete a file of the folder and its copy, if they exist."""
         for place in self._places():
             (place / name).delete()
 
@@ -189,7 +189,7 @@ class Study:
 
     @property
     def copy(self) -> RemotePath | None:
-        """The storage, where it is another place than the folder: files are copied to it."""
+        """Storage that files are copied to; None if it is the folder itself."""
         found = RemotePath.at(self.storage)
         is_same = found.local is not None and found.local.resolve() == self.folder.resolve()
         return None if is_same else found
@@ -221,7 +221,7 @@ class Study:
             yield
 
     def with_config(self, **overrides: Any) -> Self:
-        """Return the study with settings changed in all rows."""
+        """Return a copy of the study with settings changed in all rows."""
         rows = [replace(row, config=row.config.with_overrides(overrides)) for row in self.rows]
         return replace(self, rows=tuple(rows))
 
@@ -230,7 +230,7 @@ def read_study(folder: Path, location: str | None = None) -> Study:
     """Return the study in a folder, or its copy at the location of a storage.
 
     Raises:
-        ValueError: If there is none, or an older version started it.
+        ValueError: If there is no study, or an older version started it.
     """
     place = location or folder
     content = read_json(place, CONFIG)
@@ -247,7 +247,7 @@ def read_study(folder: Path, location: str | None = None) -> Study:
 
 
 def download_study(location: str, folder: Path) -> None:
-    """Copy from a storage what is needed to resume or report a study on this machine.
+    """Copy the files that are needed to resume or report a study from a storage to this machine.
 
     Raises:
         ValueError: If the storage has no study.
@@ -255,16 +255,16 @@ def download_study(location: str, folder: Path) -> None:
     study = read_study(folder, location)
     storage, here = RemotePath.at(location), RemotePath.at(folder)
     files = [study.path_of(row, name) for row in study.rows for name in (BEST, OPTUNA)]
-    for name in (*files, CONFIG):  # this one last: with it, the folder is a study
+    for name in (*files, CONFIG):  # config.json last, because it marks the folder as a study
         if (found := (storage / name).read_if_exists()) is not None:
             (here / name).write(found)
 
 
 def find_study(name: str | None, results: Path) -> Path:
-    """Return the folder of a study by its name or path; without one, the newest.
+    """Return the folder of a study by its name or path; the newest study by default.
 
     Raises:
-        ValueError: If no study is named and there is none.
+        ValueError: If no name is given and there is no study.
     """
     if name is None:
         configs = sorted(results.glob(f"*/{CONFIG}"), key=lambda path: path.stat().st_mtime)
@@ -278,7 +278,7 @@ def find_study(name: str | None, results: Path) -> Path:
 
 
 def read_json(folder: Path | str, name: str) -> dict[str, Any]:
-    """Return a JSON file of a study, which is in a folder or at the location of a storage.
+    """Return the content of a study's JSON file, from its folder or a storage location.
 
     Raises:
         ValueError: If the file is missing or damaged.

@@ -1,4 +1,4 @@
-"""One trial: a job, trained by workers of Ray Train, or alone, in a function of Ray Tune."""
+"""Run one trial as a function of Ray Tune, with Ray Train workers or in a single process."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,7 +21,7 @@ from cpaan.training.workers import ALONE, Workers
 
 SCORE, CURVE, PROBLEM = "score", "curve", "problem"
 MOST_FAILURES = 3
-"""Deaths of a process, after each of which its work resumes from the checkpoint."""
+"""Maximum number of failures of a process; after each, its work resumes from the checkpoint."""
 
 
 def run_trial(config: dict[str, Any]) -> None:
@@ -35,7 +35,7 @@ def run_trial(config: dict[str, Any]) -> None:
 
 
 def train_with_workers(job: TrialJob, callbacks: Sequence[UserCallback] = ()) -> None:
-    """Train with Ray Train, as many workers as the study has for a trial."""
+    """Train a job with Ray Train and the number of workers per trial of its study."""
     run_workers(
         partial(_work, job),
         job.config.workers_per_trial,
@@ -55,10 +55,10 @@ def run_workers(
     storage: str,
     callbacks: Sequence[UserCallback] = (),
 ) -> None:
-    """Call a function in each of some workers of Ray Train, which have these resources each.
+    """Call a function in each of ``num_workers`` Ray Train workers with the given resources.
 
-    The function has no ``train_loop_config``: Train's controller would read that too, and import
-    torch for it.
+    The function has no ``train_loop_config``, because Train's controller would load it and import
+    torch.
 
     Raises:
         ray.train.TrainingFailedError: If workers died more often than `MOST_FAILURES`.
@@ -66,7 +66,7 @@ def run_workers(
     num_gpus = resources.get("GPU", 0)
     TorchTrainer(
         work,
-        # NCCL refuses two ranks on one card.
+        # NCCL does not support two ranks on one GPU.
         torch_config=TorchConfig(backend="nccl" if num_gpus >= 1 else "gloo"),
         scaling_config=ScalingConfig(
             num_workers=num_workers, use_gpu=num_gpus > 0, resources_per_worker=resources
@@ -75,7 +75,7 @@ def run_workers(
             name=name,
             storage_path=storage,
             callbacks=list(callbacks),  # type: ignore[arg-type]  # mypy sees the older Train
-            # A start that cannot be had is an error in the end, not a wait for ever.
+            # Fail if the workers cannot start, instead of waiting forever.
             failure_config=FailureConfig(
                 max_failures=MOST_FAILURES,
                 controller_failure_limit=1,  # type: ignore[call-arg]  # here too
@@ -98,9 +98,9 @@ def _work(job: TrialJob) -> None:
 def _train(
     job: TrialJob, device: torch.device, workers: Workers, tell: Callable[[dict[str, Any]], None]
 ) -> None:
-    """Train as the only worker or one of several.
+    """Train a job as the only worker or as one of several.
 
-    At every evaluation ``tell`` is called with its metrics, which rank 0 alone has.
+    ``tell`` is called at every evaluation step with the metrics, which are empty except on rank 0.
     """
     check_this_machine(job.storage)
     gauges = _Gauges(job.number) if workers.rank == 0 else None
@@ -112,7 +112,7 @@ def _train(
 
 
 def to_metrics(report: Report, config: StudyConfig) -> dict[str, Any]:
-    """Return a report as Ray Tune and its searchers want it: every name in every report."""
+    """Return a report as metrics for Ray Tune, which needs every name in every report."""
     last = report.curve[-1] if report.curve else {EPISODE: 0, NOVEL_TOP5: 0.0, ALL_TOP5: 0.0}
     return {
         EPISODE: last[EPISODE],
@@ -127,7 +127,7 @@ def to_metrics(report: Report, config: StudyConfig) -> dict[str, Any]:
 
 
 class _Gauges:
-    """Numbers of a trial for Prometheus, beside Ray's own."""
+    """Prometheus metrics of a trial, in addition to Ray's own."""
 
     def __init__(self, number: int) -> None:
         self._tags = {"trial": str(number)}

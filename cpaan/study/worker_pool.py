@@ -1,4 +1,4 @@
-"""Parts of evaluations as Ray tasks: train what the storage lacks, then score."""
+"""Run parts of evaluations as Ray tasks: train unless the training is complete, then score."""
 
 import time
 from collections import deque
@@ -26,14 +26,14 @@ class WorkLostError(RuntimeError):
 
 
 class PoolJob(NamedTuple):
-    """A part, and the training that it is about."""
+    """A part of an evaluation, and the training that it scores."""
 
     part: PartJob
     training: TrialJob
 
     @classmethod
     def of(cls, row: str, training: TrialJob, **options: Any) -> "PoolJob":
-        """Return the part of a row that scores a training; options are fields of `PartJob`."""
+        """Return the job that scores a training for a row; options are fields of `PartJob`."""
         part = PartJob(
             row=row,
             method=training.method,
@@ -61,21 +61,21 @@ def measure(
     deadline: float | None = None,
     **options: Any,
 ) -> dict[PartKey, Outcome]:
-    """Run the parts that are not cached in a storage, on Ray.
+    """Run the parts that are not in the cache of a storage on Ray.
 
     Args:
         jobs: The parts.
-        storage: Of the study.
-        num_at_once: Parts at a time: Ray gives up work that waits too long for resources.
+        storage: Storage of the study.
+        num_at_once: Maximum number of concurrent parts. Ray drops work that waits too long.
         say: Called with a line for each part.
-        deadline: Time of the monotonic clock after which no part is started; None: never.
-        options: Those of `run_parts`.
+        deadline: Time of the monotonic clock at which unfinished parts are cancelled, or None.
+        options: Options of `run_parts`.
 
     Returns:
-        The outcome of each part that ended in time.
+        The outcome of each part that ended before the deadline.
 
     Raises:
-        WorkLostError: After all other parts, if one was lost for a reason that is not its own.
+        WorkLostError: After all other parts, if a part was lost with its machine or process.
     """
     cache = part_cache(storage)
 
@@ -89,7 +89,7 @@ def measure(
 def run_on_ray(
     jobs: Mapping[PartKey, PoolJob], num_at_once: int, deadline: float | None = None
 ) -> Iterator[tuple[PartKey, Outcome]]:
-    """Yield every part with its outcome when it ends; see `measure`."""
+    """Yield each part with its outcome as it ends; see `measure`."""
     waiting, running = deque(jobs), dict[Any, PartKey]()
     lost: WorkLostError | None = None
     try:
@@ -122,8 +122,8 @@ def run_on_ray(
 def _start(job: PoolJob) -> "ray.ObjectRef[Any]":
     """Start the task of a part.
 
-    One worker trains without Ray Train, which takes longer to start than a small training lasts;
-    the result is the same. Several workers train as they do in a trial.
+    One worker trains without Ray Train, whose start takes longer than a small training; the result
+    is the same. Several workers train as in a trial.
     """
     config = job.training.config
     needs = worker_resources(config)
@@ -140,7 +140,7 @@ def _start(job: PoolJob) -> "ray.ObjectRef[Any]":
 
 
 def _train_together(job: TrialJob) -> None:
-    """Train with Ray Train unless the training is complete: Ray Train takes half a minute."""
+    """Train with Ray Train, which takes half a minute to start, unless the training is complete."""
     if not is_trained(job):
         train_with_workers(job)
 
@@ -162,7 +162,7 @@ def _run(job: PoolJob, trains: bool, trained: None) -> Part:
     else:
         method = new_method(training, device)
     found = score_part(part, method, read)
-    if part.scores_validation:  # a prior for each seed
+    if part.scores_validation:  # each seed has its own prior
         found = found._replace(scores=with_priors(found.scores, best_priors(found.validation)))
     if part.is_illustrated:
         task, queries = read(part, TEST_PHASE)

@@ -1,1 +1,1 @@
-"""Training by episodes: the loop, its checkpoints, its workers."""
+"""Episodic training: the loop, checkpoints and workers."""

@@ -1,4 +1,4 @@
-"""Drive any training: chunks of episodes, evaluation steps, progress, checkpoints, resuming."""
+"""The training loop: chunks of episodes, evaluation steps, progress, checkpoints, resuming."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,45 +18,53 @@ from cpaan.training.workers import ALONE, Workers
 Progress = Callable[[str], None]
 
 _CPU = torch.device("cpu")
-_MOST_STEPS_AT_ONCE = 500  # between two looks at the losses: each makes a GPU wait
+_MOST_STEPS_AT_ONCE = 500  # between two reads of the losses, which make a GPU wait
 _SECONDS_AT_ONCE = 2.0
 _SECONDS_BETWEEN_MESSAGES = 10.0
+_LONG_SECONDS = 3600.0
 _SECONDS_BETWEEN_CHECKPOINTS = 30.0
 
 
+def in_words(seconds: float) -> str:
+    """Return a duration as people say it: 41 s, 12 min or 2.5 h."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
 class Checkpoint:
-    """The file from which a run resumes, with its evaluations so far."""
+    """Checkpoint file of a run, with its evaluations so far."""
 
     def __init__(self, file: RemotePath | Path) -> None:
         self._file = RemotePath.at(file) if isinstance(file, Path) else file
         self.curve: list[dict[str, Any]] = []
-        """One entry for each evaluation step; `on_eval` of `drive` appends them."""
+        """One entry per evaluation step; `on_eval` of `drive` appends them."""
         self.episode = 0
-        """Number of episodes in the file."""
+        """Number of episodes trained when the file was written."""
         self.origin: dict[str, Any] | None = None
         """Command and commit that wrote the restored file, and its episode."""
         self._seconds_before = 0.0
         self.start_clock()
 
     def start_clock(self) -> None:
-        """Count seconds of training from now on, and not those of getting ready."""
+        """Start counting the seconds of training; the setup is not counted."""
         self._started = self._saved = time.monotonic()
 
     @property
     def seconds(self) -> float:
-        """Seconds of training and evaluation, without those that a restart had to repeat."""
+        """Seconds of training and evaluation, without work that a restart discarded."""
         return self._seconds_before + time.monotonic() - self._started
 
     @property
     def is_due(self) -> bool:
-        """Whether the last save is long enough ago for another one."""
+        """Whether enough time has passed since the last save."""
         return time.monotonic() - self._saved > _SECONDS_BETWEEN_CHECKPOINTS
 
     def restore(self, run: Run) -> None:
         """Restore a new run from the file, if there is one.
 
         Raises:
-            ValueError: If the file is not a checkpoint, or one of another run.
+            ValueError: If the file is not a checkpoint, or belongs to another run.
         """
         content = self._file.read_if_exists()
         if content is None:
@@ -73,12 +81,12 @@ class Checkpoint:
             self.curve, self._seconds_before = list(state["curve"]), state["seconds"]
             self.origin = {**state["provenance"], "episode": run.episode}
             self.episode = run.episode
-        except Exception as error:  # a file of something else fails anywhere
+        except Exception as error:  # other files can raise any error
             reason = " ".join(str(error).split())
             raise ValueError(f"cannot resume from {self._file.location}: {reason}") from error
 
     def save(self, run: Run) -> None:
-        """Replace the file as a whole: a process that is killed leaves the old one."""
+        """Replace the file atomically, so that a killed process leaves the old one."""
         state = {
             "run": run.state_dict(),
             "curve": self.curve,
@@ -98,7 +106,7 @@ class Stretch:
     """The training between two evaluation steps."""
 
     losses: dict[str, float]
-    """Means over its episodes since the last restart."""
+    """Mean losses over its episodes since the last restart."""
     num_episodes: int
     seconds: float
 
@@ -118,14 +126,14 @@ def drive(
     """Train a run to its last episode, and yield at each evaluation step and at the end.
 
     Args:
-        run: New or restored.
-        checkpoint: Written by rank 0 every half minute, at evaluation steps and at the end.
+        run: A new or restored run.
+        checkpoint: Saved by rank 0 every 30 seconds, at evaluation steps and at the end.
         eval_steps: Numbers of episodes at which to evaluate; those before the run's are skipped.
-        on_eval: Called at each of them, before the checkpoint is written.
-        saves_evals: Whether each of them is worth a checkpoint.
-        progress: Called with a line every ten seconds and at the end.
-        unit: Name of an episode in these lines.
-        workers: Processes that train together. All of them must call this alike.
+        on_eval: Called at each evaluation step, before the checkpoint is saved.
+        saves_evals: Whether to save a checkpoint at every evaluation step.
+        progress: Called with a message every ten seconds and at the end.
+        unit: Name of an episode in these messages.
+        workers: Processes that train together. All of them must make the same call.
         device: Device on which the workers communicate.
     """
     targets = {step for step in eval_steps if step >= run.episode}
@@ -146,15 +154,22 @@ def drive(
             asked = time.monotonic()
             means = run.advance(count)
             now = time.monotonic()
-            # A mean over workers, because all of them must take the same number of steps.
+            # Averaged over workers, because all must take the same number of steps.
             pace = max(1e-6, workers.mean((now - asked) * workers.count / count, device))
             for name in losses:
                 losses[name] += means[name] * count / (target - before)
-            if run.episode == run.num_episodes or now - reported > _SECONDS_BETWEEN_MESSAGES:
+            left = (run.num_episodes - run.episode) * (now - started) / (run.episode - first)
+            is_first, is_last = reported == started, run.episode == run.num_episodes
+            if is_first and left > _LONG_SECONDS:
+                progress(
+                    f"{run.name}: training takes about {left / 3600:.0f} h on this device; use a "
+                    "GPU, fewer --episodes, or smaller ones (--set batch_size=300)"
+                )
+            is_long = left > _SECONDS_BETWEEN_MESSAGES
+            if is_last or (is_first and is_long) or now - reported > _SECONDS_BETWEEN_MESSAGES:
                 reported = now
-                left = (run.num_episodes - run.episode) * (now - started) / (run.episode - first)
                 terms = ", ".join(f"{name} {means[name]:.3g}" for name in losses if means[name])
-                place = f"{unit} {run.episode} of {run.num_episodes}, {left:.0f} s left"
+                place = f"{unit} {run.episode} of {run.num_episodes}, {in_words(left)} left"
                 progress(f"{run.name}: {place}; {terms}")
             if saver and saver.is_due and run.episode < target:
                 saver.save(run)
@@ -169,10 +184,10 @@ def drive(
 def train_to_end(
     run: Run, path: Path | None = None, *, progress: Progress = lambda line: None
 ) -> dict[str, Any] | None:
-    """Train a new run to its last episode, from its checkpoint file if there is one.
+    """Train a new run to its last episode; resume from its checkpoint file if there is one.
 
     Returns:
-        Command, commit and episode of the file from which it resumed; None: it did not.
+        Command, commit and episode of this checkpoint; None if the run did not resume.
     """
     checkpoint = None if path is None else Checkpoint(path)
     if checkpoint:

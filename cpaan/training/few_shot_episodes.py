@@ -1,6 +1,6 @@
-"""Episodes for meta-learners: some shots and some queries of base classes.
+"""Episodes for meta-learners: support examples and queries of base classes.
 
-Shapes: D = feature dimension, N = ways, K = shots, Q = queries of a class.
+Shapes: D = feature dimension, N = ways, K = shots, Q = queries per class.
 """
 
 import math
@@ -14,11 +14,11 @@ from torch import Tensor
 from cpaan.data.splits import VALIDATION_PHASE, Split
 from cpaan.data.table import TRAIN, FeatureTable
 from cpaan.protocol.tasks import BaseSet
-from cpaan.training.learning import EpisodeRngs, EpisodeSettings
+from cpaan.training.learning import EpisodeSettings
 
 
 class FewShotEpisode(NamedTuple):
-    """Examples of some base classes, in two parts that share no row."""
+    """Support examples and queries of some base classes; they have no common rows."""
 
     classes: Tensor  # (N,) positions among the base classes
     supports: Tensor  # (N, K, D)
@@ -27,7 +27,7 @@ class FewShotEpisode(NamedTuple):
 
 
 def read_base(table: FeatureTable, split: Split, device: torch.device) -> BaseSet:
-    """Read the train rows of the base classes of both phases, classes in the order of names."""
+    """Read the train rows of the base classes of both phases, with classes sorted by name."""
     names = sorted(split.base_classes(VALIDATION_PHASE))
     rows = [table.rows_of(name, TRAIN) for name in names]
     counts = torch.tensor([len(each) for each in rows], device=device)
@@ -35,7 +35,7 @@ def read_base(table: FeatureTable, split: Split, device: torch.device) -> BaseSe
 
 
 def check_rows(num_rows: Mapping[str, int], config: EpisodeSettings) -> None:
-    """Raise a ValueError if there is one class only, or a class has too few train rows."""
+    """Raise ValueError if there is only one class, or a class has too few train rows."""
     needed = max(config.episode_shots) + config.num_queries
     smallest = min(num_rows, key=lambda name: num_rows[name])
     if len(num_rows) < 2 or num_rows[smallest] < needed:
@@ -47,12 +47,12 @@ def check_rows(num_rows: Mapping[str, int], config: EpisodeSettings) -> None:
 
 
 def percent_right(scores: Tensor, labels: Tensor) -> Tensor:
-    """Return the accuracy in percent of scores, shape (queries, N)."""
+    """Compute the accuracy in percent from scores, shape (queries, N)."""
     return 100 * (scores.detach().argmax(dim=1) == labels).float().mean()
 
 
 class FewShotEpisodes:
-    """Draws episodes from base classes; it has no random state."""
+    """Sampler of episodes from base classes, without random state."""
 
     def __init__(self, base: BaseSet, config: EpisodeSettings) -> None:
         check_rows(dict(zip(base.names, base.counts.tolist(), strict=True)), config)
@@ -60,10 +60,10 @@ class FewShotEpisodes:
         self._config = config
         self._every_row = torch.arange(int(base.counts.max()), device=base.counts.device)
 
-    def draw_next(self, rngs: EpisodeRngs) -> FewShotEpisode:
-        """Draw an episode with one of the configured numbers of shots."""
-        choice = torch.randint(len(self._config.episode_shots), (), generator=rngs.cpu)
-        return self.draw(self._config.episode_shots[int(choice)], rngs.device)
+    def draw_num_shots(self, rng: torch.Generator) -> int:
+        """Draw one of the configured numbers of shots; ``rng`` is on the CPU."""
+        choice = torch.randint(len(self._config.episode_shots), (), generator=rng)
+        return self._config.episode_shots[int(choice)]
 
     def draw_middling(self, rng: torch.Generator) -> FewShotEpisode:
         """Draw an episode with the median of the configured numbers of shots, to set a scale."""
@@ -71,7 +71,7 @@ class FewShotEpisodes:
         return self.draw(shots[len(shots) // 2], rng)
 
     def draw(self, num_shots: int, rng: torch.Generator) -> FewShotEpisode:
-        """Draw classes, and rows of each without replacement, without waiting for the device."""
+        """Draw classes, and rows of each without replacement; do not wait for the device."""
         base, config, device = self._base, self._config, self._every_row.device
         classes = torch.randperm(len(base.counts), generator=rng, device=device)[: config.num_ways]
         keys = torch.rand((len(classes), len(self._every_row)), generator=rng, device=device)

@@ -1,4 +1,4 @@
-"""Parts of networks on cached features: normalisation, layers, dropout, the scale of scores.
+"""Parts of networks for cached features: normalisation, layers, dropout, the scale of scores.
 
 Shapes: D = feature dimension, N = classes, Q = queries.
 """
@@ -16,25 +16,25 @@ from cpaan.core.settings import Settings
 from cpaan.protocol.tasks import BaseSet
 from cpaan.training.learning import Learner
 
-_LEAST_MEAN_SQUARE = 1e-6  # of a row that is put on the sphere: the gradient at zero stays finite
+_LEAST_MEAN_SQUARE = 1e-6  # added on the sphere, so that the gradient at zero is finite
 _LARGEST_LOG_SCALE, _NUM_HALVINGS = 20.0, 40
 
 
 @dataclass(frozen=True, kw_only=True)
 class PerceptronSettings(Settings):
-    """Settings of a perceptron of two layers."""
+    """Settings of a two-layer perceptron."""
 
     normalisation: Literal["centred", "none"] = "centred"
-    """Of features before the network. Centred: on the mean of the base prototypes, then scaled by
-    one number so that a base example's mean squared distance to its class mean is D."""
+    """Normalisation of the input. Centred: subtract the mean base prototype, then divide by one
+    number, so that a base example's mean squared distance to its class mean is D."""
     hidden_dim: int = 512
     """Width of the hidden layer."""
     residual: bool = True
-    """Whether the network's output is added to its input; training then starts at the identity."""
+    """Whether to add the network's output to its input; training then starts at the identity."""
     output: Literal["sphere", "linear", "relu", "sigmoid"] = "sphere"
-    """Sphere: every embedded row is scaled to a mean square of one."""
+    """Output function. Sphere: scale every embedding to a mean square of one."""
     dropout: float = 0.5
-    """Share of the input and of the hidden layer that is left out in training."""
+    """Dropout rate of the input and of the hidden layer in training."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -43,13 +43,13 @@ class PerceptronSettings(Settings):
 
 
 class Normalising(nn.Module):
-    """A network on features that are centred on the base classes, in units of their spread."""
+    """A network that centres features on the base classes and divides them by their spread."""
 
     centre: Tensor
     unit: Tensor
 
     def set_normalisation(self, base: BaseSet, normalisation: Literal["centred", "none"]) -> None:
-        """Compute centre and unit of base examples; raise a ValueError unless they are finite."""
+        """Compute the centre and unit of base examples; raise ValueError unless they are finite."""
         base.check_finite()
         num_dims, is_centred = base.features.shape[1], normalisation == "centred"
         centre = base.prototypes.mean(dim=0).cpu() if is_centred else torch.zeros(num_dims)
@@ -58,12 +58,12 @@ class Normalising(nn.Module):
         self.register_buffer("unit", torch.tensor(unit))
 
     def normalise(self, features: Tensor) -> Tensor:
-        """Normalise features of any shape (..., D)."""
+        """Normalise features of shape (..., D)."""
         return (features.to(self.centre.dtype) - self.centre) / self.unit
 
 
 class Perceptron(Normalising, Learner):
-    """Two layers with a ReLU between, from D dimensions to D; subclasses define the loss."""
+    """Two-layer perceptron with a ReLU, from D to D dimensions; subclasses define the loss."""
 
     _config: PerceptronSettings
 
@@ -78,7 +78,7 @@ class Perceptron(Normalising, Learner):
             set_to_zero(self.last)
 
     def forward(self, features: Tensor, rng: torch.Generator | None = None) -> Tensor:
-        """Embed rows of any shape (..., D); with dropout if there is an ``rng``."""
+        """Embed rows of shape (..., D); apply dropout if there is an ``rng``."""
         inputs = self.drop(self.normalise(features), rng)
         return self.finish(inputs, self.last(self.drop(relu(self.hidden(inputs)), rng)))
 
@@ -110,9 +110,9 @@ def draw_linear(
     *,
     has_bias: bool = True,
 ) -> nn.Linear:
-    """Return a layer with the initial distribution of PyTorch; ``rng`` is on the CPU.
+    """Create a linear layer with PyTorch's initial distribution; ``rng`` is on the CPU.
 
-    A part of a larger layer has weights of that layer's size, by ``num_in_of_layer``.
+    For a part of a larger layer, the scale follows from that layer's ``num_in_of_layer`` inputs.
     """
     layer = nn.utils.skip_init(nn.Linear, num_in, num_out, bias=has_bias)
     draw_weights(layer, num_in_of_layer or num_in, rng)
@@ -135,9 +135,9 @@ def set_to_zero(module: nn.Module) -> None:
 def drop(
     values: Tensor, share: float, rng: torch.Generator | None, shape: torch.Size | None = None
 ) -> Tensor:
-    """Apply dropout to a share of the values, if there is an ``rng``, on their device.
+    """Apply dropout at rate ``share`` if there is an ``rng``, on the device of the values.
 
-    All values share a mask of the given ``shape``; by default, it is their own.
+    The mask has the given ``shape`` and broadcasts to the values; by default it has their shape.
     """
     if rng is None or not share:
         return values
@@ -146,17 +146,17 @@ def drop(
 
 
 def find_log_scale(predict: Callable[[float], Tensor]) -> float:
-    """Return the logarithm of a scale at which the mean entropy of predictions is half of log N.
+    """Find the logarithm of the scale at which the mean entropy of predictions is half of log N.
 
-    Entropy falls as the scale grows, so that bisection finds it. ``predict`` returns logarithms of
-    probabilities at a scale, shape (Q, N).
+    Entropy falls as the scale grows, so bisection finds it. ``predict`` returns log probabilities
+    at a scale, shape (Q, N).
     """
     low, high = -_LARGEST_LOG_SCALE, _LARGEST_LOG_SCALE
     middle = 0.0
     for _ in range(_NUM_HALVINGS):
         middle = (low + high) / 2
         logs = predict(math.exp(middle))
-        # A probability of zero adds nothing, though its logarithm may be infinite.
+        # A probability of zero adds no entropy, but its logarithm may be infinite.
         entropy = -(logs.exp() * logs.clamp(min=torch.finfo(logs.dtype).min)).sum(dim=1).mean()
         is_sharper = bool(entropy < math.log(logs.shape[1]) / 2)
         low, high = (low, middle) if is_sharper else (middle, high)

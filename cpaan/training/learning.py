@@ -1,20 +1,22 @@
-"""Training by episodes on base classes: the loop of embeddings and of every meta-learned baseline.
+"""Episodic training on base classes, for embeddings and all meta-learned baselines.
 
-A `Learner` defines the loss of an episode. This module has what all of them share: the optimiser,
-the schedule of the learning rate, workers, and the state from which a run resumes. The four GANs
-have steps of their own, in `cpaan.gan.loop`.
+A `Learner` defines the loss of an episode. This module has the parts that all learners share: the
+optimiser, the learning rate schedule, workers, and the state of checkpoints. The four GANs have
+their own training step, in `cpaan.gan.loop`.
 """
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
+from functools import partial
+from typing import Any, ClassVar, Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
 
-from cpaan.core.randomness import new_rng
+from cpaan.core.devices import CudaGraph, new_rate, quick_products, set_rate
+from cpaan.core.randomness import new_rng, reseed
 from cpaan.core.settings import Settings
 from cpaan.protocol.tasks import BaseSet
 from cpaan.training.workers import ALONE, Workers
@@ -25,34 +27,34 @@ class TrainingDivergedError(ValueError):
 
 
 class Run:
-    """A training that can stop and resume; `cpaan.training.drive` drives it.
+    """A training run that can stop and resume; `cpaan.training.drive` has its loop.
 
-    By itself, the training of a method that has none. Subclasses have episodes.
+    This base class has no episodes, for methods without training. Subclasses add episodes.
     """
 
     losses: tuple[str, ...] = ()
-    """Terms of `advance` that progress lines show."""
+    """Terms of `advance` that progress messages show."""
     episode = 0
 
     def __init__(self, name: str, data: str) -> None:
-        """Take the name of the method, and the fingerprint of its examples."""
+        """Store the name of the method and the fingerprint of its examples."""
         self.name, self.data = name, data
 
     @property
     def num_episodes(self) -> int:
-        """Number of episodes of the whole training, of all workers together."""
+        """Total number of episodes of all workers."""
         return 0
 
     def advance(self, num_episodes: int) -> dict[str, float]:
-        """Train for some more episodes, of all workers together; return means of terms."""
+        """Train for more episodes, counted over all workers; return the means of the terms."""
         raise AssertionError(f"{self.name} has no episodes")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that decides the rest of the training."""
+        """Return the state that determines the rest of the training."""
         return {"name": self.name, "data": self.data, "episode": 0}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from the state of another run; raise a ValueError unless it is of the same."""
+        """Resume from a saved state; raise ValueError if it belongs to another run."""
         check_same_run(state, {"name": self.name, "data": self.data})
 
 
@@ -61,11 +63,11 @@ class EpisodeSettings(Settings):
     """Size of an episode."""
 
     num_ways: int = 200
-    """Classes of an episode; all base classes where there are fewer."""
+    """Number of classes per episode; all base classes if there are fewer."""
     episode_shots: tuple[int, ...] = (1, 2, 5, 10, 20)
-    """Supports of a class; an episode draws one of these numbers."""
+    """Numbers of support examples per class; each episode draws one of them."""
     num_queries: int = 5
-    """Queries of a class."""
+    """Number of queries per class."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,18 +79,18 @@ class EpisodeSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class LearningSettings(Settings):
-    """Optimisation of a learner."""
+    """Settings of the optimiser."""
 
     num_episodes: int = 2_000
-    """Episodes of training."""
+    """Number of training episodes."""
     optimiser: Literal["adam", "sgd"] = "adam"
     """Adam with decoupled weight decay, or SGD with momentum and dampening of 0.9."""
     learning_rate: float = 1e-3
-    """At the start."""
+    """Learning rate at the start."""
     schedule: Literal["cosine", "thirds"] = "cosine"
-    """How the learning rate falls: along a half-cosine to zero, or to a tenth after each third."""
+    """Decay of the learning rate: along a half-cosine to zero, or to a tenth after each third."""
     weight_decay: float = 0.0
-    """Of matrices. With Adam, the share that a step takes away, in units of the learning rate."""
+    """Weight decay of matrices; with Adam, a step removes this share times the learning rate."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -96,45 +98,47 @@ class LearningSettings(Settings):
         self._refuse_negative("weight_decay")
 
     def rate_after(self, episode: int) -> float:
-        """Return the learning rate of an episode."""
+        """Return the learning rate after a number of episodes."""
         done = min(1.0, episode / self.num_episodes)
         if self.schedule == "thirds":
             return self.learning_rate * 0.1 ** min(2, int(3 * done))
         return self.learning_rate * (1 + math.cos(math.pi * done)) / 2
 
 
-class EpisodeRngs(NamedTuple):
-    """Random streams of one episode: equal seeds and episode numbers give equal streams."""
-
-    cpu: torch.Generator
-    """For what the program must know, such as a shape, without waiting for a GPU."""
-    device: torch.Generator
-    """For everything else; on the CPU it is another stream."""
-
-
 class Learner(nn.Module, ABC):
-    """A network to train. Its parameters are drawn on the CPU by an ``rng`` of the caller."""
+    """A network to train, with initial parameters drawn on the CPU from the caller's ``rng``."""
 
     TERMS: ClassVar[tuple[str, ...]] = ("query_loss",)
-    """Names of the terms; the first is minimised."""
+    """Names of the terms of an episode; the first is the loss."""
+
+    def draw_shape(self, rng: torch.Generator) -> int:
+        """Draw a number that determines the shapes of an episode, such as the number of shots.
+
+        ``rng`` is on the CPU. On a GPU, each shape has its own CUDA graph.
+        """
+        return 0
 
     @abstractmethod
-    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
-        """Draw an episode and return its terms, scalars; gradients flow from the first."""
+    def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
+        """Draw an episode of a shape and return its terms as scalars; the first is the loss.
+
+        ``rng`` is on the device. The step is captured as a CUDA graph, so it must not wait for
+        results of the GPU.
+        """
 
     def set_scale(self, rng: torch.Generator) -> None:
-        """Choose the scale of scores, if any, before the first episode; ``rng`` on the device."""
+        """Set the scale of scores, if any, before the first episode; ``rng`` is on the device."""
 
 
 class EpisodeRun(Run, ABC):
-    """A training by episodes that workers share; subclasses say what an episode teaches."""
+    """A run whose episodes are shared by workers; subclasses define the training step."""
 
     FREE: ClassVar[Collection[str]] = ()
     """Settings that may differ between a run and the checkpoint from which it resumes."""
     _identity: dict[str, Any]
-    """What else must be equal in a checkpoint."""
+    """Other values that must be equal in a checkpoint."""
     _parts: dict[str, Any]
-    """The network and the optimisers, by their names in a checkpoint."""
+    """The network and the optimisers, by name in a checkpoint."""
 
     def __init__(
         self,
@@ -146,7 +150,7 @@ class EpisodeRun(Run, ABC):
         device: torch.device,
         workers: Workers,
     ) -> None:
-        """Take the network, and a config with ``num_episodes``, which the workers must share."""
+        """Store the arguments; raise ValueError unless workers can share the episodes evenly."""
         super().__init__(name, data)
         workers.check_shares(config.num_episodes)
         self.losses, self.config, self.device = terms, config, device
@@ -163,26 +167,27 @@ class EpisodeRun(Run, ABC):
         """Train on this worker's next episode; return its terms, shape (terms,)."""
 
     def _reset(self) -> None:
-        """Discard what refers to tensors that a loaded state replaces, such as CUDA graphs."""
+        """Discard objects that hold tensors which a loaded state replaces, such as CUDA graphs."""
 
     def advance(self, num_episodes: int) -> dict[str, float]:
-        """Train for some more episodes of all workers, a multiple of their number.
+        """Train for more episodes, counted over all workers: a multiple of their number.
 
         Returns:
-            Means of all terms over these episodes, the same for every worker.
+            Means of all terms over these episodes, equal on every worker.
 
         Raises:
             TrainingDivergedError: If a term or, at the end, a weight is not finite; it names the
-                first one. Both are checked once, because a check makes a GPU wait.
+                first one. Both are checked once per call, because a check makes a GPU wait.
         """
         count = self._workers.count
         assert num_episodes % count == 0, "every worker has its share"
         rows: list[Tensor] = []
-        for _ in range(num_episodes // count):
-            rows.append(self._train_one_episode())
-            self.episode += count
+        with quick_products(self.device):
+            for _ in range(num_episodes // count):
+                rows.append(self._train_one_episode())
+                self.episode += count
         chunk = torch.stack(rows)
-        self._workers.average([chunk])  # so that divergence of one worker is an error of all
+        self._workers.average([chunk])  # so that all workers raise if one diverges
         chunk = chunk.cpu()
         if not chunk.isfinite().all():
             row, term = (~chunk.isfinite()).nonzero()[0].tolist()
@@ -198,7 +203,7 @@ class EpisodeRun(Run, ABC):
         raise TrainingDivergedError(f"{self.name} diverged: at episode {episode}, {what}")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that decides the rest of the training; refuse a diverged run."""
+        """Return the state that determines the rest of the training; raise if it has diverged."""
         if self._has_diverged:
             raise TrainingDivergedError(f"{self.name} has diverged: there is nothing to keep")
         return {
@@ -211,12 +216,12 @@ class EpisodeRun(Run, ABC):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from the state of another run of the same kind.
+        """Resume from a saved state of the same run.
 
         Raises:
-            ValueError: If that run had another method, data, seed or settings, or is past the end
-                of this one. An unfinished run also needs the same number of workers and the same
-                kind of device, because the random numbers depend on them.
+            ValueError: If the state has another method, data, seed or settings, or too many
+                episodes. An unfinished run also needs the same number of workers and the same
+                type of device, because the random numbers depend on them.
         """
         check_same_run(state, self._identity, self.config, free=self.FREE)
         episode = state["episode"]
@@ -230,8 +235,8 @@ class EpisodeRun(Run, ABC):
                     f"not with {value}"
                 )
         for name, part in self._parts.items():
-            # Keep the options of this run and device: a CUDA graph would not read a learning rate
-            # from a file.
+            # Keep the options of this run and device, because a CUDA graph would not read a
+            # restored learning rate.
             groups = getattr(part, "param_groups", [])
             own = [{key: group[key] for key in group if key != "params"} for group in groups]
             part.load_state_dict(state[name])
@@ -247,7 +252,7 @@ def check_same_run(
     config: Settings | None = None,
     free: Collection[str] = (),
 ) -> None:
-    """Raise a ValueError if a state is of another method, data, seed or config.
+    """Raise ValueError if a state has another method, data, seed or config.
 
     The ``free`` settings may differ.
     """
@@ -264,7 +269,7 @@ def check_same_run(
 class LearningRun(EpisodeRun):
     """Training of one learner on base examples, on their device.
 
-    The seed and the number of an episode decide all random numbers of that episode.
+    The seed and the number of an episode determine all its random numbers.
     """
 
     def __init__(
@@ -276,7 +281,7 @@ class LearningRun(EpisodeRun):
         seed: int,
         workers: Workers = ALONE,
     ) -> None:
-        """Prepare the optimiser of a new learner; every worker trains on episodes of its own."""
+        """Create the optimiser of a new learner; each worker trains on its own episodes."""
         self.base, self.seed = base, seed
         device = base.features.device
         self.learner = learner.to(device)
@@ -289,30 +294,48 @@ class LearningRun(EpisodeRun):
             {"params": [each for each in self._trained if each.ndim < 2], "weight_decay": 0.0},
         ]
         groups = [group for group in groups if group["params"]]
-        decay = config.weight_decay
         # The learning rate is set before every step.
+        rate, decay, is_cuda = new_rate(device), config.weight_decay, device.type == "cuda"
         self._optimiser: torch.optim.Optimizer = (
-            torch.optim.AdamW(groups, weight_decay=decay)
+            torch.optim.AdamW(
+                groups, lr=rate, weight_decay=decay, capturable=is_cuda, fused=is_cuda
+            )
             if config.optimiser == "adam"
-            else torch.optim.SGD(groups, lr=0.0, momentum=0.9, dampening=0.9, weight_decay=decay)
+            else torch.optim.SGD(
+                groups, lr=rate, momentum=0.9, dampening=0.9, weight_decay=decay, fused=is_cuda
+            )
         )
+        self._for_shape, self._rng = new_rng(0), new_rng(0, device=device)
+        self._row = torch.zeros(len(self._terms), device=device)
+        self._reset()
         self._identity = {"name": name, "data": self.data, "seed": seed}
         self._parts = {"network": self.learner, "optimiser": self._optimiser}
         self.learner.set_scale(new_rng(seed, 1, device=self.device))
 
+    def _reset(self) -> None:
+        self._graphs: dict[int, CudaGraph] = {}
+
     def _train_one_episode(self) -> Tensor:
         number = self.episode + self._workers.rank
-        rngs = EpisodeRngs(
-            new_rng(self.seed, 2, number), new_rng(self.seed, 3, number, device=self.device)
-        )
+        shape = self.learner.draw_shape(reseed(self._for_shape, self.seed, 2, number))
+        reseed(self._rng, self.seed, 3, number)
+        set_rate(self._optimiser, self.config.rate_after(self.episode))
+        if shape not in self._graphs:
+            # Workers exchange gradients within a step, so their steps are not captured.
+            is_alone = self._workers.count == 1
+            step = partial(self._step, shape)
+            self._graphs[shape] = CudaGraph(step, self.device, [self._rng], is_capturable=is_alone)
+        self._graphs[shape]()
+        return self._row.clone()
+
+    def _step(self, shape: int) -> None:
+        """Train on an episode of a shape; write its terms to ``_row``."""
         self._optimiser.zero_grad()
-        terms = self.learner.episode_terms(rngs)
+        terms = self.learner.episode_terms(shape, self._rng)
         terms[0].backward()
         if self._workers.count > 1:
             for each in self._trained:  # all ranks must reduce tensors of the same shapes
                 each.grad = torch.zeros_like(each) if each.grad is None else each.grad
             self._workers.average([each.grad for each in self._trained if each.grad is not None])
-        for group in self._optimiser.param_groups:
-            group["lr"] = self.config.rate_after(self.episode)
         self._optimiser.step()
-        return torch.stack([term.detach() for term in terms])
+        self._row.copy_(torch.stack([term.detach() for term in terms]))

@@ -1,4 +1,4 @@
-"""Processes that train one model together: each on its own share, all with the same weights."""
+"""Data-parallel training: processes with the same weights, each with its share of episodes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Workers:
-    """Rank and number of the processes; several need an initialised ``torch.distributed``."""
+    """Rank and number of processes; several need an initialised ``torch.distributed``."""
 
     rank: int = 0
     count: int = 1
 
     def check_shares(self, num_episodes: int) -> None:
-        """Raise a ValueError unless the workers can share the episodes evenly."""
+        """Raise ValueError unless the workers can share the episodes evenly."""
         if num_episodes % self.count:
             raise ValueError(
                 f"{num_episodes} episodes cannot be shared by {self.count} workers: take a "
@@ -29,7 +29,7 @@ class Workers:
         """
         if self.count == 1 or not tensors:
             return
-        # One message for all: most tensors are small, and every message costs a round trip.
+        # One message for all tensors: most are small, and every message costs a round trip.
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
         torch.distributed.all_reduce(flat)
         flat /= self.count
@@ -38,7 +38,7 @@ class Workers:
             tensor.copy_(part.view_as(tensor))
 
     def mean(self, value: float, device: torch.device) -> float:
-        """Return the mean of a number over all workers: the same on all of them."""
+        """Return the mean of a number over all workers, equal on each of them."""
         if self.count == 1:
             return value
         tensor = torch.tensor([value], dtype=torch.float64, device=device)

@@ -1,6 +1,6 @@
-"""The fast path equals the plain definition; benchmarks print and write rows, or one error line.
+"""Test that the fast path equals the plain definition, and that benchmarks write rows or an error.
 
-Tests do not time.
+The tests measure no times.
 """
 
 import json
@@ -34,7 +34,7 @@ def config_of(**settings) -> TrainConfig:
 
 
 def drawn_networks(name: str, data: TrainingData, config: TrainConfig, size: float) -> Networks:
-    """Networks with drawn weights: residual generators start with zeros, without gradients."""
+    """Return networks with random weights; residual generators start at zero without gradients."""
     gan, rng = GANS[name], new_rng(3)
     networks = Networks(gan, data, config, new_rng(0), has_reverse_generator=gan.has_cycle)
     for parameter in networks.parameters():
@@ -45,7 +45,7 @@ def drawn_networks(name: str, data: TrainingData, config: TrainConfig, size: flo
 def assert_plain(
     name: str, data: TrainingData, config: TrainConfig, size: float, tolerance: float
 ) -> None:
-    """Compare every term, and its gradient by the weights of its side, with the plain one."""
+    """Compare each term and its gradient for the weights of its side with the plain definition."""
     networks = drawn_networks(name, data, config, size)
     fast, plain = both_terms(GANS[name], networks, data, config, new_rng(1))
     sides = (networks.discriminator_parameters(), networks.generator_parameters())
@@ -60,7 +60,7 @@ def assert_plain(
                     torch.cat([part.flatten() for part in gradients_of(each, parameters)])
                     for each in (ours[term], value)
                 )
-                # Wide covariances are compared by their leading directions alone.
+                # The fast path compares wide covariances in their leading directions only.
                 most = 100 * tolerance if term == "covariance" else tolerance
                 assert (found - wanted).norm() <= most * wanted.norm(), term
 
@@ -98,7 +98,7 @@ TO_THE_LETTER = {"normalised_weights": False, "sampling": "uniform"}
         ("cCov-GAN", {"covariance_weight": 0.0}),
         ("cCov-GAN", {"prototype_weight": 0.0}),
         ("cCov-GAN", {"normalisation": "none"}),
-        ("cCov-GAN", {"is_positive": True}),  # of the features: translations are not negative
+        ("cCov-GAN", {"is_positive": True}),  # non-negative features and translations
     ],
     ids=str,
 )
@@ -174,11 +174,11 @@ def test_functions_are_called_in_turn():
 
     times = interleave(subjects, torch.device("cpu"), repeats=3, most_seconds=60.0)
 
-    assert calls == ["a", "b"] * 5  # two of each warm up
+    assert calls == ["a", "b"] * 5  # includes two warm-up calls each
     assert [len(times[name].times_ms) for name in "ab"] == [3, 3]
     assert times["a"].peak_memory_mb is None
 
-    calls.clear()  # without time, once at least
+    calls.clear()  # without time, each is measured once
     interleave(subjects, torch.device("cpu"), repeats=9, most_seconds=0.0)
     assert calls == ["a", "b"] * 3
 
@@ -259,7 +259,7 @@ REAL = {
     ("name", "noise"), [*((name, "gaussian") for name in GANS), ("cCov-GAN", "mixture")]
 )
 def test_losses_and_gradients_in_float32_are_plain_to_four_digits(name, noise, neighbours):
-    """On real features, where covariances are compared by their leading directions alone."""
+    """Use real features, whose covariances are compared in their leading directions only."""
     config = TrainConfig(**REAL, noise=noise, neighbours=neighbours, residual="mean-shift")
     classes = [rows[:, :64] for rows in real_classes(20)]
     base = BaseSet(torch.cat(classes), torch.tensor([len(rows) for rows in classes]))

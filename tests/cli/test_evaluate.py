@@ -1,4 +1,4 @@
-"""The command as a person meets it: the table, the files, and one line for every mistake."""
+"""Test the ``evaluate`` command: the table, the files, and a one-line message for each error."""
 
 import json
 import re
@@ -48,7 +48,7 @@ def gan(name: str = "cCov-GAN", **settings: str) -> list[str]:
 
 
 def small_table(num_episodes: int = 2) -> list[str]:
-    """Return options with which every row of the table takes a moment."""
+    """Return options that keep every row of the table small."""
     of_all = {
         **SMALL_GAN,
         **{"num_synthetic": "5", "num_queries": "2", "num_clusters": "3", "num_tasks": "2"},
@@ -61,7 +61,7 @@ def small_table(num_episodes: int = 2) -> list[str]:
 
 @pytest.fixture
 def files(gaussians: GaussianClasses, tmp_path: Path) -> tuple[Path, Path]:
-    """Features and split of the small synthetic set as files."""
+    """Write the features and the split of the small synthetic set."""
     write_features(tmp_path / "features.parquet", gaussians.table)
     phases = {name: gaussians.split.phase(name) for name in ("validation", "test")}
     groups = {name: {"base": each.base, "novel": each.novel} for name, each in phases.items()}
@@ -101,7 +101,7 @@ def test_the_table_is_printed_and_written(files, capsys):
 
 
 def test_hdf5_with_the_benchmarks_files_gives_the_same_scores(files, gaussians, tmp_path, capsys):
-    """The same table in the form of the benchmark: HDF5 pair, label index, index files."""
+    """Write the same table in the benchmark's format: HDF5 pair, label index, index files."""
     table, split = gaussians.table, gaussians.split
     names = list(reversed(table.class_names))
     folder = tmp_path / "hdf5"
@@ -173,13 +173,17 @@ def split_as_folder(features: Path, split: Path) -> None:
     split.mkdir()
 
 
-# What is refused of files, splits, settings and methods is tested with these.
+# The tests of files, splits, settings and methods cover the other errors.
 BAD_INPUTS: list[tuple[Callable[[Path, Path], object] | None, list[str], str]] = [
     (lambda features, split: features.unlink(), [], r"no such file: .*features\.parquet"),
     (lambda features, split: features.write_bytes(b"PAR1"), [], "cannot be read, truncated or dam"),
     (lambda features, split: split.write_text("{"), [], r"split\.json is not JSON"),
     (split_as_folder, [], r"split\.json cannot be read: Is a directory"),
-    (spoil_log, ["--phase", "test"], r"line 2 of results/test-reads\.jsonl is no .*: '\[1\]'"),
+    (
+        spoil_log,
+        ["--phase", "test"],
+        r"line 2 of results/test-reads\.jsonl is not a log entry: '\[1\]'",
+    ),
     (spoil_checkpoint, [*gan(), "--checkpoints", "kept"], r"cannot resume from kept/cCov-GAN-see"),
     (
         lambda *_: Path("taken").touch(),
@@ -206,7 +210,8 @@ BAD_INPUTS: list[tuple[Callable[[Path, Path], object] | None, list[str], str]] =
     (None, gan(hidden_dim="9" * 23), "hidden_dim (is too large|must be at most)"),
     (None, gan(generator_learning_rate="1e30"), "cCov-GAN diverged: at episode 1, "),
     (None, ["--methods", "none,PN", *sets(MN__dropout="0.5")], "MN is not one of none, PN"),
-    (None, ["--methods", "none,PN", *sets(PN__num_tasks="5")], "unknown setting 'num_tasks': the"),
+    (None, ["--methods", "none,PN", *sets(PN__num_tasks="5")], "unknown setting 'num_tasks', did"),
+    (None, ["--methods", "none,PN", *sets(num_tasks="5")], "num_tasks: only MAML, Proto-MAML have"),
     (None, ["--methods", "PN", *sets(PN__dropout="much")], "setting dropout needs a number, got"),
 ]
 
@@ -218,12 +223,12 @@ def test_bad_input_ends_in_one_clear_line(spoil, arguments, message, files, caps
 
     try:
         status = evaluate(*files, "--out", "never", *arguments)
-    except SystemExit as stop:  # argparse's own way
+    except SystemExit as stop:  # raised by argparse
         status = stop.code
 
     output, errors = capsys.readouterr()
     assert status == 2
-    lines = [line for line in errors.splitlines() if not line.startswith("[")]  # progress
+    lines = [line for line in errors.splitlines() if not line.startswith("[")]  # no progress
     assert len(lines) == 1, errors
     assert re.search(message, lines[0]), lines[0]
     assert output == ""
@@ -359,17 +364,17 @@ def test_the_whole_table_is_made_by_two_processes_printed_and_written(files, cap
     assert list(dict.fromkeys(scores["method"])) == names
     markdown, latex = (Path("out", f"table-1.{kind}").read_text() for kind in ("md", "tex"))
     cells = [line.split(" | ") for line in markdown.splitlines() if line.startswith("| ")]
-    assert [row[3] for row in cells if row[3] != "row"] == 4 * names  # ours, minus the best; twice
+    assert [row[3] for row in cells if row[3] != "row"] == 4 * names  # scores, differences; twice
     lines = [line.split(" & ") for line in latex.splitlines() if line.endswith(r"\\")]
     assert [row[3] for row in lines if len(row) > 5 and row[3] in names] == 2 * names
     (line, *_) = [line for line in markdown.splitlines() if " | cCov-GAN-PN | " in line]
-    # At one and at five shots, LSL and GLSL, as the paper prints them.
+    # The paper's LSL and GLSL at one and five shots.
     assert line.endswith("| 48.4 | 70.2 | 58.5 | 73.5 |")
     content = results()
     assert content["failed"] == {}
     assert {row["head"] for row in content["heads"]} == {*HEADS, OWN}
 
-    # All of it is kept: the same command does nothing again.
+    # All parts are cached, so the same command repeats no work.
     assert evaluate(*files, *options) == 0
     again, progress = capsys.readouterr()
     assert f"{len(names)} of {len(names)} parts were measured before" in progress
@@ -400,14 +405,16 @@ def test_a_setting_is_for_all_methods_that_have_it_or_for_one_by_its_name(files)
 
 
 def test_the_embedding_of_methods_is_set_by_the_row_of_pn(files):
-    embedding = sets(PN__episode_shots="1,2", PN__hidden_dim="8", PN__dropout="0.1")
+    embedding = sets(
+        PN__episode_shots="1,2", PN__hidden_dim="8", PN__dropout="0.1", PN__num_episodes="4"
+    )
 
     assert evaluate(*files, *gan("c-GAN-PN"), *embedding, "--out", "out") == 0
 
     content = results()
     assert list(content["settings"]) == ["c-GAN-PN"]
     assert content["embedding"]["dropout"] == 0.1
-    assert content["embedding"]["num_episodes"] == 3
+    assert content["embedding"]["num_episodes"] == 4  # --episodes is not for the embedding
     assert {row["method"] for row in content["rows"]} == {"c-GAN-PN"}
 
 
@@ -431,7 +438,7 @@ def test_settings_are_listed_with_meanings_and_every_value_can_be_set(capsys):
 
     text = capsys.readouterr().out
     assert "  cycle_weight=5.0\n" in text
-    assert "  residual=identity    (as printed: none)\n      What a generator's output is" in text
+    assert "  residual=identity    (as printed: none)\n      Input that is added" in text
     assert "  episode_shots=1,2,5,10,20    (as printed: 10)\n" in text
     sections = {section.partition("\n")[0]: section for section in text.split("\n\n")}
     for title, config in {

@@ -1,4 +1,4 @@
-"""What a study shows of its trials."""
+"""Test the progress lines of a study."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ from helpers.studies import new_study
 
 
 class Shown:
-    """A study of one row whose trials are made by hand."""
+    """A study of one row with trials that the test adds."""
 
     def __init__(self, num_trials: int) -> None:
         study = new_study(Path("study"), num_trials=num_trials)
@@ -29,7 +29,7 @@ class Shown:
         self.trials.add_trial(create_trial(state=state, value=value, user_attrs=attributes))
 
     def show(self) -> list[str]:
-        """Return all lines so far, without their time."""
+        """Return all lines so far, without their timestamps."""
         self.progress.show([self.search])
         log = Path("results/x/study.log")
         lines = log.read_text().splitlines() if log.exists() else []

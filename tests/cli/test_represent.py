@@ -1,4 +1,4 @@
-"""``represent`` as a person meets it: features on disk, and one line for every mistake."""
+"""Test the ``represent`` command: its files, and a one-line message for each error."""
 
 import json
 import shutil
@@ -37,7 +37,7 @@ def images(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:
-    """A folder in which features and an embedding were made, once for all."""
+    """Return a folder with features and an embedding, computed once for all tests."""
     folder = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as output:
         patch.chdir(folder)
@@ -49,7 +49,7 @@ def finished(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def done(finished, tmp_path) -> Path:
-    """A copy of that folder in the current one; return its images."""
+    """Copy the finished folder to the current one, and return its folder of images."""
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     return tmp_path / "images"
 
@@ -95,7 +95,7 @@ def test_an_embedded_table_is_written_beside(done):
     assert Path("output.txt").read_text().count("a gap of") == 2
     assert Path("out/pn/split.json").exists()
     job = read_about("out/features.parquet")["job"]
-    assert (job["image_size"], job["batch_size"]) == (8, 8)  # the size of the images themselves
+    assert (job["image_size"], job["batch_size"]) == (8, 8)  # the size of the images
 
 
 def test_existing_features_can_be_embedded(done):
@@ -146,7 +146,7 @@ def test_a_mistake_is_one_line(images, options, message, capsys):
 
 
 def test_a_corrected_command_is_not_another_job(images, capsys):
-    """And a class that cannot be fitted is named."""
+    """The error also names a class that cannot be fitted."""
     unreadable = {
         key: b"no image" if key[0] == "b3" and key[1] != TEST else data
         for key, data in pictures().items()

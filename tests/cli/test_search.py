@@ -1,8 +1,10 @@
-"""``tune/search.py`` and ``tune/report.py``, as far as they go without Ray."""
+"""Test the parts of ``tune/search.py`` and ``tune/report.py`` that do not need Ray."""
 
 import json
 import re
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,24 +13,25 @@ import pytest
 
 from cpaan import open_features, write_features
 from cpaan.cli import main
-from cpaan.cli.report import main as report
-from cpaan.cli.search import main as search
 from cpaan.methods.registry import ROWS, rows_of_table
 from cpaan.study import cluster
 from cpaan.study.config import StudyConfig
 from cpaan.study.resolve import StudyRequest, new_study
 from cpaan.study.study import read_study
-from helpers.studies import STUDY_SETTINGS
+from helpers.studies import SMALL_STUDY, STUDY_SETTINGS
 from helpers.tables import in_other_order
+
+search = partial(main, command="search")
+report = partial(main, command="report")
 
 pytestmark = pytest.mark.usefixtures("builtin_cache")
 
 
 def refused(capsys, command, *arguments: str) -> str:
-    """Return the one line with which a command refuses its input."""
+    """Return the one-line error message of a command."""
     try:
         status = command(list(arguments))
-    except SystemExit as exit:  # of the parser
+    except SystemExit as exit:  # raised by the parser
         status = exit.code
     said = capsys.readouterr()
     assert status == 2
@@ -38,8 +41,8 @@ def refused(capsys, command, *arguments: str) -> str:
 
 
 def dry_run(capsys, *arguments: str) -> dict[str, dict]:
-    """Return what a dry run shows of each row."""
-    assert search([*arguments, "--dry-run"]) == 0
+    """Return the settings that a dry run prints, by row."""
+    assert search([*arguments, "--dry-run", "--json"]) == 0
     text, decoder, shown = capsys.readouterr().out, json.JSONDecoder(), {}
     while text.strip():
         content, end = decoder.raw_decode(text)
@@ -52,8 +55,14 @@ def dry_run(capsys, *arguments: str) -> dict[str, dict]:
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (search, ["examples:", "python tune/search.py --", "--resume", "exit status"]),
-        (report, ["examples:", "python tune/report.py results/mine", "--redraw"]),
+        (
+            partial(search, ["--help"]),
+            ["examples:", "python tune/search.py --", "--resume", "exit status"],
+        ),
+        (
+            partial(report, ["--help"]),
+            ["examples:", "python tune/report.py results/mine", "--redraw"],
+        ),
         (partial(main, ["evaluate", "--help"]), ["examples:", "among the novel classes (LSL)"]),
         (partial(main, ["represent", "--help"]), ["examples:", "--holdout", "val/", "resume"]),
         (partial(main, ["spiral", "--help"]), ["--out", "diversity"]),
@@ -62,7 +71,7 @@ def dry_run(capsys, *arguments: str) -> dict[str, dict]:
 )
 def test_the_help_teaches(command, words, capsys):
     with pytest.raises(SystemExit, match="0"):
-        command() if isinstance(command, partial) else command(["--help"])
+        command()
 
     shown = capsys.readouterr().out
     assert [word for word in words if word not in shown] == []
@@ -182,7 +191,7 @@ def test_the_whole_table_can_be_searched_on_the_built_in_features(capsys):
 
     assert list(shown) == [name for name in rows_of_table() if name != "AWG-cosine"]
     trials = {method: content["config"]["num_trials"] for method, content in shown.items()}
-    # Where nothing is searched, one trial is enough.
+    # A row without searched parameters has a single trial.
     assert trials == {**dict.fromkeys(shown, 3), "none": 1, "none-PN": 1}
 
 
@@ -200,7 +209,7 @@ def test_a_row_on_cosine_trained_features_is_searched_on_these(capsys, study_fea
     assert features["AWG-cosine"] == [str(Path("cosine.parquet").absolute())]
     fingerprints = {content["data"]["fingerprint"] for content in shown.values()}
     assert len(fingerprints) == 2
-    # Other processes bring the rows into the order of the others: the same features.
+    # Other processes sort the rows in the order of the other features.
     again = dry_run(capsys, *data, "other.parquet")
     assert again["AWG-cosine"]["data"]["in_order_of"] == [str(study_features)]
     assert {content["data"]["fingerprint"] for content in again.values()} == fingerprints
@@ -213,7 +222,7 @@ def test_a_row_on_cosine_trained_features_is_searched_on_these(capsys, study_fea
 
 @pytest.fixture
 def started(study_features) -> Path:
-    """A study with its configuration and no trials."""
+    """Write a study without trials, and return its folder."""
     request = StudyRequest(
         methods=("cCov-GAN",),
         features=[str(study_features)],
@@ -267,3 +276,31 @@ def test_a_report_needs_a_result(capsys, started):
     line = refused(capsys, report)
     assert "the search of cCov-GAN has no result yet: python tune/search.py --resume" in line
     assert "results/other has no config.json" in refused(capsys, report, "other")
+
+
+def test_a_dry_run_is_a_dozen_lines_with_the_expected_time(capsys):
+    assert search(["--dry-run", *SMALL_STUDY]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 12
+    assert re.search(r"^time: +about \d+ (s|min) of training", "\n".join(lines), re.M)
+    assert max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize("command", [["-m", "cpaan"], ["tune/search.py"], ["tune/report.py"]])
+def test_the_help_does_not_import_torch_or_ray(command):
+    code = "import sys, runpy; sys.argv = sys.argv[1:]\n"
+    run = "runpy.run_module('cpaan', run_name='__main__')"
+    if command[0] != "-m":
+        run = f"runpy.run_path({command[0]!r}, run_name='__main__')"
+    code += f"try:\n    {run}\nexcept SystemExit:\n    pass\n"
+    code += (
+        "print(sorted({'torch', 'ray', 'pandas', 'optuna'} & set(sys.modules)), file=sys.stderr)"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code, "cpaan", "--help"], cwd=root, capture_output=True, text=True
+    )
+
+    assert done.stderr == "[]\n"
+    assert "usage:" in done.stdout

@@ -1,4 +1,4 @@
-"""CUDA streams and graphs; here, without a GPU, the same calls simply run."""
+"""Test CUDA streams and graphs. Without a GPU, the same calls run directly."""
 
 import pytest
 import torch

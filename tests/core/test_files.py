@@ -1,4 +1,4 @@
-"""Files are whole, a full disk is reported, and one process at a time holds a lock."""
+"""Test atomic writes, the error for a full disk, and exclusive locks."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -42,7 +42,7 @@ def test_one_at_a_time_holds_a_lock_and_the_last_deletes_it(tmp_path):
             assert is_locked
             inside.append(number)
             most.append(len(inside))
-            time.sleep(0.001)  # lets the others try
+            time.sleep(0.001)  # gives the other threads time to try
             inside.remove(number)
             if number % 7 == 0:
                 raise ValueError("an error frees the lock")

@@ -1,4 +1,4 @@
-"""Files by path and by address: whole or not there at all, and downloaded once."""
+"""Test files by path and URL: writes are atomic, and downloads happen once."""
 
 from datetime import datetime
 from pathlib import Path
@@ -52,7 +52,7 @@ def test_an_unknown_address_is_refused_in_one_line():
 
 @pytest.fixture(params=["path", "file", "mock", "s3"])
 def folder(request, tmp_path) -> RemotePath:
-    """A folder of this machine, by path and address, and of two other file systems."""
+    """Return a local folder by path or URL, or a folder of another file system."""
     if request.param == "s3":
         return RemotePath.at(join(request.getfixturevalue("bucket").location, "study"))
     locations = {
@@ -124,7 +124,7 @@ def test_a_check_leaves_nothing_behind_and_refuses_in_one_line(tmp_path):
 
 
 def remote_file(content: bytes, day: int, name: str = "f.parquet") -> RemotePath:
-    """Return a file that was written on that day."""
+    """Return a file with the given day as its time of modification."""
     files = _MockFileSystem(datetime(2026, 1, day))
     with files.open_output_stream("f.parquet") as file:
         file.write(content)

@@ -1,4 +1,4 @@
-"""Features, splits and studies on an S3 server."""
+"""Test features, splits and studies on an S3 server."""
 
 import json
 import re
@@ -37,13 +37,13 @@ def put_table(bucket: Bucket, num_rows: int = 40) -> str:
 
 
 def downloads() -> list[Path]:
-    """Return all files that are downloads, or parts of one."""
+    """Return all complete and partial downloads."""
     return [path for path in (default_cache_folder() / "copies").rglob("*") if path.is_file()]
 
 
 @contextmanager
 def opening(location: str, code: str = "") -> Iterator[subprocess.Popen]:
-    """Open features in a process of its own, which prints their fingerprint."""
+    """Open features in a separate process, which prints their fingerprint."""
     code += "\nimport sys, cpaan; print(cpaan.open_features(sys.argv[1]).fingerprint)"
     command = [sys.executable, "-c", code, location]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -162,7 +162,7 @@ def test_the_split_beside_features_is_found_by_address(bucket, folder):
 
     assert find_split(location) == find_split(join(bucket.location, folder)) == split
     assert open_data([location], None)[1].test.novel == ("class3",)
-    compressed = bucket.put("split.json.gz", json.dumps(GROUPS).encode())  # by its name only
+    compressed = bucket.put("split.json.gz", json.dumps(GROUPS).encode())  # compressed in name only
     assert read_split(compressed).validation.base == ("class0",)
 
 

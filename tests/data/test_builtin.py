@@ -1,4 +1,4 @@
-"""The data set inside the project is whole, small, and says where it comes from."""
+"""Test that the built-in data set is complete and small, and records its source."""
 
 import numpy as np
 import pandas as pd

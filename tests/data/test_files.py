@@ -1,4 +1,4 @@
-"""Every file format gives the same table, and a damaged file gives one message."""
+"""Test that every file format gives the same table, and a damaged file a one-line error."""
 
 import io
 import json
@@ -36,7 +36,7 @@ def cache_entries() -> list[Path]:
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_a_written_table_reads_back_the_same(tmp_path, dtype):
-    table = random_table(num_rows=20_000, num_dims=2, dtype=dtype)  # more than a block
+    table = random_table(num_rows=20_000, num_dims=2, dtype=dtype)  # more than one block
 
     write_features(tmp_path / "f.parquet", table)
 
@@ -117,7 +117,7 @@ def test_a_table_is_decoded_again_only_if_its_file_changes_or_the_cache_is_damag
     for name, content in (("about.json", "{}"), ("features.npy", ""), ("labels.npy", "x")):
         (entry / name).write_text(content)
         assert_same_table(open_features(path), first)
-    entry.rename(entry.with_name(f".{entry.name}-abc"))  # as a killed process leaves it
+    entry.rename(entry.with_name(f".{entry.name}-abc"))  # left by a killed process
     open_features(path)
     assert list(default_cache_folder().iterdir()) == [entry]
 
@@ -262,7 +262,7 @@ def test_classes_of_the_backbone_must_be_a_list_of_names(tmp_path, classes):
 
 @pytest.mark.parametrize("form", ["parquet", "hdf5"])
 def test_a_large_table_is_never_whole_in_memory(tmp_path, form, monkeypatch):
-    """32 MiB of features, in blocks of half a MiB."""
+    """Read 32 MiB of features in blocks of 0.5 MiB."""
     num_rows, num_dims = 32_768, 512
     monkeypatch.setattr(f"cpaan.data.{form}.ROWS_PER_BLOCK", 512)
     block = np.random.default_rng(0).normal(size=(4096, num_dims)).astype(np.float16)
@@ -270,7 +270,7 @@ def test_a_large_table_is_never_whole_in_memory(tmp_path, form, monkeypatch):
         lists = pa.FixedSizeListArray.from_arrays(pa.array(block.reshape(-1)), num_dims)
         rows = pa.table([["a"] * 4096, ["train"] * 4096, lists], ["class", "partition", "feature"])
         paths = [tmp_path / "f.parquet"]
-        # One row group, the hardest case for a reader that goes by row groups.
+        # One row group is the hardest case, because a reader could load it at once.
         table = pa.concat_tables([rows] * (num_rows // 4096))
         pq.write_table(table, paths[0], row_group_size=num_rows)
         del table

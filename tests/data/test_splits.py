@@ -20,7 +20,7 @@ def write_json(path: Path, content: object) -> Path:
 
 
 def table_of(counts: dict[str, int]) -> FeatureTable:
-    """Train rows by class, and one test row of each."""
+    """Return a table with these numbers of train rows and one test row for each class."""
     names = [name for name in counts for _ in range(counts[name])] + list(counts)
     partitions = ["train"] * sum(counts.values()) + ["test"] * len(counts)
     return FeatureTable.from_arrays(np.zeros((len(names), 1), np.float32), names, partitions)
@@ -36,7 +36,7 @@ def test_the_project_form_is_read(tmp_path):
     split = read_split(write_json(tmp_path / "split.json", content))
 
     assert split == SPLIT
-    assert split.base_classes("validation") == ("a", "b", "e")  # the phase's own first
+    assert split.base_classes("validation") == ("a", "b", "e")  # base classes of the phase first
     assert split.base_classes("test") == ("e", "a", "b")
 
 
@@ -149,14 +149,14 @@ def test_unsound_draws_are_refused(tmp_path, content, message):
 
 
 def test_index_files_count_train_images_in_the_order_of_the_label_names(tmp_path):
-    # Two train rows a class; the table has the classes in another order than the label names.
+    # The table has two train rows for each class, in another order than the label names.
     table = table_of(dict.fromkeys("abcdef", 2))
     first = write_json(tmp_path / "1.json", [[1, 0], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11]])
     second = write_json(tmp_path / "2.json", [[0, 1], [2, 3], [4, 5], [7, 6], [8, 9], [10, 11]])
 
     shots = read_draws([first, second], table, BENCHMARK, "validation", max_shots=2)
 
-    # In the table c has rows 4 and 5, d has rows 6 and 7.
+    # In the table, class c has rows 4 and 5, and class d has rows 6 and 7.
     assert shots.tolist() == [[[4, 5], [7, 6]], [[5, 4], [6, 7]]]
 
 

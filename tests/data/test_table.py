@@ -45,7 +45,7 @@ def features_with(value: float) -> np.ndarray:
     [
         ({"features": features_with(np.nan)}, "NaN or infinity in the features of rows 1, 3"),
         ({"features": features_with(-np.inf)}, "NaN or infinity in the features of rows 1, 3"),
-        ({"features": features_with(1e300)}, "infinity in the features"),  # not in float32
+        ({"features": features_with(1e300)}, "infinity in the features"),  # infinite in float32
         ({"partitions": ["train", "test", "val", "train"]}, "row 2 is 'val', .* 'train' or 'test'"),
         ({"classes": CLASSES[:3]}, "4 features, 3 classes and 4 partitions"),
         ({"features": np.arange(4.0)}, "must be a matrix of floating-point numbers"),
@@ -64,7 +64,7 @@ def test_the_nth_row_of_a_class_and_partition_is_taken_for_the_nth_of_the_other_
 
     aligned = align_rows(table, table_of())
 
-    # Train rows of cat are 10 and 20, its test row is 30; in the other order, ant stands second.
+    # Class cat has train rows 10 and 20 and test row 30; ant is second in the other order.
     assert aligned.features.tolist() == [[10.0], [50.0], [30.0], [20.0]]
     assert aligned.fingerprint == table_of(aligned.features).fingerprint
     assert aligned.rows_of("cat", "train").tolist() == [0, 3]

@@ -1,4 +1,4 @@
-"""Parts of an evaluation: the same however they are run, kept, and taken up again."""
+"""Test that parts of an evaluation give the same results in any executor, cached or resumed."""
 
 import json
 from dataclasses import replace
@@ -46,7 +46,7 @@ def settings_of(names: list[str], **changes: dict[str, object]) -> dict[str, Set
 
 
 def run(gaussians, said: list[str], *, names: list[str] = NAMES, **changes) -> Results:
-    """Run parts in this process, cached in the folder "parts"."""
+    """Run parts in this process, with a cache in the folder "parts"."""
     arguments = {
         "table": gaussians.table,
         "split": gaussians.split,
@@ -61,7 +61,7 @@ def run(gaussians, said: list[str], *, names: list[str] = NAMES, **changes) -> R
 
 
 def done(said: list[str]) -> list[str]:
-    """Return the parts that were run, in turn; forget what was said."""
+    """Return the parts that were run, in order, and clear the lines."""
     found = [line.partition(":")[0] for line in said if ": done (" in line]
     said.clear()
     return found
@@ -92,7 +92,7 @@ def test_two_processes_give_what_one_gives_to_the_last_bit_and_read_the_test_pha
     together = run(gaussians, said, num_processes=2, cache=None, **arguments)
 
     reads = [json.loads(line)["features"] for line in TEST_READS.read_text().splitlines()]
-    assert len(reads) == len(set(reads)) == 2  # of the features, and of the cosine-trained ones
+    assert len(reads) == len(set(reads)) == 2  # plain and cosine-trained features
     assert together.about["test_reads"] == 1
     assert "AWG, seed 1: draws 1 to 2 of 2" in said  # from another process
     assert set(done(said)) == {f"{name}, seed {seed}" for name in names for seed in (0, 1)}
@@ -179,7 +179,7 @@ SMOOTHER = EMBEDDING.with_overrides({"dropout": 0.1})
         (["none"], lambda data: quick(linear_num_steps=4), ["none"]),
         (["none"], lambda data: quick(heads=("knn", "linear")), ["none"]),
         (["none"], lambda data: {"phase": "test"}, ["none"]),
-        # Features are known by their content, and settings decide the parts of their method alone.
+        # The key has the content of the features and the settings of the part's own method.
         (["none"], lambda data: {"table": replace(data.table, backbone="renamed")}, []),
         (NAMES, lambda data: {"settings": settings_of(NAMES, AWG={"dropout": 0.1})}, ["AWG"]),
         (
@@ -230,7 +230,7 @@ def test_a_row_that_fails_leaves_the_others_and_is_named(gaussians):
     assert "with seed 0, " in results.about["failed"]["AWG"]
     assert "diverged" in results.about["failed"]["AWG"]
     assert_same(results, expected)
-    assert not list(Path("parts").glob("AWG-*"))  # the next run tries it again
+    assert not list(Path("parts").glob("AWG-*"))  # so the next run tries it again
     with pytest.raises(ValueError, match=r"^AWG: with seed 0, .*diverged"):
         run(gaussians, [], names=["AWG"], settings=DIVERGING)
 
@@ -241,7 +241,7 @@ def test_the_command_names_a_row_that_failed_and_says_so_by_its_status(gaussians
     options += ["--draws", "2", "--heads", "centroid", "--jobs", "2", "--out", "out", "--methods"]
     assert main([*options, "none"]) == 0
 
-    # One of two is there already, the other one needs no process of its own.
+    # One of two parts is cached, so the other one runs in this process.
     sets = ["--set", "AWG.learning_rate=1e30", "--set", "AWG.episode_shots=1,2", "--episodes", "3"]
     status = main([*options, "none,AWG", *sets])
 

@@ -7,7 +7,7 @@ from cpaan.core.provenance import count_test_reads
 from cpaan.evaluation.runner import RESULT_COLUMNS, Results
 from cpaan.methods import registry
 from cpaan.methods.controls import CONTROLS
-from cpaan.protocol.accuracy import COLUMNS
+from cpaan.protocol.config import COLUMNS
 from cpaan.protocol.priors import best_priors, with_priors
 from helpers.runs import SMALL_AWG
 from helpers.tables import in_other_order, poisoned, rebuilt
@@ -189,7 +189,7 @@ def test_related_base_examples_help_at_one_shot_where_families_share_their_covar
 
 @pytest.mark.parametrize("phase", ["validation", "test"])
 def test_cosine_trained_features_may_have_their_rows_in_another_order(gaussians, phase):
-    """With the same features in the place of cosine-trained ones, both rows are the same method."""
+    """Both rows are the same method here, because both use the same features."""
     names = ["AWG", "AWG-cosine"]
     config = QUICK.with_overrides({"num_draws": 1})
     settings = {name: registry.ROWS[name].config.with_overrides(SMALL_AWG) for name in names}

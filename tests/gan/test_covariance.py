@@ -1,4 +1,4 @@
-"""The Ky Fan norm against its definition and the theory of its subdifferential."""
+"""Test the Ky Fan norm against its definition and the theory of its subdifferential."""
 
 import math
 
@@ -15,7 +15,7 @@ def random_matrix(rows: int, columns: int, seed: int = 0) -> Tensor:
     return torch.randn(rows, columns, dtype=torch.float64, generator=rng)
 
 
-# Those at which a naive gradient of the SVD breaks, beside those at which it does not.
+# Matrices at which a naive gradient of the SVD fails, and others.
 MATRICES = {
     "generic": random_matrix(5, 5),
     "tall": random_matrix(6, 4),
@@ -44,7 +44,7 @@ def dual_norm(matrix: Tensor, m: int) -> float:
 
 
 def assert_norm_and_subgradient(matrix: Tensor, m: int, tolerance: float) -> None:
-    """G is a subgradient of a norm at X if and only if dual_norm(G) <= 1 and <G, X> = norm(X)."""
+    """Check that dual_norm(G) <= 1 and <G, X> = norm(X), the conditions for a subgradient G."""
     expected = sum_of_singular_values(matrix, m)
     gradient = subgradient(matrix, m).double()
     pairing = (gradient * matrix.double()).sum().item()
@@ -117,7 +117,7 @@ def test_matrices_and_orders_without_a_norm_are_refused(matrices, m, message):
 
 
 def test_a_covariance_is_about_the_mean_and_a_weighted_example_is_as_a_repeated_one():
-    first, second = torch.tensor([[10.0, 0.0], [12.0, 4.0]])  # one and two from the mean, each
+    first, second = torch.tensor([[10.0, 0.0], [12.0, 4.0]])  # distances 1 and 2 from the mean
     weights = torch.tensor([0.75, 0.25])
 
     plain = covariances(torch.stack([first, second]))
@@ -128,12 +128,12 @@ def test_a_covariance_is_about_the_mean_and_a_weighted_example_is_as_a_repeated_
     torch.testing.assert_close(weighted, repeated)
 
 
-# In 60 dimensions, twice m + 6 directions are far from filling the space; in 5, they fill it.
+# The 2 (m + 6) directions span all of 5 dimensions, but a small part of 60 dimensions.
 BRANCHES = pytest.mark.parametrize(("num_dims", "m"), [(5, 3), (60, 3)])
 
 
 def decaying_covariances(count: int, num_dims: int, seed: int) -> Tensor:
-    """Covariances with eigenvalues 1, 1/2, 1/3, ... in directions of their own."""
+    """Return covariances with eigenvalues 1, 1/2, 1/3, ... and random eigenvectors."""
     eigenvalues = 1 / torch.arange(1, num_dims + 1, dtype=torch.float64)
     bases = [
         torch.linalg.qr(random_matrix(num_dims, num_dims, seed=seed + number)).Q
@@ -143,7 +143,7 @@ def decaying_covariances(count: int, num_dims: int, seed: int) -> Tensor:
 
 
 def distance_and_gradient(base: Tensor, other: Tensor, m: int) -> tuple[Tensor, Tensor]:
-    """Distance of one pair of covariances, and its gradient with respect to the other one."""
+    """Return the distance of two covariances, and its gradient for the second one."""
     other = other.clone().requires_grad_()
     first = torch.zeros(1, 1, dtype=torch.long)
     distance = covariance_distances(spectra(base.unsqueeze(0), m), first, other.unsqueeze(0), m)
@@ -167,7 +167,7 @@ def test_spectra_have_the_leading_eigenvectors_and_norms_of_their_matrices():
     ("num_dims", "tolerance", "of_gradient"), [(5, 1e-9, 1e-9), (60, 1e-4, 0.05)]
 )
 def test_distances_are_norms_of_the_differences(num_dims, tolerance, of_gradient):
-    """Exactly in a small space; in a large one, by leading directions."""
+    """Small spaces are exact; large ones use the leading directions."""
     base = decaying_covariances(4, num_dims, seed=0)
     other = (1.5 * decaying_covariances(2, num_dims, seed=10)).requires_grad_()
     classes = torch.tensor([[3, 0, 1], [1, 2, 2]])
@@ -189,8 +189,8 @@ def test_degenerate_covariances_have_a_distance_and_a_subgradient(num_dims, m):
     of_two, of_others = (covariances(random_matrix(2, num_dims, seed=seed)) for seed in (3, 4))
 
     for base, other in (
-        (spread, spread),  # equal: no distance
-        (spread, torch.zeros_like(spread)),  # a class without spread: the norm of the base class's
+        (spread, spread),  # equal: distance zero
+        (spread, torch.zeros_like(spread)),  # no spread: norm of the base covariance
         (spread, of_others),
         (of_two, of_others),
     ):
@@ -203,7 +203,7 @@ def test_degenerate_covariances_have_a_distance_and_a_subgradient(num_dims, m):
 
 
 def test_a_direction_that_no_base_class_has_is_found():
-    """The leading eigenvectors of the base class are orthogonal to it."""
+    """This direction is orthogonal to the leading eigenvectors of the base class."""
     base = torch.zeros(60, 60, dtype=torch.float64)
     base.diagonal()[:20] = torch.arange(20, 0, -1)
     other = torch.zeros(60, 60, dtype=torch.float64)

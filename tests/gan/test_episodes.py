@@ -1,4 +1,4 @@
-"""What an episode holds, how its pairs are weighed, and which settings suit the base classes."""
+"""Test the content of episodes, the weights of pairs, and checks against the base classes."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from cpaan.protocol.config import NeighbourSettings
 from cpaan.protocol.neighbours import similarity
 from cpaan.protocol.tasks import BaseSet
 
-COUNTS = [4, 6, 5, 7, 4, 5]  # examples of the base classes
+COUNTS = [4, 6, 5, 7, 4, 5]  # number of examples of each base class
 NUM_DIMS = 3
 SMALL = {
     "num_ways": 2,
@@ -25,7 +25,7 @@ SAMPLINGS = pytest.mark.parametrize("sampling", ["shared", "uniform"])
 
 
 def base_set(scale: float = 1.0) -> BaseSet:
-    """Classes about (0, 0, 0), (3, 3, 3), (6, 6, 6), ...; no example is there twice."""
+    """Return classes around (0, 0, 0), (3, 3, 3), (6, 6, 6), ... without equal examples."""
     rng = torch.Generator().manual_seed(0)
     means = 3 * torch.arange(len(COUNTS)).repeat_interleave(torch.tensor(COUNTS)).unsqueeze(1)
     features = means + 2 * torch.randn(sum(COUNTS), NUM_DIMS, generator=rng, dtype=torch.float64)
@@ -48,7 +48,7 @@ def draw(seed: int = 0, **settings) -> tuple[Episode, TrainingData]:
 
 
 def rows_of(examples: Tensor, base: BaseSet) -> Tensor:
-    """The row that each example, shape (..., D), is equal to."""
+    """Return the row of each example, shape (..., D)."""
     is_equal = (examples.unsqueeze(-2) == base.features).all(dim=-1)
     assert (is_equal.sum(dim=-1) == 1).all()
     return is_equal.long().argmax(dim=-1)
@@ -72,7 +72,7 @@ def test_an_episode_has_meta_novel_classes_with_shots_and_meta_base_classes_with
         assert torch.equal(classes_of(episode.shots, base), own)
         assert torch.equal(classes_of(episode.real, base), own)
         assert all(len(rows.unique()) == 4 for rows in rows_of(episode.shots, base))
-        num_shots = int((episode.shot_weights > 0).sum())  # only the first ones count
+        num_shots = int((episode.shot_weights > 0).sum())  # the first ones have weight
         means = episode.shots[:, :num_shots].mean(dim=1)
         torch.testing.assert_close(episode.novel_prototypes, means)
         assert episode.partners.shape == (2, 40)
@@ -80,7 +80,7 @@ def test_an_episode_has_meta_novel_classes_with_shots_and_meta_base_classes_with
         torch.testing.assert_close(episode.class_means, base.prototypes[episode.novel_classes])
         sources = episode.base_classes[episode.sources]
         assert torch.equal(classes_of(episode.base_examples, base), sources)
-    # Every class and every example has its turn, and every number of shots.
+    # All classes, all examples and all numbers of shots are drawn.
     for part in ("shots", "real", "base_examples"):
         rows = torch.cat([rows_of(getattr(each, part), base).flatten() for each in drawn])
         assert len(rows.unique()) == sum(COUNTS)
@@ -129,7 +129,7 @@ def test_features_are_normalised_to_unit_spread_or_not_at_all(normalisation):
 @SAMPLINGS
 @pytest.mark.parametrize("neighbours", ["soft", "hard", "none"])
 def test_a_weight_is_similarity_over_the_chance_to_be_drawn(sampling, neighbours):
-    """So the sum over base classes of chance times weight times f is that of similarity times f."""
+    """Then Σ chance · weight · f over base classes equals Σ similarity · f."""
     episode, _ = draw(sampling=sampling, neighbours=neighbours)
     alpha, (sources,) = episode.alpha, episode.sources
     is_drawable = (alpha > 0).any(dim=0)
@@ -139,7 +139,7 @@ def test_a_weight_is_similarity_over_the_chance_to_be_drawn(sampling, neighbours
     expected = alpha[:, sources] / chances[sources]
     torch.testing.assert_close(episode.weights, expected / expected.sum(dim=1, keepdim=True))
     torch.testing.assert_close(episode.sample_weights, episode.weights)
-    # In the other direction, a base example's novel classes count by their similarity to it.
+    # In the other direction, the weights of novel classes are their similarities to the example.
     pairs = alpha[:, sources]
     torch.testing.assert_close(episode.back_weights, pairs / pairs.sum(dim=0) / 40)
 
@@ -147,7 +147,7 @@ def test_a_weight_is_similarity_over_the_chance_to_be_drawn(sampling, neighbours
 @SAMPLINGS
 @pytest.mark.parametrize("neighbours", ["soft", "hard"])
 def test_weighted_means_estimate_the_expectation_over_similar_classes(sampling, neighbours):
-    """Whatever the sampling, a mean of translated examples is about the sum of α times f."""
+    """With any sampling, the mean over translated examples is about Σ α · f."""
     num_examples = 50_000
     episode, data = draw(sampling=sampling, neighbours=neighbours, batch_size=6 + num_examples)
 
@@ -163,7 +163,7 @@ def test_weighted_means_estimate_the_expectation_over_similar_classes(sampling, 
 
 
 def test_a_class_without_relatives_in_the_batch_takes_any_example():
-    """Eight meta-novel classes share two examples, so most find none of their only relative."""
+    """Eight meta-novel classes share two examples, so most have no example of their neighbour."""
     features = torch.arange(20, dtype=torch.float64).unsqueeze(1)
     base = BaseSet(features, torch.ones(20, dtype=torch.long))
     config = config_of(
@@ -193,7 +193,7 @@ def test_weights_to_the_letter_are_similarity_over_the_number_of_related_example
 
 
 def test_similarity_too_small_for_any_loss_is_left_out():
-    """exp(-47) is less: squared distances between these classes are larger than that by far."""
+    """The squared distances here are far above 47, and exp(-47) is below 1e-20."""
     episode, _ = draw(seed=1, perplexity=None, normalisation="none")
 
     assert ((episode.alpha == 0) | (episode.alpha > 1e-20)).all()
@@ -203,7 +203,7 @@ def test_similarity_too_small_for_any_loss_is_left_out():
 
 @SAMPLINGS
 def test_scores_that_vanish_do_no_harm(sampling):
-    """Printed scores of features as large as these are 1 for the nearest class and else 0."""
+    """With features this large, printed scores are 1 for the nearest class and 0 for others."""
     config = config_of(perplexity=None, normalisation="none", sampling=sampling)
     data = data_of(config, base_set(scale=1000), dtype=torch.float32)
 
@@ -213,7 +213,7 @@ def test_scores_that_vanish_do_no_harm(sampling):
     smallest = torch.finfo(episode.weights.dtype).tiny
     for weights in (episode.weights, episode.sample_weights, episode.back_weights):
         assert weights.isfinite().all()
-        assert ((weights == 0) | (weights >= smallest)).all()  # a CPU is slow with subnormal ones
+        assert ((weights == 0) | (weights >= smallest)).all()  # subnormal numbers are slow on CPUs
     torch.testing.assert_close(episode.weights.sum(dim=1), torch.ones(2))
     assert episode.back_weights.sum().item() == pytest.approx(1)
 
@@ -221,7 +221,7 @@ def test_scores_that_vanish_do_no_harm(sampling):
 def test_equal_rng_states_give_equal_episodes():
     config = config_of()
     episodes = MetaEpisodes(data_of(config), config)
-    episodes.draw(new_rng(7))  # an earlier draw leaves no trace
+    episodes.draw(new_rng(7))  # an earlier draw has no effect
 
     first, second = episodes.draw(new_rng(3)), episodes.draw(new_rng(3))
 

@@ -1,4 +1,4 @@
-"""The four GANs of the paper, and how their networks translate and answer."""
+"""Test the four GANs of the paper: their networks, translations and answers."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_only_the_covariance_preserving_gan_has_its_noise_configured(name, confi
 @pytest.mark.parametrize("name", GANS)
 def test_every_weight_belongs_to_one_of_two_sides(name):
     networks = networks_of(name)
-    parts = {"base_to_novel": 0, "novel_to_base": 0, "noise": 0}  # the mixture is a part of G_b
+    parts = {"base_to_novel": 0, "novel_to_base": 0, "noise": 0}  # G_b includes the mixture
     parts |= {"novel_discriminator": 1, "base_discriminator": 1}
 
     sides = (networks.generator_parameters(), networks.discriminator_parameters())
@@ -51,7 +51,7 @@ def test_only_base_classes_of_the_batch_can_be_the_answer():
 
     is_possible = answers.biases[: len(episode.base_classes)].isfinite()
     assert is_possible.nonzero().flatten().tolist() == episode.sources.unique().tolist()
-    assert answers.biases[-1].isfinite()  # fake
+    assert answers.biases[-1].isfinite()  # the answer "fake"
 
 
 def test_weights_that_leave_nothing_to_learn_are_refused():

@@ -1,4 +1,4 @@
-"""The kernels of a GPU against the plain definitions; without a GPU, in Triton's interpreter."""
+"""Test the GPU kernels against plain definitions, in Triton's interpreter without a GPU."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def test_tensors_of_a_cpu_have_no_kernels():
 
 @pytest.fixture
 def both(monkeypatch):
-    """Compute something with the kernels, and without."""
+    """Return a function that computes with and without the kernels."""
 
     def compute(function):
         results = []
@@ -72,7 +72,7 @@ def test_layers_and_their_gradients_are_those_of_the_definition(both, activation
 
 
 def test_the_gradient_of_a_weight_is_laid_out_as_the_weight_is(both):
-    # Eleven inputs are filled up to sixteen; the fused Adam of a GPU takes no part of a larger one.
+    # Eleven inputs are padded to sixteen. The fused Adam of a GPU does not accept a slice of that.
     inputs, weight = normals(6, 11, seed=1), normals(WIDTH, 11, seed=2).requires_grad_()
 
     def compute():
@@ -101,7 +101,7 @@ def test_log_likelihoods_and_their_gradients_are_those_of_the_definition(both):
 
 
 def test_rows_beyond_the_last_have_no_share(both):
-    """A program takes eight rows; those that are not there would name the first class."""
+    """A program handles eight rows; missing rows would have the first class as target."""
     biases = torch.zeros(4, device=DEVICE)
     biases[0] = -torch.inf
     hidden, keys = normals(3, WIDTH, seed=1), normals(4, WIDTH, seed=2)
@@ -144,7 +144,7 @@ def test_distances_and_moments_are_those_of_the_definition(both):
 
 def test_orthonormal_columns_span_what_they_were_made_of():
     block = normals(2, 3, 40, 12, seed=1)
-    block[..., 5] = block[..., 4] - 3 * block[..., 2]  # depends on others: becomes zero
+    block[..., 5] = block[..., 4] - 3 * block[..., 2]  # linearly dependent, so it becomes zero
 
     basis = kernels.orthonormal(block, torch.float32)
 
@@ -171,7 +171,7 @@ def test_small_eigenproblems_are_solved(count, width):
 
 
 def with_halves(base: Tensor, m: int) -> Spectra:
-    """Spectra with what products of half precision need, on any device."""
+    """Return spectra with the data for products in half precision, on any device."""
     return spectra(base, m)._replace(halves=kernels.to_halves(base))
 
 
@@ -195,7 +195,7 @@ def test_covariance_distances_are_ky_fan_norms(both):
     (ours, our_gradient, of_small_weight), (_, gradient, _) = both(compute)
     torch.testing.assert_close(ours.double(), exact, rtol=2e-3, atol=0)
     torch.testing.assert_close(our_gradient, gradient, rtol=0, atol=0.05)
-    # Vectors are of half precision, which has no numbers below 1e-8.
+    # Vectors are in half precision, whose smallest number is above 1e-8.
     torch.testing.assert_close(of_small_weight, our_gradient, rtol=1e-3, atol=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""Runs that repeat, stop and resume to the last bit; what training teaches; how it fails."""
+"""Test that runs repeat and resume bit by bit, what they learn, and how they fail."""
 
 import copy
 import json
@@ -31,7 +31,7 @@ GOLDEN = HERE / "golden_curve.json"
 
 
 def are_equal(first: object, second: object) -> bool:
-    """Compare states, or parts of them, to the last bit."""
+    """Compare states, or parts of them, bit by bit."""
     if isinstance(first, torch.Tensor):
         return torch.equal(first, second)
     if isinstance(first, dict):
@@ -53,7 +53,7 @@ def test_the_seed_decides_a_run_whether_it_stops_in_between_or_not(name):
     in_two.advance(3)
 
     assert not torch.equal(flat(at_once), flat(other))
-    for _ in range(2):  # the fifth episode, too: a run draws the next one while it plays one
+    for _ in range(2):  # also the next episode, which is drawn in advance
         assert are_equal(in_two.state_dict(), at_once.state_dict())
         assert in_two.advance(1) == at_once.advance(1)
 
@@ -103,12 +103,12 @@ for path in map(Path, sys.argv[1:]):
         Checkpoint(tmp_path / f"{name}-{stop}.pt").restore(resumed)
         unbroken.advance(6)
         assert torch.equal(flat(resumed), flat(unbroken))
-        assert resumed.advance(2) == unbroken.advance(2)  # optimisers and random states too
+        assert resumed.advance(2) == unbroken.advance(2)  # also optimisers and random states
         assert are_equal(resumed.state_dict(), unbroken.state_dict())
 
 
 def test_options_of_the_optimiser_are_not_restored_from_a_state():
-    """A CUDA graph reads the learning rate from a tensor of its own, not from a file's."""
+    """A CUDA graph reads the learning rate from its own tensor, which a file must not replace."""
     run, other = new_run(), new_run()
     run.advance(2)
     state = copy.deepcopy(run.state_dict())
@@ -135,7 +135,7 @@ def test_options_of_the_optimiser_are_not_restored_from_a_state():
 def test_the_state_of_another_run_is_refused_but_not_that_of_a_shorter_one(other, message):
     run, longer = new_run(num_episodes=2), new_run(num_episodes=5)
     run.advance(2)
-    # Older checkpoints name settings that are no longer there.
+    # Older checkpoints have settings that no longer exist.
     state = run.state_dict()
     state["config"]["noise_penalty"] = 0.0
 
@@ -154,13 +154,13 @@ def test_the_order_of_classes_does_not_matter_to_training():
 
 
 def test_the_golden_curve_of_twenty_episodes():
-    """A change that is not meant to change numbers leaves these as they are."""
+    """Only intended changes of the numbers may change this curve."""
     run = new_run()
 
     history = [[*run.advance(1).values()] for _ in range(20)]
 
     golden = torch.tensor(json.loads(GOLDEN.read_text()), dtype=torch.float64)
-    # The file still has the column of a noise penalty, which was always zero.
+    # The file has the column of a removed noise penalty, which was always zero.
     assert not golden[:, 11].any()
     expected = torch.cat([golden[:, :11], golden[:, 12:]], dim=1)
     found = torch.tensor(history, dtype=torch.float64)
@@ -181,7 +181,7 @@ def test_terms_that_a_gan_lacks_are_zero():
     assert terms_of("cCyc-GAN") == terms_of("cDeLi-GAN") == cycle
     assert terms_of("cCov-GAN") == cycle | {"covariance"}
     for terms in means.values():
-        # Between all weight on one example and the same weight on each of 14.
+        # From all weight on one example to equal weights on 14 examples.
         assert 1 <= terms["least_effective_examples"] <= terms["effective_examples"] <= 14
 
 
@@ -197,14 +197,14 @@ def test_without_adversarial_weight_the_discriminators_stay_as_they_are():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        # The first update of a side spoils the next thing that is computed with it.
+        # After the first update of a side, the next term that uses it is not finite.
         ({"discriminator_learning_rate": 1e38}, "episode 0, novel_adversarial became"),
         ({"generator_learning_rate": 1e38}, "episode 1, novel_discriminator became nan"),
         (
             {"generator_learning_rate": 1e38, "adversarial_weight": 0.0, "cycle_weight": 0.0},
             "episode 1, covariance became nan",
         ),
-        # Every term is a number still, but not their weighted sum.
+        # Every term is finite, but their weighted sum is not.
         ({"adversarial_weight": 2e38}, "episode 0, generator_objective became inf"),
     ],
 )
@@ -216,7 +216,7 @@ def test_divergence_is_reported_where_it_began(settings, message):
 
 
 def novel_covariance_gap(name: str, made: GaussianClasses, task: LowShotTask, seed: int) -> float:
-    """Return the relative error of synthetic examples' covariance, mean over novel classes."""
+    """Return the relative error of the synthetic covariance, averaged over novel classes."""
     config = TrainConfig(
         num_ways=5,
         episode_shots=(5,),
@@ -226,7 +226,7 @@ def novel_covariance_gap(name: str, made: GaussianClasses, task: LowShotTask, se
         ky_fan_order=8,
         num_covariance_classes=8,
         covariance_weight=20.0,
-        # The paper's terms alone: ours would teach the covariance to c-GAN, too.
+        # Use only the paper's terms, because ours would teach c-GAN the covariance, too.
         residual="none",
         real_examples="shots",
         prototype_weight=0.0,
@@ -264,7 +264,7 @@ def advance_together(runs: list[TrainingRun], num_episodes: int) -> list[dict[st
 
 @pytest.mark.parametrize("name", GANS)
 def test_two_workers_step_along_the_mean_gradient_of_their_episodes(name):
-    # The generators of all runs must face the same discriminators.
+    # The discriminators of all runs must stay equal.
     settings = {"discriminator_learning_rate": 1e-30}
     together = [new_run(name, workers=workers, **settings) for workers in threads(2)]
     alone = [new_run(name, **settings) for _ in range(2)]

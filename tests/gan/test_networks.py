@@ -1,6 +1,6 @@
-"""Generators, discriminators and noise.
+"""Test generators, discriminators and noise.
 
-That they are perceptrons on concatenated inputs is tested in `tests/bench`, with the losses.
+`tests/bench` tests that the networks are perceptrons on concatenated inputs.
 """
 
 import math
@@ -32,7 +32,7 @@ def discriminator(seed: int = 0) -> Discriminator:
 
 
 def log_probabilities(network: Discriminator, examples: Tensor, *of_answers: Tensor) -> Tensor:
-    """Log-probabilities of answers for examples, shape (..., classes + 1), fake last."""
+    """Return the log-probabilities of answers, shape (..., classes + 1), fake last."""
     answers = network.answers(*of_answers)
     logits = network.embed_examples(examples) @ answers.keys.T + answers.biases
     return logits.log_softmax(dim=-1).unflatten(0, examples.shape[:-1])
@@ -59,7 +59,7 @@ def translate_and_learn(network: Generator, *inputs: Tensor | Chosen | None) -> 
 @pytest.mark.parametrize("residual", ["none", "identity", "mean-shift"])
 def test_shared_and_chosen_inputs_are_translated_as_repeated_ones(residual, noise_dim):
     network = generator(noise_dim, residual=residual)
-    torch.nn.init.normal_(network.last.weight, generator=new_rng(9))  # away from the start
+    torch.nn.init.normal_(network.last.weight, generator=new_rng(9))  # not the initial zeros
     table, places = normals(4, 2, NUM_DIMS, seed=1), torch.arange(28).view(4, 7) % 3 % 2
     source, targets = normals(4, 1, NUM_DIMS, seed=2), normals(1, 7, NUM_DIMS, seed=3)
     shared = normals(1, 7, NUM_DIMS, seed=5)
@@ -135,14 +135,14 @@ def test_weights_come_from_the_rng_alone():
 
 
 def mixture(means: Tensor, deviations: Tensor) -> MixtureNoise:
-    """A mixture with given components instead of random ones."""
+    """Return a mixture with given components."""
     noise = MixtureNoise(means.shape[1], len(means), spread=1.0, rng=new_rng(0))
     noise.means.data, noise.deviations.data = means.double(), deviations.double()
     return noise
 
 
 def assert_moments(draws: Tensor, mean: Tensor, covariance: Tensor) -> None:
-    """Compare the (draws, Z) sample's moments with the true ones, to five standard errors."""
+    """Compare moments of the (draws, Z) sample with the true ones, to five standard errors."""
     centred = draws - mean
     products = centred.unsqueeze(2) * centred.unsqueeze(1)
     for sample, expected in ((draws, mean), (products, covariance)):
@@ -179,7 +179,7 @@ def test_components_start_as_in_the_paper_and_are_trained():
     assert means.shape == deviations.shape == (50, 100)
     assert -1 <= means.min() < -0.99
     assert 0.99 < means.max() <= 1
-    # Five standard errors of 5,000 numbers each: U(-1, 1) has variance 1/3.
+    # Five standard errors of the mean of 5,000 numbers; U(-1, 1) has variance 1/3.
     assert means.mean().item() == pytest.approx(0, abs=5 * (1 / 3 / 5000) ** 0.5)
     assert deviations.mean().item() == pytest.approx(0, abs=5 * 0.2 / 5000**0.5)
     assert deviations.std().item() == pytest.approx(0.2, abs=5 * 0.2 / 10_000**0.5)

@@ -1,6 +1,6 @@
-"""Terms by hand, the sums of them, and which networks their gradients reach.
+"""Test terms by hand, their sums, and the networks that their gradients reach.
 
-That all terms are those of the plain definition is tested in `tests/bench`.
+`tests/bench` compares all terms with the plain definition.
 """
 
 import math
@@ -39,7 +39,7 @@ def normals(*shape: int, seed: int = 0) -> Tensor:
 
 
 def play(name: str = "cCov-GAN", **settings) -> tuple[Networks, Episode, Translations, Terms]:
-    """Draw one episode and translate it; return also the generators' terms."""
+    """Draw and translate one episode, and compute the generators' terms."""
     config = tiny_config(**settings)
     data, gan, rng = tiny_data(config), GANS[name], new_rng(1)
     networks = Networks(gan, data, config, new_rng(0), has_reverse_generator=gan.has_cycle)
@@ -91,7 +91,7 @@ def test_each_term_teaches_the_generators_it_is_about(term, reached):
 
 @pytest.mark.parametrize("residual", ["identity", "mean-shift"])
 def test_a_cycle_ends_at_the_example_that_it_began_with(residual):
-    """Where G_b misses by the same vector everywhere, both cycles cost its square."""
+    """If G_b is off by a constant vector, both cycle terms are its squared norm."""
     networks, episode, _, terms = play(residual=residual)
     assert terms["novel_cycle"].item() == pytest.approx(0, abs=1e-20)
     assert terms["base_cycle"].item() == pytest.approx(0, abs=1e-20)
@@ -102,12 +102,12 @@ def test_a_cycle_ends_at_the_example_that_it_began_with(residual):
     moved = networks.translate(episode, rng)
     terms = pair_terms(GANS["cCov-GAN"], networks, episode, moved, config, rng)
 
-    for term in ("novel_cycle", "base_cycle"):  # weights sum to one, over a mean of classes
+    for term in ("novel_cycle", "base_cycle"):  # weights sum to one; mean over classes
         assert terms[term].item() == pytest.approx(gap.square().sum().item())
 
 
 class Parrot(Discriminator):
-    """A discriminator whose logits are the examples themselves: their last is "fake"."""
+    """A discriminator whose logits are the examples; the last logit is "fake"."""
 
     def __init__(self) -> None:
         super().__init__(1, tiny_config(), new_rng(0))
@@ -117,7 +117,7 @@ class Parrot(Discriminator):
 
 
 def generator_loss(logits: Tensor, kind: str) -> float:
-    """The loss of a generator that aims two examples at the second class, the last twice."""
+    """Return the loss of two examples with the second class as target and weights 1 and 2."""
     count = logits.shape[-1]
     answers = Answers(torch.eye(count), torch.zeros(count), count - 1)
     targets, weights = torch.tensor([[1]]), torch.tensor([[1.0, 2.0]])
@@ -136,7 +136,7 @@ def test_only_the_printed_generator_loss_is_blind_to_which_real_class_is_which()
 
 
 def loss_of_one_class(translated: Tensor, base: Spectra, ky_fan_order: int) -> Tensor:
-    """Covariance loss of a single class, shape (M, D), compared with the first base class."""
+    """Return the covariance loss of one class, shape (M, D), against the first base class."""
     weights = torch.full((1, len(translated)), 1 / len(translated), dtype=torch.float64)
     _, of_translated = moments(translated.unsqueeze(0), weights)
     return covariance_loss(of_translated, base, FIRST_CLASS, FULL_SCORE, ky_fan_order)
@@ -199,6 +199,6 @@ def test_classes_are_compared_by_their_similarity(alpha, settings, classes, scor
 
     chosen, found, ignored = choose_covariance_classes(episode, tiny_config(**settings))
 
-    assert classes is None or chosen.tolist() == classes  # of equal ones, any
+    assert classes is None or chosen.tolist() == classes  # any of equal ones
     torch.testing.assert_close(found, torch.as_tensor(scores, dtype=torch.float64))
     assert ignored.item() == pytest.approx(left_out)

@@ -1,4 +1,4 @@
-"""Steps over all pairs, against formulas written out row by row, and their gradients."""
+"""Test operations on all pairs, and their gradients, against formulas row by row."""
 
 import itertools
 import math
@@ -15,7 +15,7 @@ from cpaan.gan.fast.pair_ops import Shared, layer, log_likelihood, moments, squa
 NUM_NOVEL, NUM_EXAMPLES, WIDTH, NUM_PLACES = 2, 3, 2, 4
 SHAPE = (NUM_NOVEL, NUM_EXAMPLES)
 NUM_ROWS = NUM_NOVEL * NUM_EXAMPLES
-PLACES = torch.tensor([3, 0, 0, 1, 3, 0])  # one is never taken
+PLACES = torch.tensor([3, 0, 0, 1, 3, 0])  # place 2 is not used
 
 
 def normals(*shape: int, seed: int = 0) -> Tensor:
@@ -53,7 +53,7 @@ ACTIVATIONS = {
 
 
 def summands_by_hand(shared: Shared, added: Tensor | None, row: int) -> list[Tensor]:
-    """What a row shares with others, and what was added to it."""
+    """Return the shared summands of a row, and the one that was added to it."""
     summands = [] if shared.bias is None else [shared.bias]
     if shared.by_example is not None:
         summands.append(shared.by_example[row % NUM_EXAMPLES])
@@ -120,7 +120,7 @@ def test_a_log_likelihood_is_a_weighted_sum_of_log_probabilities(possible):
         total = sum(math.exp(logit) for logit in logits.values())
         expected += WEIGHTS[row].item() * math.log(math.exp(logits[target]) / total)
     assert found.item() == pytest.approx(expected)
-    # A class that cannot be the answer has a gradient of zero.
+    # Classes that cannot be the answer have zero gradients.
     of_keys, of_biases = torch.autograd.grad(found, [KEYS, biases])
     assert of_keys.any(dim=1).nonzero().flatten().tolist() == list(possible)
     assert of_biases.nonzero().flatten().tolist() == list(possible)

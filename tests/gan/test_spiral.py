@@ -1,4 +1,4 @@
-"""The toy experiment: its geometry, and what the covariance term does to it."""
+"""Test the toy experiment: its geometry, and the effect of the covariance term."""
 
 import json
 import math
@@ -97,7 +97,7 @@ def test_the_command_draws_one_picture_and_says_how_it_was_made(capsys):
 def test_bad_input_ends_in_one_clear_line(options, message, capsys):
     try:
         status = main(["spiral", "--out", "never", *options])
-    except SystemExit as stop:  # argparse's own way
+    except SystemExit as stop:  # raised by argparse
         status = stop.code
 
     lines = capsys.readouterr().err.splitlines()

@@ -11,7 +11,7 @@ def small_config(**changes: object) -> BackboneConfig:
 
 
 def striped_images(num_images: int = 48, size: int = 8) -> tuple[np.ndarray, np.ndarray]:
-    """Three classes of noise with stripes: across, down, or none; no colour tells them apart."""
+    """Return noise images of three classes: horizontal, vertical or no stripes; equal colours."""
     rng = np.random.default_rng(0)
     labels = np.arange(num_images) % 3
     images = rng.integers(0, 120, (num_images, size, size, 3))

@@ -1,4 +1,4 @@
-"""Debian's Chromium without a window, driven by Selenium."""
+"""Headless Chromium of Debian, controlled by Selenium."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 
-# Root has no sandbox. The others keep Chromium from sending requests of its own.
+# Root cannot use the sandbox. The other flags prevent Chromium's own requests.
 _FLAGS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -18,41 +18,41 @@ _FLAGS = (
 
 
 def what_is_missing() -> str | None:
-    """Return what this machine lacks to run a browser; None if it lacks nothing."""
+    """Return the programs that are missing to run a browser, or None."""
     if absent := [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]:
         return f"{', '.join(absent)} (Debian: apt-get install chromium chromium-driver)"
     return None
 
 
 class Browser:
-    """A browser whose log and requests can be asked for."""
+    """A browser with access to its console log and its requests."""
 
     def __init__(self, driver: webdriver.Chrome) -> None:
         self.driver = driver
 
     def run(self, script: str, *arguments: object) -> object:
-        """Return what a script in the page returns."""
+        """Run a script in the page and return its result."""
         return self.driver.execute_script(script, *arguments)
 
     def resize(self, width: int, height: int) -> None:
-        """Give the page a size, as a screen of that size would; windows have a least width."""
+        """Set the size of the screen; a window could not be as narrow."""
         self.driver.execute_cdp_cmd(
             "Emulation.setDeviceMetricsOverride",
             {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500},
         )
 
     def prefer(self, scheme: str) -> None:
-        """Let the system prefer "light" or "dark", and that nothing moves."""
+        """Set the preferred colour scheme, "light" or "dark", and reduced motion."""
         wishes = {"prefers-color-scheme": scheme, "prefers-reduced-motion": "reduce"}
         features = [{"name": name, "value": value} for name, value in wishes.items()]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
     def messages(self) -> list[str]:
-        """Return what the console has been told since the last call."""
+        """Return the console messages since the last call."""
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
     def requests(self) -> list[str]:
-        """Return the addresses that were asked for since the last call."""
+        """Return the URLs of requests since the last call."""
         log = self.driver.get_log("performance")
         entries = [json.loads(entry["message"])["message"] for entry in log]
         sent = [each for each in entries if each["method"] == "Network.requestWillBeSent"]
@@ -61,13 +61,13 @@ class Browser:
 
 @contextmanager
 def start_browser(folder: Path) -> Iterator[Browser]:
-    """Start a browser with a profile of its own in a folder; at the end, nothing of it is left."""
+    """Start a browser with a new profile in a folder, and quit it at the end."""
     options = Options()
     options.binary_location = shutil.which("chromium") or ""
     for flag in (*_FLAGS, f"--user-data-dir={folder / 'profile'}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    # With the driver's path, Selenium looks for none and downloads none.
+    # With the path of the driver, Selenium does not search for it or download it.
     driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
     try:
         yield Browser(driver)

@@ -1,4 +1,4 @@
-"""Buckets of the tests' own S3 server."""
+"""Buckets of the S3 server of the tests."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +10,11 @@ from cpaan.core.remote_paths import RemotePath
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket of the tests' own S3."""
+    """A bucket of the S3 server of the tests."""
 
     location: str
     requests: list[tuple[str, str]]
-    """Requests to the server: method and path, which begins with the bucket's name."""
+    """Requests to the server: method and path, which starts with the name of the bucket."""
 
     @property
     def root(self) -> RemotePath:
@@ -25,7 +25,7 @@ class Bucket:
         return self.root.path
 
     def put(self, path: str, content: bytes | Path) -> str:
-        """Write an object and return its address."""
+        """Write an object and return its URL."""
         target = self.root / path
         target.write(content.read_bytes() if isinstance(content, Path) else content)
         return target.location

@@ -1,4 +1,4 @@
-"""Scores that one can check by hand, as a report has them."""
+"""Tables of scores with values that can be checked by hand."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,16 +13,16 @@ CELLS = [(column, shots) for column in ("novel", "all") for shots in (1, 20)]
 
 
 def same(value: Draws, changes: Mapping[Cell, Draws] | None = None) -> dict[Cell, Draws]:
-    """Return the same draws for LSL and GLSL at one and at twenty shots, but for these changes."""
+    """Return equal draws for LSL and GLSL at one and twenty shots, except for the changes."""
     return {**dict.fromkeys(CELLS, value), **(changes or {})}
 
 
 def frame_of(rows: Mapping[tuple[str, str], Mapping[Cell, Draws] | Draws]) -> pd.DataFrame:
-    """Return scores by row and head: draws of top-5 for all cells, or for each cell.
+    """Return scores by row and head, from draws of top-5 for all cells or for each cell.
 
-    A draw is a number, or one for each seed. A single number in place of the draws stands for three
-    draws around it, the same way around for all: differences of two such rows then have no spread,
-    and an interval of zero.
+    A draw is a number, or one number for each seed. A single number in place of draws stands for
+    three draws around it with the same offsets in all rows. Differences of two such rows have no
+    spread, so their interval is zero.
     """
     records = [
         (*row, *cell, draw, seed, value / 2, value)
@@ -40,7 +40,7 @@ def frame_of(rows: Mapping[tuple[str, str], Mapping[Cell, Draws] | Draws]) -> pd
 def scores_of(
     rows: Mapping[tuple[str, str], Mapping[int, Sequence[float]]], *, gain_of_all: float = 10.0
 ) -> pd.DataFrame:
-    """Return top-5 of each (method, head), by shots and draw; two seeds, one below and one above.
+    """Return top-5 of each (method, head) by shots and draw, with one seed below and one above.
 
     GLSL is LSL plus ``gain_of_all``.
     """
@@ -58,7 +58,7 @@ def scores_of(
 
 
 def claims_of(rows: Mapping[tuple[str, str], Mapping[Cell, Draws] | Draws]) -> dict[str, Claim]:
-    """Return the claims on rows by their own names, with the heads of the paper's rule."""
+    """Return claims by name; rows have the names of their methods and the paper's heads."""
     scores = frame_of(rows)
     methods = {name: name for name in scores["method"].unique()}
     claims = judge_claims(scores, pd.DataFrame(), methods, heads_by_paper(methods))

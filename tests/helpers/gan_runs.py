@@ -1,4 +1,4 @@
-"""Small trainings of the GANs."""
+"""Small training runs of the GANs."""
 
 import torch
 
@@ -26,7 +26,7 @@ SMALL = TrainConfig(
 
 
 def small_base(seed: int = 0) -> BaseSet:
-    """Eight classes of twelve rows, in enough dimensions for the path of wide spaces."""
+    """Return eight classes of twelve rows, with enough dimensions for the code of wide spaces."""
     means = 3 * torch.randn(8, 1, 24, generator=new_rng(seed), dtype=torch.float64)
     rows = means + torch.randn(8, 12, 24, generator=new_rng(seed, 1), dtype=torch.float64)
     return BaseSet(rows.flatten(0, 1), torch.full((8,), 12))
@@ -52,14 +52,14 @@ def flat(run: TrainingRun) -> torch.Tensor:
 
 
 def tiny_config(**settings: object) -> TrainConfig:
-    """Settings for `tiny_data`: two ways of two shots, and eight meta-base examples."""
+    """Return settings for `tiny_data`: two ways, two shots and eight meta-base examples."""
     small = {"num_ways": 2, "episode_shots": (2,), "batch_size": 12, "perplexity": 2.0}
     sizes = {"hidden_dim": 6, "noise_dim": 3, "num_components": 4, "ky_fan_order": 2}
     return TrainConfig(**{**small, **sizes, **settings})
 
 
 def tiny_data(config: TrainConfig, *, is_positive: bool = False) -> TrainingData:
-    """Seven classes of five examples in five dimensions."""
+    """Return seven classes of five examples in five dimensions."""
     features = torch.randn(35, 5, generator=new_rng(0), dtype=torch.float64)
     base = BaseSet(features.abs() if is_positive else features, torch.full((7,), 5))
     return TrainingData.prepare(base, config, with_covariances=True, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Small images, and the files and folders that hold them."""
+"""Small images, and their files and folders."""
 
 import io
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def noise(seed: int, width: int = 12, height: int = 10) -> np.ndarray:
 
 
 def some_pictures() -> list[Picture]:
-    """Three train and two test images of each of three classes, classes in turns."""
+    """Return three train and two test images for each of three classes, in alternating order."""
     train = [(name, "train", f"{name}_{k}.JPEG") for k in range(3) for name in reversed(CLASSES)]
     test = [(name, "test", f"ILSVRC2012_val_0000000{k}.JPEG") for k, name in enumerate(VAL_CLASSES)]
     return [
@@ -44,7 +44,7 @@ def some_pictures() -> list[Picture]:
 def write_parquet(
     path: Path, pictures: Sequence[Picture], group_size: int = 2, **columns: pa.Array | None
 ) -> Path:
-    """Write pictures in small row groups; a column may be given, or left out as None."""
+    """Write pictures in small row groups; replace given columns, and leave out those of None."""
     path.parent.mkdir(parents=True, exist_ok=True)
     table = {
         "wnid": pa.array([picture.class_name for picture in pictures], pa.string()),

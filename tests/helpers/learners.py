@@ -1,11 +1,11 @@
-"""A learner whose loss is a plane, so that every step can be computed by hand."""
+"""A learner with a linear loss, so that every step can be computed by hand."""
 
 import torch
 from torch import Tensor, nn
 
 from cpaan.core.randomness import new_rng
 from cpaan.protocol.tasks import BaseSet
-from cpaan.training.learning import EpisodeRngs, Learner, LearningRun, LearningSettings
+from cpaan.training.learning import Learner, LearningRun, LearningSettings
 from cpaan.training.workers import ALONE, Workers
 
 BASE = BaseSet(torch.tensor([[0.0], [1.0]]), torch.tensor([1, 1]))
@@ -13,12 +13,12 @@ PLAIN = LearningSettings(num_episodes=12, optimiser="sgd", schedule="thirds", le
 
 
 def direction(seed: int, episode: int) -> Tensor:
-    """What the loss of an episode rises along."""
-    return torch.randn(2, generator=new_rng(seed, 2, episode))
+    """Return the gradient of an episode's loss."""
+    return torch.randn(2, generator=new_rng(seed, 3, episode))
 
 
 class Plane(Learner):
-    """Its loss is a product with a random direction, which is its gradient."""
+    """A learner whose loss is the product of its weights with a random direction."""
 
     TERMS = ("slope", "drawn")
 
@@ -28,8 +28,8 @@ class Plane(Learner):
         self.vector = nn.Parameter(torch.tensor([3.0]))
         self.scale = scale
 
-    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
-        drawn = torch.randn(2, generator=rngs.cpu)
+    def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
+        drawn = torch.randn(2, generator=rng)
         loss = self.scale * (drawn[0] * self.matrix.sum() + drawn[1] * self.vector.sum())
         return [loss, drawn[0]]
 

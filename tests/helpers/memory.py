@@ -1,4 +1,4 @@
-"""Memory that is held, as the allocators count it: what the system says differs between runs."""
+"""Measure memory with the counts of the allocators; those of the system vary between runs."""
 
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 @contextmanager
 def peak_memory() -> Iterator[Callable[[], float]]:
-    """Give a function that returns the most MiB that Python, NumPy and Arrow have held since."""
+    """Yield a function that returns the peak memory of Python, NumPy and Arrow so far, in MiB."""
     before = pa.default_memory_pool()
     pool = pa.proxy_memory_pool(before)
     pa.set_memory_pool(pool)

@@ -1,4 +1,4 @@
-"""Runs from image files to features, small enough to repeat."""
+"""Small runs from image files to features."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +25,7 @@ Pictures = dict[tuple[str, str, int], bytes]
 
 
 def pictures() -> Pictures:
-    """Each class has a colour, with noise; JPEG, as ImageNet has them."""
+    """Return JPEG images, as in ImageNet, with a noisy colour for each class."""
     rng = np.random.default_rng(0)
     found = {}
     for number, name in enumerate(CLASSES):

@@ -1,4 +1,4 @@
-"""Small reports whose numbers one can check by hand, as `tune/report.py` leaves them."""
+"""Small report folders as written by `tune/report.py`, with numbers to check by hand."""
 
 import json
 from pathlib import Path
@@ -8,10 +8,10 @@ import pandas as pd
 from optuna.distributions import FloatDistribution, IntDistribution, distribution_to_json
 
 COLUMNS = {"novel": 0.0, "all": 5.0, "base": 20.0, "novel_joint": -5.0, "all_prior": 6.0}
-"""What is added to a row's level."""
+"""Offset of each column from the level of a row."""
 SHOTS = {1: 0.0, 5: 10.0}
 DRAWS = (-1.0, 1.0, -2.0, 0.0, 2.0)
-"""The first two are the fixed ones. Both kinds have the mean zero."""
+"""Offset of each draw. The first two draws are fixed; both kinds have mean zero."""
 NUM_FIXED = 2
 LEVELS = {
     ("none", "centroid"): 30.0,
@@ -39,7 +39,7 @@ CURVES = {0: [20.0, 30.0, 40.0], 1: [21.0], 2: [25.0, 35.0], 3: [22.0, 33.0, 42.
 
 
 def make_scores() -> pd.DataFrame:
-    """Return scores: level, plus column, shots and draw; top-1 is ten below, seeds differ by 1."""
+    """Return top-5 as level + column + shots + draw; top-1 is 10 below, seeds differ by 1."""
     rows = [
         (*row, column, shots, draw, seed, top5 - 10, top5)
         for row, level in LEVELS.items()
@@ -114,7 +114,7 @@ def _study() -> dict[str, Any]:
 
 
 def _about(scores: pd.DataFrame, *, is_table: bool) -> dict[str, Any]:
-    """Return ``report.json``: of many rows, or of one and the controls."""
+    """Return the content of ``report.json``, for a table or for one row and the controls."""
     rows = [
         {
             "name": name,
@@ -146,7 +146,7 @@ def _about(scores: pd.DataFrame, *, is_table: bool) -> dict[str, Any]:
             for k in SHOTS
             for draw in range(len(DRAWS))
         ],
-        # As if validation had seen the same levels.
+        # The validation scores are the same levels.
         "heads": [
             {"method": method, "head": head, "score": level}
             for (method, head), level in sorted(LEVELS.items(), key=lambda item: -item[1])
@@ -155,7 +155,7 @@ def _about(scores: pd.DataFrame, *, is_table: bool) -> dict[str, Any]:
 
 
 def write_report(folder: Path, *, is_table: bool = True, **changes: Any) -> Path:
-    """Write a report and its searches' trials; changes of ``report.json`` may be None: removed."""
+    """Write a report and its trials; changes replace keys of ``report.json``, None removes them."""
     scores = make_scores()
     about = {**_about(scores, is_table=is_table), **changes}
     about = {key: value for key, value in about.items() if value is not None}

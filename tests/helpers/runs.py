@@ -1,4 +1,4 @@
-"""Trainings that stop and resume, and workers that are threads."""
+"""Training runs that stop and resume, and workers that are threads."""
 
 import io
 import threading
@@ -12,12 +12,12 @@ from cpaan.training.workers import Workers
 
 
 def flat(run: LearningRun) -> torch.Tensor:
-    """Return all numbers that a run has learnt or keeps."""
+    """Return all parameters and buffers of a run as one vector."""
     return torch.cat([value.flatten() for value in run.learner.state_dict().values()])
 
 
 def assert_goes_on(begin: Callable[[], LearningRun]) -> None:
-    """Assert that a run that stopped and went on is the unbroken one, to the last bit."""
+    """Assert that a resumed run equals an uninterrupted one bit by bit."""
     unbroken, stopped, resumed = (begin() for _ in range(3))
     unbroken.advance(5)
     stopped.advance(2)
@@ -34,7 +34,7 @@ def assert_goes_on(begin: Callable[[], LearningRun]) -> None:
 
 @dataclass(frozen=True)
 class Threads(Workers):
-    """Workers that are threads of this process, and meet at a barrier."""
+    """Workers that are threads of this process and synchronise at a barrier."""
 
     barrier: threading.Barrier | None = None
     shared: tuple[list, ...] = ()
@@ -48,7 +48,7 @@ class Threads(Workers):
 
 
 def threads(count: int) -> list[Threads]:
-    """Return workers that meet; one that waits for the others in vain is told so."""
+    """Return workers that share a barrier, which raises an error after a timeout."""
     barrier = threading.Barrier(count, timeout=60)
     shared = tuple([] for _ in range(count))
     return [Threads(rank, count, barrier, shared) for rank in range(count)]

@@ -1,7 +1,7 @@
-"""Several machines reached by ssh, simulated on one machine.
+"""Simulate several machines with ssh servers on one machine.
 
-Each has an address of the loopback network, its own process namespace and its own /tmp; the home
-folder is shared, as by NFS. Killing all processes of such a machine kills no others.
+Each has an address of the loopback network, its own process namespace and its own /tmp. They share
+the home folder, as with NFS. Killing all processes of one machine does not affect the others.
 """
 
 import os
@@ -22,7 +22,7 @@ _PATH = "/usr/local/bin:/usr/bin:/bin"  # the PATH of a user who logs in by ssh
 
 
 def what_is_missing(*addresses: str) -> str | None:
-    """Return what this machine lacks to simulate machines at some addresses, or None."""
+    """Return the missing requirements to simulate machines at some addresses, or None."""
     if os.geteuid() != 0:
         return "root, who makes a user and starts ssh servers"
     if absent := [name for name in _NEEDED if shutil.which(name) is None]:
@@ -55,7 +55,6 @@ class Machine:
         self._process: subprocess.Popen | None = None
 
     def start(self) -> None:
-        """Start its ssh server."""
         sshd = f"exec {shutil.which('sshd')} -D -e -f {self._folder}/sshd_config"
         command = [*_NAMESPACES, "sh", "-c", f"mount --bind {self._folder}/tmp /tmp && {sshd}"]
         log = self._folder / "log"
@@ -64,14 +63,14 @@ class Machine:
         wait_for(lambda: "listener" in " ".join(self.commands().values()), 60, log.read_text)
 
     def kill(self) -> None:
-        """Kill all its processes at once."""
+        """Kill all processes of the machine at once."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
         self._process = None
 
     def commands(self) -> dict[int, str]:
-        """Return its processes and their command lines."""
+        """Return the command lines of the machine's processes by process id."""
         if self._process is None:
             return {}
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
@@ -84,7 +83,7 @@ class Machine:
                     line = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
                     found[int(folder.name)] = line.decode().strip()
             except OSError:
-                continue  # it has ended
+                continue  # the process has ended
         return {pid: line for pid, line in found.items() if line}
 
 
@@ -95,7 +94,7 @@ class Machines:
         self.home, self.key, host_key = folder / "home", folder / "user_key", folder / "host_key"
         for key in (self.key, host_key):
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
-        # sshd refuses a locked account; "*" is a password that nobody can give.
+        # sshd refuses a locked account, and no password matches "*".
         make = ["useradd", "--home-dir", self.home, "--create-home", "--shell", "/bin/bash"]
         subprocess.run([*make, "--password", "*", USER], check=True, capture_output=True)
         (self.home / ".ssh").mkdir(mode=0o700)
@@ -105,7 +104,7 @@ class Machines:
         self.each = [Machine(address, folder, host_key) for address in addresses]
 
     def own(self, path: Path, *only: str) -> None:
-        """Give a folder and its contents to the user; ``-type d``: only the folders."""
+        """Make the user the owner of a folder and its contents; ``-type d`` means folders only."""
         command = ["find", path, *only, "-exec", "chown", f"{USER}:", "{}", "+"]
         subprocess.run(command, check=True)
 
@@ -121,13 +120,13 @@ class Machines:
 
 @contextmanager
 def ssh_machines(*addresses: str) -> Iterator[Machines]:
-    """Start machines at loopback addresses, and remove every trace of them at the end."""
+    """Start machines at loopback addresses, and remove all their files and users at the end."""
     remove_user = ["userdel", "--force", USER]
-    subprocess.run(remove_user, capture_output=True)  # of a test that was killed
+    subprocess.run(remove_user, capture_output=True)  # left by a killed test
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="cpaan-machines-", dir="/var/tmp"))
         stack.callback(shutil.rmtree, folder)
-        folder.chmod(0o755)  # the user's home is in it
+        folder.chmod(0o755)  # it contains the user's home
         stack.callback(subprocess.run, remove_user, capture_output=True)
         machines = Machines(folder, addresses)
         for machine in machines.each:

@@ -1,4 +1,4 @@
-"""Small studies, their trials and their rows."""
+"""Small studies with their trials and rows."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -29,7 +29,7 @@ STUDY_SETTINGS = {
     "num_final_seeds": "1",
     "num_final_draws": "2",
 }
-"""Of a study that is small in everything, as ``--set`` takes them."""
+"""Settings of a small study, as values of ``--set``."""
 SMALL_STUDY = [f"--set={name}={value}" for name, value in STUDY_SETTINGS.items()]
 
 NUM_EPISODES = 200
@@ -37,7 +37,7 @@ STEPS = StudyConfig().eval_steps(NUM_EPISODES)
 
 
 def new_row(method: str = "cCov-GAN", *, num_base: int = 50, **config: object) -> StudyRow:
-    """A row at the size of the quick preset, of 512-dimensional data with 2 * num_base classes."""
+    """Return a quick-preset row on 512-dimensional data with 2 * num_base base classes."""
     training, evaluation = PRESETS["quick"].recommended(method)
     if "num_episodes" in training.to_dict():
         training = training.with_overrides({"num_episodes": NUM_EPISODES})
@@ -62,9 +62,9 @@ def new_study(folder: Path, methods: Sequence[str] = ("cCov-GAN",), **config: ob
 
 
 def result_of(scores: Sequence[float], problem: str | None = None) -> dict:
-    """Return what a trial reports that had these scores at its evaluations, ten seconds each.
+    """Return the report of a trial with a score for each evaluation step, at ten seconds each.
 
-    LSL is ten points above the score, and GLSL as much below.
+    LSL is ten points above the score, and GLSL is ten points below.
     """
     curve = [
         {EPISODE: step, NOVEL_TOP5: score + 10, ALL_TOP5: score - 10, "seconds": 10.0 * number}
@@ -74,7 +74,7 @@ def result_of(scores: Sequence[float], problem: str | None = None) -> dict:
 
 
 class HandRunSearch:
-    """A search whose trials are run by hand; made anew on the same folder, it was restarted."""
+    """A search whose trials the test runs; a new instance on the same folder is a restart."""
 
     def __init__(self, folder: Path, **config: object) -> None:
         self.study = new_study(folder, **config)
@@ -102,14 +102,14 @@ class HandRunSearch:
         return [trial.params for trial in self.search.trials.get_trials()]
 
 
-# Synthetic examples outweigh the real ones, so that a small change of the generator shows.
+# Synthetic examples outweigh the real ones, so that small changes of the generator have an effect.
 QUICK = EvaluationConfig(
     shots=(1, 5), num_draws=2, num_synthetic=10, mixing_shots=50.0, heads=("cosine",)
 )
 
 
 def new_job(gaussians, folder: Path, path: str = "trials/0000.pt", **settings: object) -> TrialJob:
-    """Six large steps, evaluated after two, four and all of them."""
+    """Return a job of six large steps, with evaluation steps after two, four and six."""
     folder.mkdir(exist_ok=True)
     features = folder / "features.parquet"
     write_features(features, gaussians.table)
@@ -128,12 +128,12 @@ def new_job(gaussians, folder: Path, path: str = "trials/0000.pt", **settings: o
 
 
 def scores(curve: Iterable[dict]) -> list[tuple[int, float, float]]:
-    """Return a curve without its seconds, which no two runs share."""
+    """Return a curve without its seconds, which differ between runs."""
     return [(entry[EPISODE], entry[NOVEL_TOP5], entry[ALL_TOP5]) for entry in curve]
 
 
 def best_row(method: str, *, num_base: int = 50, **settings: object) -> MeasuredRow:
-    """The best of a study of data with twice as many base classes."""
+    """Return the best row of a study with 2 * num_base base classes."""
     training = ROWS[method].config.with_overrides(settings)
     source = new_row(method, num_base=num_base, head=ROWS[method].head)
     resolved = Resolved(training, EvaluationConfig())

@@ -1,4 +1,4 @@
-"""Small feature tables, and the files that hold them."""
+"""Small feature tables and their files."""
 
 import json
 from collections.abc import Callable
@@ -18,7 +18,7 @@ LABEL_NAMES = ["n03", "n01", "n02"]  # not sorted, as in the benchmark
 def write_hdf5(
     path: Path, features: np.ndarray, labels: list[int], key: str = "all_feats", padding: int = 3
 ) -> Path:
-    """Write a file as the benchmark does: padded to a multiple of the batch, with a count."""
+    """Write a file in the benchmark's format: rows padded to full batches, and their count."""
     with h5py.File(path, "w") as file:
         junk = np.full((padding, features.shape[1]), np.nan, dtype=features.dtype)
         file[key] = np.concatenate([features, junk])
@@ -59,7 +59,7 @@ def rebuilt(
     order: np.ndarray | slice = slice(None),
     **about: object,
 ) -> FeatureTable:
-    """Return a table with other features, partitions or order of rows."""
+    """Return a copy of a table with other features, partitions or order of rows."""
     return FeatureTable.from_arrays(
         np.array(table.features if features is None else features)[order],
         [table.class_names[label] for label in table.labels[order]],
@@ -71,7 +71,7 @@ def rebuilt(
 
 
 def poisoned(gaussians: GaussianClasses, is_allowed: Callable[[str, bool], bool]) -> FeatureTable:
-    """Replace every row that a run may not read by large nonsense."""
+    """Replace every row that a run must not read by large numbers."""
     table = gaussians.table
     features = np.array(table.features)
     for row, (label, is_train) in enumerate(zip(table.labels, table.is_train, strict=True)):
@@ -81,7 +81,7 @@ def poisoned(gaussians: GaussianClasses, is_allowed: Callable[[str, bool], bool]
 
 
 def in_other_order(table: FeatureTable, backbone_classes: tuple[str, ...] = ()) -> FeatureTable:
-    """The same rows, classes backwards; those of a class as they were."""
+    """Return the same rows with the classes in reverse order."""
     order = np.argsort(-table.labels, kind="stable")
     return rebuilt(table, order=order, backbone_classes=backbone_classes)
 

@@ -18,7 +18,7 @@ def shots_of(table: FeatureTable, split: Split, num_draws: int = 2, max_shots: i
 def small_task(
     base: list[list[list[float]]], shots: list[list[list[float]]], num_base: int | None = None
 ) -> LowShotTask:
-    """One problem with all given shots: base examples by class, shots by novel class."""
+    """Return a task of one problem with all shots, from base examples and shots by class."""
     classes = [torch.tensor(rows, dtype=torch.float32) for rows in base]
     counts = torch.tensor([len(rows) for rows in classes])
     return LowShotTask(
@@ -45,7 +45,7 @@ def read_problems(
     phase: str = "validation",
     num_draws: int = 2,
 ) -> tuple[LowShotTask, Queries]:
-    """Two draws of one shot and of five, by default, and the queries."""
+    """Return a task and its queries, by default with two draws of one and five shots."""
     novel = data.split.phase(phase)
     rows = draw_shots(data.table, novel, num_draws=num_draws, max_shots=5, seed=0)
     device = torch.device("cpu")
@@ -53,5 +53,4 @@ def read_problems(
 
 
 def normals(*shape: int, seed: int = 0) -> torch.Tensor:
-    """Draw standard normal numbers."""
     return torch.randn(shape, generator=new_rng(seed))

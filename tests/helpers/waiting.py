@@ -1,4 +1,4 @@
-"""Waiting for what other processes do."""
+"""Wait for other processes."""
 
 import time
 from collections.abc import Callable
@@ -14,13 +14,13 @@ def wait_for(
     *,
     is_over: Callable[[], bool] = lambda: False,
 ) -> Found:
-    """Return what a condition gives, as soon as it is true.
+    """Wait until a condition returns a true value, and return that value.
 
     Args:
-        condition: Called several times a second.
-        seconds: How long at most.
-        about: Called if it does not come true, for the message: a log, say.
-        is_over: Whether it cannot come true any more.
+        condition: Called several times per second.
+        seconds: Time limit.
+        about: Called after a failure for the message, such as a log.
+        is_over: Returns whether the condition can no longer become true.
     """
     deadline = time.monotonic() + seconds
     while not (found := condition()):

@@ -1,4 +1,4 @@
-"""What all methods have in common: what decides them, and what they refuse."""
+"""Test the common properties of all methods: their inputs, and the errors for bad ones."""
 
 from dataclasses import fields, replace
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from cpaan.core import devices
 from cpaan.core.randomness import new_rng
 from cpaan.core.settings import Settings
 from cpaan.methods.base import LowShotMethod
@@ -42,7 +43,7 @@ LEARNERS = ["SN", "MAML", "Proto-MAML", "PN", "MN", "PMN", "AWG", "FH", "FI-PN",
 
 
 def tiny(config: Settings) -> Settings:
-    """Return settings with all sizes that they have made tiny."""
+    """Return settings with tiny sizes."""
     known = {field.name for field in fields(config)}
     return config.with_overrides({name: TINY[name] for name in TINY if name in known})
 
@@ -89,7 +90,7 @@ def test_the_seed_decides_all_and_no_global_state_is_touched(name, gaussians):
 
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.published])
 def test_the_published_recipe_runs(name, gaussians):
-    """On features that are not negative, which some of them need; few of them do, trained so."""
+    """Use non-negative features, because some published recipes need them."""
     task, queries = read_problems(gaussians, num_draws=1)
     positive = BaseSet(task.base.features.abs(), task.base.counts, task.base.names)
     task = replace(task, base=positive, shots=task.shots.abs())
@@ -149,7 +150,7 @@ def test_going_on_equals_never_having_stopped_to_the_last_bit(name, gaussians):
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_a_fit_in_between_uses_what_is_trained_so_far_and_changes_nothing(name, gaussians):
-    """A study scores a method now and then while it is trained."""
+    """A study evaluates a method several times during its training."""
     task, queries = read_problems(gaussians, shots=(1,), num_draws=1)
     method, straight = new_method(name), new_method(name)
     run, unbroken = (each.begin(task.base, new_rng(0)) for each in (method, straight))
@@ -180,7 +181,7 @@ def test_features_that_are_not_finite_are_refused(name, gaussians):
 
 
 def noisy_classes(seed: int) -> torch.Tensor:
-    """Classes that differ in twelve dimensions, beside four of nothing but noise; (30, 30, 16)."""
+    """Return classes that differ in 12 dimensions, plus 4 dimensions of noise; (30, 30, 16)."""
     means, rows = 1.5 * normals(30, 1, 16, seed=seed), normals(30, 30, 16, seed=seed + 2)
     means[..., 12:] = 0
     rows[..., 12:] *= 3
@@ -201,7 +202,7 @@ LEARNING: dict[str, dict[str, Any]] = {
     "AWG": {**EPISODES, **PLAIN, "learning_rate": 1e-2, "attention_start": 0.0},
     "FH": {"num_episodes": 400, "learning_rate": 3e-3, "residual": False},
     "FI-PN": {**EPISODES, "learning_rate": 1e-2, "hidden_dim": 64, "num_augmented": 6},
-    # Its classifier is fixed, but made-up examples take away what noise moved class means by.
+    # Its classifier is fixed, but hallucinated examples reduce the effect of noise on class means.
     "FI-PMN": {**CONTEXT, "context_gate": 0.0, "learns_gate": False, "distance": "euclidean"}
     | {"num_ways": 10, "num_augmented": 6},
     "wDAE": {**EPISODES, "learning_rate": 5e-3, "hidden_dim": 32, "num_neighbours": 3},
@@ -210,7 +211,7 @@ LEARNING: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", LEARNING)
 def test_training_lowers_the_loss_and_helps_with_classes_that_it_has_not_met(name):
-    """Novel classes have two shots; accuracies are among novel classes, in percent."""
+    """Novel classes have two shots; accuracies are over novel classes, in percent."""
     base, new = noisy_classes(seed=0), noisy_classes(seed=1)
     task = LowShotTask(
         base=BaseSet(base.flatten(0, 1), torch.full((30,), 30)),
@@ -234,5 +235,19 @@ def test_training_lowers_the_loss_and_helps_with_classes_that_it_has_not_met(nam
     last = run.advance(10)
 
     assert last[run.losses[0]] < 0.9 * first[run.losses[0]]
-    if name != "FH":  # which changes neither features nor distances
+    if name != "FH":  # it changes neither features nor distances
         assert top1() > before + 10
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+@pytest.mark.parametrize("name", LEARNERS)
+def test_captured_steps_equal_eager_ones(name, monkeypatch):
+    base = BaseSet(normals(200, 16).cuda(), torch.full((10,), 20, device="cuda"))
+    config = tiny(ROWS[name].config).with_overrides({"num_episodes": 20})
+
+    def train() -> dict[str, float]:
+        return make_method(name, EVALUATION, config).begin(base, new_rng(0)).advance(20)
+
+    captured = train()
+    monkeypatch.setattr(devices, "_NUM_EAGER", 100)
+    assert captured == pytest.approx(train(), rel=1e-5)

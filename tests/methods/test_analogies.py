@@ -1,4 +1,4 @@
-"""Clusters against scikit-learn; analogies against all products in float64; both by hand."""
+"""Test clusters against scikit-learn, analogies against float64, and both by hand."""
 
 import itertools
 
@@ -55,7 +55,7 @@ def test_clusters_that_are_far_from_zero_and_apart_are_found():
     rows = middles.repeat_interleave(8, dim=1) + 0.01 * normals(2, 24, 3)
     base = BaseSet(rows.flatten(0, 1), torch.tensor([24, 24]))
 
-    found = cluster_classes(base, 3, new_rng(3))  # which starts from one row of each
+    found = cluster_classes(base, 3, new_rng(3))  # starts from one row of each cluster
 
     assert torch.cdist(found.centroids, middles).amin(dim=1).max() < 0.1
 
@@ -74,7 +74,7 @@ def test_clusters_do_not_depend_on_blocks_but_on_the_seed(start):
 
 
 def test_a_start_that_no_row_is_near_becomes_a_row():
-    """All rows are in one corner: but for the nearest direction, starts would have nothing."""
+    """All rows are in one corner, so only the start in the nearest direction gets rows."""
     base = BaseSet(100 + normals(60, 3), torch.tensor([60]))
 
     found = cluster_classes(base, 6, new_rng(0), start="sphere")
@@ -84,14 +84,14 @@ def test_a_start_that_no_row_is_near_becomes_a_row():
 
 
 def whole(centroids: Tensor) -> Clusters:
-    """Return clusters of classes that all have as many."""
+    """Return clusters with the same number for every class."""
     return Clusters(centroids, torch.full((len(centroids),), centroids.shape[1]))
 
 
 def as_ordered(
     found: Analogies, num_clusters: int
 ) -> dict[tuple[int, int, int], tuple[int, int, int, float]]:
-    """Return (class, c, d, cosine) of every (class, a, b), both ways round."""
+    """Return (class, c, d, cosine) of every (class, a, b), in both directions."""
     every = {}
     pairs = torch.combinations(torch.arange(num_clusters)).T
     for own in range(len(found.cosines)):
@@ -124,8 +124,8 @@ def test_analogies_are_those_of_all_products_in_float64(shape, dtype, block_byte
 
 def test_what_is_no_pair_has_no_analogy():
     centroids = normals(3, 4, 6)
-    centroids[1, 2] = centroids[1, 0]  # two clusters in the same place
-    clusters = Clusters(centroids, torch.tensor([4, 4, 2]))  # and two that are none
+    centroids[1, 2] = centroids[1, 0]  # two equal clusters
+    clusters = Clusters(centroids, torch.tensor([4, 4, 2]))  # the last class has two
 
     found = mine_analogies(clusters)
 
@@ -142,7 +142,7 @@ def test_what_is_no_pair_has_no_analogy():
 
 
 def test_two_that_float16_cannot_tell_apart_are_told_apart():
-    """Class 1 is off by an angle of 0.02, of which the cosine is 1 - 2e-4; class 2 by none."""
+    """Class 1 is off by an angle of 0.02 (cosine 1 - 2e-4), and class 2 by zero."""
     first, second = torch.eye(8)[:2]
     off = 5 * (first * np.cos(0.02) + second * np.sin(0.02))
     centroids = torch.stack([torch.stack([0 * first, each]) for each in (first, off, 3 * first)])
@@ -154,7 +154,7 @@ def test_two_that_float16_cannot_tell_apart_are_told_apart():
 
 
 class Largest(TorchDispatchMode):
-    """Notes the most bytes that a single operation's result has."""
+    """Record the largest result of an operation, in bytes."""
 
     num_bytes = 0
 
@@ -166,7 +166,7 @@ class Largest(TorchDispatchMode):
 
 
 def test_blocks_keep_to_their_budget():
-    """All 10 x 45 squared cosines would be 810 KB in float32; the tables are 18 KB."""
+    """All (10 x 45)² cosines would take 810 KB in float32; the tables take 18 KB."""
     for block_bytes in (60_000, 150_000, 400_000):
         with Largest() as noted:
             mine_analogies(whole(normals(10, 10, 10)), block_bytes=block_bytes)

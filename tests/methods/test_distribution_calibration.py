@@ -1,4 +1,4 @@
-"""Distribution calibration: the transform, and means and covariances of what is sampled."""
+"""Test distribution calibration: the transform, and means and covariances of the samples."""
 
 import dataclasses
 
@@ -23,7 +23,7 @@ CENTROID = EvaluationConfig(heads=("centroid",))
 
 
 def three_classes() -> BaseSet:
-    """Around (0, 0, 0), (10, 0, 0) and (0, 50, 0), each with a covariance of its own."""
+    """Return classes around (0, 0, 0), (10, 0, 0) and (0, 50, 0) with different covariances."""
     rows = torch.randn(3, 8, 3, generator=new_rng(0))
     rows[0] *= torch.tensor([3.0, 1.0, 0.5])
     rows[1, :, 2] += rows[1, :, 0]
@@ -42,7 +42,7 @@ def test_samples_have_the_stated_mean_and_covariance(everywhere, num_nearest):
     config = AS_THEY_ARE.with_overrides(
         {"num_nearest": num_nearest, "spread_everywhere": everywhere}
     )
-    shot = torch.tensor([4.0, 0.0, 3.0])  # nearer to the first class than to the second
+    shot = torch.tensor([4.0, 0.0, 3.0])  # closer to the first class than to the second
 
     (samples,) = calibrated_samples(shot.view(1, 1, 3), base, 0.21, config, new_rng(1))
 
@@ -54,7 +54,7 @@ def test_samples_have_the_stated_mean_and_covariance(everywhere, num_nearest):
 
 
 def test_every_shot_has_its_own_neighbours_and_its_share_of_the_samples():
-    """Base classes of equal rows spread nowhere: samples are their Gaussians' means."""
+    """Base classes of equal rows have no spread, so the samples are the means."""
     means = torch.tensor([[0.0, 0.0], [4.0, 0.0], [100.0, 0.0], [104.0, 0.0]])
     base = BaseSet(means.repeat_interleave(3, dim=0), torch.full((4,), 3))
     config = AS_THEY_ARE.with_overrides({"num_samples": 5, "num_nearest": 2})
@@ -77,7 +77,7 @@ def test_the_transform_keeps_signs_and_order_and_can_be_undone():
 
 
 def test_heads_work_in_the_transformed_space():
-    """Samples weigh nothing here, so that scores are of the real examples alone."""
+    """Samples have weight zero here, so the scores depend on the real examples only."""
     task = small_task([[[1.0, 4.0], [9.0, 0.0]], [[25.0, 1.0]]], [[[0.0, 16.0]]])
     config = dataclasses.replace(CENTROID, mixing_weight=1.0)
     by_hand = small_task([[[1.0, 2.0], [3.0, 0.0]], [[5.0, 1.0]]], [[[0.0, 4.0]]])
@@ -111,10 +111,10 @@ def test_base_classes_are_transformed_or_not(is_transformed, base_mean):
 
 @pytest.mark.parametrize(("is_relative", "expected"), [(True, 0.5 * 9), (False, 0.5)])
 def test_a_relative_spread_is_in_units_of_the_variance_of_a_number(is_relative, expected):
-    """The base class has variance nine in either dimension."""
+    """The base class has variance nine in each dimension."""
     task = small_task([[[3.0, 3.0], [3.0, -3.0], [-3.0, 3.0], [-3.0, -3.0]]], [[[0.0, 0.0]]])
 
     samples = samples_of(task, spread=0.5, relative_spread=is_relative)
 
-    # Off the diagonal, the base class has nothing: all there is, is the spread.
+    # Off the diagonal, the base class has zeros, so only the spread remains.
     assert float(samples.T.cov()[0, 1]) == pytest.approx(expected, abs=0.6)

@@ -1,4 +1,4 @@
-"""Cosine classifiers with generated weights: episodes, AWG and wDAE by hand, and what is learnt."""
+"""Test cosine classifiers with generated weights: episodes, AWG and wDAE by hand, training."""
 
 import math
 from dataclasses import replace
@@ -18,7 +18,6 @@ from cpaan.methods.weight_generator import AttentiveWeights, WeightGeneratorConf
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.heads import CosineCentroid
 from cpaan.protocol.tasks import BaseSet
-from cpaan.training.learning import EpisodeRngs
 from helpers.tasks import normals, read_problems
 
 AWG = WeightGeneratorConfig(num_episodes=20, episode_shots=(1, 2), num_queries=3)
@@ -27,12 +26,8 @@ WDAE = DenoisingWeightsConfig(
 )
 
 
-def rngs(seed: int = 0) -> EpisodeRngs:
-    return EpisodeRngs(new_rng(seed, 0), new_rng(seed, 1))
-
-
 def numbered_classes(num_classes: int) -> BaseSet:
-    """Every row points to its class's own dimension; its length is its own number."""
+    """Return rows in the dimension of their class; the length of a row is its number."""
     rows = [
         float(length) * torch.eye(num_classes)[label]
         for label in range(num_classes)
@@ -49,7 +44,7 @@ def test_an_episode_splits_the_classes_and_labels_base_ones_first(novel_share, n
     learner = AttentiveWeights(numbered_classes(6), AWG.with_overrides(settings), new_rng(0))
     met = set()
     for seed in range(20):
-        episode = learner.draw(rngs(seed))
+        episode = learner.draw(2, new_rng(seed))
 
         assert sorted([*episode.base.tolist(), *episode.novel.tolist()]) == list(range(6))
         assert episode.supports.shape == (num_novel, 2, 6)
@@ -63,7 +58,7 @@ def test_an_episode_splits_the_classes_and_labels_base_ones_first(novel_share, n
 
 
 def axes(num_classes: int = 3, **settings: object) -> AttentiveWeights:
-    """Base class i lies on axis i; queries are just the supports."""
+    """Return a learner with base class i on axis i; attention queries equal the supports."""
     config = AWG.with_overrides({"centred": False, **settings})
     learner = AttentiveWeights(numbered_classes(num_classes), config, new_rng(0))
     learner.query.weight.data = torch.eye(num_classes)
@@ -71,7 +66,7 @@ def axes(num_classes: int = 3, **settings: object) -> AttentiveWeights:
 
 
 def test_a_generated_weight_by_hand():
-    """exp(log 3 · 1) to exp(0): three quarters of the first base class, a quarter of the other."""
+    """Attention exp(log 3 · 1) : exp(0) gives 3/4 of the first base class and 1/4 of the other."""
     learner = axes(2, attention_scale=math.log(3), attention_start=2.0)
 
     weights = learner.weights(torch.arange(2), torch.tensor([[[1.0, 0.0]]]))
@@ -81,7 +76,7 @@ def test_a_generated_weight_by_hand():
 
 
 def test_attention_is_over_the_base_classes_at_hand():
-    """A class that is taken for novel must not find its own weight."""
+    """A class that plays a novel one must not get its own weight."""
     learner = axes()
     supports = torch.tensor([[[0.0, 1.0, 0.0]]])
 
@@ -109,7 +104,7 @@ def test_without_attention_and_training_both_are_the_nearest_cosine_centroid(gau
     expected = head.scores(queries.features)
 
     torch.testing.assert_close(scores[..., 12:], expected[..., 12:], rtol=1e-4, atol=1e-4)
-    # Base classes have the mean of directions, not the direction of the mean.
+    # The weight of a base class is the mean of directions, not the direction of the mean.
     directions = normalize(task.base.features - task.base.prototypes.mean(dim=0), dim=-1)
     means = normalize(directions.view(24, 25, 8).mean(dim=1), dim=-1)
     by_hand = 10 * normalize(queries.features - task.base.prototypes.mean(dim=0), dim=-1) @ means.T
@@ -131,7 +126,7 @@ def test_a_class_hears_of_the_nearest_others_by_their_cosine():
 
 
 def test_a_message_is_of_the_pair_and_is_weighed():
-    """Layer normalisation of two numbers leaves their order alone: plus or minus one."""
+    """Layer normalisation of two numbers leaves only their order: plus or minus one."""
     messages = Messages(2, 2, 0.0, new_rng(0))
     messages.pair.weight.data, messages.pair.bias.data = torch.eye(2), torch.zeros(2)
     states = torch.tensor([[10.0, 0.0], [0.0, 30.0], [0.0, 5.0]])
@@ -139,7 +134,7 @@ def test_a_message_is_of_the_pair_and_is_weighed():
 
     heard = messages(states, nearest, shares)
 
-    # The first and second are (10, 30) together, the first and third (10, 5). Leaky: -0.01.
+    # The sum of first and second is (10, 30), that of first and third (10, 5). Leaky ReLU: -0.01.
     expected = [0.75 * -0.01 + 0.25 * 1, 0.75 * 1 + 0.25 * -0.01]
     torch.testing.assert_close(heard[0], torch.tensor(expected), rtol=1e-4, atol=1e-5)
 
@@ -148,12 +143,12 @@ def test_reconstruction_is_the_mean_squared_distance_to_the_base_weights():
     config = replace(WDAE, noise=0.0, reconstruction_weight=3.0, message_dropout=0.0)
     base = BaseSet(normals(120, 6), torch.full((12,), 10))
     network = DenoisingNetwork(base, config, new_rng(2))
-    loss, query_loss, reconstruction = network.episode_terms(rngs(1))
+    loss, query_loss, reconstruction = network.episode_terms(2, new_rng(1))
 
-    episode = network.draw(rngs(1))
+    episode = network.draw(2, new_rng(1))
     estimates = normalize(episode.supports.mean(dim=1), dim=-1)
     squares = (estimates - network.base_weights[episode.novel]).square().sum()
 
-    # At the start, base classes are as they should be.
+    # At the start, the weights of base classes have no error.
     torch.testing.assert_close(reconstruction, squares / 12)
     torch.testing.assert_close(loss, query_loss + 3 * reconstruction)

@@ -1,4 +1,4 @@
-"""Feature hallucination: what is made of which shots, how much of it, and from what it learns."""
+"""Test feature hallucination: the examples for each shot, their number, and the training data."""
 
 from dataclasses import replace
 
@@ -16,7 +16,6 @@ from cpaan.methods.hallucination import (
 )
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.tasks import LowShotTask
-from cpaan.training.learning import EpisodeRngs
 from cpaan.training.workers import ALONE
 from helpers.tasks import read_problems, small_task
 
@@ -25,7 +24,7 @@ SMALL = HallucinationConfig(
 )
 
 
-# Of a gradient that is zero but for rounding, Adam makes a whole step.
+# With Adam, a gradient that is zero up to rounding would cause a full step.
 EVALUATION = EvaluationConfig(linear_num_steps=20, linear_optimiser="sgd")
 
 
@@ -40,8 +39,8 @@ def untrained(task: LowShotTask, **settings: object) -> AnalogyNetwork:
 
 
 def lines() -> LowShotTask:
-    """Two base classes with rows on a line each, and a novel class far away from both."""
-    steps = [0.0, 1.0, 3.0, 7.0]  # no two differ by the same
+    """Return two base classes with rows on a line, and a novel class far from both."""
+    steps = [0.0, 1.0, 3.0, 7.0]  # all differences are distinct
     base = [[[step, 0.0, 5.0] for step in steps], [[9.0 + step, -step, 0.0] for step in steps]]
     return small_task(base, [[[-50.0, 20.0, 3.0], [-60.0, 30.0, 8.0]]])
 
@@ -148,7 +147,7 @@ def test_batches_hold_every_analogy_both_ways_round_and_no_other(monkeypatch):
         return inputs[0]
 
     monkeypatch.setattr(AnalogyNetwork, "forward", note)
-    _, _, error = learner.episode_terms(EpisodeRngs(new_rng(0), new_rng(1)))
+    _, _, error = learner.episode_terms(0, new_rng(1))
 
     expected, squares = set(), []
     for own, number in learner.cosines.nonzero().tolist():
@@ -161,7 +160,7 @@ def test_batches_hold_every_analogy_both_ways_round_and_no_other(monkeypatch):
         squares.append((b - a).square().mean())
     assert len(squares) == 3 * 6
     assert {tuple(row) for row in seen[0].tolist()} == expected
-    # What is wanted of a and (c, d) is b: if a is returned, all of their distance is missing.
+    # The target for a and (c, d) is b. If the network returns a, the error is their distance.
     assert float(error) == pytest.approx(float(torch.stack(squares).mean()), rel=0.05)
 
 
@@ -169,7 +168,7 @@ def test_a_run_resumes_with_the_analogies_that_it_had(gaussians, monkeypatch):
     task, _ = read_problems(gaussians)
     started, resumed = (method_of().begin(task.base, new_rng(0)) for _ in range(2))
     started.advance(1)
-    monkeypatch.setattr(hallucination, "mine_analogies", None)  # nobody looks for them again
+    monkeypatch.setattr(hallucination, "mine_analogies", None)  # resuming must not mine them again
 
     resumed.load_state_dict(started.state_dict())
     resumed.advance(1)

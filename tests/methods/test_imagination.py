@@ -1,4 +1,4 @@
-"""Feature Imagination: what is made of what, and where it starts."""
+"""Test Feature Imagination: the hallucinated examples and their seeds."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ HEADS = EvaluationConfig(heads=("centroid", "cosine", "linear"), linear_num_step
 
 
 def hallucinator(rows: torch.Tensor, **settings: object) -> Hallucinator:
-    """Of two classes with the same rows."""
+    """Return a hallucinator for two classes with the same rows."""
     base = BaseSet(torch.cat([rows, rows]), torch.tensor([len(rows), len(rows)]))
     return Hallucinator(base, HallucinatorSettings(**settings), new_rng(0))
 
@@ -67,7 +67,7 @@ def test_noise_makes_examples_of_one_seed_differ_once_weights_have_moved(kind):
 
 
 def seed_counts(seeds: str) -> torch.Tensor:
-    """How often each of 3 supports stands in 4 filled classes of 9, shape (4, 3)."""
+    """Count each of 3 supports in 4 classes that are filled up to 9 rows; shape (4, 3)."""
     supports = torch.arange(12.0).view(4, 3, 1)
     network = hallucinator(torch.rand(5, 1, generator=new_rng(0)), seeds=seeds, num_augmented=9)
     filled = network.fill(supports, new_rng(0)).detach()
@@ -79,8 +79,8 @@ def test_seeds_in_turn_weigh_the_same_and_random_ones_are_of_their_class():
     assert torch.equal(seed_counts("in-turn"), torch.full((4, 3), 3))
     counts = seed_counts("random")
     assert (counts.sum(dim=1) == 9).all()
-    assert (counts >= 1).all()  # the real ones
-    assert len(counts.unique(dim=0)) > 1  # every class draws for itself, with replacement
+    assert (counts >= 1).all()  # the real examples
+    assert len(counts.unique(dim=0)) > 1  # every class draws separately, with replacement
 
 
 def test_before_training_imagination_is_a_prototypical_network_with_the_same_seed(gaussians):
@@ -103,14 +103,14 @@ def test_before_training_imagination_is_a_prototypical_network_with_the_same_see
 
 
 def test_heads_weigh_every_example_alike():
-    """Base classes around 0 and 8; a shot at 2 and hallucinated ones three further: mean 4.25."""
+    """Base classes are at 0 and 8. A shot at 2 and hallucinated examples at 5 have mean 4.25."""
     task = small_task([[[-1.0], [1.0]] * 9, [[7.0], [9.0]] * 9], [[[2.0]]])
     config = ImaginationConfig(
         num_episodes=1, episode_shots=(1,), num_augmented=4, output="linear", normalisation="none"
     )
     imagination = Imagination(config, EvaluationConfig(heads=("centroid",)))
     run = imagination.begin(task.base, new_rng(0))
-    run.learner.hallucinator.last.bias.data.fill_(3.0)  # the unit, the deviation of a class, is one
+    run.learner.hallucinator.last.bias.data.fill_(3.0)  # in units of the class deviation, 1
 
     imagination.fit(task, new_rng(0))
     queries = torch.tensor([[4.25], [4.3], [0.0]])
@@ -125,7 +125,7 @@ def test_heads_weigh_every_example_alike():
 
 def test_before_training_imagination_is_a_matcher_of_repeated_shots(gaussians):
     task, queries = read_problems(gaussians)
-    imagination, nothing = (  # the second only repeats shots
+    imagination, nothing = (  # the second one only repeats shots
         MatchingImagination("FI-PMN", ImaginingMatcher, replace(MATCHING, num_augmented=count))
         for count in (10, 1)
     )

@@ -1,4 +1,4 @@
-"""MAML: inner steps by hand, and the meta-gradient by two other ways."""
+"""Test MAML: inner steps by hand, and the meta-gradient in two other ways."""
 
 import higher
 import pytest
@@ -23,7 +23,7 @@ PLAIN = {"normalisation": "none", "output": "linear", "dropout": 0.0, "scales_ro
 
 
 def tiny(**settings: object) -> AdaptedNetwork:
-    """A network of three dimensions in float64, with weights everywhere."""
+    """Return a three-dimensional network in float64, without zero weights."""
     config = SMALL.with_overrides({**PLAIN, "num_ways": 2, "hidden_dim": 4, **settings})
     base = BaseSet(normals(24, 3), torch.tensor([12, 12]))
     network = AdaptedNetwork(base, config, new_rng(1)).double()
@@ -33,7 +33,7 @@ def tiny(**settings: object) -> AdaptedNetwork:
 
 
 def tasks() -> tuple[Tensor, Tensor, Tensor]:
-    """Supports (2, classes, shots, 3) and queries (2, 4, 3) of two tasks, and labels (2, 4)."""
+    """Return supports (2, classes, shots, 3), queries (2, 4, 3) and labels (2, 4) of two tasks."""
     supports, queries = normals(2, 3, 2, 3, seed=3).double(), normals(2, 4, 3, seed=4).double()
     return supports, queries, torch.randint(3, (2, 4), generator=new_rng(5))
 
@@ -45,7 +45,7 @@ def query_loss(network: AdaptedNetwork) -> Tensor:
 
 
 def test_on_an_identity_the_first_two_steps_are_softmax_regression_by_hand():
-    """From zero, all C classes are as likely: rows go by rate / C · (own mean - mean of all)."""
+    """From zero, all C classes are equally likely; a row moves by rate / C · (own mean - mean)."""
     supports = torch.tensor([[[[4.0, 0.0], [2.0, 0.0]], [[0.0, 6.0], [0.0, 0.0]]]])
     base = BaseSet(normals(12, 2), torch.tensor([6, 6]))
     config = SMALL.with_overrides({**PLAIN, "episode_shots": (1,), "inner_learning_rate": 0.5})
@@ -56,18 +56,18 @@ def test_on_an_identity_the_first_two_steps_are_softmax_regression_by_hand():
         network.adapt(network.begin(support), support, num_steps=count) for count in (1, 2)
     )
 
-    # Means (3, 0) and (0, 3), overall (1.5, 1.5): 0.5 / 2 · (±1.5, ∓1.5).
+    # Class means (3, 0) and (0, 3), overall mean (1.5, 1.5): 0.5 / 2 · (±1.5, ∓1.5).
     expected = torch.tensor([[[0.375, -0.375], [-0.375, 0.375]]])
     torch.testing.assert_close(weights.rows, expected)
     torch.testing.assert_close(weights.row_bias, torch.zeros(1, 1, 2))
-    # Rows were alike, so nothing came through them to the body.
+    # All rows were equal, so the body had no gradient.
     torch.testing.assert_close(weights.last, torch.zeros(1, 2, 16))
-    # Each of the two classes' two examples x has a quarter of the loss, and an error p - y.
+    # Each of the four examples x has a quarter of the loss, and the error p - y.
     rows, inputs = expected[0], supports.view(4, 2)
     errors = ((inputs @ rows.T).softmax(dim=1) - torch.eye(2).repeat_interleave(2, dim=0)) / 4
     torch.testing.assert_close(later.rows[0], rows - 0.5 * errors.T @ inputs)
     torch.testing.assert_close(later.row_bias[0, 0], -0.5 * errors.sum(dim=0))
-    # The second step goes through the rows, to the last layer and what it hears of the hidden one.
+    # In the second step, the gradient reaches the last layer through the rows.
     hidden = network.hidden(inputs).relu().detach()
     torch.testing.assert_close(later.last[0], -0.5 * (errors @ rows).T @ hidden)
     torch.testing.assert_close(later.last_bias[0, 0], -0.5 * (errors @ rows).sum(dim=0))
@@ -75,7 +75,7 @@ def test_on_an_identity_the_first_two_steps_are_softmax_regression_by_hand():
 
 
 class Model(nn.Module):
-    """The same network as others would write it, with one head row for each class."""
+    """The same network as a plain module, with one head row for each class."""
 
     def __init__(self, network: AdaptedNetwork, rows: Tensor, row_bias: Tensor) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ def test_the_meta_gradient_is_that_of_higher(first_order):
                 logits = functional(supports[number].flatten(0, 1))
                 differentiable.step(cross_entropy(logits, torch.tensor([0, 0, 1, 1, 2, 2])))
             loss = cross_entropy(functional(queries[number]), labels[number])
-            if first_order:  # as if the last weights were the first ones
+            if first_order:  # use the gradient at the last weights
                 gradients = torch.autograd.grad(loss, list(functional.parameters()))
                 for each, gradient in zip(model.parameters(), gradients, strict=True):
                     each.grad = (0 if each.grad is None else each.grad) + gradient / 2
@@ -151,7 +151,7 @@ def test_each_number_of_the_meta_gradient_is_clipped():
 
 @pytest.mark.parametrize("scale", [0.1, 10.0])
 def test_without_steps_prototype_rows_rank_like_nearest_centroids(gaussians, scale):
-    """Distances to centroids, but for what all classes of a query have in common."""
+    """Scores are distances to centroids, up to a constant for each query."""
     task, queries = read_problems(gaussians)
     settings = {"head": "prototype", "num_test_steps": 0, "num_base_shots": 25, **PLAIN}
     config = SMALL.with_overrides({**settings, "prototype_scale": scale})

@@ -1,4 +1,4 @@
-"""Matching and Prototype Matching Networks: against easyfsl; the supports of a task."""
+"""Test Matching and Prototype Matching Networks against easyfsl, and the supports of a task."""
 
 import math
 
@@ -38,7 +38,7 @@ def matcher_of(**settings: object) -> PrototypeMatcher:
 
 
 def test_examples_are_encoded_as_by_easyfsl(easyfsl):
-    """It lets a query take as many steps as there are supports."""
+    """In easyfsl, a query takes as many steps as there are supports."""
     of_queries = QueryEncoder(6, PUBLISHED.with_overrides({"num_read_outs": 7}), new_rng(0))
     of_supports = SupportEncoder(6, PUBLISHED, new_rng(0))
     lstm = nn.LSTM(6, 6, bidirectional=True, batch_first=True)
@@ -79,7 +79,7 @@ def test_centred_features_have_the_base_classes_in_the_middle_and_their_variance
 
 
 def test_every_problem_has_a_sequence_of_its_own():
-    """Supports of one problem have no influence on another's, and all on each other."""
+    """Supports affect all supports of their own problem and none of another problem."""
     matcher = SupportMatcher(BASE, MatchingConfig(**EPISODES), new_rng(0))
     supports = normals(2, 3, 4, 6)
     other = supports.clone()
@@ -115,7 +115,7 @@ def test_at_the_start_predictions_have_half_of_the_entropy_they_could_have(learn
 
 @pytest.mark.parametrize("distance", ["euclidean", "cosine"])
 def test_without_context_prototypes_score_as_those_of_easyfsl(easyfsl, distance):
-    """Its scores are minus distances; ours are minus their squares, a mean over dimensions."""
+    """Scores of easyfsl are -distance; ours are -distance², as a mean over dimensions."""
     matcher = matcher_of(**CLOSED, distance=distance)
     supports, queries = normals(3, 4, 6), normals(5, 6, seed=1)
     is_cosine = distance == "cosine"
@@ -129,7 +129,7 @@ def test_without_context_prototypes_score_as_those_of_easyfsl(easyfsl, distance)
 
 
 def test_without_context_supports_score_as_those_of_easyfsl(easyfsl):
-    """It adds a millionth to every probability."""
+    """The difference is the 1e-6 that easyfsl adds to every probability."""
     rows, queries = normals(5, 3, 6), normals(7, 6, seed=1)
     task = small_task(base=rows[:3].tolist(), shots=rows[3:].tolist())
     theirs = easyfsl.MatchingNetworks(feature_dimension=6)
@@ -139,7 +139,7 @@ def test_without_context_supports_score_as_those_of_easyfsl(easyfsl):
     settings = {**CLOSED, "episode_shots": (1,), "num_queries": 1, "num_examples": 3}
     method = MetaLearned("MN", SupportMatcher, MatchingConfig(**settings, scale="one"))
 
-    method.begin(task.base, new_rng(0))  # nobody trains it
+    method.begin(task.base, new_rng(0))  # without training
     method.fit(task, new_rng(0))
 
     scores = method.predict(queries)[OWN][0]
@@ -147,7 +147,7 @@ def test_without_context_supports_score_as_those_of_easyfsl(easyfsl):
 
 
 def test_far_classes_have_finite_scores_and_gradients():
-    """As probabilities they would be zero, and their logarithms infinite."""
+    """Their probabilities would be zero, with infinite logarithms."""
     supports = torch.tensor([[[1.0, 0.0]], [[-1.0, 0.0]], [[0.0, 0.0]]], requires_grad=True)
     query = torch.tensor([[500.0, 0.0]], requires_grad=True)
 
@@ -159,14 +159,14 @@ def test_far_classes_have_finite_scores_and_gradients():
 
 
 def test_supports_of_a_task_are_balanced_and_encoded_in_blocks(monkeypatch):
-    """Every row is its class and its own number; base classes have 4, 9 and 2 rows."""
+    """Every row has its class and its number; base classes have 4, 9 and 2 rows."""
     counts, sizes = (4, 9, 2), []
     rows = [[float(label), float(row)] for label, n in enumerate(counts) for row in range(n)]
     shots = [[[10.0 + label, float(row)] for row in range(3)] for label in range(2)]
     base = BaseSet(torch.tensor(rows), torch.tensor(counts), ["b", "c", "a"])
     problems = (Problem(1, 0), Problem(3, 0), Problem(1, 0), Problem(1, 0))
     task = LowShotTask(base, 2, torch.tensor([shots]), problems)
-    monkeypatch.setattr("cpaan.methods.matching._ROWS_PER_BLOCK", 40)  # a problem has 16 rows or 24
+    monkeypatch.setattr("cpaan.methods.matching._ROWS_PER_BLOCK", 40)  # problems have 16 or 24 rows
 
     def encode(supports: Tensor, rng: torch.Generator) -> Tensor:
         sizes.append(len(supports))
@@ -175,17 +175,17 @@ def test_supports_of_a_task_are_balanced_and_encoded_in_blocks(monkeypatch):
     one, three, *_ = encode_problems(task, 4, new_rng(0), encode)
 
     assert sizes == [2, 1, 1]
-    assert (one.shape, three.shape) == ((4, 4, 2), (4, 6, 2))  # three shots, twice
+    assert (one.shape, three.shape) == ((4, 4, 2), (4, 6, 2))  # each of three shots twice
     for supports in (one, three):
         assert supports[:, :, 0].unique(dim=1).flatten().tolist() == [0, 1, 10, 11]
-    assert sorted(one[0, :, 1].tolist()) == [0, 1, 2, 3]  # all four rows, once each
+    assert sorted(one[0, :, 1].tolist()) == [0, 1, 2, 3]  # each of four rows once
     assert len(set(one[1, :, 1].tolist())) == 4
     assert one[2:, :, 1].unique().tolist() == [0]
     assert three[2, :, 1].tolist() == [0, 1, 2, 0, 1, 2]
 
 
 def test_supports_are_read_by_names_and_returned_in_the_order_of_the_task():
-    """Of three base classes whose names are in no order, and with one that is no answer."""
+    """Use three base classes with unsorted names, and one that is not an answer."""
     base = BaseSet(torch.arange(4.0).view(4, 1), torch.ones(4).long(), ["d", "a", "c", "b"])
     task = LowShotTask(base, 3, torch.tensor([[[[9.0]]]]), (Problem(1, 0),))
     read = []
@@ -198,4 +198,4 @@ def test_supports_are_read_by_names_and_returned_in_the_order_of_the_task():
 
     assert read == [1, 2, 0, 9]
     assert encoded.flatten().tolist() == [0, 1, 2, 9]
-    assert task.columns_from(base.order).tolist() == [3, 0, 2, 4]  # of all four, and the novel one
+    assert task.columns_from(base.order).tolist() == [3, 0, 2, 4]  # four base, one novel class

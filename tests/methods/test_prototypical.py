@@ -1,4 +1,4 @@
-"""Methods in an embedding: the same as on a table that was embedded before, and trained once."""
+"""Test that methods in an embedding equal those on an embedded table, and that it trains once."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ CONFIG = EmbeddingConfig(num_episodes=6, episode_shots=(1, 2), num_queries=2, hi
 
 
 def embedding_of(gaussians, seed: int = 0) -> EmbeddingRun:
-    """Train the embedding that methods with a seed have, without any of them."""
+    """Train the embedding of methods with a seed, without a method."""
     for_embedding, _ = spawn(new_rng(seed), 2)
     word = int(torch.randint(2**62, (), generator=for_embedding))
     run = EmbeddingRun(read_base(gaussians.table, gaussians.split, CPU), CONFIG, word)
@@ -65,7 +65,7 @@ def test_all_methods_with_one_seed_have_the_same_embedding(gaussians, name):
     task, queries = read_problems(gaussians)
     method = new_method(name)
     method.begin(task.base, new_rng(0))
-    if name == "PN":  # whose own training it is
+    if name == "PN":  # its training is that of the embedding
         method = new_method(name)
         method.fit(task, new_rng(0))
 

@@ -1,4 +1,4 @@
-"""Every row of the table by its name: what it is, what it refuses, and what is searched of it."""
+"""Test every row of the table: its method, its errors and its search space."""
 
 from itertools import product
 
@@ -55,7 +55,7 @@ def test_rows_of_the_paper_have_nothing_that_goes_past_it_and_cp_aan_plus_is_bes
 
 
 def test_the_final_classifier_is_the_paper_s():
-    """Nearest centroid in the embedding of PN, linear on ResNet-10 features, or a method's own."""
+    """The head is a centroid in PN's embedding, linear on ResNet-10 features, or a method's own."""
     heads = {name: ROWS[name].head for name in OF_THE_PAPER}
 
     in_embedding = {"PN", *(name for name in heads if name.endswith("GAN-PN"))}
@@ -79,11 +79,12 @@ def test_the_name_of_the_table_stands_for_the_rows_whose_features_there_are():
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["meanshift"], r"^unknown method 'meanshift', did you mean mean-shift\? The methods are "),
-        (["table1"], r"^unknown method 'table1'\. The methods are none, .*; table-1 is all of "),
+        (["meanshift"], r"^unknown method 'meanshift', did you mean mean-shift\?; `cpaan"),
+        (["ccov-gan"], r"did you mean cCov-GAN\?"),
+        (["table1"], r"^unknown method 'table1', did you mean table-1\?"),
         (["none", "none"], "^each method is wanted once, got 'none, none'$"),
         ([TABLE_1, "PN"], "^each method is wanted once, got 'table-1, PN'$"),
-        ([], "^no method is named; there are none, mean-shift,"),
+        ([], "^no method is named; `cpaan methods` lists them"),
     ],
 )
 def test_names_that_are_no_methods_are_refused_with_what_there_is(names, message):
@@ -133,12 +134,12 @@ def test_the_settings_of_a_source_are_other_settings_of_the_same_method():
     for name, row in ROWS.items():
         assert row.published != row.config, name
         assert row.published is None or type(row.published) is type(row.config), name
-    # Only the head tells these two rows apart.
+    # These two rows differ in the head only.
     assert ROWS["MAML"].published.head != ROWS["Proto-MAML"].published.head
 
 
 def test_every_row_can_be_searched_with_every_preset_on_the_built_in_features():
-    """They have 150 train rows or more of every base class."""
+    """The built-in features have at least 150 train rows for every base class."""
     num_rows = {f"class{number:02d}": 150 for number in range(76)}
     for name, preset in product(METHODS, PRESETS):
         row, space = ROWS[name], Space(name, *PRESETS[preset].recommended(name), 512, 76)

@@ -1,4 +1,4 @@
-"""Siamese networks: pairs, and comparisons by hand."""
+"""Test Siamese networks: pairs, and comparisons by hand."""
 
 import dataclasses
 
@@ -68,7 +68,7 @@ def test_all_pairs_at_once_score_as_one_by_one(sign):
 
 
 def test_the_largest_score_is_of_equally_many_examples_of_all_classes():
-    """With one shot, a base class has one exemplar, too, however many it could have."""
+    """With one shot, a base class has one exemplar, too, even if it has more rows."""
     network = method(IDENTITY, comparison="max", num_exemplars=20)
     base = [[[float(row)] for row in range(50)], [[100.0], [101.0]]]
     task = small_task(base=base, shots=[[[0.0], [9.0], [5.0]]])
@@ -77,7 +77,7 @@ def test_the_largest_score_is_of_equally_many_examples_of_all_classes():
 
     scores = scores_of(network, run, task, queries=torch.arange(50.0).unsqueeze(1))
 
-    # The identity's scores fall with the distance: a query at an exemplar has the largest.
+    # Scores of the identity fall with the distance, so a query at an exemplar has the largest.
     is_largest = scores >= run.learner.bias.detach() - 1e-4
     assert is_largest[..., 0].sum(dim=1).tolist() == [1, 2, 3]
     assert is_largest[..., 2].sum(dim=1).tolist() == [1, 2, 3]
@@ -85,7 +85,7 @@ def test_the_largest_score_is_of_equally_many_examples_of_all_classes():
 
 @pytest.mark.parametrize("near_share", [0.0, 0.5, 1.0])
 def test_half_of_the_pairs_are_of_one_class_and_the_others_are_as_near_as_asked(near_share):
-    """Classes on a line, where the nearest class of each is known; rows differ by a little."""
+    """Classes are on a line, so the nearest class of each is known; rows differ slightly."""
     nearest = {0.0: 1.0, 1.0: 0.0, 2.5: 1.0, 10.0: 2.5}
     counts = (2, 3, 4, 5)
     rows = [[place, row / 64] for place, n in zip(nearest, counts, strict=True) for row in range(n)]
@@ -104,7 +104,7 @@ def test_half_of_the_pairs_are_of_one_class_and_the_others_are_as_near_as_asked(
         assert all(is_near[: round(32 * near_share)])
         assert all(is_near) == (near_share == 1.0)
         met |= {tuple(row) for row in drawn.flatten(0, 1).tolist()}
-    assert len(met) == sum(counts)  # no row is out of reach
+    assert len(met) == sum(counts)  # all rows are drawn
 
 
 def test_what_is_left_out_is_left_out_of_both_of_a_pair():

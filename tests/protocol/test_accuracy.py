@@ -1,4 +1,4 @@
-"""The protocol's columns on scores that one can count by hand."""
+"""Test the columns of the protocol on scores that can be counted by hand."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ NUM_BASE, NUM_NOVEL = 3, 6
 
 
 class FixedScores:
-    """A method that gives the scores it is told, whatever the task."""
+    """A method that returns fixed scores for any task."""
 
     def __init__(self, scores: torch.Tensor) -> None:
         self._scores = scores
@@ -21,7 +21,7 @@ class FixedScores:
         raise AssertionError("the evaluation of a fitted method does not fit it")
 
     def predict(self, queries):
-        # Queries are numbered by their only feature.
+        # The only feature of a query is its number.
         return {"own": self._scores[:, queries[:, 0].long()]}
 
 
@@ -43,8 +43,8 @@ def test_each_column_asks_its_own_question():
     #                   base             novel
     scores = torch.tensor(
         [
-            [9.0, 5.0, 4.0, 8.0, 7.0, 6.0, 3.0, 2.0, 1.0],  # a base query of class 0: first
-            [5.0, 9.0, 8.0, 7.0, 6.0, 4.0, 3.0, 2.0, 1.0],  # of class 0: third base, fifth of all
+            [9.0, 5.0, 4.0, 8.0, 7.0, 6.0, 3.0, 2.0, 1.0],  # base class 0: first
+            [5.0, 9.0, 8.0, 7.0, 6.0, 4.0, 3.0, 2.0, 1.0],  # base class 0: third base, fifth of all
             [9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0],  # novel class 3: first novel, fourth
             [9.0, 8.0, 7.0, 5.0, 6.0, 4.0, 3.0, 2.0, 1.0],  # novel class 5: third novel, sixth
             [1.0, 2.0, 3.0, 9.0, 8.0, 7.0, 6.0, 5.0, 4.0],  # novel class 8: sixth novel and of all
@@ -61,7 +61,7 @@ def test_each_column_asks_its_own_question():
 
 @pytest.mark.parametrize("prior", [0.1, 0.5, 0.999])
 def test_accuracies_are_those_of_sorted_classes_and_a_prior_weighs_two_softmaxes(prior):
-    """Against the plain definition, on more queries than a block holds."""
+    """Compare with the plain definition, on more queries than fit in a block."""
     scores, labels = random_scores(3000)
     weighted = torch.cat(
         [
@@ -84,12 +84,12 @@ def test_the_same_score_for_all_classes_is_never_right():
     found = accuracies(torch.zeros(4, 9), [0, 3, 4, 8], prior=2 / 3)
 
     assert found["all"] == found["novel"] == found["all_prior"] == (0.0, 0.0)
-    assert found["base"] == (0.0, 100.0)  # there are three base classes: all are among the five
+    assert found["base"] == (0.0, 100.0)  # all three base classes are in the top five
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_scores_that_are_not_finite_are_an_error(bad):
-    """Comparisons with NaN are false: a diverged model would be always right."""
+    """Comparisons with NaN are false, so a diverged model would be always right."""
     scores, labels = random_scores(4)
     scores[2, 1] = bad
 

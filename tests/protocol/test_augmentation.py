@@ -48,19 +48,19 @@ def test_source_classes_are_drawn_by_their_similarity(task):
     nearest = torch.cdist(sources, task.base.prototypes).argmin(dim=1)
     shares = nearest.bincount(minlength=len(task.base.counts)) / num_synthetic
 
-    # Five standard errors of a share of at most one half.
+    # Five standard errors of a share, whose deviation is at most 0.5.
     assert (shares - scores[0, 0]).abs().max() < 5 * 0.5 / num_synthetic**0.5
 
 
 def test_a_draw_has_the_same_random_numbers_in_any_company(task):
-    """Sources depend on the shots as well, so the same problem is looked at in two tasks."""
+    """Sources also depend on the shots, so the test compares one problem in two tasks."""
     together = synthetic(task, copy)
     last = replace(task, problems=task.problems[-1:])
 
     assert last.problems[0].draw == 1
     assert torch.equal(synthetic(last, copy)[0], together[-1])
     assert not torch.equal(together[0], together[1])
-    # With prototypes that are all the same, nothing but the random numbers is left.
+    # With equal prototypes, the results differ only by their random numbers.
     alike = replace(task, shots=task.shots[:1, :, :1].expand_as(task.shots))
     first, other_draw, more_shots, _ = synthetic(alike, copy)
     assert torch.equal(first, more_shots)
@@ -71,7 +71,7 @@ def test_a_draw_has_the_same_random_numbers_in_any_company(task):
 def test_a_translation_sees_normalised_features_and_its_result_is_on_the_scale_of_the_task(
     task, normalisation
 ):
-    task = replace(task, base=BaseSet(task.base.features, task.base.counts))  # in order of names
+    task = replace(task, base=BaseSet(task.base.features, task.base.counts))  # sorted by name
     seen = []
 
     def shift(examples: torch.Tensor, base: torch.Tensor, novel: torch.Tensor) -> torch.Tensor:
@@ -100,7 +100,7 @@ def test_diversity_is_the_mean_distance_of_two_different_examples():
     assert distances.shape == (1, 2)
     assert distances.flatten().tolist() == pytest.approx([(3 + 4 + 1) / 3, 0])
     assert mean_pairwise_distance(torch.zeros(2, 1, 3)).isnan().all()
-    narrow = torch.randn(40, 512, generator=new_rng(0)) * 0.01 + 30  # and far from zero
+    narrow = torch.randn(40, 512, generator=new_rng(0)) * 0.01 + 30  # far from zero
     expected = torch.nn.functional.pdist(narrow.double()).mean()
     assert mean_pairwise_distance(narrow).item() == pytest.approx(expected.item(), rel=1e-3)
 

@@ -1,4 +1,4 @@
-"""Heads against scikit-learn, against their plain definition, and by hand."""
+"""Test heads against scikit-learn, against their plain definition, and by hand."""
 
 from dataclasses import replace
 
@@ -38,7 +38,7 @@ def fitted(
 
 
 def plain_training_set(task: LowShotTask, problem: int) -> tuple[np.ndarray, np.ndarray]:
-    """All examples of one problem, as any library takes them."""
+    """Return all examples of one problem and their labels."""
     classes = [*task.base.by_class()[: task.num_base], *task.support(task.problems[problem])]
     labels = np.repeat(np.arange(len(classes)), [len(rows) for rows in classes])
     return torch.cat(list(classes)).double().numpy(), labels
@@ -61,7 +61,7 @@ def test_centroids_and_a_cold_soft_neighbourhood_predict_what_scikit_learn_does(
 
 
 def test_the_linear_head_predicts_what_scikit_learn_does(gaussians):
-    """The same loss: every class counts alike, and the bias is decayed like the weights."""
+    """Both have the same loss: equal weights of classes, and weight decay on the bias."""
     weight_decay = 0.03
     rows = np.stack(
         [gaussians.table.rows_of(name, "train") for name in gaussians.split.validation.novel]
@@ -87,7 +87,7 @@ def test_the_linear_head_predicts_what_scikit_learn_does(gaussians):
 
 
 def test_all_problems_at_once_are_trained_as_the_benchmark_trains_one(data):
-    """Against a plain loop with `torch.nn.Linear` over the batches of one problem."""
+    """Compare with a plain loop with `torch.nn.Linear` over the batches of one problem."""
     task, queries = data
     few = {"linear_num_steps": 60, "linear_batch_size": 24 * 2, "mixing_weight": 0.5}
     neighbours = NeighbourSettings(perplexity=4)
@@ -110,7 +110,7 @@ def test_all_problems_at_once_are_trained_as_the_benchmark_trains_one(data):
                 if label < 12:
                     rows = task.base.by_class()[label]
                     batch += [rows[int((start + n) / 2 * len(rows))] for n in range(2)]
-                else:  # one real and one synthetic example, for a mixing weight of one half
+                else:  # one real and one synthetic example: mixing weight 0.5
                     for rows in (task.support(problem)[label - 12], synthetic[number, label - 12]):
                         batch.append(rows[int(start * len(rows))])
             optimiser.zero_grad()
@@ -125,7 +125,7 @@ def test_all_problems_at_once_are_trained_as_the_benchmark_trains_one(data):
 
 
 def test_a_batch_takes_rows_at_even_distances():
-    """Over many random starts every row is taken equally often, real and synthetic by weight."""
+    """Over many random starts, rows are taken equally often, real and synthetic by weight."""
     task = small_task(base=[[[0.0]]], shots=[[[0.0], [1.0], [2.0]]])
     synthetic = torch.arange(10.0, 15.0).view(1, 1, 5, 1)
     pool = _NovelPool(task, synthetic, CONFIG.with_overrides({"mixing_weight": 0.3}))
@@ -141,8 +141,8 @@ def test_a_batch_takes_rows_at_even_distances():
 
 
 def test_cosines_are_measured_from_the_mean_of_the_base_prototypes():
-    # Prototypes (1, 1), (3, 1) and a shot at (2, 5); from their base mean (2, 1) these lie to
-    # the left, to the right and above.
+    # Prototypes are (1, 1) and (3, 1), and the shot is (2, 5). From the base mean (2, 1), they
+    # are to the left, to the right and above.
     task = small_task(base=[[[1.0, 1.0]], [[3.0, 1.0]]], shots=[[[2.0, 5.0]]])
 
     ((scores,),) = fitted("cosine", task, cosine_scale=1.0).scores(torch.tensor([[2.0, 1.5]]))
@@ -154,8 +154,8 @@ def test_cosines_are_measured_from_the_mean_of_the_base_prototypes():
     ("settings", "share"),
     [
         ({"mixing_weight": 0.3}, 0.3),
-        ({"mixing_shots": 2.0}, 4 / 6),  # all synthetic examples weigh as much as two shots
-        ({"mixing_shots": None}, 4 / 104),  # every example weighs the same
+        ({"mixing_shots": 2.0}, 4 / 6),  # all synthetic examples together count as two shots
+        ({"mixing_shots": None}, 4 / 104),  # all examples have the same weight
     ],
 )
 def test_the_weight_of_the_real_examples(settings, share):
@@ -178,7 +178,7 @@ def test_centroids_mix_real_and_synthetic_means():
 
 
 def test_soft_neighbours_take_the_mean_over_a_classs_examples():
-    # Distances² of the query at 0: base class 1 and 9; shots 4; synthetic 16 and 16.
+    # Squared distances of the query at 0: base class 1 and 9, shot 4, synthetic 16 and 16.
     task = small_task(base=[[[1.0], [3.0]]], shots=[[[2.0]]])
     synthetic = torch.tensor([[[[4.0], [-4.0]]]])
 
@@ -199,7 +199,7 @@ def moved(task: LowShotTask, factor: float = 1.0, by: float = 0.0) -> LowShotTas
 
 @pytest.mark.parametrize("name", ["centroid", "cosine", "knn"])
 def test_points_far_from_zero_keep_their_neighbours(data, name):
-    """The square of a sum loses the digits that the distance is made of."""
+    """Expanding the square of the difference would lose the digits of the distance."""
     task, queries = data
 
     here = fitted(name, task).scores(queries.features)
@@ -213,7 +213,7 @@ def test_the_linear_head_does_not_depend_on_the_scale_of_the_features(data):
 
     scores = fitted("linear", task).scores(queries.features)
 
-    scaled = fitted("linear", moved(task, factor=1024))  # a power of two rounds nothing
+    scaled = fitted("linear", moved(task, factor=1024))  # powers of two cause no rounding
     torch.testing.assert_close(scaled.scores(1024 * queries.features), scores)
 
 
@@ -234,7 +234,7 @@ def test_with_all_weight_on_the_shots_synthetic_examples_change_nothing(data, na
 def test_a_problem_is_solved_alike_alone_and_among_others(data, name):
     task, queries = data
 
-    # Adam turns the sign of a gradient that is zero but for rounding into a whole step.
+    # With Adam, a gradient that is zero up to rounding would cause a full step.
     together, alone = (
         fitted(name, each, linear_num_steps=30, linear_optimiser="sgd").scores(queries.features)
         for each in (task, replace(task, problems=task.problems[2:3]))

@@ -77,7 +77,7 @@ def test_scores_are_equal_or_shared_by_the_nearest_or_the_printed_softmax(settin
     torch.testing.assert_close(scores, torch.tensor(expected).expand(2, 1, 3))
 
 
-FIRST, LAST = 0.0, 1 - 2**-53  # of all numbers that a uniform draw can give
+FIRST, LAST = 0.0, 1 - 2**-53  # smallest and largest value of a uniform draw
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -87,7 +87,7 @@ FIRST, LAST = 0.0, 1 - 2**-53  # of all numbers that a uniform draw can give
         ([0.0, 0.25, 0.0, 0.75, 0.0], 1, 3),
         ([0.0, 0.0, 1.0], 2, 2),
         ([1.0, 0.0, 0.0], 0, 0),
-        ([0.0, *[0.1] * 10, 0.0], 1, 10),  # sums to one but for rounding
+        ([0.0, *[0.1] * 10, 0.0], 1, 10),  # sums to one up to rounding
         ([0.0, *[1 / 3] * 3, 0.0], 1, 3),
         ([0.0, 1e-30, 0.0], 1, 1),
     ],
@@ -104,7 +104,7 @@ def test_a_class_without_a_score_is_never_drawn(scores, of_first, of_last, dtype
 
 
 def test_classes_are_drawn_in_proportion_to_their_scores_by_every_novel_class_for_itself():
-    scores = torch.tensor([[2.0, 0.0, 5.0, 3.0], [0.0, 1.0, 1.0, 0.0]])  # of any sum
+    scores = torch.tensor([[2.0, 0.0, 5.0, 3.0], [0.0, 1.0, 1.0, 0.0]])  # need not sum to one
     uniforms = (torch.arange(10, dtype=torch.float64) + 0.5) / 10
 
     drawn = draw_by(scores, uniforms.expand(2, -1).contiguous())

@@ -1,4 +1,4 @@
-"""Which head did best on the validation phase. (Priors are tested with the benchmark.)"""
+"""Test the choice of the best head on the validation phase. `tests/evaluation` tests priors."""
 
 import pandas as pd
 

@@ -1,4 +1,4 @@
-"""Values that make no sense, for every class of settings: one table, one test for each class."""
+"""Test that every class of settings refuses invalid values."""
 
 import math
 import re
@@ -21,16 +21,16 @@ from cpaan.representation.config import BackboneConfig, EmbeddingConfig
 from cpaan.study.config import StudyConfig
 
 Case = tuple[dict[str, object], str]
-"""Settings, and what the message says about them."""
+"""Settings, and a part of the error message."""
 
 
 def each(names: str, values: list[object], message: str) -> list[Case]:
-    """Return every value for each of some names; the message begins with the name."""
+    """Return a case for each name and value; the message starts with the name."""
     return [({name: value}, f"{name} {message}") for name in names.split() for value in values]
 
 
 def by_name(*settings: dict[str, object]) -> list[Case]:
-    """Return settings whose message names the first of them."""
+    """Return cases whose message has the name of the first setting."""
     return [(setting, next(iter(setting))) for setting in settings]
 
 
@@ -105,7 +105,7 @@ REFUSED: dict[type[Settings], list[Case]] = {
         ({"momentum": 0.0}, "nesterov=true needs a momentum"),
         ({"auxiliary_weight": 0.1}, "auxiliary_weight is for the losses sgm and l2, not for ce"),
     ],
-    # Settings of episodes, perceptrons and optimisers, which many methods inherit.
+    # Many methods inherit these settings of episodes, perceptrons and optimisers.
     EmbeddingConfig: [
         *each("num_episodes num_ways num_queries hidden_dim learning_rate", [0], "must be"),
         *each("episode_shots", [(), (0, 5)], "must be"),

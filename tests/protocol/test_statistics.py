@@ -7,7 +7,7 @@ T_95_TWO_DEGREES = 4.302653  # Student's t, from a printed table
 
 
 def scores_of(rows: dict[str, list[list[float]]]) -> pd.DataFrame:
-    """Top-5 by "method/head", draw and seed; top-1 is half of it."""
+    """Return scores from top-5 by "method/head", draw and seed; top-1 is half of top-5."""
     return pd.DataFrame(
         {
             **dict(zip(["method", "head"], row.split("/"), strict=True)),
@@ -40,7 +40,7 @@ def test_the_interval_is_over_draws_of_means_over_seeds_and_one_draw_has_none():
 
 
 def test_differences_are_taken_draw_by_draw():
-    # Draws differ by tens of points, the methods by 1, 2 and 3: that is all that counts.
+    # Draws differ by tens of points, but only the differences of methods count: 1, 2 and 3.
     scores = {"none/knn": [[10.0], [30.0], [60.0]], "copy/knn": [[11.0], [32.0], [63.0]]}
 
     (cell,) = paired_differences(scores_of(scores), "none").to_dict(orient="records")

@@ -15,7 +15,7 @@ SPLIT = Split(validation=Phase(("a", "b"), ("c",)), test=Phase(("d",), ("e",)))
 
 
 def table_of(rows: dict[str, tuple[int, int]], **about) -> FeatureTable:
-    """A table with so many (train, test) rows a class; each feature is its row number."""
+    """Return a table with (train, test) rows for each class; each feature is its row number."""
     names, partitions = [], []
     for name, (num_train, num_test) in rows.items():
         names += [name] * (num_train + num_test)
@@ -65,7 +65,7 @@ def test_every_read_of_the_test_phase_is_written_down_and_of_no_other():
     [
         ({**FULL, "c": (0, 0)}, "the features lack class c of the split"),
         ({**FULL, "a": (0, 2)}, "no train rows for class a"),
-        ({**FULL, "d": (0, 2)}, "no train rows for class d"),  # it feeds generators
+        ({**FULL, "d": (0, 2)}, "no train rows for class d"),  # generators use it
         ({**FULL, "b": (3, 0), "c": (3, 0)}, "no test rows for classes b, c"),
     ],
 )

@@ -22,7 +22,7 @@ def compare(scores, subject=A, other=B, shots=1, **options):
 
 
 def test_a_difference_is_the_mean_of_differences_by_draw():
-    # Means over seeds differ by 1, 2 and 3, whatever the draw.
+    # Means over seeds differ by 1, 2 and 3 in the three draws.
     old, new = ("old", "centroid"), ("new", "linear")
     scores = scores_of(
         {new: [[10.0, 12.0], [31.0, 33.0], [62.0, 64.0]], old: [[10.0] * 2, [30.0] * 2, [60.0] * 2]}
@@ -53,7 +53,7 @@ def test_several_shots_or_columns_are_compared_by_their_mean():
     at_one = scores_of({A: [5.0, 6.0], B: [1.0, 1.0]}, shots=1)
     at_five = scores_of({A: [2.0, 1.0], B: [1.0, 1.0]}, shots=5)
 
-    # By draw (4 + 1) / 2 and (5 + 0) / 2, so that nothing is left of the spread.
+    # By draw, (4 + 1) / 2 and (5 + 0) / 2: the spread is zero.
     gap = compare(pd.concat([at_one, at_five]), shots=[1, 5])
     both = pd.concat([at_one, at_five.assign(column="all", shots=1)])
     same = PairedScores(both).compare(A, B, ["novel", "all"], 1)
@@ -66,7 +66,7 @@ def test_a_single_draw_has_no_interval_and_one_picked_out_of_several_has_a_wider
     scores = scores_of({A: [1.0, 3.0], B: [0.0, 0.0]})
 
     assert math.isnan(compare(scores[scores["draw"] == 0]).interval)
-    # One degree of freedom: 12.7 leaves 5 % outside, 63.7 leaves 1 %.
+    # For one degree of freedom, t is 12.7 at 5 % and 63.7 at 1 %.
     assert compare(scores).interval == pytest.approx(T_95_ONE_DEGREE)
     assert compare(scores, num_comparisons=5).interval == pytest.approx(63.656741)
 

@@ -1,4 +1,4 @@
-"""What synthetic examples are like beside real ones, on Gaussian classes."""
+"""Test the comparison of synthetic with real examples, on Gaussian classes."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ EVALUATION = EvaluationConfig(
 
 @pytest.fixture(scope="module")
 def illustrated(gaussians):
-    """Return a function that fits a method by name, and returns it with its illustration."""
+    """Return a function that fits a method by name and returns it with its illustration."""
     table, split = gaussians.table, gaussians.split
     draws = shots_of(table, split)
     task, queries = read_phase(table, split, "validation", draws, (1, 4), torch.device("cpu"))
@@ -65,7 +65,7 @@ def test_a_map_has_real_examples_shots_and_synthetic_ones_of_five_classes(gaussi
     novel = gaussians.split.validation.novel
     assert len(counts) == 5
     assert {novel[0], novel[-1]} <= set(counts.index), "from all over"
-    assert counts["shot"].tolist() == [4] * 5  # as near to five shots as the task has
+    assert counts["shot"].tolist() == [4] * 5  # the task's number nearest to five
     assert counts["synthetic"].tolist() == [30] * 5
     assert (counts["real"] > 1).all()
     assert found[["x", "y"]].notna().all(axis=None)

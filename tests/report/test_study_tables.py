@@ -1,4 +1,4 @@
-"""A report's tables, from scores that one can add up by hand."""
+"""Test the tables of a report, with scores that can be added by hand."""
 
 import math
 
@@ -17,7 +17,7 @@ ROWS = {
 
 
 def tables_of(rows: dict[str, list[float]], **options) -> Tables:
-    """Two fixed draws, then seeded ones: top-5 of a draw is the given value plus the shots."""
+    """Return tables of two fixed draws and more seeded ones; top-5 is the value plus the shots."""
     cells = [(column, shots) for column in COLUMNS for shots in (1, 2)]
     scores = frame_of(
         {
@@ -39,7 +39,7 @@ def test_the_table_is_of_the_fixed_draws_its_intervals_of_the_seeded_ones_paired
     half = pytest.approx(4.3027 / math.sqrt(3), abs=1e-4)
 
     assert (none["top5_fixed"], none["top5_mean"]) == ((10 + 20) / 2 + 1, 31 + 1)
-    # Of 30, 31 and 32: 4.303 standard errors of 1 / √3.
+    # The draws 30, 31 and 32 have the standard error 1 / √3; t is 4.303.
     assert none["top5_interval"] == half
     assert best["top5_minus_none"] == pytest.approx((3 + 2 + 4) / 3)
     assert best["top5_minus_paper"] == pytest.approx((2 + 1 + 3) / 3)

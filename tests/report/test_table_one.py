@@ -1,4 +1,4 @@
-"""The paper's table from scores that one can check by hand, and numbers that were printed."""
+"""Test Table 1 with scores that can be checked by hand, and the paper's numbers."""
 
 import pandas as pd
 import pytest
@@ -18,7 +18,7 @@ from helpers.frames import frame_of
 
 METHODS = {"LR": "LR", "SN": "SN", "PN": "PN"}
 LEVELS = {
-    # By the paper LR is linear, PN by centroids and SN its own; other heads do better here.
+    # The paper's heads are linear for LR, centroids for PN and own for SN; others are better here.
     ("LR", "linear"): {"": 40},
     ("LR", "cosine"): {"": 90},
     ("SN", "own"): {"": 30, ("novel", 1): 40},
@@ -32,7 +32,7 @@ HEADS = pd.DataFrame(
 
 
 def scores_of(levels=LEVELS, wobbles=(-1, 1)) -> pd.DataFrame:
-    """Return scores: two draws around a level, those of PN with GLSL at two shots wider apart."""
+    """Return two draws around each level; GLSL of PN at two shots has a wider spread."""
 
     def draws(method: str, cell: tuple[str, int], level: float) -> list[float]:
         wide = 5 if (method, *cell) == ("PN", "all", 2) else 1
@@ -68,13 +68,13 @@ def test_equal_rows_share_a_rank_and_the_last_bit_of_a_mean_makes_none():
         cells = ranked_cells(summarise(scores), heads_by_paper(METHODS))
         return [cells[label, column, 1].rank for label in METHODS]
 
-    assert ranks(scores_of(), "novel") == [1, 1, 1]  # all have 40
+    assert ranks(scores_of(), "novel") == [1, 1, 1]  # all are 40
     assert ranks(scores_of(), "all") == [2, 3, 1]
     levels = {("LR", "linear"): 40.1, ("SN", "own"): 40.1 + 1e-12, ("PN", "centroid"): 30.0}
     single = scores_of({key: {"": level} for key, level in levels.items()}, wobbles=[0])
     assert ranks(single, "novel") == [1, 1, 3]
     (table,) = tables_of(single, METHODS, None)
-    assert not any("nan" in form for form in table)  # one draw
+    assert not any("nan" in form for form in table)  # from one draw
 
 
 def test_a_row_without_scores_of_its_head_is_refused_and_one_row_is_compared_with_none():
@@ -98,8 +98,8 @@ def test_a_terminal_has_ours_printed_numbers_and_differences():
     ]  # fmt: skip
     assert len(printed) == len(ours) - 1, "nobody prints the controls"
     assert printed[3].split()[5:] == ["38.9", "–", "48.7", "–"]
-    # PN is the best: (40 + 50) / 2 and (50 + 53) / 2. At two shots, GLSL of LR has 39 and 41, that
-    # of PN 48 and 58: differences of -9 and -17. In LSL the difference is the same in both draws.
+    # PN is the best: (40 + 50) / 2 and (50 + 53) / 2. At two shots, GLSL of LR is 39 and 41, and
+    # GLSL of PN is 48 and 58, so they differ by -9 and -17. In LSL, both draws differ equally.
     assert differences[0] == "Minus PN, paired by draw, ± 95 % interval"
     assert differences[3].split()[5:] == ["+0.0±0.0", "-10.0±0.0", "-10.0±0.0", "-13.0±50.8"]
     assert differences[5].split()[5:] == ["–"] * 4
@@ -116,7 +116,7 @@ def test_markdown_has_printed_numbers_in_columns_of_their_own_and_latex_only_our
         *("SN", "own", "**40.0±12.7**", "30.0±12.7", "30.0±12.7", "30.0±12.7"),
         *("38.9", "–", "48.7", "–"),
     ]
-    # Two draws at a distance of 10: t-quantile of one degree of freedom times 10 / 2.
+    # For two draws that differ by 10, the interval is t of one degree of freedom times 10 / 2.
     assert lines[2][5] == "**53.0±63.5**"
     assert lines[0][3] == "<u>40.0±12.7</u>"
     assert "PN: LSL 39.3 54.4 66.3 71.2 73.9, GLSL 49.5 61.0 69.7 72.9 74.6" in elsewhere
@@ -131,4 +131,4 @@ def test_printed_rows_have_a_number_or_a_dash_for_all_shots():
     assert dashes == ["SN", "MAML"]
     assert printed_of("copy") == {}
     assert printed_of("wDAE")["novel", 1] == 47.99
-    assert printed_of("LR") is TABLE_1["LR"]  # and not the numbers printed elsewhere
+    assert printed_of("LR") is TABLE_1["LR"]  # not the numbers of other papers

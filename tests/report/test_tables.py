@@ -1,4 +1,4 @@
-"""One table in every form that it is written in."""
+"""Test a table in all its output formats."""
 
 import pandas as pd
 import pytest
@@ -99,7 +99,7 @@ def test_scores_are_printed_by_row_and_compared_with_a_named_one():
         }
     )
 
-    # Draws of 10 and 11: the t-quantile of one degree of freedom, 12.7, times 1 / 2.
+    # For draws 10 and 11, the interval is t of one degree of freedom, 12.7, times 1 / 2.
     main, rest = (part.splitlines() for part in accuracy_table(scores).split("\n\n"))
     assert main[1:3] == ["method  head     LSL 1   GLSL 1", "a       h     10.5±6.4 10.5±6.4"]
     assert rest[2].split() == ["b", "h", "12.5", "12.5", "12.5"]

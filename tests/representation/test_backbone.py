@@ -1,4 +1,4 @@
-"""The network, its losses and its views; training learns, stops and resumes."""
+"""Test the backbone, its losses and views, and that training learns, stops and resumes."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def new_run(
     num_images: int = 48, seed: int = 0, workers: Workers = ALONE, **settings: object
 ) -> BackboneRun:
     images, labels = striped_images(num_images)
-    images[:, 0, 0, 0] = np.arange(num_images)  # an image is known by its first pixel
+    images[:, 0, 0, 0] = np.arange(num_images)  # the first pixel identifies an image
     return BackboneRun(images, labels, 3, small_config(**settings), seed, CPU, workers)
 
 
@@ -58,7 +58,7 @@ def test_a_cosine_classifier_ignores_lengths():
     scores = classifier(features)
 
     torch.testing.assert_close(classifier(5 * features), scores)
-    assert scores.abs().max() <= 10  # the first scale
+    assert scores.abs().max() <= 10  # the initial scale
     own = classifier(classifier.weight.detach())
     torch.testing.assert_close(own.diagonal(), torch.full((3,), 10.0))
 
@@ -102,7 +102,7 @@ def test_a_plain_view_is_the_centre_of_a_large_image_and_all_of_a_small_one():
 def test_a_random_view_of_a_whole_image_is_the_image_or_its_mirror_image():
     images = torch.from_numpy(striped_images()[0])
 
-    # A stretched view is cut off at the border: unstretched ones are as wide as the image.
+    # Stretched views are cut off at the border; unstretched views are as wide as the image.
     views = random_views(images, 8, small_config(**NO_CHANGE), new_rng(0))
 
     plain = plain_views(images, 8)
@@ -116,7 +116,7 @@ def test_a_random_view_of_a_whole_image_is_the_image_or_its_mirror_image():
 
 
 def test_a_pasted_rectangle_counts_by_its_area():
-    views = torch.arange(1.0, 9.0).view(8, 1, 1, 1).expand(8, 3, 8, 8)  # each of one colour
+    views = torch.arange(1.0, 9.0).view(8, 1, 1, 1).expand(8, 3, 8, 8)  # one colour each
     targets = torch.eye(8)
 
     mixed, new_targets = cut_and_paste(views, targets, 1.0, new_rng(0))
@@ -204,7 +204,7 @@ def test_divergence_is_an_error():
     run, spoilt = new_run(learning_rate=1e30, warmup=0.0), new_run()
     spoilt.advance(1)
     with torch.no_grad():
-        spoilt.model.network.stem[1].running_var.fill_(torch.inf)  # no loss of training shows it
+        spoilt.model.network.stem[1].running_var.fill_(torch.inf)  # not in the training loss
 
     with pytest.raises(ValueError, match=r"diverged before step 12.*learning_rate is 1e\+30"):
         run.advance(12)
@@ -233,6 +233,6 @@ def test_views_grow_to_their_last_size():
 
     sizes = [run.view_size(step) for step in range(run.num_episodes)]
 
-    assert sizes[0] == 32  # of 36, in steps of eight
+    assert sizes[0] == 32  # from 36, as a multiple of eight
     assert sizes == sorted(sizes)
     assert set(sizes[run.num_episodes // 2 :]) == {72}

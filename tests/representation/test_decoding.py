@@ -1,4 +1,4 @@
-"""Pixels do not depend on the number of threads, and a bad image costs itself alone."""
+"""Test that pixels do not depend on the threads, and that a bad image affects no others."""
 
 import io
 import struct
@@ -27,7 +27,7 @@ RED = (255, 0, 0)
 
 
 def listed(path: Path, contents: list[bytes]) -> ImageList:
-    """Return a list whose first images are these."""
+    """Return an image list that starts with the given images."""
     train = [Picture("a", "train", "", content) for content in contents]
     return open_images(
         write_parquet(path / "i.parquet", [*train, Picture("a", "test", "", b"")]), ["a"]
@@ -164,7 +164,7 @@ def test_batches_of_large_images_are_smaller(tmp_path, monkeypatch):
 
 
 def png_header(width: int, height: int) -> bytes:
-    """Return a PNG that promises a size and holds nothing."""
+    """Return a PNG with a size in its header and without pixels."""
     content = b"\x89PNG\r\n\x1a\n"
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     for name, data in ((b"IHDR", header), (b"IDAT", b""), (b"IEND", b"")):
@@ -185,7 +185,7 @@ def bad_contents() -> dict[str, bytes | None]:
         "empty": None,
         "neither JPEG nor PNG": b"<html>404 Not Found</html>",
         "neither": saved(Image.fromarray(noise(0)), "GIF"),
-        # Pillow warns of the one, and refuses the other.
+        # Pillow warns about the first one and refuses the second.
         f"10000 x 10000 pixels, more than {Image.MAX_IMAGE_PIXELS}": png_header(10_000, 10_000),
         "60000 x 10000 pixels": png_header(60_000, 10_000),
     }
@@ -218,7 +218,7 @@ def test_a_missing_file_is_a_bad_image_and_an_error_of_the_disk_is_not(tmp_path)
     assert bad.reasons == dict.fromkeys(
         ["train/n01/link.JPEG", "train/n01/n01_1.JPEG"], "no such file"
     )
-    (root / "train" / "n01" / "n01_1.JPEG").mkdir()  # root may read all files, but no folder
+    (root / "train" / "n01" / "n01_1.JPEG").mkdir()  # even root cannot read a folder as a file
     with pytest.raises(IsADirectoryError, match=r"n01_1\.JPEG"):
         list(decode_images(images, np.arange(16), 8, BadImages(1.0, 16)))
 
@@ -234,7 +234,7 @@ def test_damaged_exif_is_no_reason_to_lose_an_image(tmp_path):
 
 def test_more_bad_images_than_allowed_are_an_error_that_names_them():
     bad = BadImages(0.25, 8)
-    for name in ("a", "b", "a"):  # the same image once more, as in a second pass
+    for name in ("a", "b", "a"):  # the same image again, as in a second pass
         bad.add(name, "empty")
 
     message = r"^3 of 8 images cannot be decoded, more than the 0\.25 allowed: images a \(empty\), "

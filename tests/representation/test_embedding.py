@@ -1,4 +1,4 @@
-"""Prototypical embeddings: episodes, distances, what training learns and what it never sees."""
+"""Test prototypical embeddings: episodes, distances, and the data that training uses."""
 
 import dataclasses
 import math
@@ -32,7 +32,7 @@ def flat(run: EmbeddingRun) -> torch.Tensor:
 
 
 def numbered_rows(counts: tuple[int, ...] = (6, 9, 7, 30)) -> BaseSet:
-    """Every row says its class and its own number."""
+    """Return rows that contain their class and their number."""
     rows = [[float(label), float(row)] for label, n in enumerate(counts) for row in range(n)]
     return BaseSet(torch.tensor(rows), torch.tensor(counts))
 
@@ -56,7 +56,7 @@ def test_supports_and_queries_share_no_row_and_are_of_their_classes(num_shots):
         for numbers in rows[..., 1].tolist():
             assert len(set(numbers)) == num_shots + 2
         met |= {tuple(row) for row in rows.flatten(0, 1).tolist()}
-    assert len(met) == 6 + 9 + 7 + 30  # no row is out of reach
+    assert len(met) == 6 + 9 + 7 + 30  # all rows are drawn
     all_ways = SMALL.with_overrides({"episode_shots": (1,)})  # more ways than classes
     everything = FewShotEpisodes(numbered_rows(), all_ways).draw(1, new_rng(0))
     assert sorted(everything.classes.tolist()) == [0, 1, 2, 3]
@@ -96,7 +96,7 @@ def test_before_training_a_residual_network_ranks_by_the_nearest_centroid(gaussi
 
 
 def test_distances_far_from_zero_keep_their_digits_and_gradients():
-    """In float32, ‖q‖² + ‖c‖² - 2qc of points 4,096 away from zero would be off by whole ones."""
+    """In float32, ‖q‖² + ‖c‖² - 2qc of points 4,096 away from zero has errors of one or more."""
     supports = torch.randint(-3, 4, (4, 2, 8), generator=new_rng(0)).float()
     near = torch.randint(-3, 4, (5, 8), generator=new_rng(1)).float().requires_grad_()
     far = (near.detach() + 4096).requires_grad_()
@@ -124,7 +124,7 @@ def test_at_the_start_predictions_have_half_of_the_entropy_they_could_have(gauss
 
 
 def hidden_signal(num_classes: int, seed: int) -> torch.Tensor:
-    """Classes that differ in six dimensions, beside a seventh of much noise; (classes, 30, 7)."""
+    """Return classes that differ in 6 dimensions, plus one of strong noise; (classes, 30, 7)."""
     means = 2 * torch.randn(num_classes, 1, 7, generator=new_rng(seed))
     means[..., 6] = 0
     noise = torch.randn(num_classes, 30, 7, generator=new_rng(seed, 1))
@@ -133,7 +133,7 @@ def hidden_signal(num_classes: int, seed: int) -> torch.Tensor:
 
 
 def nearest_centroid_top1(rows: torch.Tensor, num_shots: int) -> float:
-    """Centroids of the first shots, queries of the rest; in percent."""
+    """Return top-1 accuracy in percent, with the first rows as shots and the rest as queries."""
     centroids = rows[:, :num_shots].mean(dim=1)
     nearest = torch.cdist(rows[:, num_shots:], centroids).argmin(dim=-1)
     return 100 * float((nearest == torch.arange(len(rows)).unsqueeze(1)).float().mean())
@@ -187,7 +187,7 @@ def test_base_train_rows_and_the_seed_decide_everything(gaussians):
 
 
 def test_a_row_at_the_centre_has_a_finite_gradient_on_the_sphere(gaussians):
-    """The identity maps it to zero, where the direction of a row means nothing."""
+    """The identity maps it to zero, which has no direction."""
     run = new_run(gaussians)
     row = run.network.centre.clone().requires_grad_()
 

@@ -1,4 +1,4 @@
-"""Parquet files and ImageNet's folders give one list, in one order."""
+"""Test that Parquet files and ImageNet's folders give the same list in the same order."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ from helpers.images import (
 from helpers.memory import peak_memory
 
 VAL_FILES = [f"ILSVRC2012_val_0000000{k}" for k in range(6)]
-# In another order than that of the files.
+# The list has another order than the files.
 KAGGLE_LIST = "ImageId,PredictionString\n" + "".join(
     f"{file},{name} 85 1 499 272 {name} 1 2 3 4 \n"
     for file, name in reversed(list(zip(VAL_FILES, VAL_CLASSES, strict=True)))
@@ -46,7 +46,7 @@ def in_list_order(pictures: Sequence[Picture]) -> list[Picture]:
 
 
 def assert_lists(images: ImageList, class_names: Sequence[str] = CLASSES) -> None:
-    """Check a list of some_pictures."""
+    """Check that a list has the images of `some_pictures`."""
     wanted = [picture for picture in some_pictures() if picture.class_name in class_names]
     expected = in_list_order(wanted)
     assert images.class_names == tuple(class_names)
@@ -56,7 +56,7 @@ def assert_lists(images: ImageList, class_names: Sequence[str] = CLASSES) -> Non
 
 
 def write(form: str, root: Path, pictures: Sequence[Picture]) -> Path:
-    """Write pictures in one of all forms."""
+    """Write pictures in one of the supported formats."""
     if form == "parquet":
         return write_parquet(root / "i.parquet", pictures).parent
     write_folders(root, pictures, flat=form != "folders")
@@ -121,7 +121,7 @@ def test_rows_are_found_in_row_groups_of_any_size(tmp_path, group_size):
 
     contents = list(open_images(path, ["a"]).source.read(rows))
 
-    # The one test image is the file's first and the list's last.
+    # The only test image is first in the file and last in the list.
     assert contents == [(499, b"0")] + [(row, b"%d" % (row + 1)) for row in sorted(rows)[:-1]]
 
 
@@ -223,7 +223,7 @@ def test_a_damaged_parquet_file_is_named(tmp_path):
     for paths in (path, tmp_path):
         with pytest.raises(ValueError, match=r"i\.parquet cannot be read"):
             open_images(paths, CLASSES)
-    path.write_bytes(content[:4] + bytes(996) + content[1000:])  # a page
+    path.write_bytes(content[:4] + bytes(996) + content[1000:])  # damages a page
     with pytest.raises(ValueError, match=r"i\.parquet cannot be read"):
         contents_of(images)
     write_parquet(path, some_pictures()[:-1])
@@ -234,7 +234,7 @@ def test_a_damaged_parquet_file_is_named(tmp_path):
 @pytest.mark.parametrize("text", [KAGGLE_LIST, TINY_LIST])
 def test_a_list_must_name_the_files_of_val(tmp_path, text):
     root = write_folders(tmp_path, some_pictures(), flat=True)
-    stranger = text.splitlines()[-1].replace("00000", "99999", 1)  # of the first file
+    stranger = text.splitlines()[-1].replace("00000", "99999", 1)  # renames the first file
 
     (root / "val_annotations.txt").write_text(text.replace(text.splitlines()[-1], stranger))
     with pytest.raises(ValueError, match=r"does not list image ILSVRC2012_val_00000000\.JPEG"):
@@ -263,7 +263,7 @@ def test_a_list_of_another_form_is_refused(tmp_path, text, message):
 
 
 def test_compressed_images_are_never_all_in_memory(tmp_path):
-    """50 MiB of images in one row group, in pages of 16 images."""
+    """Read 50 MiB of images in one row group, with pages of 16 images."""
     rng = np.random.default_rng(0)
     table = {
         "wnid": pa.array(["a"] * 512),

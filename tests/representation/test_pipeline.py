@@ -1,4 +1,4 @@
-"""From image files to a feature table: the right rows, from the right images, whatever happens."""
+"""Test the pipeline from images to features, with bad images and interrupted runs."""
 
 import signal
 import subprocess
@@ -27,7 +27,7 @@ from helpers.pipeline import (
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> tuple[Path, FeatureTable, dict]:
-    """The result of an undisturbed run on Parquet files: folder of images, table, provenance."""
+    """Return the images, table and provenance of an uninterrupted run on Parquet files."""
     folder = tmp_path_factory.mktemp("made")
     images = as_parquet(folder / "images", pictures())
     return images, *run(job_of(images), folder / "out")
@@ -48,7 +48,7 @@ def test_train_rows_of_base_classes_are_the_last_images_and_were_not_fitted(made
 
 
 def test_only_fitted_images_decide_the_backbone(made, tmp_path):
-    """Other images of other classes, and of the rows to be, leave all other features alone."""
+    """Changes of images that are not fitted do not change the features of other images."""
     _, table, _ = made
     content = pictures()
     for key in content:
@@ -97,14 +97,14 @@ def test_the_work_of_another_run_is_not_touched_and_that_of_the_same_not_made_ag
 
 def test_a_corrupt_image_is_named_and_left_out(tmp_path):
     content = pictures()
-    content["b1", TRAIN, 2] = content["b1", TRAIN, 2][:60]  # to be fitted
+    content["b1", TRAIN, 2] = content["b1", TRAIN, 2][:60]  # one of the fitted images
     content["n1", TEST, 1] = b"no image"
     job = job_of(as_folders(tmp_path / "images", content), holdout=0.0, num_epochs=1)
 
     table, about = run(job, tmp_path / "out", max_bad=0.05)
 
     assert set(about["bad_images"]) == {"train/b1/002.JPEG", "val/n1/001.JPEG"}
-    assert about["fitted_images"] == 30 - 1  # without a holdout, all train images of base classes
+    assert about["fitted_images"] == 30 - 1  # no holdout: all train images of base classes
     assert [len(table.rows_of(name, TRAIN)) for name in ("b1", "b2")] == [NUM_TRAIN - 1, NUM_TRAIN]
     assert len(table.rows_of("n1", TEST)) == NUM_TEST - 1
 
@@ -132,7 +132,7 @@ def test_a_holdout_that_leaves_a_class_nothing_is_refused(made):
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["decoding", "the backbone: step 3", "computing features"])
 def test_a_killed_run_resumes_to_the_same_features(made, tmp_path, stage):
-    """Killed by a signal that cannot be caught, where the line of a stage appears."""
+    """Kill the run with SIGKILL when it logs the line of a stage."""
     images, table, _ = made
     script = f"""
 import os, signal, sys

@@ -1,4 +1,4 @@
-"""Rows beside the table: one choice made otherwise at a time."""
+"""Test the ablations, which change one design choice at a time."""
 
 from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
 from cpaan.report.claims.mechanisms import NEIGHBOURS
@@ -21,7 +21,7 @@ def test_neighbours_are_of_every_kind_and_of_every_number_there_is_room_for():
     assert kinds == ["none", "soft"] + ["hard"] * 4
     assert [*found][2:] == [f"NBS-H, k = {k}" for k in (1, 5, 20, 50)]
     assert found["NBS-H, k = 20"].resolved.training.num_neighbours == 20
-    # Of 26 base classes, 20 are meta-novel.
+    # There are 26 base classes, of which 20 are meta-novel in an episode.
     assert [*few][2:] == ["NBS-H, k = 1", "NBS-H, k = 5"]
 
 
@@ -32,7 +32,7 @@ def test_what_the_best_has_already_is_not_trained_again():
 
     assert {label for label, row in soft.items() if row.same_as} == {"NBS-S"}
     assert {label for label, row in of_hard.items() if row.same_as} == {"NBS-H, k = 5"}
-    # The search has said nothing about a perplexity.
+    # The search did not set a perplexity.
     assert of_hard["NBS-S"].resolved.training.perplexity == TrainConfig().perplexity
 
 

@@ -1,4 +1,4 @@
-"""Several workers on Ray train one backbone, and what goes wrong is one line."""
+"""Test that several workers on Ray train one backbone, and that errors have one line."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,7 +31,7 @@ def train(folder: Path, config, said: list[str], num_workers: int = 2) -> None:
 
 
 def test_two_workers_average_the_gradients_of_their_halves(two_cpus, folder):
-    # One step: every further one multiplies the last digits' differences by ten.
+    # One step only, because each further step multiplies rounding differences by ten.
     config, said = small_config(num_epochs=1, batch_size=48), []
 
     train(folder, config, said)

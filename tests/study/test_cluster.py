@@ -1,4 +1,4 @@
-"""How many trials fit on a cluster."""
+"""Test the number of trials that fit on a cluster."""
 
 from contextlib import nullcontext
 
@@ -10,7 +10,7 @@ from cpaan.study.config import StudyConfig
 
 
 def room(nodes: list[dict[str, float]], **settings: object) -> int:
-    """Return how many trials fit: where none does, the study is refused."""
+    """Return the number of trials that fit, and check that a study is refused if none fits."""
     there = Cluster("http://127.0.0.1:8265", tuple(nodes))
     study = StudyConfig(**settings)
     found = there.most_trials_at_once(study)

@@ -1,4 +1,4 @@
-"""Trials wait until the autoscaler has started machines for them; idle machines are stopped."""
+"""Test that trials wait for the autoscaler's machines, and that idle machines are stopped."""
 
 import os
 import shutil
@@ -15,12 +15,12 @@ from helpers.studies import SMALL_STUDY
 
 ROOT = Path(__file__).parents[2]
 SPACES = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "--net"]
-HEAD = "ray.head.default"  # the only name that the provider knows
+HEAD = "ray.head.default"  # the only name that the provider accepts
 HEAD_ID = "fffffffffffffffffffffffffffffffffffffffffffffffffff00000"
 
 pytestmark = pytest.mark.cluster
 
-# Ray's own provider for tests starts two machines of one core as processes of this machine.
+# Ray's provider for tests simulates two machines with one core as processes on this machine.
 CLUSTER = {
     "cluster_name": "autoscaling",
     "max_workers": 2,
@@ -49,7 +49,7 @@ CLUSTER = {
     "auth": {},
 }
 ENVIRONMENT = {
-    "RAY_worker_maximum_startup_concurrency": "16",  # as cluster files have it
+    "RAY_worker_maximum_startup_concurrency": "16",  # as in the cluster files
     "RAY_FAKE_CLUSTER": "1",
     "RAY_enable_autoscaler_v2": "1",
     "AUTOSCALER_UPDATE_INTERVAL_S": "1",

@@ -1,9 +1,10 @@
-"""Cluster files: Ray, KubeRay and Kubernetes accept them, versions are locked, nothing is open."""
+"""Test that cluster files are valid for Ray, KubeRay and Kubernetes, locked, and secure."""
 
 import copy
 import json
 import re
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,18 @@ import pytest
 import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 
-from cpaan.cli.search import main as search
-from cpaan.cli.study_parsers import search_parser
+from cpaan.cli import main
+from cpaan.cli.command import Parser
+from cpaan.cli.study_parsers import STUDY_COMMANDS
 from cpaan.study.cluster_job import ClusterCommand, ClusterJob
+
+search = partial(main, command="search")
 
 ROOT = Path(__file__).parents[2]
 CLOUDS = ["gpu", "gcp"]
 ALL = [*CLOUDS, "local"]
 SCHEMA = json.loads((Path(__file__).parent / "rayjob.schema.json").read_text())
-KUBERNETES = "1.28"  # KubeRay 1.6 has its types
+KUBERNETES = "1.28"  # KubeRay 1.6 uses its types
 
 
 def text_of(name: str) -> str:
@@ -38,7 +42,7 @@ def locked(package: str) -> str:
 
 
 def start_command(name: str, kind: str) -> tuple[str, dict[str, str]]:
-    """Return the command that starts Ray on the head or a worker, and the variables it exports."""
+    """Return the command that starts Ray on the head or a worker, and its exported variables."""
     command = file_of(name)[f"{kind}_start_ray_commands"][-1]
     words = re.findall(r"(\w+)=('[^']*'|\S+)", command.partition(";")[0])
     return command, {key: value.strip("'") for key, value in words}
@@ -46,7 +50,7 @@ def start_command(name: str, kind: str) -> tuple[str, dict[str, str]]:
 
 @pytest.mark.parametrize("name", ALL)
 def test_ray_accepts_the_file_and_would_refuse_a_misspelt_field(name, monkeypatch):
-    monkeypatch.chdir(ROOT)  # files are mounted from there
+    monkeypatch.chdir(ROOT)  # file mounts are relative to it
     config = prepare_config(file_of(name))
     validate_config(config)
     assert config["head_node_type"] in config["available_node_types"]
@@ -62,7 +66,7 @@ def test_every_node_installs_the_project_from_its_lock_file_and_asks_for_a_token
     content = file_of(name)
     (install,) = [each for each in content["setup_commands"] if "install" in each]
     assert re.search(r"--constraint \S*constraints.txt", install)
-    assert not any("torch" in each for each in content["setup_commands"])  # the lock has it
+    assert not any("torch" in each for each in content["setup_commands"])  # it is in the lock file
     assert locked("torch")
     for source in content["file_mounts"].values():
         assert not re.search(r"results|cache|\.venv|\.git$", source)
@@ -107,9 +111,9 @@ def test_on_aws_ssh_is_open_to_one_range_and_disks_are_encrypted():
         machine = kind["node_config"]
         assert machine["MetadataOptions"]["HttpTokens"] == "required"
         assert all(disk["Ebs"]["Encrypted"] for disk in machine["BlockDeviceMappings"])
-        profile = f"cpaan-node-{content['provider']['region']}"  # as the stack names it
+        profile = f"cpaan-node-{content['provider']['region']}"  # its name in the stack
         assert machine["IamInstanceProfile"] == {"Name": profile}
-        # A group that Ray makes opens ssh to everyone.
+        # A security group that Ray creates opens ssh to all addresses.
         assert machine["SecurityGroupIds"] == ["SET-SECURITY-GROUP-ID"]
     assert "security_group" not in content["provider"]
 
@@ -133,7 +137,7 @@ def pod_templates(job: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def containers(job: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return all containers, and the autoscaler's settings as one more."""
+    """Return all containers, including the settings of the autoscaler."""
     autoscaler = {"name": "autoscaler", **job["spec"]["rayClusterSpec"]["autoscalerOptions"]}
     return [
         *(each for pod in pod_templates(job) for each in pod["spec"]["containers"]),
@@ -142,7 +146,7 @@ def containers(job: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def problems_of(job: dict[str, Any]) -> list[str]:
-    """Return why KubeRay or Kubernetes would refuse the job."""
+    """Return the reasons why KubeRay or Kubernetes would refuse the job."""
     found = [each.message for each in jsonschema.Draft202012Validator(SCHEMA).iter_errors(job)]
     for pod in [*pod_templates(job), {"spec": {"containers": containers(job)}}]:
         metadata = {"name": "any", **pod.get("metadata", {})}
@@ -190,18 +194,20 @@ def test_the_image_is_of_the_locked_versions_and_has_the_script_of_the_job():
     assert ray == locked("ray") == CLUSTER["rayVersion"]
     assert f'"ray[default,train,tune]=={ray}"' in project
     assert f'requires-python = ">={python[2]}.{python[3:]}"' in project
-    # The version of CUDA is that of PyPI's torch: with another torch, look at the tag again.
+    # PyPI's torch sets the version of CUDA. Update the tag together with torch.
     assert (cuda, locked("torch")) == ("cu130", "2.13.0")
     (image,) = {each["image"] for pod in pod_templates(JOB) for each in pod["spec"]["containers"]}
     assert image.endswith(f"/cpaan:{tag}")
 
     entrypoint = JOB["spec"]["entrypoint"]
-    assert re.fullmatch(r"[\w ./-]+", entrypoint)  # KubeRay pastes it into its own shell
+    assert re.fullmatch(r"[\w ./-]+", entrypoint)  # KubeRay inserts it into a shell script
     bash, script, name, *options = shlex.split(entrypoint)
     (folder,) = re.findall(r"^WORKDIR (.+)$", dockerfile, re.M)
     assert bash == "bash"
     assert (ROOT / Path(script).relative_to(folder)).exists()
-    assert search_parser().parse_args(["--study", name, *options]).preset == "paper"
+    parser = Parser()
+    STUDY_COMMANDS["search"][1](parser)
+    assert parser.parse_args(["--study", name, *options]).preset == "paper"
 
 
 def test_the_job_is_closed_to_the_outside_and_runs_without_root():

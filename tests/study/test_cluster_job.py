@@ -1,19 +1,22 @@
-"""Commands for a cluster, up to the connection; test_cluster_up.py runs them on one."""
+"""Test cluster commands without a connection; `test_cluster_up.py` runs them on a cluster."""
 
 import json
 import os
 import subprocess
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from ray.job_submission import JobStatus
 
-from cpaan.cli.report import main as report
-from cpaan.cli.search import main as search
+from cpaan.cli import main
 from cpaan.core.provenance import TEST_READS, count_test_reads, take_over_test_reads
 from cpaan.study.cluster_job import ClusterCommand, ClusterJob
+
+search = partial(main, command="search")
+report = partial(main, command="report")
 
 ROOT = Path(__file__).parents[2]
 SEARCH = ClusterCommand("search.py", "mine", ["--study", "mine"], {}, begins=True)
@@ -65,7 +68,7 @@ def test_a_cluster_that_is_not_up_is_an_error_of_one_line(token, tmp_path, capsy
 
 
 def test_the_job_runs_the_same_arguments_with_the_uploaded_files(tmp_path, monkeypatch):
-    """In a real shell, with a python that prints its arguments."""
+    """Run the command in a real shell, with a ``python`` that prints its arguments."""
     split, python, sent = (tmp_path / name for name in ("my split.json", "python", "sent it"))
     split.write_text("{}")
     python.write_text('#!/bin/sh\nprintf "%s\\n" "$PWD" "$@"\n')
@@ -101,7 +104,7 @@ def test_the_job_runs_the_same_arguments_with_the_uploaded_files(tmp_path, monke
     ],
 )
 def test_bad_input_is_refused_before_submission(job, capsys, command, arguments, said, monkeypatch):
-    client = SimpleNamespace(list_jobs=list, submit_job=None)  # which cannot submit
+    client = SimpleNamespace(list_jobs=list, submit_job=None)  # fails on submission
     monkeypatch.setattr(ClusterJob, "connect", lambda job: nullcontext(client))
     Path("results/mine").mkdir(parents=True)
     Path("results/mine/config.json").touch()
@@ -115,7 +118,7 @@ def test_bad_input_is_refused_before_submission(job, capsys, command, arguments,
     [
         (SEARCH, [], None),
         (SEARCH, [(SEARCH, "RUNNING")], 0),
-        (SEARCH, [(SEARCH, "SUCCEEDED")], 0),  # while nobody followed it
+        (SEARCH, [(SEARCH, "SUCCEEDED")], 0),  # finished without a follower
         (NAMED_LATER, [(SEARCH, "SUCCEEDED")], 0),
         (SEARCH, [(SEARCH, "FAILED")], None),
         (RESUME, [(SEARCH, "RUNNING")], 0),
@@ -139,7 +142,7 @@ def test_a_repeated_command_finds_its_job(job, tmp_path, command, earlier, found
 
 
 def test_output_is_written_once_and_a_lost_connection_is_reported(job, monkeypatch):
-    """The first connection breaks within a line; the second one repeats the output."""
+    """The first connection is lost within a line; the second one repeats the output."""
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     written, said, connections = [], [], iter((["one ", "two"], ["one two thr", "ee"]))
 
@@ -179,5 +182,5 @@ def test_reads_of_the_test_phase_are_taken_over_once(tmp_path):
 def test_a_clusters_own_storage_is_the_default(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("CPAAN_STORAGE", str(tmp_path / "shared"))
 
-    assert search(["--study", "mine", "--dry-run"]) == 0
+    assert search(["--study", "mine", "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["storage"] == str(tmp_path / "shared" / "mine")

@@ -1,4 +1,4 @@
-"""A real `ray up` of cluster/local.yaml, a study on it, a machine that dies, and `ray down`."""
+"""Test a real `ray up` of cluster/local.yaml, a study, the loss of a machine, and `ray down`."""
 
 import hashlib
 import json
@@ -28,14 +28,14 @@ ROOT = Path(__file__).parents[2]
 HEAD, WORKER = "127.0.0.11", "127.0.0.12"
 NAME = f"cpaan-test-{os.getpid()}"
 
-# A job on a cluster starts a dozen processes one after the other, each of which imports torch. That
-# takes a minute on two idle cores.
+# A job on a cluster starts a dozen processes one after the other. Each imports torch, which takes a
+# minute in total on two idle cores.
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 
 @dataclass
 class Laptop:
-    """The user's machine: a home with a token, in which the commands run."""
+    """The user's machine: a home folder with a token, where the commands run."""
 
     home: Path
     cluster: Path
@@ -47,7 +47,6 @@ class Laptop:
         return {**os.environ, **own, "PYTHONPATH": str(ROOT)}
 
     def ray(self, *arguments: str) -> None:
-        """Run a command of Ray."""
         command = [sys.executable, "-m", "ray.scripts.scripts", *arguments]
         settings = {"cwd": ROOT, "env": self.environment, "stdin": subprocess.DEVNULL}
         done = subprocess.run(command, **settings, capture_output=True, text=True)
@@ -58,7 +57,7 @@ class Laptop:
         return (self.home / ".ray" / "auth_token").read_text().strip()
 
     def ask(self, path: str) -> requests.Response:
-        """Ask the dashboard, on the head itself and with the token."""
+        """Send a request with the token to the dashboard on the head."""
         url = f"http://127.0.0.1:{self.dashboard_port}{path}"
         return requests.get(url, headers={"Authorization": f"Bearer {self.token}"})
 
@@ -69,7 +68,7 @@ class Laptop:
 
     @contextmanager
     def started(self, script: str, *arguments: str) -> Iterator[tuple[subprocess.Popen, Path]]:
-        """Start a command of ``tune/``; give the process and the file with its output."""
+        """Start a command of ``tune/``; yield the process and the file with its output."""
         command = [sys.executable, ROOT / "tune" / script, "--cluster", self.cluster, *arguments]
         path = self.home / f"{script}.log"
         settings = {"cwd": self.home, "env": self.environment}
@@ -115,7 +114,7 @@ def laptop(machines, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def features(machines, study_features) -> list[str]:
-    """Options for small features in a folder that all machines see."""
+    """Return options for small features in a folder that all machines share."""
     folder = machines.home / "data"
     shutil.copytree(study_features.parent, folder)
     machines.own(folder)
@@ -123,19 +122,19 @@ def features(machines, study_features) -> list[str]:
 
 
 def bring_packages(machines: Machines) -> None:
-    """Link the packages of this environment, so that `ray up` has only ours to install."""
+    """Link the packages of this environment, so that `ray up` installs only this project."""
     environment = machines.home / "cpaan" / ".venv"
     environment.parent.mkdir()
     machines.own(environment.parent)
     machines.run("python3", "-m", "venv", "--without-pip", str(environment))
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     target = environment / "lib" / version / "site-packages"
-    if target.exists():  # another Python would need other files
+    if target.exists():  # a different Python needs different files
         shutil.rmtree(target)
         without = shutil.ignore_patterns("*cpaan*", "triton", "triton-*")
         source = sysconfig.get_path("purelib")
         shutil.copytree(source, target, symlinks=True, ignore=without, copy_function=link_or_copy)
-        machines.own(target, "-type", "d")  # files are links to ours
+        machines.own(target, "-type", "d")  # the files are links to this environment
         _, _, script = Path(sys.executable).with_name("ray").read_text().partition("\n")
         (environment / "bin" / "ray").write_text(f"#!{environment}/bin/python\n{script}")
         (environment / "bin" / "ray").chmod(0o755)
@@ -176,7 +175,7 @@ def cluster_file(machines: Machines) -> tuple[str, int]:
     of_worker = of_worker.replace("=20000", "=30000").replace("=29999", "=31999")
     of_head = of_head.replace("ray start", f"ray start --node-ip-address={HEAD} --num-cpus=1")
     of_worker = of_worker.replace("ray start", f"ray start --node-ip-address={WORKER} --num-cpus=1")
-    # A worker that has lost its head ends after ten seconds more; by default, after a minute.
+    # A worker without its head ends after ten more seconds instead of the default minute.
     of_worker = of_worker.replace("export ", "export RAY_gcs_rpc_server_reconnect_timeout_s=10 ")
     dashboard = int(re.search(r"--dashboard-port=(\d+)", of_head)[1])
     return f"{of_head}worker_start_ray_commands:{of_worker}", dashboard
@@ -210,7 +209,7 @@ def test_what_listens_beyond_loopback_is_what_the_readme_lists(laptop, machines)
     page = (ROOT / "cluster" / "README.md").read_text()
     listed = {int(port) for port in re.findall(r"^\| (\d+) \|", page, flags=re.MULTILINE)}
     original = (ROOT / "cluster" / "local.yaml").read_text()
-    # The ports of this test stand for those of the file, in the same order.
+    # The ports of this test replace those of the file, in the same order.
     ports = [
         re.findall(r"-port=(\d{4})\b", text.split("worker_start")[0])
         for text in (laptop.cluster.read_text(), original)
@@ -224,7 +223,7 @@ def test_what_listens_beyond_loopback_is_what_the_readme_lists(laptop, machines)
     for line in shown.splitlines():
         pids = {int(pid) for pid in re.findall(r"pid=(\d+)", line)}
         host, _, port = line.split()[3].rpartition(":")
-        # What is bound to the machine's own address is bound beyond loopback on a real one.
+        # On a real machine, ports at the machine's own address are reachable from outside.
         is_loopback = host.strip("[]").removeprefix("::ffff:") == "127.0.0.1"
         if pids & head.commands().keys() and not is_loopback:
             found.add(int(stands_for.get(port, port)))
@@ -234,7 +233,7 @@ def test_what_listens_beyond_loopback_is_what_the_readme_lists(laptop, machines)
 
 
 def test_a_storage_that_machines_do_not_share_is_refused_with_their_names(laptop):
-    """Their folders /tmp are their own."""
+    """Each machine has its own /tmp."""
     status, said = laptop.run("search.py", "--study", "alone", "--storage", "/tmp/alone")
 
     assert status == 2
@@ -273,7 +272,7 @@ def test_a_study_outlives_a_machine_and_its_results_come_home(laptop, machines, 
 
 
 def test_a_study_is_searched_and_reported_on_the_cluster(laptop, features):
-    """Of a row that is not trained: only the way there and back takes time."""
+    """Use a row without training, so that only the transfers take time."""
     row = ["--method", "copy", "--head", "centroid", "--trials", "1", "--set", "shots=1,2"]
     short = ["--heads", "centroid", "--draws", "2", "--table-only"]
 
@@ -287,8 +286,8 @@ def test_a_study_is_searched_and_reported_on_the_cluster(laptop, features):
 
 
 def lose_connection() -> None:
-    """End what the laptop is connected by: one connection to a machine, by which all others go."""
-    folder = hashlib.sha256(NAME.encode()).hexdigest()[:10]  # as Ray names it
+    """Close the ssh connection to a machine that all other connections share."""
+    folder = hashlib.sha256(NAME.encode()).hexdigest()[:10]  # Ray's name for it
     sockets = list(Path("/tmp").glob(f"ray_ssh_*/{folder}/*"))
     assert sockets
     for path in sockets:
@@ -305,5 +304,5 @@ def test_ray_down_leaves_nothing_running(laptop, machines):
         commands = [c for machine in machines.each for c in machine.commands().values()]
         return [command for command in commands if not command.startswith("sshd")]
 
-    # On workers, Ray ends by itself when it has not found its head for some time.
+    # On workers, Ray ends on its own some time after it has lost its head.
     wait_for(lambda: not left(), 400, lambda: "\n".join(left()))

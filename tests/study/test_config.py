@@ -1,4 +1,4 @@
-"""When trials are evaluated, what their score is, and which data a study is about."""
+"""Test the evaluation steps and the score of trials, and the data of a study."""
 
 import json
 from dataclasses import replace
@@ -25,7 +25,7 @@ SPLIT = Split(
         ({"num_rungs": 3}, 100_000, (12_500, 25_000, 50_000, 100_000)),
         ({"reduction_factor": 3, "num_rungs": 1}, 90, (30, 90)),
         ({"num_rungs": 0}, 200, (200,)),
-        # A quarter of 200 is 50, and the nearest multiple of four workers 48 or 52.
+        # A quarter of 200 is 50. The nearest multiples of four workers are 48 and 52.
         ({"workers_per_trial": 4}, 200, (48, 96, 200)),
         ({"workers_per_trial": 3, "reduction_factor": 3}, 99, (12, 36, 99)),
         ({}, 3, (1, 2, 3)),

@@ -1,4 +1,4 @@
-"""Processes and machines die; the study does not. Real processes, killed for real."""
+"""Test that a study survives killed processes and lost machines, with real processes."""
 
 import io
 import json
@@ -25,8 +25,8 @@ from cpaan.study.study import Study, read_study
 from helpers.studies import SMALL_STUDY
 from helpers.waiting import Found, wait_for
 
-# A trial on Ray Train starts a dozen processes one after the other. Ray has been seen to take four
-# minutes to report that a process that was starting on a node that died will never come.
+# A trial on Ray Train starts a dozen processes one after the other. If a node dies meanwhile, Ray
+# has taken up to four minutes to report that a process cannot start.
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +35,7 @@ STARTED: list[subprocess.Popen] = []
 
 
 def start_search(study_features: Path, *arguments: str, resume: bool = False) -> subprocess.Popen:
-    """Start the command as a user does; its output goes to a file beside the results."""
+    """Start the command as a user does, with its output in a file."""
     command = [sys.executable, str(ROOT / "tune" / "search.py"), *arguments]
     if not resume:
         command += ["--features", str(study_features), *SMALL_STUDY]
@@ -46,7 +46,7 @@ def start_search(study_features: Path, *arguments: str, resume: bool = False) ->
 
 @pytest.fixture(autouse=True)
 def nothing_runs_on() -> Iterator[None]:
-    """End what a test that fails has left."""
+    """Kill the processes that a failed test has left."""
     yield
     for process in STARTED:
         process.kill()
@@ -57,7 +57,7 @@ def nothing_runs_on() -> Iterator[None]:
 def await_study(
     condition: Callable[[], Found], driver: subprocess.Popen | None = None, seconds: float = 300
 ) -> Found:
-    """Return what a condition gives as soon as it is true; the command must not end before."""
+    """Wait for a condition and return its value; fail if the command ends before."""
     return wait_for(
         condition,
         seconds,
@@ -71,20 +71,20 @@ def parent_of(pid: int) -> int:
 
 
 def processes(title: str, raylets: set[int]) -> list[int]:
-    """Return processes of these raylets whose title begins so."""
+    """Return the processes of these raylets whose command starts with the title."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             command = (folder / "cmdline").read_bytes().decode()
             if command.startswith(title) and parent_of(int(folder.name)) in raylets:
                 found.append(int(folder.name))
-        except (OSError, ValueError):  # it has just ended
+        except (OSError, ValueError):  # the process has just ended
             continue
     return found
 
 
 def time_of_state() -> int:
-    """Return when the state of trial 0 was written, in nanoseconds; 0 if there is none."""
+    """Return the time of trial 0's last checkpoint in nanoseconds; 0 if there is none."""
     path = Path("results/s/trials/0000-seed0.pt")
     return path.stat().st_mtime_ns if path.exists() else 0
 
@@ -95,8 +95,8 @@ def kill(pid: int) -> None:
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    """A head without CPUs, and two nodes of one each."""
-    with socket.create_server(("127.0.0.1", 0)) as server:  # another Ray may have the default port
+    """Start a head without CPUs and two nodes with one CPU each."""
+    with socket.create_server(("127.0.0.1", 0)) as server:  # another Ray may use the default port
         port = server.getsockname()[1]
     head = {"num_cpus": 0, "include_dashboard": True, "dashboard_port": port}
     cluster = Cluster(initialize_head=True, head_node_args=head)
@@ -123,9 +123,9 @@ def undisturbed(study: Study) -> list[tuple[float, float]]:
 
 
 def test_deaths_of_a_worker_a_trial_a_driver_and_a_node_change_no_score(study_features, cluster):
-    """All of them in one trial, each after another evaluation, whose state it resumes from."""
+    """All happen in one trial, each after another evaluation step; it resumes from a checkpoint."""
     address = ("--address", cluster.address)
-    # Evaluations after 20, 40, ..., 1280 episodes: four deaths, and episodes left after each.
+    # Evaluation steps at 20, 40, ..., 1280 episodes leave episodes after each of four deaths.
     arguments = ("--study", "s", "--trials", "1", "--episodes", "1280", "--set", "num_rungs=6")
     raylets = raylets_of(cluster)
 
@@ -193,21 +193,21 @@ def num_ended() -> int:
     path = Path("results/s/trials.parquet")
     if not path.exists():
         return 0
-    # In one go: by its name it would be opened twice, and may be another file the second time.
+    # Read the file once. By its path, pandas would open it twice, and it may change in between.
     table = pd.read_parquet(io.BytesIO(path.read_bytes()))
     return int((table["state"] != "unfinished").sum())
 
 
 @ray.remote(num_cpus=0)
 class Creator:
-    """Reserves cores, and dies."""
+    """An actor that reserves cores until it is killed."""
 
     def reserve(self, num_groups: int) -> list[str]:
         return [placement_group([{"CPU": 1}]).id.hex() for _ in range(num_groups)]
 
 
 def test_groups_of_a_dead_actor_are_removed_and_those_of_the_driver_stay(two_cpus):
-    """Of three groups that an actor makes on two cores, one or more are pending."""
+    """An actor creates three groups on two cores, so at least one of them is pending."""
     own = placement_group([{"CPU": 1}])
     ray.get(own.ready())
     creator = Creator.remote()

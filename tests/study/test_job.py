@@ -1,4 +1,4 @@
-"""A training that can stop anywhere, ends as if it never had, and is the benchmark's own."""
+"""Test that an interrupted training gives the same result, and the same as the benchmark."""
 
 import re
 import threading
@@ -65,7 +65,7 @@ def job(gaussians, tmp_path) -> TrialJob:
 
 
 def job_of(job: TrialJob, method: str, head: str | None = None, **others: object) -> TrialJob:
-    """Return a job of another row: six episodes, or none at all."""
+    """Return a job of another row, with six episodes or none."""
     row = ROWS[method]
     overrides = {"heads": (head or row.head,), "linear_num_steps": 5, "perplexity": 4.0}
     return replace(
@@ -99,17 +99,17 @@ def assert_same_weights(found: dict[str, torch.Tensor], expected: dict[str, torc
 
 
 def score_again(job: TrialJob) -> list[float]:
-    """Return LSL and GLSL top-5 of a job that was trained to its end."""
+    """Return LSL and GLSL top-5 of a fully trained job."""
     task, queries = read_validation(job, CPU)
     return [*job_module._evaluate(load_method(job, task), task, queries, job)]
 
 
 class Died(BaseException):
-    """The process is gone."""
+    """The process was killed."""
 
 
 def run_until_saved_at(job: TrialJob, episode: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run a job that saves after every step, until it dies right after it has saved one."""
+    """Run a job that saves after every step, and kill it after the checkpoint of an episode."""
     save = drive.Checkpoint.save
 
     def save_and_die(checkpoint: drive.Checkpoint, run: Run) -> None:
@@ -314,7 +314,7 @@ def test_jobs_of_one_machine_share_an_embedding_and_jobs_of_another_seed_have_an
 def run_together(
     job: TrialJob, monkeypatch: pytest.MonkeyPatch, num_reports: int = 100
 ) -> tuple[list[list[Report]], list[dict[str, torch.Tensor]]]:
-    """Return the reports of two workers, and the weights of each."""
+    """Return the reports and the weights of two workers."""
     runs: dict[int, TrainingRun] = {}
     begin = job_module._begin
 
@@ -396,7 +396,7 @@ def test_a_job_reads_nothing_of_the_test_phase(gaussians, job, tmp_path):
 
 
 def test_a_machine_that_does_not_see_the_study_takes_no_work(tmp_path):
-    """As one that joins late may not: its folder of that name is another one."""
+    """A machine that joins late may have a different folder of the same name."""
     location = str(tmp_path / "shared")
 
     with pytest.raises(RuntimeError, match=f"does not see the study in {location}"):

@@ -1,4 +1,4 @@
-"""The files that a search writes about its trials."""
+"""Test the files that a search writes about its trials."""
 
 import json
 import struct
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 @pytest.fixture
 def told(tmp_path) -> HandRunSearch:
-    """A trial of each kind, and one that is still running."""
+    """Return a search with a trial of each state, including a running one."""
     search = HandRunSearch(tmp_path / "study")
     search.run("a", 40, 45, 50)
     search.run("b", 30, 35)
@@ -54,7 +54,7 @@ def test_the_table_has_a_line_for_each_started_trial_and_reads_back_from_parquet
     assert scores[:3].values.tolist() == [[50, 60, 40], [35, 45, 25], [20, 30, 10]]
     assert scores.loc[3].isna().all()
     assert table["problem"].dropna().to_dict() == {2: "cCov-GAN diverged"}
-    # Trial 1 has the settings of the paper as they are, without parameters.
+    # Trial 1 has the paper's settings and no parameters.
     assert table["cycle_weight"][0] == 5
     assert table["cycle_weight"].isna()[1]
     assert [dict(entry) for entry in table["curve"][1]] == told.trial(1).user_attrs["curve"]
@@ -81,13 +81,13 @@ def test_copies_in_the_storage_can_be_read_unless_it_is_the_folder_itself(told, 
 
 
 def events_in(folder: Path) -> list[tuple[int, str]]:
-    """Return step and name of every number in TensorBoard's files."""
+    """Return the step and name of every value in TensorBoard's files."""
     found = []
     for path in sorted(folder.iterdir()):
         content, position = path.read_bytes(), 0
         while position < len(content):
             (length,) = struct.unpack_from("<Q", content, position)
-            start = position + 12  # behind the length and its checksum
+            start = position + 12  # after the length and its checksum
             event = Event.FromString(content[start : start + length])
             found += [(event.step, value.tag) for value in event.summary.value]
             position = start + length + 4
@@ -116,7 +116,7 @@ def test_every_evaluation_is_an_event_once(tmp_path):
 
 
 class TimedRecords(RowRecords):
-    """Records whose updates take a second of a clock that is set by hand."""
+    """Records with a manual clock, on which an update takes one second."""
 
     def __init__(self, folder: Path) -> None:
         self.now, self.num_updates = 0.0, 0

@@ -1,4 +1,4 @@
-"""A whole study on Ray: search, resume, report; and workers that train together."""
+"""Test a whole study on Ray (search, resume, report), and workers that train together."""
 
 import json
 import re
@@ -15,9 +15,8 @@ import ray
 import torch
 from ray.util.state import list_actors
 
+from cpaan.cli import main
 from cpaan.cli.progress import StudyProgress
-from cpaan.cli.report import main as report
-from cpaan.cli.search import main as search
 from cpaan.core.files import load_state
 from cpaan.evaluation.parts import PartKey
 from cpaan.gan.spiral import SPIRAL_CONFIG
@@ -32,14 +31,17 @@ from cpaan.study.worker_pool import WorkLostError, run_on_ray
 from helpers.runs import threads
 from helpers.studies import SMALL_STUDY, STUDY_SETTINGS, new_job, scores
 
-# A test starts up to six trials, each in processes of its own that import torch.
+search = partial(main, command="search")
+report = partial(main, command="report")
+
+# A test starts up to six trials, each in separate processes that import torch.
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
 CPU = torch.device("cpu")
 
 
 def arguments(features: Path, *more: str) -> list[str]:
-    """Return options of a small study whose trials do without Ray Train, which starts slowly."""
+    """Return options of a small study without Ray Train, which starts slowly."""
     return [*with_ray_train(features, *more), "--no-ray-train"]
 
 
@@ -48,7 +50,7 @@ def with_ray_train(features: Path, *more: str) -> list[str]:
 
 
 def stopped_at(words: str) -> Callable[[StudyProgress, str], None]:
-    """As by Ctrl-C, when some words are said."""
+    """Return a `say` that raises KeyboardInterrupt, as after Ctrl-C, at the given words."""
     say = StudyProgress.say
 
     def say_and_stop(self: StudyProgress, message: str) -> None:
@@ -67,7 +69,7 @@ def train(job: TrialJob, num_workers: int) -> tuple[list[tuple[int, float, float
 
 
 def train_here(job: TrialJob, num_workers: int) -> tuple[list[tuple[int, float, float]], dict]:
-    """Return the same as `train`, of workers that are threads of this process."""
+    """Return the same as `train`, with workers that are threads of this process."""
     with ThreadPoolExecutor(num_workers) as pool:
         reports = list(pool.map(lambda each: [*run_job(job, CPU, each)], threads(num_workers)))
     of_rank_0 = reports[0][-1]
@@ -86,13 +88,13 @@ def test_workers_on_ray_train_as_in_one_process_to_the_last_bit(two_cpus, gaussi
 
 
 def curves(folder: Path) -> list[dict[int, float]]:
-    """Return GLSL by episode, for each trial of a study."""
+    """Return GLSL by episode for each trial of a study."""
     table = pd.read_parquet(folder / "trials.parquet")
     return [{entry["episode"]: entry["all_top5"] for entry in row} for row in table["curve"]]
 
 
 def test_a_study_is_searched_resumed_and_reported(two_cpus, study_features, capsys, monkeypatch):
-    """Once with everything: Ray Train, and a report with all its pictures."""
+    """Run all parts once, with Ray Train and a report with all pictures."""
     folder = Path("results/mine")
     assert search(arguments(study_features, "--study", "without", "--trials", "1")) == 0
     without_train = curves(Path("results/without"))
@@ -116,7 +118,7 @@ def test_a_study_is_searched_resumed_and_reported(two_cpus, study_features, caps
     assert "TrainStateActor" in names, "by which the dashboard knows of Train runs"
     assert list((folder / "tensorboard").glob("0000/events*"))
     assert not list(folder.glob("ray/**/*.pt")), "states are kept once"
-    # Which of the two trials is stopped early depends on which of them is sooner.
+    # Which of the two trials is stopped early depends on their speed.
     one, other = curves(folder)[0], without_train[0]
     both = one.keys() & other.keys()
     assert both
@@ -176,12 +178,12 @@ def test_rows_are_searched_side_by_side_resumed_elsewhere_and_reported_together(
     assert "has no result yet" in capsys.readouterr().err
     assert not Path("results/test-reads.jsonl").exists()
 
-    # On a machine that has nothing of the study.
+    # Resume on a machine without files of the study.
     Path("results").rename("lost")
     assert search(["--resume", "rows", *storage, "--trials", "2"]) == 0
 
     assert "Next: python tune/report.py results/rows" in capsys.readouterr().out
-    for row, count in {"AWG": 2, "c-GAN-PN": 2, "none": 1}.items():  # of none, nothing is searched
+    for row, count in {"AWG": 2, "c-GAN-PN": 2, "none": 1}.items():  # none has no parameters
         assert len(pd.read_parquet(f"results/rows/{row}/trials.parquet")) == count
         copy = optuna.load_study(
             study_name="cpaan", storage=f"sqlite:///{shared}/rows/{row}/optuna.db"
@@ -199,7 +201,7 @@ def test_rows_are_searched_side_by_side_resumed_elsewhere_and_reported_together(
     assert "of 9 parts were measured before" in capsys.readouterr().err
     assert not list(shared.rglob("*.zip")), "the report has everything"
     content = json.loads(Path("results/rows/report/report.json").read_text())
-    names = ["none", "AWG", "c-GAN-PN"]  # the order of the paper
+    names = ["none", "AWG", "c-GAN-PN"]  # the paper's order
     assert [row["name"] for row in content["rows"]] == names
     assert {row["name"]: row["seeds"] for row in content["rows"]}["AWG"] == [1, 2, 3]
     assert content["test_reads"] == 2, "one of them was stopped"

@@ -1,4 +1,4 @@
-"""Proposals of a search, the results of its trials, and early stopping, restarted at any point."""
+"""Test proposals, results and early stopping of a search, with restarts at any point."""
 
 import json
 from dataclasses import replace
@@ -91,13 +91,13 @@ def test_reports_that_come_twice_late_or_out_of_order_are_recorded_once_each(sea
 
 
 def score_of(number: int) -> float:
-    """Return a score that no other trial has."""
+    """Return a score that is different for each trial."""
     return 30 + (7 * number) % 13
 
 
 @pytest.mark.parametrize("every", [1, 6])
 def test_proposals_after_a_restart_are_those_without(tmp_path, every):
-    """Beyond the random ones at the start, where they depend on the known results."""
+    """This includes proposals after the random ones, which depend on the known results."""
     unbroken, broken = HandRunSearch(tmp_path / "unbroken"), HandRunSearch(tmp_path / "broken")
 
     for number in range(7):
@@ -112,7 +112,7 @@ def test_proposals_after_a_restart_are_those_without(tmp_path, every):
 
 @pytest.mark.parametrize("is_complete", [True, False])
 def test_proposals_beside_an_unfinished_trial_are_the_same_after_a_restart(tmp_path, is_complete):
-    """The search may have died before the trial had all its parameters."""
+    """The search may have been killed before the trial had all its parameters."""
     unbroken, broken = HandRunSearch(tmp_path / "unbroken"), HandRunSearch(tmp_path / "broken")
     for search in (unbroken, broken):
         for number in range(5):
@@ -170,7 +170,7 @@ def test_rows_start_in_their_order_each_with_its_trials_and_its_rungs(tmp_path):
     assert searcher.suggest("e") is None
     for trial in trials:
         scheduler.on_trial_add(None, trial)
-    # The first of a row continues. The second is behind it, whatever the other row has.
+    # The first trial of a row continues. The second is behind it; the other row does not count.
     decisions = [
         scheduler.on_trial_result(None, trial, result_of([score]))
         for trial, score in zip(trials, [50, 49, 10, 9], strict=True)
@@ -181,7 +181,7 @@ def test_rows_start_in_their_order_each_with_its_trials_and_its_rungs(tmp_path):
 
 
 class Ladder:
-    """A search whose trials climb the rungs, and may be restarted at any point."""
+    """A search whose trials reach rung after rung, and that may restart at any point."""
 
     def __init__(self, folder) -> None:
         self._folder = folder
@@ -211,7 +211,7 @@ class Ladder:
         return self._scheduler.on_trial_result(None, trial, result_of(scores))
 
     def climb(self, number: int, score: float) -> None:
-        """Let a trial reach its next evaluation step."""
+        """Report a score at the next evaluation step of a trial."""
         if number not in self._reached:
             self._reached[number] = []
             assert self._start().config["trial"].number == number
@@ -225,8 +225,8 @@ class Ladder:
             del self._reached[number]
 
 
-# Trial and score: two run at a time. Behind the median of those before them are 2, 3 and 5 at the
-# first rung, 1 and 4 at the second. The last evaluation stops none, however low: trial 6.
+# Trials and scores; two trials run at a time. Below the median of earlier trials are 2, 3 and 5 at
+# the first rung, and 1 and 4 at the second. The last evaluation stops no trial, not even trial 6.
 CLIMB = [(0, 50), (1, 52), (0, 55), (1, 54), (2, 49), (3, 48), (0, 60), (4, 53), (5, 49), (4, 54.2)]
 CLIMB += [(6, 60), (7, 61), (6, 62), (7, 63), (7, 64), (6, 1)]
 STOPPED = [(1, 2), (2, 1), (3, 1), (5, 1), (4, 2)]

@@ -1,4 +1,4 @@
-"""Studies on Slurm: the scripts do what they say, and a study resumes after its node was lost."""
+"""Test the Slurm scripts, and that a study resumes after the loss of its node."""
 
 import json
 import os
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def write_command(folder: Path, name: str, script: str) -> None:
-    """Put a command on the path."""
+    """Write an executable script."""
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(f"#!/usr/bin/env bash\n{script}\n")
     (folder / name).chmod(0o755)
@@ -30,7 +30,7 @@ def write_command(folder: Path, name: str, script: str) -> None:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The project's folder as a job has it, a home, and commands of Slurm for a single node."""
+    """Create a project folder as in a job, a home folder, and Slurm commands for one node."""
     folder = tmp_path / "project"
     folder.mkdir()
     for name in ("cluster", "tune", "constraints.txt"):
@@ -60,7 +60,7 @@ def run(*command: str, **options: Any) -> subprocess.CompletedProcess[str]:
 
 
 def write_ray(commands: Path, does: str) -> None:
-    """Put a Ray on the path that records its arguments and then does something else."""
+    """Write a `ray` command that records its arguments and then runs a script."""
     write_command(commands, "ray", f'printf "%s\\n" "$@" > {commands}/called.txt\n{does}')
 
 
@@ -188,7 +188,7 @@ def test_a_study_is_started_or_resumed_and_then_reported(
     called = (commands / "calls.txt").read_text().splitlines()
     assert called == [f"{project}/tune/{call}" for call in calls]
 
-    if REPORTED in calls:  # a report is not repeated until there is another best trial
+    if REPORTED in calls:  # a report is repeated only after the best trial has changed
         (study / "report").mkdir()
         (study / "report" / "report.json").touch()
         for best_time, num_reports in ((1, 1), (2**33, 2)):
@@ -197,19 +197,19 @@ def test_a_study_is_started_or_resumed_and_then_reported(
             assert (commands / "calls.txt").read_text().count(REPORTED) == num_reports
 
 
-@pytest.mark.timeout(900)  # it starts Ray twice and makes a report
+@pytest.mark.timeout(900)  # starts Ray twice and makes a report
 @pytest.mark.cluster
 def test_a_study_on_slurm_resumes_after_its_node_was_lost(project, monkeypatch, study_features):
     (project / "tune").unlink()
     (project / "tune").mkdir()
     (project / "tune" / "search.py").symlink_to(ROOT / "tune" / "search.py")
     (project / "tune" / "report.py").write_text(  # a short report
-        "import sys; from cpaan.cli.report import main; "
-        "sys.exit(main([*sys.argv[1:], '--table-only', '--draws', '2']))"
+        "import sys; from cpaan.cli import main; "
+        "sys.exit(main([*sys.argv[1:], '--table-only', '--draws', '2'], command='report'))"
     )
     job_id = str(os.getpid())
     monkeypatch.setenv("SLURM_JOB_ID", job_id)
-    # `ray symmetric-run` stops every Ray that it sees: it must see no processes but its own.
+    # `ray symmetric-run` stops all visible Ray processes, so a namespace hides all others.
     apart = ["unshare", *(["--user", "--map-root-user"] if os.getuid() else []), "--pid", "--fork"]
     apart += ["--mount-proc", "--kill-child"]
     if shutil.which("unshare") is None or subprocess.run([*apart, "true"]).returncode:
@@ -241,5 +241,5 @@ def test_a_study_on_slurm_resumes_after_its_node_was_lost(project, monkeypatch, 
     assert resumed["command"].endswith("--resume mine")
     assert (study / "report" / "report.json").exists()
     for process in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):  # it has just ended
+        with suppress(OSError):  # the process has just ended
             assert f"/tmp/cpaan-{job_id}/" not in process.read_bytes().decode()

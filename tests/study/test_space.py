@@ -1,4 +1,4 @@
-"""What a search asks for, and the points that it begins with."""
+"""Test the parameters of a search, and its first points."""
 
 import optuna
 import pytest
@@ -23,7 +23,7 @@ OTHER_ROWS = [name for name, row in ROWS.items() if row.gan is None]
 
 
 def new_space(method: str = "cCov-GAN", preset: str = "quick", **fields: object) -> Space:
-    """Around a preset, on data like the built-in ones: 512 dimensions, 100 base classes."""
+    """Return the space of a preset, on data with 512 dimensions and 100 base classes."""
     training, evaluation = PRESETS[preset].recommended(method)
     settings = {"training": training, "evaluation": evaluation, "num_dims": 512, "num_base": 100}
     return Space(method=method, **{**settings, **fields})
@@ -41,7 +41,7 @@ def settings_of(resolved: Resolved) -> dict[str, object]:
 
 
 def propose_point(space: Space, whose: str) -> Resolved:
-    """Return what becomes of a point that waits in an Optuna study."""
+    """Return the settings from a point that is enqueued in an Optuna study."""
     study = optuna.create_study()
     study.enqueue_trial(space.point(whose))
     return space.propose(study.ask(), whose)
@@ -84,7 +84,7 @@ def test_the_point_of_a_source_is_the_source_at_the_sizes_of_the_study(method, p
 
     assert space.point(AS_PRINTED) == {}
     if row.gan is None:
-        # At the paper's scale, a source has its own sizes but for the length of training.
+        # At the paper's scale, a source has its own sizes, except for the training length.
         sizes = {"num_episodes", *(row.quick if preset == "quick" else ())}
         printed, ours = row.published.to_dict(), space.training.to_dict()
         for name, value in resolved.training.to_dict().items():
@@ -102,7 +102,7 @@ def test_the_point_of_a_source_is_the_source_at_the_sizes_of_the_study(method, p
 
 @pytest.mark.parametrize("method", GANS)
 def test_whatever_is_proposed_can_be_trained(method):
-    """On few classes of few examples in few dimensions, where settings leave their limits first."""
+    """Use small data, on which settings exceed their limits first."""
     gan, counts = GANS[method], torch.full((24,), 5)
     space = new_space(method, num_dims=8, num_base=24)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
@@ -125,7 +125,7 @@ def test_what_is_proposed_reaches_training_or_evaluation(method):
     assert set(asked.params) == set(space.searched) == set(ROWS[method].space)
     before = settings_of(Resolved(space.training, space.evaluation))
     assert settings_of(resolved) == {**before, **asked.params}
-    if method == "DC":  # whole numbers are searched as such
+    if method == "DC":  # whole numbers stay whole numbers
         assert isinstance(asked.params["num_nearest"], int)
 
 
@@ -140,7 +140,7 @@ def test_perplexity_stays_below_half_of_the_base_classes_and_reaches_the_recomme
 
 
 def test_what_is_outside_its_range_or_searched_is_refused():
-    """Eight dimensions have no ten singular values."""
+    """In eight dimensions, there are fewer than ten singular values."""
     with pytest.raises(ValueError, match=r"value 10 of the parameter .ky_fan_order. is out of"):
         new_space(num_dims=8).point(RECOMMENDED)
     space = new_space("PN")

@@ -1,4 +1,4 @@
-"""A study on disk."""
+"""Test the files of a study."""
 
 import json
 from dataclasses import replace

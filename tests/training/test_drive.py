@@ -1,4 +1,4 @@
-"""One loop drives every training: it evaluates, reports, saves, and resumes to the last bit."""
+"""Test the common training loop: it evaluates, reports, saves, and resumes bit by bit."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from helpers.learners import new_run, weights
 
 @pytest.fixture
 def step_by_step(monkeypatch):
-    """One episode at a time, and a checkpoint after each."""
+    """Train one episode at a time, and save a checkpoint after each."""
     monkeypatch.setattr(drive_module, "_MOST_STEPS_AT_ONCE", 1)
     monkeypatch.setattr(drive_module, "_SECONDS_BETWEEN_CHECKPOINTS", 0.0)
 
@@ -31,10 +31,10 @@ def test_a_run_is_evaluated_at_its_steps_and_yields_there_and_at_the_end(step_by
 
     assert evaluated == [3, 7]
     assert [stretch.num_episodes for stretch in stretches] == [3, 4, 5]
-    for stretch in stretches:  # means of its episodes, however many are trained at once
+    for stretch in stretches:  # means over episodes, for any number of episodes at once
         assert stretch.losses == pytest.approx(plain.advance(stretch.num_episodes), rel=1e-5)
     assert torch.equal(weights(driven), weights(plain))
-    # Steps before the run are skipped, and one at its end is not.
+    # Evaluation steps before the run's episode are skipped; one at its end is not.
     assert [stretch.losses for stretch in drive(driven, eval_steps=(3, 12))] == [{}]
     assert list(drive(driven)) == []
 
@@ -102,7 +102,7 @@ def test_an_interrupted_training_says_where_it_was_saved(tmp_path, step_by_step,
 
 
 def test_a_killed_training_leaves_a_checkpoint_that_resumes_to_the_last_bit(tmp_path):
-    """Killed while it writes the sixth checkpoint, by a signal that cannot be caught."""
+    """Kill it with SIGKILL while it writes the sixth checkpoint."""
     program = f"""
 import os, signal, sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Parts of networks on cached features."""
+"""Test the layers of networks on cached features."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The loop of all meta-learners, on losses that are planes: every step can be done by hand."""
+"""Test the loop of all meta-learners with linear losses, whose steps can be computed by hand."""
 
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +10,6 @@ from torch import Tensor
 from cpaan.protocol.tasks import BaseSet
 from cpaan.training.drive import drive
 from cpaan.training.learning import (
-    EpisodeRngs,
     LearningRun,
     LearningSettings,
     Run,
@@ -22,21 +21,21 @@ from helpers.runs import assert_goes_on, threads
 
 
 class Breaking(Plane):
-    """Its loss is infinite in one of the episodes."""
+    """A learner whose loss is infinite in one episode."""
 
     num_calls = 0
 
-    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
-        loss, drawn = super().episode_terms(rngs)
+    def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
+        loss, drawn = super().episode_terms(shape, rng)
         self.num_calls += 1
         return [loss * (float("inf") if self.num_calls == 4 else 1.0), drawn]
 
 
 class Choosy(Plane):
-    """Only half of the episodes have anything to say of the vector."""
+    """A learner whose vector has a gradient in only half of the episodes."""
 
-    def episode_terms(self, rngs: EpisodeRngs) -> list[Tensor]:
-        drawn = torch.randn(2, generator=rngs.cpu)
+    def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
+        drawn = torch.randn(2, generator=rng)
         loss = drawn[0] * self.matrix.sum()
         return [loss + drawn[1] * self.vector.sum() if drawn[1] > 0 else loss, drawn[0]]
 
@@ -44,7 +43,7 @@ class Choosy(Plane):
 @pytest.mark.parametrize(
     ("schedule", "rates"),
     [
-        # Half of one plus the cosine of 0, 30, ... 180 degrees; then it stays.
+        # (1 + cos x) / 2 for x = 0, 30, ... 180 degrees, and then constant.
         ("cosine", [0.5 + math.cos(math.pi * min(1, episode / 6)) / 2 for episode in range(8)]),
         ("thirds", [1, 1, 0.1, 0.1, 0.01, 0.01, 0.01, 0.01]),
     ],
@@ -63,7 +62,7 @@ def test_sgd_moves_along_a_mean_of_gradients_of_which_the_newest_is_a_tenth():
     terms = run.advance(3)
 
     after, moved = torch.tensor([2.0, 3.0]), None
-    for episode, rate in enumerate([0.1, 0.1, 0.01]):  # a third of the episodes is over
+    for episode, rate in enumerate([0.1, 0.1, 0.01]):  # falls after a third of the episodes
         gradient = direction(7, episode) + torch.stack([0.5 * after[0], torch.tensor(0.0)])
         moved = gradient if moved is None else 0.9 * moved + 0.1 * gradient
         after = after - rate * moved
@@ -87,7 +86,7 @@ def test_the_first_step_of_adam_is_as_long_as_the_learning_rate():
     ("run", "num_before", "message"),
     [
         (new_run(Breaking()), 2, "at episode 3, slope became -?inf"),
-        # No loss has been computed yet with the weights that the update spoilt.
+        # No loss has been computed yet with the weights after the update.
         (new_run(Plane(1e30), learning_rate=1e30), 0, "at episode 0, weights became infinite or"),
     ],
 )
@@ -184,7 +183,7 @@ def test_all_workers_learn_that_one_of_them_has_diverged():
     with ThreadPoolExecutor(2) as pool:
         futures = [pool.submit(run.advance, 10) for run in runs]
 
-    # The fourth step of two workers begins with episode 6.
+    # The fourth step of two workers starts with episode 6.
     for future in futures:
         assert "plane diverged: at episode 6, slope became" in str(future.exception())
 

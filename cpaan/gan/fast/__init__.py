@@ -1,1 +1,1 @@
-"""The formulas of `cpaan.gan`, computed on a GPU in fewer passes."""
+"""GPU implementations of formulas of `cpaan.gan`, with fewer passes over memory."""

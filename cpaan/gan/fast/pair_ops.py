@@ -1,16 +1,16 @@
 """Differentiable operations on all pairs of a novel class and an example.
 
 Training spends most of its time here. An episode has thousands of pairs but only hundreds of
-examples, prototypes and shots. So an operation takes what pairs share as small tables, beside what
-each pair has of its own, and adds them on the fly; gradients are summed back into the tables.
-Nothing is repeated in memory.
+examples, prototypes and shots. So an operation takes values that pairs share as small tables, and
+values of single pairs as rows. It adds both on the fly and sums gradients back into the
+tables, so shared values are never copied.
 
-Each function is a formula in PyTorch, which is its definition. On a GPU, kernels compute the
-formula and its gradient in fewer passes, and rows may be of a narrower type than weights and tables
-(bfloat16 beside float32): products are then of narrow numbers, summed in float32.
+Each function is defined by its PyTorch code. On a GPU, kernels compute the formula and its gradient
+in fewer passes. There, rows may have a narrower type than weights and tables (bfloat16 and
+float32): products are of narrow numbers, summed in float32.
 
-Shapes: R = rows, one for each pair, all of a novel class together; N = novel classes,
-M = R / N examples of each, T = rows of a table, W = numbers of a row, D = feature dimension.
+Shapes: R = rows, one per pair, grouped by novel class; N = novel classes, M = R / N examples of
+each, T = rows of a table, W = numbers per row, D = feature dimension.
 """
 
 from types import ModuleType
@@ -29,12 +29,12 @@ Activation = Literal["none", "leaky", "relu"]
 
 
 class Shared(NamedTuple):
-    """Summands of rows that many rows share. Row r is of novel class r // M, example r % M."""
+    """Summands that many rows share. Row r belongs to novel class r // M and example r % M."""
 
     bias: Tensor | None = None  # (W,)
     by_example: Tensor | None = None  # (M, W)
-    by_novel: Tensor | None = None  # (N, W), or (T, W) where places name the rows
-    places: Tensor | None = None  # (R,)
+    by_novel: Tensor | None = None  # (N, W), or (T, W) with places
+    places: Tensor | None = None  # (R,) positions in by_novel
 
     def spread(self, shape: tuple[int, int]) -> list[Tensor]:
         """Return all summands in shapes that broadcast to (N, M, W)."""
@@ -55,22 +55,22 @@ def layer(
     added: Tensor | None = None,
     activation: Activation = "leaky",
 ) -> Tensor:
-    """Return activation(Σ inputs @ weightᵀ + shared + added), shape (R, W).
+    """Compute activation(Σ inputs @ weightᵀ + shared + added), shape (R, W).
 
     Args:
-        products: Inputs, shape (R, any), and their weights, shape (W, any). If there are none,
-            every row is a sum of shared ones.
+        products: Inputs, shape (R, any), and their weights, shape (W, any). If empty, rows
+            are sums of shared values.
         shared: Biases, and products that were computed once for many rows.
         shape: N and M.
-        dtype: Of the inputs and the result.
-        added: Shape (R, W).
+        dtype: Type of the inputs and the result.
+        added: Summands of single rows, shape (R, W).
         activation: Applied to the sum.
     """
     flat = [tensor for pair in products for tensor in pair]
     if kernels := kernels_for("pairs", *flat, added, *shared[:3]):
         result: Tensor = _Layer.apply(kernels, shape, dtype, activation, *shared, added, *flat)
         return result
-    if products and shared.bias is not None:  # PyTorch adds a bias in the product
+    if products and shared.bias is not None:  # PyTorch adds a bias within the product
         (inputs, weight), *products = products
         total, shared = linear(inputs, weight, shared.bias), shared._replace(bias=None)
         summands = [total.unflatten(0, shape)]
@@ -91,7 +91,7 @@ def layer(
 def log_likelihood(
     hidden: Tensor, keys: Tensor, biases: Tensor, targets: Tensor, weights: Tensor
 ) -> Tensor:
-    """Return Σ weight · log softmax(hidden @ keysᵀ + biases)[target], a number.
+    """Compute Σ weight · log softmax(hidden @ keysᵀ + biases)[target], a number.
 
     Args:
         hidden: Shape (R, W).
@@ -115,7 +115,7 @@ def squared_distance(
     shape: tuple[int, int],
     added: Tensor | None = None,
 ) -> Tensor:
-    """Return Σ weight · ‖row - original‖², a number; originals are constants.
+    """Compute Σ weight · ‖row - original‖², a number; originals are constants.
 
     Args:
         rows: Shape (R, D).
@@ -138,7 +138,7 @@ def squared_distance(
 def moments(
     examples: Tensor, weights: Tensor, *, with_covariances: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Return the mean of each class, (N, D), and the covariance about it, (N, D, D) or empty.
+    """Compute the mean of each class, (N, D), and the covariance about it, (N, D, D) or empty.
 
     Examples have shape (N, M, D). Their weights, shape (N, M), are constants and sum to one for
     every class. The results have the type of the weights.
@@ -206,7 +206,7 @@ class _Layer(torch.autograd.Function):
         if by_class:
             of_novel = sums
         elif has_novel:
-            # An indexed sum has no fixed order on a GPU, and a product is as quick.
+            # An indexed sum has no fixed order on a GPU, and a product is as fast.
             picked = one_hot(places, ctx.num_places).to(gradient.dtype)
             of_novel = _product(picked.T, gradient)
         of_products: list[Tensor | None] = []
@@ -347,7 +347,7 @@ class _Moments(torch.autograd.Function):
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
-    """Return left @ right in float32, for matrices or batches of them in a narrower type."""
+    """Compute left @ right in float32, for matrices or batches of them in a narrower type."""
     if left.dtype == torch.float32:
         return left @ right
     multiply = torch.mm if left.dim() == 2 else torch.bmm

@@ -1,4 +1,4 @@
-"""Verdicts on the paper's claims about accuracy, from rows that one can rank by hand."""
+"""Test verdicts on the paper's claims about accuracy, with rows that can be ranked by hand."""
 
 import pandas as pd
 import pytest
@@ -60,7 +60,7 @@ FEWEST = "gain is largest at the fewest shots"
 @pytest.mark.parametrize(
     ("name", "rows", "printed", "verdict", "found"),
     [
-        (  # The gain under the same head is reported, but does not decide.
+        (  # The gain under the same head is reported but does not affect the verdict.
             "gain over FI on PN",
             {
                 **{FI: 42.0, ("FI-PN", "cosine"): 50.0, ("FI-PN", "centroid"): 41.0},
@@ -71,7 +71,7 @@ FEWEST = "gain is largest at the fewest shots"
             "+1.00 ± 0.00; the printed +3.4 is above this interval. "
             "Both under the same head: centroid +2.00 ± 0.00; cosine −5.00 ± 0.00",
         ),
-        (  # In the paper, GLSL K = 20 has the least over FI-PMN, LSL K = 1 the most.
+        (  # In the paper, the gain over FI-PMN is least at GLSL K = 20 and largest at LSL K = 1.
             "gain over earlier augmentation",
             {FH: same(40.0, {("all", 20): 49.0}), ("FI-PMN", "own"): 44.0, OURS: 46.0},
             "+0.6 to +2.6 in all 10 columns",
@@ -99,7 +99,7 @@ FEWEST = "gain is largest at the fewest shots"
             *(PLACE, {**RIVALS, **LATER, OURS: 44.0}, PRINTED_PLACE, "confirmed"),
             "first in 0, second in 4 of 4 columns among 4 rows of the paper",
         ),
-        (  # PN, 3 ± 4.3 behind in one column, may be ahead there too.
+        (  # PN is 3 ± 4.3 behind in one column, so it may be ahead there.
             *(PLACE, {**RIVALS, OURS: same(50.0, {("all", 1): [42.0, 43.0, 47.0]})}),
             *(PRINTED_PLACE, "unclear", "first in 3, second in 1"),
         ),
@@ -109,7 +109,7 @@ FEWEST = "gain is largest at the fewest shots"
             "first in 3, second in 0 of 4 columns among 4 rows of the paper; ranks by K: LSL 1, 1; "
             "GLSL 3, 1; farthest behind at GLSL K = 1, where AWG is +4.50 ± 0.00",
         ),
-        (  # By draw 2 - 1, 2 - 0.5 and 2 - 0; a deviation of 0.5 over the root of three, times 4.3.
+        (  # Differences by draw: 2 - 1, 2 - 0.5 and 2 - 0. Interval: 4.3 * 0.5 / sqrt(3).
             FEWEST,
             {
                 PN: same(40.0, {("novel", 20): 70.0}),
@@ -151,7 +151,7 @@ def test_a_claim_has_a_printed_number_a_verdict_and_what_was_found(
 
 def test_claims_without_their_rows_are_left_out():
     assert claims_of({PN: 40.0, ("LR", "linear"): 41.0}) == {}
-    # By the paper's rule PN has a centroid, so a linear head alone does not count.
+    # The paper's rule uses the centroid head for PN, so a linear head alone does not count.
     assert "gain over PN" not in claims_of({("PN", "linear"): 1.0, OURS: 2.0})
 
 

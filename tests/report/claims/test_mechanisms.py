@@ -1,4 +1,4 @@
-"""Verdicts on neighbourhood batch sampling and on the spread of synthetic examples."""
+"""Test verdicts on neighbourhood batch sampling and on the spread of synthetic examples."""
 
 import math
 
@@ -18,7 +18,7 @@ HELP, SOFT, HARD = (
 
 
 def claims_of(values: dict[str, object], head: str = "centroid"):
-    """Return claims on rows of one ablation, by their labels, which have this head only."""
+    """Return claims on ablations by label, which have only the given head."""
     names = {label: f"{OF}, {label}" for label in values}
     rows = {(OF, "centroid"): 50.0, **{(names[label], head): values[label] for label in values}}
     ablations = [
@@ -51,7 +51,7 @@ FIVE_OVER_ONE = f"LSL {K5} over {K1}: +"
         ({"NBS-S": 50.0, K1: 50.2}, SOFT, "not confirmed", f"LSL over {K1}: −"),
         ({K1: 50.0, K5: 53.0}, HARD, "confirmed", FIVE_OVER_ONE),
         ({K1: 50.0, K5: 50.1}, HARD, "not confirmed", FIVE_OVER_ONE),
-        # By draw 0, 3 and 6, so ±7.5 for one pair alone.
+        # Differences by draw are 0, 3 and 6, so the interval of one pair is ±7.5.
         ({K1: [50.0] * 3, K5: [50.0, 53.0, 56.0]}, HARD, "unclear", FIVE_OVER_ONE),
     ],
 )
@@ -70,8 +70,8 @@ def test_variants_with_another_head_than_their_row_are_compared_under_that_head(
 
 
 def test_with_more_ks_the_same_difference_says_less():
-    # By draw 2, 3 and 4. Student's t for two degrees leaves 5 % in two parts outside 6.205, and in
-    # six parts (three pairs, two columns) outside 10.886; each over the root of three draws.
+    # Differences by draw are 2, 3 and 4. Student's t of two degrees of freedom is 6.205 for two
+    # comparisons and 10.886 for six (three pairs, two columns); each is divided by sqrt(3).
     rows = {K1: [50.0] * 3, K5: [52.0, 53.0, 54.0]}
 
     assert "+3.00 ± 3.58" in claims_of(rows)[HARD].found
@@ -117,7 +117,7 @@ def diversity_claims(ratios: dict[tuple[str, int], list[float]]) -> dict[str, Cl
             "confirmed",
         ),
         (MORE, {"FH": 0.8, "FI-PMN": 1.2, OF: 0.9}, None, "not confirmed"),
-        # Twice as diverse is as near as half; log(2 / 1.1) is 0.60.
+        # Ratios 2 and 1/2 are equally near; log(2 / 1.1) is 0.60.
         (
             NEAREST,
             {"cDeLi-GAN-PN": 2.0, "cCyc-GAN-PN": 0.5, OF: 1.1},
@@ -125,7 +125,7 @@ def diversity_claims(ratios: dict[tuple[str, int], list[float]]) -> dict[str, Cl
             "confirmed",
         ),
         (NEAREST, {"FH": 0.98, OF: 1.1}, None, "not confirmed"),
-        (NEAREST, {"c-GAN-PN": 0.0, OF: 0.5}, None, "confirmed"),  # a generator of a single point
+        (NEAREST, {"c-GAN-PN": 0.0, OF: 0.5}, None, "confirmed"),  # all examples are equal
     ],
 )
 def test_diversity_is_judged_by_ratios_to_the_real_data(name, ratios, found, verdict):
@@ -136,7 +136,7 @@ def test_diversity_is_judged_by_ratios_to_the_real_data(name, ratios, found, ver
 
 
 def test_ratios_have_a_margin_of_their_own():
-    # ±0.38 over two draws, far less than half a point, but a lot for a ratio.
+    # The interval of two draws is ±0.38: below half a point, but large for a ratio.
     claim = diversity_claims({("FH", 5): [0.9, 0.9], (OF, 5): [0.92, 0.98]})[MORE]
 
     assert (claim.found, claim.verdict) == ("FH +0.05 ± 0.38", "unclear")

@@ -1,4 +1,4 @@
-"""Which verdict an interval implies."""
+"""Test the verdicts that intervals imply."""
 
 import math
 
@@ -28,8 +28,8 @@ def gap_of(difference: float, interval: float, *by_seed: float) -> PairedDiffere
         (is_positive, 0.02, 0.01, YES),
         (is_positive, 1.0, 1.0, UNCLEAR),
         (is_positive, -1.0, 0.9, NO),
-        (is_positive, 0.1, 0.3, NO),  # a measured zero
-        (is_positive, 0.4, 0.45, UNCLEAR),  # it may be as much as 0.85
+        (is_positive, 0.1, 0.3, NO),  # within half a point of zero
+        (is_positive, 0.4, 0.45, UNCLEAR),  # the upper limit is 0.85
         (is_positive, 0.0, 0.0, NO),
         (is_positive, -0.4, 0.6, UNCLEAR),
         (is_positive, 5.0, math.nan, UNCLEAR),
@@ -39,7 +39,7 @@ def gap_of(difference: float, interval: float, *by_seed: float) -> PairedDiffere
         (is_not_negative, -0.3, 0.4, UNCLEAR),
         (is_not_negative, 5.0, math.nan, UNCLEAR),
         (is_relevant, 1.0, 0.6, YES),
-        (is_relevant, 0.3, 0.1, NO),  # surely positive, and surely below half a point
+        (is_relevant, 0.3, 0.1, NO),  # positive, but below half a point
         (is_relevant, 1.0, 1.5, UNCLEAR),
     ],
 )

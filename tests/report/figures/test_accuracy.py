@@ -99,7 +99,7 @@ def test_rows_are_where_their_diversity_and_their_gain_are():
         gains_against_diversity(GAINS, diversity, 5)
 
 
-# Draws differ by tens of points. NBS-S gains 4 and k = 5 loses 1, clearly; k = 20 does not.
+# Draws differ by tens of points. NBS-S gains 4 and k = 5 loses 1; the sign of k = 20 is unclear.
 VARIANTS = scores_of(
     {
         ("none", "linear"): {1: [20, 40, 60]},
@@ -136,6 +136,6 @@ def test_a_variant_with_one_seed_is_compared_with_that_seed():
 
     picture = gain_of_variants(scores, {"the same": "again"}, "linear", "soft", **WORDS)
 
-    # The other seed of the reference is a point above this one.
+    # The other seed of the reference is one point above this one.
     assert picture.alt.endswith("the same: +0.0 ± 0.0.")
     assert "one training seed" in picture.caption

@@ -1,4 +1,4 @@
-"""The style of pictures, where labels are placed, and the forms in which a picture is written."""
+"""Test the style of pictures, the placement of labels, and the file formats."""
 
 import re
 from xml.etree import ElementTree as ET
@@ -22,7 +22,7 @@ from cpaan.report.figures.picture import (
 
 
 def picture(name: str = "one") -> Picture:
-    """A line, points in pixels that are clipped, and text."""
+    """Draw a line, rasterised and clipped points, and text."""
     with drawing():
         figure = new_figure(height=2)
         axes = figure.subplots()
@@ -87,7 +87,7 @@ def axes():
 
 
 def boxes_of(axes: Axes) -> list[Bbox]:
-    """Return the room that labels take, without the lines to their points; none overlap."""
+    """Return the boxes of labels without their leader lines, and check that none overlap."""
     axes.figure.draw_without_rendering()
     boxes = [Text.get_window_extent(text) for text in axes.texts]
     assert not any(one.overlaps(other) for n, one in enumerate(boxes) for other in boxes[n + 1 :])

@@ -1,4 +1,4 @@
-"""Searches of our own making: which trials there are, and what the pictures then show."""
+"""Test the pictures of searches, with trials that are made by hand."""
 
 import json
 import math

@@ -7,7 +7,7 @@ from cpaan.report.figures.synthetic import draw_spiral, projections, spectra
 
 
 def points_of(methods: dict[str, float]) -> pd.DataFrame:
-    """Real points on a square of side 4, synthetic ones on one of the given side."""
+    """Return real points on a square of side 4, and synthetic ones on one of the given side."""
     rows = [
         (method, name, kind, centre + side / 2 * x, side / 2 * y)
         for method, own in methods.items()
@@ -31,7 +31,7 @@ def test_projections_have_a_panel_for_each_method_and_a_key(sides):
     facts = ", ".join(f"{name} {side / 4:.2f}" for name, side in sides.items())
     assert picture.alt.endswith(f": {facts}.")
     assert "the 1 shots" in picture.caption
-    # Thousands of points are pixels.
+    # Thousands of points are rasterised.
     points = picture.figure.axes[0].collections
     assert sum(each.get_rasterized() for each in points) == 4
     numbers = {text.get_text(): text.get_position() for text in picture.figure.axes[0].texts}

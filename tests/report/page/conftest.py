@@ -1,4 +1,4 @@
-"""The files of a small report, read."""
+"""Fixture: the contents of a small report."""
 
 import pytest
 

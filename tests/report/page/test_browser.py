@@ -1,4 +1,4 @@
-"""The page in a real browser, from disk."""
+"""Test the page in a real browser, opened from disk."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ FIRST = "LSL, 1 shots"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Return a study with its page."""
+    """Write a study with its page, and return its folder."""
     folder = write_report(tmp_path_factory.mktemp("study") / "hand")
 
     def write(name: str, content: bytes) -> None:
@@ -42,7 +42,7 @@ def started(tmp_path_factory) -> Iterator[Browser]:
 
 @pytest.fixture
 def browser(started, folder) -> Browser:
-    """Return the browser with the page newly opened, on a wide and bright screen."""
+    """Open the page on a wide screen with the light scheme, and return the browser."""
     started.resize(1440, 900)
     started.prefer("light")
     started.driver.get("about:blank")
@@ -68,26 +68,25 @@ def column_of(browser: Browser, table: str, heading: str) -> list[str]:
 
 
 def heading_of(browser: Browser, table: str, name: str) -> Any:
-    """Return the button of a heading."""
     path = f"//table[@id='{table}']//th//button[@aria-label='{name}' or starts-with(., '{name}')]"
     return browser.driver.find_element("xpath", path)
 
 
 def sorted_by(browser: Browser) -> list[str]:
-    """Return how the headings of Table 1 say that they sort."""
+    """Return the sort directions in the headings of Table 1."""
     found = "#accuracies th[aria-sort]:not([aria-sort=none])"
     return browser.run(f"return [...document.querySelectorAll('{found}')].map((x) => x.ariaSort)")
 
 
 def texts(browser: Browser, selector: str) -> list[str]:
-    """Return the texts of the elements that are shown."""
+    """Return the texts of visible elements."""
     script = """return [...document.querySelectorAll(arguments[0])].filter(
         (each) => each.offsetWidth > 0).map((each) => each.textContent)"""
     return browser.run(script, selector)
 
 
 def choose(browser: Browser, name: str, value: str) -> None:
-    """Press a radio button as people do: on its visible label."""
+    """Click the visible label of a radio button."""
     path = f"//input[@name='{name}' and @value='{value}']/.."
     browser.driver.find_element("xpath", path).click()
 
@@ -184,7 +183,7 @@ def test_switches_show_the_numbers_of_the_data(browser, folder, rule, metric, dr
             (cell) => cell.parentElement.cells[0].textContent)"""
     )
     ranks = {name: cells[name, "base", 1].rank for name in names if name in head_of}
-    assert marked == [name for name in ranks if ranks[name] == 1] * 2  # for one shot and for five
+    assert marked == [name for name in ranks if ranks[name] == 1] * 2  # for one and five shots
 
 
 def test_columns_and_printed_numbers_can_be_chosen(browser):
@@ -310,7 +309,7 @@ def test_a_phone_has_one_shot_of_lsl_and_glsl_and_a_column_alone_has_every_numbe
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_all_text_has_enough_contrast(browser, scheme):
-    """The contrast of every colour of text with every ground, as WCAG defines it."""
+    """Compute the WCAG contrast of every text colour with every background."""
     browser.prefer(scheme)
 
     contrasts = browser.run(

@@ -1,4 +1,4 @@
-"""Reading a report's folder, and refusing damaged ones."""
+"""Test reading report folders, and the errors for damaged ones."""
 
 import json
 
@@ -18,7 +18,7 @@ def test_a_report_of_many_rows_has_the_searches_of_each_and_its_variants(content
     (variant,) = [row for row in contents.rows if row.ablation]
     assert (variant.name, variant.method) == ("cCov-GAN-PN: all base classes", "cCov-GAN-PN")
     assert variant.ablation == Ablation("cCov-GAN-PN", "neighbours", "all base classes")
-    # Seeded draws come after the two fixed ones.
+    # Seeded draws come after the two fixed draws.
     assert sorted(contents.seeded["draw"].unique()) == [2, 3, 4]
     assert contents.shots == (1, 5)
     assert (contents.spectra, contents.projections, contents.spiral) == (None, None, None)

@@ -22,12 +22,12 @@ def test_provenance_has_size_data_code_seeds_machines_and_cost(contents):
         "Draws": "2 fixed, 3 seeded, the same for every row",
         "Hardware": "1 × 16 CPU, 1 GPU, 1 H200",
         "Reads of the test phase": "7 so far, of this data",
-        # Two searches of four trials, 90 s each; ten minutes for the report.
+        # Two searches of four trials of 90 s, and ten minutes for the report.
         "Time": "trials 12 min, report 10 min, finished 2026-11-15",
     }
     assert {label: found[label] for label in expected} == expected
     assert "test: 2 base and 3 novel classes" in found["Classes"]
-    # Two searches of four trials, 45 s each; half an hour for the report.
+    # Two searches of four trials of 45 GPU seconds, and half an hour for the report.
     assert found["GPU hours"].startswith("trials 0.10, by their shares of a card; report 0.50")
     about = {**contents.about, "nodes": [{"CPU": 2.0}, {"CPU": 2.0}, {"CPU": 8.0}]}
     found = make_provenance(replace(contents, about=about))

@@ -1,4 +1,4 @@
-"""The page as HTML: complete without a script. The browser's tests open it."""
+"""Test the HTML of the page, which is complete without scripts. `test_browser.py` opens it."""
 
 import json
 import re
@@ -59,9 +59,9 @@ def test_without_a_script_the_table_shows_the_paper_s_rule(text):
 
     assert [row[0] for row in rows] == ["none", "copy", "MAML", "PN", "cCov-GAN-PN"]
     assert [row[4] for row in rows] == ["linear", "linear", "own", "centroid", "centroid"]
-    # LSL and GLSL, with one shot and five.
+    # LSL and GLSL with one and five shots.
     assert rows[3][5:9] == ["40.0±5.0", "50.0±5.0", "45.0±5.0", "55.0±5.0"]
-    assert rows[3][-4:] == ["39.4", "66.6", "49.3", "69.6"]  # printed
+    assert rows[3][-4:] == ["39.4", "66.6", "49.3", "69.6"]  # the paper's numbers
     assert rows[0][-4:] == ["–"] * 4
     for mark, numbers in (("first", ["41.0", "51.0"]), ("second", ["40.0", "50.0"])):
         marked = rf'<td class="number[ \w]* {mark}" data-column="novel"><b>(.*?)</b>'
@@ -128,7 +128,7 @@ def test_findings_are_tables_whose_lines_have_the_same_width(page):
 
 @pytest.mark.slow
 def test_a_page_and_its_pictures_are_written_below_the_report(tmp_path):
-    """Of a study of one row. The browser opens that of a table."""
+    """Use a study of one row; `test_browser.py` uses a table."""
     folder = write_report(tmp_path / "hand", is_table=False)
     written, again = dict[str, bytes](), dict[str, bytes]()
 

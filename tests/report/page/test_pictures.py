@@ -20,7 +20,7 @@ DRAWN = (
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Return the arguments of every function that draws; nothing is drawn."""
+    """Replace the drawing functions, and return the arguments of their calls."""
     found: dict[str, tuple] = {}
 
     def instead(name: str):
@@ -41,7 +41,7 @@ def drawn_of(contents) -> list[str]:
 
 
 def with_none_in_pn(contents):
-    """Add the same scores as PN has, one lower."""
+    """Add a row none-PN with the scores of PN minus one."""
     others = contents.scores[contents.scores["method"] == "PN"].assign(method="none-PN")
     others["top5"] -= 1
     pn = next(row for row in contents.rows if row.name == "PN")

@@ -1,4 +1,4 @@
-"""Table 1 as data for the page's switches, and every row against every other."""
+"""Test Table 1 as data for the page's switches, and the comparison of all pairs of rows."""
 
 from dataclasses import replace
 from math import isnan
@@ -14,7 +14,7 @@ def test_views_have_means_and_ranks_by_rule_and_metric(contents):
     def cell(rule: str, name: str, column: str, shots: int, metric: str = "top5"):
         return table.views[rule, metric, SEEDED][name, column, shots]
 
-    # Level 40 of PN by centroids, 5 for GLSL, 10 for five shots; draws and seeds have mean zero.
+    # PN with centroids: level 40, +5 for GLSL, +10 for five shots; draws and seeds have mean zero.
     assert cell(PAPER, "PN", "all", 5).value == pytest.approx(55)
     assert cell(PAPER, "PN", "all", 5, "top1").value == pytest.approx(45)
     assert cell(PAPER, "none", "novel", 1).value == pytest.approx(32)  # linear on raw features
@@ -35,7 +35,7 @@ def test_only_rules_that_give_anyone_a_head_are_offered(contents):
     assert table.default_rule == PAPER
     assert table.rules[PAPER]["cCov-GAN-PN"] == "centroid"
     assert table.rules[VALIDATION]["cCov-GAN-PN"] == "linear"
-    # Without linear scores, the paper's rule would leave out all rows but two.
+    # Without linear scores, the paper's rule would leave only two rows.
     only = contents.scores[contents.scores["head"] == "centroid"]
     table = make_views(replace(contents, scores=only, heads=contents.heads.head(0)))
     assert set(table.rules[PAPER]) == {"PN", "cCov-GAN-PN"}
@@ -49,12 +49,12 @@ def test_means_and_intervals_are_over_the_same_draws(contents):
 
     assert table.draws == {SEEDED: 3, FIXED: 2}
     seeded, fixed = (table.views[PAPER, "top5", kind]["PN", "novel", 1] for kind in table.draws)
-    # Draws -2, 0 and 2 have the deviation 2; t of two degrees of freedom is 4.303.
+    # Draws -2, 0 and 2 have deviation 2; t of two degrees of freedom is 4.303.
     assert seeded[:2] == pytest.approx((40, 4.303 * 2 / 3**0.5), rel=1e-3)
-    # Draws -1 and 1 have the deviation root 2; t of one degree of freedom is 12.706.
+    # Draws -1 and 1 have deviation sqrt(2); t of one degree of freedom is 12.706.
     assert fixed[:2] == pytest.approx((43, 12.706), rel=1e-3)
     assert table.cells["PN", "novel", 1] == seeded
-    for num_fixed, kind in ((5, FIXED), (0, SEEDED)):  # nothing to choose
+    for num_fixed, kind in ((5, FIXED), (0, SEEDED)):  # only one kind of draws
         assert make_views(replace(contents, num_fixed=num_fixed)).draws == {kind: 5}
     single = replace(contents, scores=contents.scores[contents.scores["draw"] <= 2])
     assert isnan(make_views(single).cells["PN", "novel", 1].interval)
@@ -71,7 +71,7 @@ def test_rows_are_compared_by_each_rule_and_the_page_gets_rounded_lists(contents
     assert data["draws"] == [SEEDED, FIXED]
     pn = data["views"]["paper top5 seeded"][3]
     assert pn == {"head": "centroid", "cells": {**pn["cells"], "all": [[45, 5, 2], [55, 5, 2]]}}
-    assert data["views"]["linear top5 seeded"][2] is None  # MAML has its own classifier only
+    assert data["views"]["linear top5 seeded"][2] is None  # MAML has only its own classifier
     assert set(data["pairs"]) == {PAPER, VALIDATION}
     # LSL and GLSL, one and five shots each: MAML has 35 of its own classifier, none 32.
     both = {"novel": [[3.0, 0.0, 1]] * 2, "all": [[3.0, 0.0, 1]] * 2}

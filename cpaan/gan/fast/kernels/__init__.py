@@ -1,8 +1,8 @@
-"""Triton kernels that do in one pass what PyTorch does in several, and when to use them.
+"""Triton kernels that fuse several PyTorch operations into one pass.
 
 `cpaan.gan.fast.pair_ops` and `cpaan.gan.covariance` call them for tensors on a GPU. Their plain
-PyTorch code, for all other tensors, is the definition. Sums go over blocks of rows in a fixed
-order: equal inputs have equal results, bit for bit.
+PyTorch code, for all other tensors, is the definition. Sums over blocks of rows have a fixed
+order, so equal inputs give bitwise equal results.
 """
 
 from importlib import import_module
@@ -16,8 +16,8 @@ from torch import Tensor
 def kernels_for(
     kind: Literal["pairs", "covariances"], *tensors: Tensor | None
 ) -> ModuleType | None:
-    """Return the module of kernels if it can take these tensors: on a GPU, and not in float64."""
+    """Return the kernel module if all tensors are on a GPU and none is float64; else None."""
     given = [each for each in tensors if each is not None]
     if not all(each.is_cuda and each.dtype != torch.float64 for each in given):
         return None
-    return import_module(f"{__name__}.{kind}")  # only PyTorch for GPUs comes with Triton
+    return import_module(f"{__name__}.{kind}")  # imported late: only PyTorch for GPUs has Triton

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 _MOST_SWEEPS = 8
-_NUMBERS_PER_WARP = 4096  # that fit into its registers
+_NUMBERS_PER_WARP = 4096  # numbers that fit into its registers
 
 
 @triton.jit
@@ -31,7 +31,7 @@ def _orthonormal_kernel(
     is_there = (row[:, None] < num_dims) & (column[None, :] < width)
     place = first + row[:, None] * width + column[None, :]
     value = tl.load(block + place, mask=is_there, other=0.0).to(tl.float32)
-    # Divided by the largest entry, because squares may leave the range of numbers.
+    # Divided by the largest entry, because squares may overflow or underflow.
     largest = tl.max(tl.abs(value), axis=0)
     value = value / tl.where(largest > 0, largest, 1.0)[None, :]
     before = tl.sum(value * value, axis=0)
@@ -49,9 +49,9 @@ def _orthonormal_kernel(
 
 
 def orthonormal(block: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return orthonormal columns with the span of a block, shape (..., D, W); see `fits`.
+    """Orthonormalise the columns of a block, shape (..., D, W), by modified Gram-Schmidt.
 
-    The modified Gram-Schmidt process. Columns that depend on others become zero.
+    The block must fit; see `fits`. Columns that depend on others become zero.
     """
     num_dims, width = block.shape[-2:]
     result = torch.empty(block.shape, dtype=dtype, device=block.device)
@@ -88,8 +88,8 @@ def _eigh_kernel(matrices, values, vectors, width, most_sweeps, tolerance, WIDTH
     matrix = tl.load(matrices + first + place, mask=is_there, other=0.0)
     is_diagonal = number[:, None] == number[None, :]
     vector = tl.where(is_diagonal, 1.0, 0.0)
-    # Jacobi rotations of all pairs (i, i + half) at once. Then all but the first move by one seat,
-    # as in a round-robin tournament, until every pair has met.
+    # Apply Jacobi rotations to all pairs (i, i + half) at once. Then move all but the first by one
+    # seat, as in a round-robin tournament, until every pair has been rotated.
     seat = tl.where(number < half, number - 1, number + 1)
     seat = tl.where(number == 0, 0, tl.where(number == 1, half, seat))
     seat = tl.where(number == WIDTH - 1, half - 1, seat)
@@ -133,9 +133,9 @@ def _eigh_kernel(matrices, values, vectors, width, most_sweeps, tolerance, WIDTH
 
 
 def eigh(matrices: Tensor, tolerance: float = 1e-12) -> tuple[Tensor, Tensor]:
-    """Return eigenvalues, the largest in size first, and eigenvectors of small matrices.
+    """Compute eigenvalues, by decreasing magnitude, and eigenvectors of small matrices.
 
-    PyTorch's solver makes the CPU wait for its status, which a CUDA graph cannot.
+    PyTorch's solver waits on the CPU for its status, which is impossible in a CUDA graph.
 
     Args:
         matrices: Symmetric, shape (..., W, W), W up to 64.
@@ -221,7 +221,7 @@ def _times_difference_kernel(
     is_row, is_column = row[:, None] < num_dims, column[None, :] < width
     size = num_dims * num_dims
     one = novel * num_pairs + number
-    # The last pair of an odd number is computed twice, with the same result.
+    # If the number of pairs is odd, the last one is computed twice, with the same result.
     two = novel * num_pairs + tl.minimum(number + 1, num_pairs - 1)
     one_class, two_class = tl.load(classes + one), tl.load(classes + two)
     one_base, two_base = base + one_class.to(tl.int64) * size, base + two_class.to(tl.int64) * size
@@ -265,14 +265,14 @@ def times_difference(
 ) -> Tensor:
     """Return (base covariance - other covariance) @ block for pairs that share covariances.
 
-    Products are of float16 numbers: eleven bits each, as in TF32, at half the bytes.
+    Factors are float16: eleven bits of precision, as in TF32, in half the bytes.
 
     Args:
         base: Covariances as returned by `to_halves`, shape (C, D, D).
-        base_scales: Shape (C,).
+        base_scales: Scales of ``base``, shape (C,).
         classes: Position of each pair's first covariance in ``base``, shape (N, L).
         other: Second covariances, as returned by `to_halves`, shape (N, D, D).
-        other_scales: Shape (N,).
+        other_scales: Scales of ``other``, shape (N,).
         block: Orthonormal columns, float16, shape (N, L, D, W); the result is float32.
     """
     num_novel, num_pairs, num_dims, width = block.shape
@@ -293,14 +293,14 @@ def times_difference(
         ROWS=rows,
         INNER=64,
         WIDTH=max(16, triton.next_power_of_2(width)),
-        num_warps=4,
-        num_stages=4,
+        num_warps=8,
+        num_stages=2,
     )
     return result
 
 
 def to_halves(covariances: Tensor) -> tuple[Tensor, Tensor]:
-    """Return covariances in float16, divided by their largest entries, and those, (batch,)."""
+    """Return covariances in float16, divided by their largest entries, and these, (batch,)."""
     # The largest entry of a covariance is on its diagonal.
     largest = covariances.diagonal(dim1=-2, dim2=-1).amax(dim=-1)
     largest = largest.clamp(min=torch.finfo(covariances.dtype).tiny)

@@ -1,6 +1,6 @@
 """Kernels of `pair_ops`: sums of rows, activations and likelihoods, and their gradients.
 
-Shapes: R = rows, W = numbers of a row.
+Shapes: R = rows, W = numbers per row.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 _ACTIVATIONS = {"none": 0, "leaky": 1, "relu": 2}
-_ROWS = 8  # of a program
+_ROWS = 8  # rows per program
 
 
 @triton.jit
@@ -83,10 +83,10 @@ def add_rows(
     activation: str = "none",
     slope: float = 0.0,
 ) -> Tensor:
-    """Return activation(scale · (row + sign · (shared + added))), shape (R, W).
+    """Compute activation(scale · (row + sign · (shared + added))), shape (R, W).
 
-    Rows and added ones have shape (R, W), None stands for zeros; scales have shape (R,). Shared
-    summands are those of `pair_ops.Shared`; the shape is the novel classes, and rows of each.
+    ``rows`` and ``added`` have shape (R, W), or are None for zeros; ``scales`` have shape (R,).
+    ``shared`` is a `pair_ops.Shared`; ``shape`` is the number of novel classes and of rows of each.
     """
     bias, by_example, by_novel, places = shared
     num_novel, rows_per_class = shape
@@ -175,10 +175,10 @@ def deactivate(
     slope: float,
     with_sums: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the gradient before an activation, (R, W), and its float32 sums, (groups, W).
+    """Compute the gradient before an activation, (R, W), and its float32 sums, (groups, W).
 
-    The gradient with respect to the outputs and the outputs have shape (R, W). A group is
-    R / num_groups consecutive rows.
+    ``gradient`` is with respect to ``outputs``; both have shape (R, W). A group is R / num_groups
+    consecutive rows.
     """
     num_rows, width = gradient.shape
     gradient = gradient.contiguous()
@@ -202,7 +202,7 @@ def deactivate(
         HAS_SUMS=with_sums,
         ROWS=8 if with_sums else 16,
         WIDTH=triton.next_power_of_2(width),
-        # Two warps hold a row: a thread has the same columns of all rows and sums them alone.
+        # Two warps hold a row, so a thread has the same columns of all rows and sums them alone.
         num_warps=2 if with_sums else 8,
     )
     return result, _sum_parts(sums) if with_sums else None
@@ -296,7 +296,7 @@ def _log_likelihood_gradient_kernel(
 def log_likelihoods(
     logits: Tensor, biases: Tensor, targets: Tensor, weights: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return summands of `pair_ops.log_likelihood`, and each row's log-sum-exp of its logits."""
+    """Compute partial sums of `pair_ops.log_likelihood`, and the log-sum-exp of each row."""
     num_rows, width = logits.shape
     num_programs = triton.cdiv(num_rows, _ROWS)
     values = torch.empty(num_programs, dtype=logits.dtype, device=logits.device)
@@ -325,7 +325,7 @@ def log_likelihood_gradient(
     factor: Tensor,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Return ``factor`` times the gradient of the log-likelihood with respect to logits."""
+    """Compute ``factor`` times the gradient of the log-likelihood with respect to logits."""
     num_rows, width = logits.shape
     result = torch.empty((num_rows, width), dtype=dtype, device=logits.device)
     _log_likelihood_gradient_kernel[(triton.cdiv(num_rows, _ROWS),)](
