@@ -41,7 +41,7 @@ files or machines that cannot be reached; 130 after Ctrl-C.
 _REPORT = f"""\
 Evaluate the best configuration of each row of a study on the test phase, and write the report.
 
-Each is trained with new seeds, beside the paper's printed weights and the controls, and scored on
+Each is trained with new seeds, beside the default settings and the controls, and scored on
 the same draws of test classes: five fixed ones, as in the paper's table, and 50 seeded ones for
 intervals and comparisons. A study of several rows gives the paper's table, with the paper's final
 classifiers and with the best ones on the validation phase.

@@ -1,13 +1,13 @@
-"""Paired comparisons of rows, and the parts of a gain.
+"""Paired comparisons of rows.
 
 A row is always named with the head that classifies. All rows are scored on the same draws. A
 difference is therefore taken in each draw, after the mean over seeds; its interval is over draws.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -157,63 +157,3 @@ class MethodScores(PairedScores):
         names = [self._row_of.get(method, "") for method in methods]
         rows = [(name, self._head_of.get(name, "")) for name in names]
         return [row for row in rows if row in self.rows]
-
-
-@dataclass(frozen=True)
-class GainSplit:
-    """The way from no augmentation to an augmented row, step by step."""
-
-    title: str
-    column: str
-    shots: int
-    start: float
-    """Accuracy where the first step starts, percent."""
-    steps: tuple[PairedDifference, ...]
-    """Their differences add up to the total."""
-    beside: tuple[PairedDifference, ...]
-    """Each control under the same head, from where the step "augmentation" starts."""
-    total: PairedDifference
-
-
-def split_gain(
-    scores: pd.DataFrame,
-    *,
-    title: str,
-    augmented: str,
-    plain: str,
-    embedded: str,
-    head: str,
-    paper_head: str,
-    controls: Sequence[str],
-    shots: int = 1,
-) -> GainSplit:
-    """Split the gain of an augmented row in LSL into parts of representation, head, augmentation.
-
-    The way starts with the plain row (raw features without augmentation) and the paper's head. Then
-    come the embedded row (without augmentation, in the space of the augmented row) with that head;
-    the embedded row with the head in question; and the augmented row with it. Steps that change
-    nothing are left out. Controls augment without training, in the space of the augmented row.
-    """
-    cell = "novel", shots
-    way = {
-        "": (plain, paper_head),
-        "representation": (embedded, paper_head),
-        "head": (embedded, head),
-        "augmentation": (augmented, head),
-    }
-    paired = PairedScores(scores[scores["column"] == "novel"])
-    first, *_, base, last = way.values()
-    return GainSplit(
-        title,
-        *cell,
-        start=float(paired.by_draw(first, *cell).mean()),
-        steps=tuple(
-            paired.compare(end, start, *cell, label=label)
-            for (_, start), (label, end) in pairwise(way.items())
-            if start != end
-        ),
-        beside=tuple(
-            paired.compare((name, head), base, *cell) for name in controls if name != embedded
-        ),
-        total=paired.compare(last, first, *cell, label="total"),
-    )

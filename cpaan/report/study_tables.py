@@ -144,7 +144,7 @@ def make_tables(
     is_best_paper: bool = False,
     none: str = "none",
     layouts: Sequence[TableOne] = (),
-    trial_0: str = "the paper's printed weights",
+    trial_0: str = "default settings",
 ) -> Tables:
     """Summarise the scores of a report; see `Tables`. Trial 0 is the first trial in words."""
     seeded = scores[scores["draw"] >= num_fixed]

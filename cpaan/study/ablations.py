@@ -7,7 +7,6 @@ from typing import Any, cast
 from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
 from cpaan.methods.registry import ROWS
 from cpaan.report.claims.mechanisms import HARD, NEIGHBOURS, NOBODY, SOFT
-from cpaan.report.claims.standing import WITHOUT_ADVERSARY
 from cpaan.study.report_rows import MeasuredRow
 
 IDEAS = "ideas"
@@ -82,7 +81,7 @@ def _ideas(row: MeasuredRow, training: TrainConfig) -> dict[str, Mapping[str, An
         "half of the training": {
             "num_episodes": max(1, training.num_episodes // 2 // share) * share
         },
-        WITHOUT_ADVERSARY: {"adversarial_weight": 0.0},
+        "without the adversary": {"adversarial_weight": 0.0},
     }
     gan = ROWS[row.method].gan
     if gan and gan.has_cycle:

@@ -25,7 +25,7 @@ from cpaan.methods.table_row import IN_PN
 from cpaan.protocol.config import HEADS, OWN
 from cpaan.protocol.priors import best_heads, best_priors
 from cpaan.protocol.tasks import check_phase
-from cpaan.report.page.contents import REPORT
+from cpaan.report.page.contents import DEFAULT, REPORT
 from cpaan.report.page.page import FIGURES, FINDINGS, INDEX, write_page
 from cpaan.report.study_tables import Tables, make_cells, make_tables, table_page
 from cpaan.report.table_one import TableOne, tables_of
@@ -305,10 +305,9 @@ def _layouts(rows: Sequence[MeasuredRow], found: Measured, num_fixed: int) -> li
 def _tables_of(
     rows: Sequence[MeasuredRow], found: Measured, layouts: list[TableOne], num_fixed: int
 ) -> Tables:
-    """Return the tables of a one-row study: its best trial, trial 0 and the controls."""
+    """Return the tables of a study with one row: its best, its default, the controls."""
     names, scores = [row.name for row in rows], found.frames["scores"]
     best = rows[-1]
-    is_gan = ROWS[best.method].gan is not None
     return make_tables(
         scores[scores["method"].isin(names)],
         num_fixed=num_fixed,
@@ -317,7 +316,7 @@ def _tables_of(
         is_best_paper=best.trial == 0,
         none=next((name for name in names if name in ("none", f"none{IN_PN}")), best.name),
         layouts=layouts,
-        trial_0="the paper's printed weights" if is_gan else "the recommended settings",
+        trial_0=f"{best.method}, {DEFAULT}",
     )
 
 

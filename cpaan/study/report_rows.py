@@ -7,7 +7,7 @@ from typing import Any
 from cpaan.methods.controls import CONTROLS
 from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import IN_PN
-from cpaan.report.page.contents import Ablation
+from cpaan.report.page.contents import DEFAULT, Ablation
 from cpaan.study.searcher import open_trials
 from cpaan.study.space import Resolved
 from cpaan.study.study import Study, StudyRow
@@ -106,7 +106,7 @@ def rows_of(study: Study, settings: ReportSettings) -> list[MeasuredRow]:
     if best.trial != 0:
         first = open_trials(study, row).get_trials(deepcopy=False)[0]
         resolved = Resolved.of(row.method, first.user_attrs).times_as_long(row.config.final_length)
-        rows.append(replace(best, name=f"{row.method}, trial 0", resolved=resolved, trial=0))
+        rows.append(replace(best, name=f"{row.method}, {DEFAULT}", resolved=resolved, trial=0))
     return [*rows, best]
 
 

@@ -1,11 +1,11 @@
-"""Test paired differences and the parts of a gain, on scores that can be checked by hand."""
+"""Paired differences, on scores whose differences one can take by hand."""
 
 import math
 
 import pandas as pd
 import pytest
 
-from cpaan.report.gains import PairedScores, split_gain
+from cpaan.report.gains import PairedScores
 from helpers.frames import frame_of
 
 T_95_ONE_DEGREE, T_95_TWO_DEGREES = 12.706205, 4.302653  # Student's t, from a printed table
@@ -98,60 +98,3 @@ def test_two_scores_for_one_draw_and_seed_are_refused():
 
     with pytest.raises(ValueError, match="duplicate"):
         PairedScores(pd.concat([scores, scores]))
-
-
-# No augmentation has 40. The embedding adds 2, the cosine head 3, and the GAN 4 or copying 5.
-GAIN = scores_of(
-    {
-        ("none", "centroid"): [39.0, 41.0],
-        ("none", "cosine"): [42.0, 44.0],
-        ("PN", "centroid"): [[40.5] * 2, [43.5] * 2],
-        ("PN", "cosine"): [[44.0] * 2, [46.0] * 2],
-        ("cCov-GAN-PN", "cosine"): [[47.0, 49.0], [49.0, 51.0]],
-        ("copy-PN", "cosine"): [[49.0] * 2, [51.0] * 2],
-    }
-)
-
-
-def split_of(embedded="PN", paper_head="centroid"):
-    return split_gain(
-        GAIN,
-        title="cCov-GAN on PN",
-        augmented="cCov-GAN-PN",
-        plain="none",
-        embedded=embedded,
-        head="cosine",
-        paper_head=paper_head,
-        controls=["PN", "copy-PN"],
-    )
-
-
-def test_a_gain_is_split_into_parts_that_add_up():
-    split = split_of()
-
-    assert split.start == pytest.approx(40.0)
-    assert [step.label for step in split.steps] == ["representation", "head", "augmentation"]
-    assert [step.difference for step in split.steps] == pytest.approx([2.0, 3.0, 4.0])
-    assert split.total.difference == pytest.approx(9.0)
-    # Each step starts where the previous one ended.
-    ends = [split.total.start, *(step.end for step in split.steps)]
-    assert [step.start for step in split.steps] == ends[:-1]
-    assert ends[-1] == split.total.end == ("cCov-GAN-PN", "cosine")
-    # The embedding adds 1.5 and 2.5 by draw; the augmentation adds 4 in both draws.
-    assert split.steps[0].interval == pytest.approx(T_95_ONE_DEGREE * 0.5)
-    assert split.steps[2].interval == pytest.approx(0.0, abs=1e-9)
-    assert split.steps[2].by_seed == pytest.approx((3.0, 5.0))
-    (control,) = split.beside  # no augmentation is not a control of itself
-    assert (control.start, control.end) == (("PN", "cosine"), ("copy-PN", "cosine"))
-    assert control.difference == pytest.approx(5.0)
-
-
-@pytest.mark.parametrize(
-    ("paper_head", "steps"),
-    [("centroid", {"head": 3.0, "augmentation": 6.0}), ("cosine", {"augmentation": 6.0})],
-)
-def test_a_step_that_changes_nothing_is_left_out(paper_head, steps):
-    split = split_of("none", paper_head)
-
-    assert {step.label: step.difference for step in split.steps} == pytest.approx(steps)
-    assert split.beside[-1].start == ("none", "cosine")

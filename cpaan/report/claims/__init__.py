@@ -1,7 +1,6 @@
-"""The paper's claims and the verdicts of our measurements; and where our rows stand among all."""
+"""The paper's claims and the verdicts of our measurements."""
 
 from cpaan.report.claims.judge import judge_claims
-from cpaan.report.claims.standing import Standing, reasons_behind, standing
-from cpaan.report.claims.verdict import RULE, Claim
+from cpaan.report.claims.verdict import RULE, Claim, Mark
 
-__all__ = ["RULE", "Claim", "Standing", "judge_claims", "reasons_behind", "standing"]
+__all__ = ["RULE", "Claim", "Mark", "judge_claims"]

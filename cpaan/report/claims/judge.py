@@ -10,7 +10,16 @@ from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import IN_PN
 from cpaan.protocol.statistics import mean_interval
 from cpaan.report.claims.mechanisms import BEST, EARLIER, GANS, judge_diversity, judge_neighbours
-from cpaan.report.claims.verdict import Claim, Labelled, Verdict, all_of, is_positive, judge, listed
+from cpaan.report.claims.verdict import (
+    Claim,
+    Labelled,
+    Verdict,
+    all_of,
+    is_positive,
+    judge,
+    listed,
+    marks_of,
+)
 from cpaan.report.gains import MethodScores, PairedDifference, signed
 from cpaan.report.published import CELLS, TABLE_1
 from cpaan.report.tables import TITLES
@@ -116,7 +125,8 @@ def _gain(
         found += f". Both under the same head: {listed(same)}"
     title = better if ROWS[better].group == "CP-AAN+" else ROWS[better].generation
     text = f"{title} does better than {what} ({_cell(*table.few)})."
-    yield Claim(name, text, _signs([printed]), found, is_positive(gap), is_paper)
+    marks = marks_of([gap], [printed])
+    yield Claim(name, text, _signs([printed]), found, is_positive(gap), is_paper, marks)
 
 
 def _over_earlier(table: MethodScores) -> Iterator[Claim]:
@@ -132,18 +142,21 @@ def _over_earlier(table: MethodScores) -> Iterator[Claim]:
         smallest, largest = (
             f"{gaps[cell].text()} ({_cell(*cell)}, {gaps[cell].start[0]})" for cell in (low, high)
         )
-        printed = [
-            min(gain for each in EARLIER if (gain := _printed(BEST, each, *cell))) for cell in CELLS
-        ]
+        printed = {
+            cell: min(gain for each in EARLIER if (gain := _printed(BEST, each, *cell)))
+            for cell in CELLS
+        }
+        of_paper = list(printed.values())
         verdicts = [is_positive(gap) for gap in gaps.values()]
         yield Claim(
             "gain over earlier augmentation",
             "cCov-GAN in PN does better than every earlier augmentation (FH, P-FH, FI), for all "
             "numbers of shots, in LSL and GLSL.",
-            f"{_signs([min(printed), max(printed)], ' to ')} in all {len(printed)} columns",
+            f"{_signs([min(of_paper), max(of_paper)], ' to ')} in all {len(printed)} columns",
             f"{best[0]} is ahead of the strongest of them in {verdicts.count('confirmed')} of "
             f"{len(gaps)} columns with the whole interval; smallest {smallest}, largest {largest}",
             all_of(verdicts),
+            marks=marks_of([gaps[low], gaps[high]], [printed.get(low), printed.get(high)]),
         )
 
 
@@ -152,6 +165,7 @@ def _order(table: MethodScores) -> Iterator[Claim]:
     if len(rows) < len(GANS):
         return
     titles = [f"{ROWS[b].generation} over {ROWS[a].generation}" for a, b in pairwise(GANS)]
+    printed = [_printed(better, worse, *table.few) for worse, better in pairwise(GANS)]
     gaps: list[Labelled] = []
     for title, (worse, better) in zip(titles, pairwise(rows), strict=True):
         gaps.append((title, table.compare(better, worse, *table.few)))
@@ -161,7 +175,8 @@ def _order(table: MethodScores) -> Iterator[Claim]:
         "In PN each idea adds to the one before: c-GAN, cCyc-GAN, cDeLi-GAN, cCov-GAN "
         f"({_cell(*table.few)}, and LSL on average).",
         gaps,
-        printed=_signs(_printed(better, worse, *table.few) for worse, better in pairwise(GANS)),
+        printed=_signs(printed),
+        values=[value for each in printed for value in (each, None)],
     )
 
 
@@ -176,6 +191,7 @@ def _collapse(table: MethodScores) -> Iterator[Claim]:
         f"The plain c-GAN does worse than FH and FI ({_cell(*table.few)}).",
         [(f"{row[0]} over c-GAN", table.compare(row, rows[-1], *table.few)) for row in rows[:-1]],
         printed=", ".join(f"{name} {_signs([gain])}" for name, gain in printed.items() if gain),
+        values=list(printed.values()),
     )
 
 
@@ -233,12 +249,14 @@ def _largest_at_few_shots(table: MethodScores) -> Iterator[Claim]:
         table.by_draw(rows[0], _NOVEL, k) - table.by_draw(rows[1], _NOVEL, k) for k in ends
     )
     gap = PairedDifference("", rows[1], rows[0], (few - many).mean(), mean_interval(few - many))
+    at_few, at_many = (_printed(BEST, "PN", _NOVEL, k) for k in ends)
     yield Claim(
         "gain is largest at the fewest shots",
         f"The gain over PN is larger at K = {ends[0]} than at K = {ends[1]} (LSL).",
-        _signs((_printed(BEST, "PN", _NOVEL, k) for k in ends), " and "),
+        _signs([at_few, at_many], " and "),
         f"{signed(few.mean())} and {signed(many.mean())}, so {gap.text()}",
         is_positive(gap),
+        marks=marks_of([gap], [at_few - at_many if at_few and at_many else None]),
     )
 
 
@@ -268,6 +286,7 @@ def _beyond(table: MethodScores, space: str) -> Iterator[Claim]:
             f"under the same head ({_cell(*table.few)})."
         )
         verdict = all_of(is_positive(gap) for _, gap in own)
-        yield Claim(f"{row} over the controls", text, "", found, verdict, is_paper=False)
+        marks = marks_of([gap for _, gap in own], [])
+        yield Claim(f"{row} over the controls", text, "", found, verdict, False, marks)
     name = f"{further} over {faithful}"
     yield from _gain(table, name, further, faithful, f"the faithful {faithful}", is_paper=False)

@@ -140,4 +140,5 @@ def judge_diversity(diversity: pd.DataFrame, row_of: Mapping[str, str]) -> Itera
         ),
     }
     for name, (text, gaps) in claims.items():
-        yield from judge(name, text, gaps, each=lambda gap: is_positive(gap, RATIO_MARGIN))
+        judged = judge(name, text, gaps, is_ratio=True, each=lambda x: is_positive(x, RATIO_MARGIN))
+        yield from judged

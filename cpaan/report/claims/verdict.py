@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from itertools import zip_longest
+from typing import Literal, NamedTuple
 
 from cpaan.report.gains import PairedDifference, signed
 
@@ -23,6 +24,15 @@ RULE = (
 """The rule of verdicts, for readers."""
 
 
+class Mark(NamedTuple):
+    """A difference of a claim on the axis of all claims, in points of accuracy."""
+
+    found: float
+    interval: float
+    printed: float | None = None
+    """The paper's; None if it prints none."""
+
+
 @dataclass(frozen=True)
 class Claim:
     """A claim and what was measured."""
@@ -37,6 +47,8 @@ class Claim:
     verdict: Verdict
     is_paper: bool = True
     """Whether the paper claims it; otherwise it answers a further question of a reader."""
+    marks: tuple[Mark, ...] = ()
+    """Its differences; empty if they are not in points."""
 
 
 def is_positive(gap: PairedDifference, margin: float = MARGIN) -> Verdict:
@@ -87,12 +99,25 @@ def judge(
     gaps: Sequence[Labelled],
     *,
     printed: str = "",
+    values: Sequence[float | None] = (),
     has_seeds: bool = False,
+    is_ratio: bool = False,
     is_paper: bool = True,
     each: Callable[[PairedDifference], Verdict] = is_positive,
     together: Callable[[Iterable[Verdict]], Verdict] = all_of,
 ) -> Iterator[Claim]:
-    """Judge a claim about some differences; without differences there is no claim."""
+    """Judge a claim about some differences; without differences there is no claim.
+
+    ``values`` are the paper's numbers for the first of these differences.
+    """
     if gaps:
         found = listed(gaps, has_seeds=has_seeds)
-        yield Claim(name, text, printed, found, together(each(gap) for _, gap in gaps), is_paper)
+        marks = marks_of([gap for _, gap in gaps], values)
+        verdict = together(each(gap) for _, gap in gaps)
+        yield Claim(name, text, printed, found, verdict, is_paper, () if is_ratio else marks)
+
+
+def marks_of(gaps: Sequence[PairedDifference], printed: Sequence[float | None]) -> tuple[Mark, ...]:
+    """Return the marks of differences; ``printed`` may have fewer numbers."""
+    pairs = zip_longest(gaps, printed)
+    return tuple(Mark(gap.difference, gap.interval, value) for gap, value in pairs)

@@ -1,12 +1,13 @@
-"""Accuracy against shots and against diversity, and gains of variants of a row."""
+"""Gains over no augmentation: by row, by shots and by diversity; and gains of variants of a row."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from cpaan.protocol.statistics import mean_interval, summarise
@@ -22,12 +23,18 @@ from cpaan.report.figures.picture import (
     look_of,
     new_figure,
 )
-from cpaan.report.gains import PairedScores
+from cpaan.report.gains import PairedScores, signed
 from cpaan.report.table_one import Cells, ranked_cells
-from cpaan.report.tables import TITLES, side_of
+from cpaan.report.tables import TITLES, Cell, side_of
 
-_ACCURACY, _SHOTS = "top-5 accuracy, %", "shots a class"
+_ACCURACY, _SHOTS, _GAIN = "top-5 accuracy, %", "shots a class", "minus no augmentation, points"
 _SHOTS_OF_VARIANTS = (1, 5)
+NO_AUGMENTATION = (
+    "no augmentation of the same features, with the same final classifier where it has one"
+)
+
+_Series = Mapping[str, Mapping[tuple[str, str], Cell]]
+"""Differences by label of the series, then by label of the line and column."""
 
 
 def _lsl_and_glsl(cells: Cells) -> dict[str, pd.DataFrame]:
@@ -37,46 +44,127 @@ def _lsl_and_glsl(cells: Cells) -> dict[str, pd.DataFrame]:
     return {column: frame[frame["column"] == column].sort_values("shots") for column in TITLES}
 
 
-def _best(frame: pd.DataFrame) -> Any:
-    return frame[frame["rank"] == 1].iloc[0]
+def _draw_differences(lines: Sequence[str], series: _Series, label: str) -> Figure:
+    """Draw differences with intervals: a panel each for LSL and GLSL, a mark a series.
+
+    A line of which no series has a difference is the heading of the lines below it.
+    """
+    texts = [textwrap.fill(line, 24) for line in lines]
+    num_lines = sum(max(1.0, 0.8 * (1 + text.count("\n"))) for text in texts)
+    figure = new_figure(height=1.3 + 0.22 * num_lines)
+    figure.supxlabel(label, size="medium")
+    shares = {line: [name for name in series if (line, "novel") in series[name]] for line in lines}
+    headings = [line for line in lines if not shares[line]]
+    for column, axes in zip(TITLES, figure.subplots(1, len(TITLES), sharey=True), strict=True):
+        for place in range(0, len(lines), 2):
+            axes.axhspan(place - 0.5, place + 0.5, color=INK, alpha=0.04, lw=0)
+        axes.axvline(0, color=INK, lw=0.9)
+        ends = [0.0]
+        for number, (name, found) in enumerate(series.items()):
+            own = [line for line in lines if name in shares[line]]
+            x, reach = (np.array([found[line, column][at] for line in own]) for at in (0, 1))
+            steps = [(shares[line].index(name) + 0.5) / len(shares[line]) - 0.5 for line in own]
+            y = [lines.index(line) + 0.36 * step for line, step in zip(own, steps, strict=True)]
+            color, marker, _ = look_of(number)
+            axes.errorbar(x, y, xerr=reach, fmt="none", ecolor=color, elinewidth=1.3)
+            filled = [color if side_of(*each) else "none" for each in zip(x, reach, strict=True)]
+            look = {"marker": marker, "facecolors": filled, "edgecolors": color, "zorder": 3}
+            axes.scatter(x, y, 22, label=name, **look)
+            ends += [*(x - np.nan_to_num(reach)), *(x + np.nan_to_num(reach))]
+        room = 0.08 * (max(ends) - min(ends)) or 0.1
+        axes.set_xlim(min(ends) - room, max(ends) + room)  # whiskers are whole
+        axes.set_title(TITLES[column])
+        axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+        axes.set_yticks(range(len(texts)), texts)
+        axes.set_ylim(len(texts) - 0.5, -0.5)
+        axes.grid(visible=False, axis="y")
+        axes.spines["left"].set_visible(False)
+        axes.tick_params(axis="y", length=0)
+    for text in figure.axes[0].get_yticklabels():
+        text.set_weight("bold" if text.get_text() in headings else "normal")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper right", ncols=len(series))
+    return figure
 
 
 @drawing()
-def accuracy_against_shots(cells: Cells, rows: Sequence[str]) -> Picture:
-    """Draw top-5 accuracy against the number of shots: a panel each for LSL and GLSL.
+def gains_by_row(
+    gains: Cells, spaces: Mapping[str, str], trained: Collection[str], shots: int
+) -> Picture:
+    """Draw what each row gains over no augmentation of its features, the largest first.
 
-    Rows that have cells but are not among ``rows`` are pale.
+    Args:
+        gains: Top-5 minus no augmentation, by row, column and shots.
+        spaces: The features of each row in words, in the order of their parts of the picture.
+        trained: The rows that train a generator.
+        shots: Of the gains that are drawn.
     """
-    frames = _lsl_and_glsl(cells)
+    ranked = sorted(spaces, key=lambda name: -gains[name, "novel", shots].value)
+    lines = list[str]()
+    for space in dict.fromkeys(spaces.values()):
+        lines += [space, *(name for name in ranked if spaces[name] == space)]
+    kinds = {"trained generator": True, "nothing trained": False}
+    series = {
+        title: {
+            (name, column): gains[name, column, shots]
+            for name in ranked
+            for column in TITLES
+            if (name in trained) == is_trained
+        }
+        for title, is_trained in kinds.items()
+    }
+    facts = [f"{name} {_text(gains[name, 'novel', shots])}" for name in ranked]
+    return Picture(
+        name="gains",
+        title=f"Gain over no augmentation, K = {shots}",
+        caption=f"Top-5 accuracy minus that of {NO_AUGMENTATION}, paired by draw, with 95 % "
+        "intervals. Filled marks are clear of zero.",
+        alt=f"Gain in LSL at K = {shots}, the largest first: {', '.join(facts)}.",
+        figure=_draw_differences(lines, {key: of for key, of in series.items() if of}, _GAIN),
+    )
+
+
+def _text(cell: Cell) -> str:
+    return f"{signed(cell.value, 1)}{'' if np.isnan(cell.interval) else f' ± {cell.interval:.1f}'}"
+
+
+@drawing()
+def gains_against_shots(gains: Cells, rows: Sequence[str]) -> Picture:
+    """Draw gains over no augmentation against the number of shots: a panel each for LSL and GLSL.
+
+    Rows that have gains but are not among ``rows`` are pale.
+    """
+    frames = _lsl_and_glsl(gains)
     num_rows = frames["novel"]["row"].nunique()
-    figure = new_figure(height=7.0)
+    figure = new_figure(height=6.2)
     panels = dict(zip(TITLES, figure.subplots(len(TITLES), 1, sharex=True), strict=True))
     ends: dict[str, list[tuple[str, str, float, float]]] = {column: [] for column in TITLES}
     for column, axes in panels.items():
         lines = dict(iter(frames[column].groupby("row")))
-        for name in lines.keys() - set(rows):
+        axes.axhline(0, color=INK, lw=0.9)
+        for name in sorted(lines.keys() - set(rows)):
             axes.plot("shots", "value", data=lines[name], color=PALE, lw=0.8, alpha=0.55, zorder=1)
         for number, row in reversed(list(enumerate(rows))):  # the first is on top of the others
             _draw_line(axes, lines[row], look_of(number), zorder=3)
             last = lines[row].iloc[-1]
             ends[column].append((row, look_of(number).color, last["shots"], last["value"]))
-        axes.set(title=TITLES[column], ylabel=_ACCURACY)
+        axes.set(title=TITLES[column], ylabel=_GAIN)
     panels["all"].set_xlabel(_SHOTS)
     for column, axes in panels.items():  # the limits are final only when all panels are drawn
         label_ends(axes, ends[column])
-    facts = []
-    shots = frames["novel"]["shots"]
+    facts, shots = [], frames["novel"]["shots"]
     for k in dict.fromkeys([shots.min(), shots.max()]):
-        best = {title: _best(frames[c][frames[c]["shots"] == k]) for c, title in TITLES.items()}
-        parts = [f"{x['row']} has the highest {of}, {x['value']:.1f} %" for of, x in best.items()]
-        facts.append(f"At K = {k}, of {num_rows} rows, {' and '.join(parts)}.")
+        of_k = {title: frames[c][frames[c]["shots"] == k] for c, title in TITLES.items()}
+        best = {title: of.loc[of["value"].idxmax()] for title, of in of_k.items()}
+        parts = [f"{x['row']} in {of}, {signed(x['value'], 1)}" for of, x in best.items()]
+        facts.append(f"At K = {k}, of {num_rows} rows, the largest gains: {'; '.join(parts)}.")
     num_others = num_rows - len(rows)
     others = f"; grey: the other {num_others} rows" if num_others else ""
     return Picture(
-        name="accuracy",
-        title="Accuracy against the number of shots",
-        caption=f"Top-5 accuracy with K labelled examples of each novel class, on novel classes "
-        f"alone (LSL) and on all (GLSL). Bands are 95 % intervals over draws{others}.",
+        name="shots",
+        title="Gain against the number of shots",
+        caption="Top-5 accuracy minus that of no augmentation, with K labelled examples of each "
+        "novel class, on novel classes alone (LSL) and on all (GLSL). Bands are 95 % intervals of "
+        f"the paired difference{others}.",
         alt=" ".join(facts),
         figure=figure,
     )
@@ -118,8 +206,8 @@ def draw_accuracy(scores: pd.DataFrame) -> str:
 
 
 @drawing()
-def accuracy_against_diversity(cells: Cells, diversity: pd.DataFrame, shots: int = 1) -> Picture:
-    """Draw accuracy against the diversity of synthetic examples (the paper's Figure 5b).
+def gains_against_diversity(gains: Cells, diversity: pd.DataFrame, shots: int = 1) -> Picture:
+    """Draw gains against the diversity of synthetic examples (the paper's Figure 5b).
 
     The ``ratio`` of a row is the mean distance of two synthetic examples of a class over that of
     two real ones. Rows without a ratio are left out.
@@ -131,39 +219,40 @@ def accuracy_against_diversity(cells: Cells, diversity: pd.DataFrame, shots: int
     found = ratios.groupby("method").agg(["mean", mean_interval]).dropna(subset="mean")
     frames = {
         column: frame[frame["shots"] == shots].join(found, on="row", how="inner")
-        for column, frame in _lsl_and_glsl(cells).items()
+        for column, frame in _lsl_and_glsl(gains).items()
     }
     novel = frames["novel"]
     if novel.empty:
         raise ValueError(f"no row has scores and a diversity at K = {shots}")
-    figure = new_figure(height=7.4)
+    figure = new_figure(height=8.2)
     panels = dict(zip(TITLES, figure.subplots(len(TITLES), 1, sharex=True), strict=True))
     # Bars are paler than the labels that cross them.
-    look: Any = {"fmt": "o", "color": COLOURS[0], "ecolor": f"{COLOURS[0]}55", "elinewidth": 0.9}
+    look: Any = {"fmt": "o", "color": COLOURS[0], "ecolor": f"{COLOURS[0]}77", "elinewidth": 0.9}
     for column, axes in panels.items():
         x, y, across, up = (
             frames[column][c] for c in ("mean", "value", "mean_interval", "interval")
         )
         axes.axvline(1, color=INK, lw=1, ls="--")
+        axes.axhline(0, color=INK, lw=0.9)
         axes.errorbar(x, y, xerr=across, yerr=up, **look)
-        axes.margins(x=0.12, y=0.1)
-        axes.set(title=f"{TITLES[column]}, K = {shots}", ylabel=_ACCURACY)
+        axes.margins(x=0.16, y=0.1)
+        axes.set(title=f"{TITLES[column]}, K = {shots}", ylabel=_GAIN)
     panels["all"].set_xlabel("diversity of synthetic examples over that of real ones")
     for column, axes in panels.items():
         points = frames[column][["row", "mean", "value"]].itertuples(index=False, name=None)
         label_points(axes, {name: (x, y) for name, x, y in points}, lines=[1])
-    best = novel.sort_values("rank", kind="stable").iloc[0]
+    best = novel.loc[novel["value"].idxmax()]
     nearest = novel.iloc[(novel["mean"] - 1).abs().argmin()]
     return Picture(
         name="diversity",
-        title="Accuracy against diversity",
+        title="Gain against diversity",
         caption="Diversity is the mean distance of two synthetic examples of a class over that of "
         f"two real ones, at K = {shots} too: at one (dashed) they are as diverse as real examples. "
         "Bars are 95 % intervals over draws.",
-        alt=f"At K = {shots}, of {len(novel)} generators, {best['row']} has the highest LSL, "
-        f"{best['value']:.1f} %, with a diversity of {best['mean']:.2f} times the real one; "
-        f"{nearest['row']} is nearest to the real diversity, with {nearest['mean']:.2f} and an "
-        f"LSL of {nearest['value']:.1f} %.",
+        alt=f"At K = {shots}, of {len(novel)} rows, {best['row']} gains the most in LSL, "
+        f"{signed(best['value'], 1)}, with a diversity of {best['mean']:.2f} times the real one; "
+        f"{nearest['row']} is nearest to the real diversity, with {nearest['mean']:.2f} and a gain "
+        f"of {signed(nearest['value'], 1)}.",
         figure=figure,
     )
 
@@ -181,8 +270,6 @@ def gain_of_variants(
 ) -> Picture:
     """Draw variants minus a reference with the same head, paired by draw, with 95 % intervals.
 
-    A panel each for LSL and GLSL, a line a variant, a mark a number of shots.
-
     Args:
         scores: Scores by method (name of a row), head, column, shots, draw and seed.
         labels: Label of a variant to its row, from top to bottom.
@@ -194,42 +281,18 @@ def gain_of_variants(
     """
     paired = PairedScores(scores[scores["method"].isin([reference, *labels.values()])])
     shots = [k for k in _SHOTS_OF_VARIANTS if k in paired.shots] or paired.shots[:1]
-    texts = [textwrap.fill(label, 24) for label in labels]
-    num_lines = sum(max(1.0, 0.8 * (1 + text.count("\n"))) for text in texts)
-    figure = new_figure(height=1.3 + 0.27 * num_lines)
-    figure.supxlabel(f"minus {reference}, points of top-5", size="medium")
-    gaps = {}
-    panels = dict(zip(TITLES, figure.subplots(1, len(TITLES), sharey=True), strict=True))
-    for column, axes in panels.items():
-        for place in range(0, len(labels), 2):
-            axes.axhspan(place - 0.5, place + 0.5, color=INK, alpha=0.04, lw=0)
-        axes.axvline(0, color=INK, lw=0.9)
-        for number, k in enumerate(shots):
-            # A variant may have fewer seeds than the reference. Other seeds of the reference
-            # would add a difference between seeds.
-            gaps[column, k] = found = [
-                paired.compare((row, head), (reference, head), column, k, same_seeds=True)
-                for row in labels.values()
-            ]
-            color, marker, _ = look_of(number)
-            x, reach = [gap.difference for gap in found], [gap.interval for gap in found]
-            y = np.arange(len(found)) + 0.36 * ((number + 0.5) / len(shots) - 0.5)
-            axes.errorbar(x, y, xerr=reach, fmt="none", ecolor=color, elinewidth=1.3)
-            filled = [color if side_of(*each) else "none" for each in zip(x, reach, strict=True)]
-            look = {"marker": marker, "facecolors": filled, "edgecolors": color, "zorder": 3}
-            axes.scatter(x, y, 22, label=f"K = {k}", **look)
-        axes.set_title(TITLES[column])
-        axes.margins(x=0.06)
-        axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-        axes.set_yticks(range(len(texts)), texts)
-        axes.set_ylim(len(texts) - 0.5, -0.5)
-        axes.grid(visible=False, axis="y")
-        axes.spines["left"].set_visible(False)
-        axes.tick_params(axis="y", length=0)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper right", ncols=len(shots))
-    of_novel = dict(zip(labels, gaps["novel", shots[0]], strict=True))
-    ranked = sorted(of_novel, key=lambda label: -of_novel[label].difference)
-    facts = "; ".join(f"{label}: {of_novel[label].text(1)}" for label in ranked)
+    series: dict[str, dict[tuple[str, str], Cell]] = {f"K = {k}": {} for k in shots}
+    for found, k in zip(series.values(), shots, strict=True):
+        for label, row in labels.items():
+            for column in TITLES:
+                # A variant may have fewer seeds than the reference. Other seeds of the reference
+                # would add a difference between seeds.
+                rows = (row, head), (reference, head)
+                gap = paired.compare(*rows, column, k, same_seeds=True)
+                found[label, column] = Cell(gap.difference, gap.interval)
+    of_novel = {label: series[f"K = {shots[0]}"][label, "novel"] for label in labels}
+    ranked = sorted(of_novel, key=lambda label: -of_novel[label].value)
+    facts = "; ".join(f"{label}: {_text(of_novel[label])}" for label in ranked)
     num_seeds = scores.loc[scores["method"].isin(labels.values()), "seed"].nunique()
     seeds = "one training seed" if num_seeds == 1 else f"{num_seeds} training seeds"
     return Picture(
@@ -238,5 +301,5 @@ def gain_of_variants(
         caption=f"Top-5 accuracy minus that of {reference} with the same {head} head, paired by "
         f"draw, with 95 % intervals: {meaning}. Filled marks are clear of zero; {seeds}.",
         alt=f"Difference in LSL at K = {shots[0]}, the largest first. {facts}.",
-        figure=figure,
+        figure=_draw_differences(list(labels), series, f"minus {reference}, points of top-5"),
     )

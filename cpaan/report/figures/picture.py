@@ -19,12 +19,14 @@ from matplotlib.transforms import Bbox
 
 INK = "#262626"
 """Text, axes and what should be as strong as these; on a page, the page's text colour."""
+GROUND = "#fffffe"
+"""The ground of a picture; on a page, the page's."""
 PALE = "#999999"
 """What is there for comparison only; visible on light and on dark pages."""
 # Okabe and Ito's colours, which people with any kind of colour vision can tell apart. Without
 # yellow, which is lost on a white page.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-WIDTH = 5.6
+WIDTH = 5.0
 """Inches: scaled to the width of a phone, the text is still legible."""
 SMALL = 8.5
 """Size in points of labels beside points and lines."""
@@ -110,14 +112,14 @@ def label_ends(axes: Axes, ends: Sequence[tuple[str, str, float, float]]) -> Non
     heights = isotonic_regression(wished[order] - steps).x.clip(0, max(0, 1 - steps[-1])) + steps
     for number, height in zip(order, heights, strict=True):
         label, colour, *point = ends[number]
-        arrow = {"arrowstyle": "-", "color": colour, "lw": 0.6, "alpha": 0.6}
+        # Colours of lines are too faint for text on a dark page.
+        arrow = {"arrowstyle": "-", "color": colour, "lw": 1.2}
         axes.annotate(
             label,
             (point[0], point[1]),
             xytext=(1.06, height),
             textcoords="axes fraction",
             va="center",
-            color=colour,
             size=SMALL,
             arrowprops={**arrow, "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 3},
         )
@@ -139,14 +141,20 @@ def label_points(
     for x, _ in axes.transData.transform([(line, 0) for line in lines] or np.empty((0, 2))):
         taken.append(Bbox.from_extents(x - scale, panel.y0, x + scale, panel.y1))
 
-    def cost(choice: tuple[float, Bbox]) -> float:
+    def cost(choice: tuple[float, Bbox], mark: Any) -> float:
         distance, box = choice
         outside = box.width * box.height - _overlap(box, panel)
-        return sum(_overlap(box, x) for x in taken) + 3 * outside + 0.02 * distance * box.height
+        # The way from a point to its label does not pass other points.
+        way = np.array([(box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2]) - mark
+        along = ((marks - mark) @ way / (way @ way)).clip(0, 1)
+        passed = np.linalg.norm(mark + along[:, None] * way - marks, axis=1) < 6 * scale
+        hidden = sum(_overlap(box, x) for x in taken) + outside
+        return float(6 * hidden + (0.2 * distance + 4 * (passed.sum() - 1)) * box.height)
 
     for (label, point), mark in zip(points.items(), marks, strict=True):
         arrow = {"arrowstyle": "-", "color": INK, "lw": 0.5, "alpha": 0.5, "shrinkB": 3}
         style: dict[str, Any] = {"size": SMALL, "ha": "center", "va": "center"}
+        style["bbox"] = {"fc": GROUND, "ec": "none", "pad": 0.3, "alpha": 0.8}
         text = axes.annotate(
             label, point, (0, 0), textcoords="offset points", arrowprops=arrow, **style
         )
@@ -154,10 +162,10 @@ def label_points(
         size = np.array(Text.get_window_extent(text).size)
         choices = [
             (distance, Bbox([centre - size / 2, centre + size / 2]))
-            for distance in (6.0, 14.0, 24.0, 36.0)
+            for distance in (5.0, 9.0, 14.0, 20.0, 28.0, 38.0)
             for centre in mark + _SIDES * (distance * scale + size / 2)
         ]
-        distance, box = min(choices, key=cost)
+        distance, box = min(choices, key=lambda choice: cost(choice, mark))
         taken.append(box)
         text.set_position((np.array(box.min) + size / 2 - mark) / scale)
         if text.arrow_patch is not None:
@@ -206,12 +214,13 @@ class Picture:
         body = re.sub(r' id="([^"]+)"', lambda each: each[0] if each[1] in used else "", body)
         body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{self.name}-", body)
         body = body.replace("xlink:href", "href").replace("'DejaVu Sans', ", "")
+        body = body.replace(INK, "currentColor").replace(GROUND, "var(--ground)")
         width = _PIXELS_A_POINT * float(box[2])
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{box[1]}" width="100%" '
             f'style="max-width: {width:.0f}px; height: auto" stroke-linejoin="round" '
             f'stroke-linecap="butt" role="img" aria-label={quoteattr(self.alt)}>'
-            f"<title>{escape(self.title)}</title>{body.replace(INK, 'currentColor')}\n"
+            f"<title>{escape(self.title)}</title>{body}\n"
         )
 
     def file(self, kind: str, *, transparent: bool = False) -> bytes:

@@ -1,4 +1,4 @@
-"""Pictures of a search: scores of trials by parameter, and learning curves."""
+"""The picture of a search: scores of trials by parameter."""
 
 import json
 import warnings
@@ -37,28 +37,24 @@ _LATER = LinearSegmentedColormap.from_list("later", [PALE, COLOURS[0]])
 
 
 @drawing()
-def search_pictures(trials: pd.DataFrame, method: str, config: Mapping[str, Any]) -> list[Picture]:
-    """Draw a search: the scores of trials by parameter, and how trials learned.
+def draw_search(trials: pd.DataFrame, method: str, winner: int) -> Picture | None:
+    """Draw the scores of a search's trials against each parameter.
 
     Args:
         trials: A study's ``trials.parquet``.
         method: Whose search it is.
-        config: The settings of the search.
+        winner: The number of the trial that won: the best of the finalists on fresh draws.
 
     Returns:
-        Slices by parameter and learning curves: those that the trials can give. With fewer than
-        four scored trials, nothing is said of parameters.
+        The picture; None for fewer than four scored trials, or if no parameter was varied.
     """
-    pictures = []
     scored = trials[trials["state"].isin([COMPLETE, STOPPED]) & np.isfinite(trials["score"])]
     # A trial that learned nothing would flatten all others.
     is_far = scored["score"] < _floor(scored["score"])
     near, far = scored[~is_far].sort_values("trial"), scored[is_far]
     if len(near) >= _LEAST and near["score"].nunique() > 1 and (ranges := _ranges(near)):
-        pictures.append(_slices(near, far, method, ranges))
-    if (trials["curve"].map(len) > 1).any():
-        pictures.append(_curves(trials, method, config))
-    return pictures
+        return _slices(near, far, method, ranges, winner)
+    return None
 
 
 def _floor(scores: pd.Series) -> float:
@@ -112,9 +108,14 @@ def _importances(trials: pd.DataFrame, ranges: Mapping[str, BaseDistribution]) -
 
 
 def _slices(
-    trials: pd.DataFrame, far: pd.DataFrame, method: str, ranges: Mapping[str, BaseDistribution]
+    trials: pd.DataFrame,
+    far: pd.DataFrame,
+    method: str,
+    ranges: Mapping[str, BaseDistribution],
+    winner: int,
 ) -> Picture:
-    importances, best = _importances(trials, ranges), trials.iloc[trials["score"].argmax()]
+    importances, won = _importances(trials, ranges), trials[trials["trial"] == winner]
+    best = (won if len(won) else trials.nlargest(1, "score")).iloc[0]
     num_columns = 3
     num_rows = -(-len(importances) // num_columns)
     figure = new_figure(height=0.5 + 1.95 * num_rows)
@@ -149,50 +150,11 @@ def _slices(
         name=f"{slug(method)}-slices",
         title=f"{method}: score against each parameter",
         caption="The validation score of each trial against the parameters that it had; later "
-        "trials are bluer, the best one is ringed. Importance is how much the best quarter of the "
-        f"trials differs from all (PED-ANOVA): of {len(trials)} trials, a hint.{below}",
-        alt=f"Parameters of the best trial, {best['trial']}, with {best['score']:.2f} %, "
+        "trials are bluer, the winner on fresh draws is ringed. Importance is how much the best "
+        f"quarter of the trials differs from all (PED-ANOVA): of {len(trials)} trials, a hint."
+        f"{below}",
+        alt=f"Parameters of the winner, trial {best['trial']}, with {best['score']:.2f} %, "
         f"{best['state']}: {', '.join(values)}. The median trial has "
         f"{trials['score'].median():.2f} %. The most important parameters are {ranked}.",
-        figure=figure,
-    )
-
-
-def _curves(trials: pd.DataFrame, method: str, config: Mapping[str, Any]) -> Picture:
-    evaluated = sorted({int(each["episode"]) for curve in trials["curve"] for each in curve})
-    rungs = evaluated[:-1] if config["early_stopping"] else []  # the last one is the end
-    figure = new_figure(height=3.5)
-    axes = figure.subplots()
-    looks: dict[bool, dict[str, Any]] = {
-        True: {"color": COLOURS[0], "label": COMPLETE},
-        False: {"color": PALE, "ls": "--", "lw": 1, "label": STOPPED},
-    }
-    share = config["novel_weight"] / (config["novel_weight"] + config["all_weight"])
-    points: list[float] = []
-    for state, curve in zip(trials["state"], trials["curve"], strict=True):
-        scores = [share * each["novel_top5"] + (1 - share) * each["all_top5"] for each in curve]
-        steps = [each["episode"] for each in curve]
-        axes.plot(steps, scores, marker=".", alpha=0.9, **looks[state == COMPLETE])
-        points += scores
-    found = pd.Series(points)
-    kept = found[found >= _floor(found)]
-    room = 0.06 * (kept.max() - kept.min()) or 1.0
-    axes.set(xlabel="episodes", ylabel="validation score, %")
-    axes.set_ylim(kept.min() - room, kept.max() + room)
-    for rung in rungs:
-        axes.axvline(rung, color=COLOURS[1], ls=":", lw=1, label="rungs of ASHA")
-    handles, labels = axes.get_legend_handles_labels()
-    key = dict(zip(labels, handles, strict=True))  # one line of many with the same label
-    figure.legend(key.values(), key.keys(), loc="outside lower center", ncols=len(key))
-    below = " Points far below the others are cut off." if len(kept) < len(found) else ""
-    counts = trials["state"].value_counts()
-    stops = f" at the rungs after {', '.join(map(str, rungs))} episodes" if rungs else ""
-    return Picture(
-        name=f"{slug(method)}-curves",
-        title=f"{method}: how trials learned",
-        caption="The validation score against the number of episodes. At each rung, trials that "
-        f"are behind the others are stopped.{below}",
-        alt=f"{counts.get(COMPLETE, 0)} of {len(trials)} trials are complete, "
-        f"{counts.get(STOPPED, 0)} were stopped early{stops}.",
         figure=figure,
     )

@@ -14,6 +14,7 @@ from cpaan.data.synthetic import Spiral
 from cpaan.gan.spiral import SpiralOutcome
 from cpaan.report.figures.picture import (
     COLOURS,
+    GROUND,
     INK,
     WIDTH,
     Picture,
@@ -37,9 +38,9 @@ def _scatter_panels(
     key: Mapping[str, Mapping[str, Any]],
     num_columns: int,
 ) -> tuple[Figure, list[Axes]]:
-    """Draw panels of points by title, and a key of looks by label in the panel after them."""
-    num_rows = len(panels) // num_columns + 1
-    figure = new_figure(height=WIDTH / num_columns * num_rows)
+    """Draw panels of points by title, and a key of looks by label below them."""
+    num_rows = -(-len(panels) // num_columns)
+    figure = new_figure(height=WIDTH / num_columns * num_rows + 0.25 * len(key) / num_columns)
     every = list(figure.subplots(num_rows, num_columns).flat)
     for axes, (title, layers) in zip(every, panels.items(), strict=False):
         for points, style in layers:
@@ -52,7 +53,7 @@ def _scatter_panels(
     for axes in every[len(panels) :]:
         axes.set_axis_off()
     handles = [Line2D([], [], ls="", label=label, **look) for label, look in key.items()]
-    every[len(panels)].legend(handles=handles, loc="center left", labelspacing=0.7)
+    figure.legend(handles=handles, loc="outside lower left", ncols=num_columns)
     return figure, every
 
 
@@ -82,12 +83,13 @@ def projections(frame: pd.DataFrame) -> Picture:
     }
     for number, name in enumerate(classes, start=1):
         key[f"{number}  {name}"] = {"color": colours[name], "marker": "o", "mew": 0}
-    figure, every = _scatter_panels(panels, key, num_columns=2)
+    figure, every = _scatter_panels(panels, key, num_columns=3 if len(panels) == 3 else 2)
     for (method, name, kind), points in groups:
-        if kind == REAL:  # the number of its class is above them
-            style: Any = {"ha": "center", "color": colours[name], "weight": "bold"}
-            x, y, number = points["x"].mean(), points["y"].max(), classes.index(name) + 1
-            every[methods.index(method)].text(x, y, str(number), **style)
+        if kind == REAL:  # the number of its class is in the middle of them
+            style: Any = {"ha": "center", "va": "center", "color": INK, "weight": "bold"}
+            x, y, number = *points[["x", "y"]].median(), classes.index(name) + 1
+            ring = {"boxstyle": "circle,pad=0.2", "fc": GROUND, "ec": colours[name], "lw": 1.5}
+            every[methods.index(method)].text(x, y, str(number), bbox=ring, zorder=4, **style)
     spread = frame.groupby(["kind", "method", "class"])[["x", "y"]].var().sum(axis=1)
     of_kind = spread.groupby(["kind", "method"]).mean() ** 0.5
     shares = of_kind[SYNTHETIC] / of_kind[REAL]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from cpaan.data.builtin import FOLDER
 from cpaan.methods.registry import ROWS
 
 REPORT, _TRIALS = "report", "trials.parquet"
@@ -17,6 +18,8 @@ _NEEDED = ["run", "rows", "num_fixed", "test_reads", "nodes", "cost", "best", "h
 _HEADS = ["method", "head", "score"]
 _DIVERSITY = ["method", "shots", "draw", "seed", "distance", "ratio"]
 _SCORES = ["method", "head", "column", "shots", "draw", "seed", "top1", "top5"]
+DEFAULT = "default settings"
+"""How the name of the row ends that has the settings of trial 0, which reports once called so."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,8 @@ class Contents:
     spectra: pd.DataFrame | None
     projections: pd.DataFrame | None
     spiral: Mapping[str, Any] | None
+    words: Mapping[str, str]
+    """The name in words of each class of Tiny-ImageNet."""
 
     @property
     def methods(self) -> dict[str, str]:
@@ -108,12 +113,14 @@ def read_contents(folder: Path) -> Contents:
         if absent := [each for each in needed if each not in content]:
             raise ValueError(f"{report / name} is not of a report: it lacks {', '.join(absent)}")
     about, scores = found.values()
+    scores = _renamed(scores)
     is_table = "studies" in about
     studies, best = about.get("studies", {}), about["best"]
     if not is_table:
         studies, best = {best["method"]: about["study"]}, {best["method"]: best}
     trials = {name: _read(folder / (name if is_table else "") / _TRIALS) for name in best}
-    num_fixed = int(about["num_fixed"])
+    num_fixed, known = int(about["num_fixed"]), _read(FOLDER / "split.json")
+    diversity = pd.DataFrame(about["diversity"], columns=_DIVERSITY)
     return Contents(
         folder=folder,
         about=about,
@@ -125,11 +132,12 @@ def read_contents(folder: Path) -> Contents:
         best=best,
         trials={name: table for name, table in trials.items() if table is not None and len(table)},
         started=_started(folder, best),
-        heads=pd.DataFrame(about["heads"], columns=_HEADS),
-        diversity=_seeded(pd.DataFrame(about["diversity"], columns=_DIVERSITY), num_fixed),
-        spectra=_read(report / "spectra.parquet"),
-        projections=_read(report / "projections.parquet"),
+        heads=_renamed(pd.DataFrame(about["heads"], columns=_HEADS)),
+        diversity=_seeded(_renamed(diversity), num_fixed),
+        spectra=_renamed(_read(report / "spectra.parquet")),
+        projections=_renamed(_read(report / "projections.parquet")),
         spiral=_read(report / "spiral.json"),
+        words={name: text.split(",")[0] for name, text in known["classes"].items()},
     )
 
 
@@ -141,6 +149,15 @@ def _read(path: Path) -> Any:
         return json.loads(path.read_text()) if path.suffix == ".json" else pd.read_parquet(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+def _renamed(frame: Any) -> Any:
+    """Return a table with the names of rows as they are shown; None stays None."""
+    return None if frame is None else frame.assign(method=frame["method"].map(_shown))
+
+
+def _shown(name: str) -> str:
+    return name.replace(", trial 0", f", {DEFAULT}")
 
 
 def _seeded(frame: pd.DataFrame, num_fixed: int) -> pd.DataFrame:
@@ -168,8 +185,8 @@ def _rows_of(described: Sequence[dict[str, Any]], scored: set[str]) -> tuple[Sco
     for each in described:
         if each["method"] not in ROWS:
             raise ValueError(f"the report has a row for an unknown method: {each['method']!r}")
-        if each["name"] not in scored:
-            raise ValueError(f"the report has no scores of its row {each['name']!r}")
+        if (name := _shown(each["name"])) not in scored:
+            raise ValueError(f"the report has no scores of its row {name!r}")
         ablation = Ablation(**each["ablation"]) if each.get("ablation") else None
-        rows.append(ScoredRow(each["name"], each["method"], tuple(each["seeds"]), ablation))
+        rows.append(ScoredRow(name, each["method"], tuple(each["seeds"]), ablation))
     return tuple(rows)

@@ -1,27 +1,13 @@
-"""Words and single numbers of the page: its headline, its provenance, and the commands."""
+"""The provenance of a report, and the commands that make its numbers."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import NamedTuple
 
-from cpaan.methods.registry import ROWS
-from cpaan.methods.table_row import NO_GENERATION
-from cpaan.report.gains import GainSplit, signed
 from cpaan.report.page.contents import Contents
-from cpaan.report.page.views import OURS, TableViews
 
-_AGAINST = ("PN", "FI-PMN", "FI-PN", "LR", "none", "none-PN")
 _HOUR = 3600.0
-
-
-class Headline(NamedTuple):
-    """The sentences at the top of the page."""
-
-    number: str
-    interval: str
-    lead: str
-    lines: Sequence[str] = ()
 
 
 class Command(NamedTuple):
@@ -36,82 +22,6 @@ class Command(NamedTuple):
 def plus_minus(interval: float, digits: int = 1) -> str:
     """Return half the width of an interval; nothing if it is NaN."""
     return "" if isnan(interval) else f"\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{interval:.{digits}f}"
-
-
-def subject_of(contents: Contents) -> str:
-    """Return the row that the page is about: of ours, the best one on validation.
-
-    Without scores of the validation phase it is the last of ours, and without any of ours the last
-    row. A study of one row has its best as the last row.
-    """
-    names = list(contents.methods)
-    if contents.is_table:
-        ours = [name for name in names if ROWS[contents.methods[name]].group in OURS]
-        of_ours = contents.heads[contents.heads["method"].isin(ours)]
-        names += [*ours, *of_ours.sort_values("score", kind="stable")["method"]]
-    return names[-1]
-
-
-def make_headline(
-    contents: Contents, table: TableViews, subject: str, splits: Sequence[GainSplit]
-) -> Headline:
-    """Tell the subject's accuracy on novel classes with the fewest shots, whatever it is."""
-    shots, methods = table.shots[0], contents.methods
-    cell = table.cells.get((subject, "novel", shots))
-    if cell is None:
-        return Headline("", "", f"{subject} has no scores with this final classifier.")
-    count = "one example" if shots == 1 else f"{shots} examples"
-    head = table.head_of[subject]
-    classifier = "its own classifier" if head == "own" else f"the {head} head"
-    against = {
-        name: _against(table, subject, name)
-        for name in methods
-        if (subject, name, "novel", shots) in table.differences[table.default_rule]
-    }
-    lines = [
-        f"That is {_ordinal(cell.rank)} of {len(table.head_of)} rows (LSL, K = {shots}), mean "
-        f"over {next(iter(table.draws.values()))} draws."
-    ]
-    if others := [against[name] for name in _AGAINST if name in against]:
-        lines[0] += f" Paired by draw it is {', '.join(others[:2])}."
-    rows = {name: ROWS[methods[name]] for name in table.head_of}
-    controls = [
-        name
-        for name, row in rows.items()
-        if row.group == "Control" and row.generation != NO_GENERATION
-    ]
-    best = min(controls, key=lambda name: table.cells[name, "novel", shots].rank, default="")
-    if best in against:
-        lines.append(f"The best control that learns nothing: {against[best]}.")
-    for split in splits:
-        if split.total.end[0] == subject:
-            steps = ", ".join(
-                f"{step.label} {signed(step.difference, 1)}{plus_minus(step.interval)}"
-                for step in split.steps
-            )
-            start = ", ".join(split.steps[0].start)
-            lines.append(f"From {split.start:.1f} of {start} head: {steps}.")
-    return Headline(
-        number=f"{cell.value:.1f} %",
-        interval=plus_minus(cell.interval).replace("\N{NO-BREAK SPACE}", " ").strip(),
-        lead=f"top-5 on novel classes from {count} each: {subject}, with {classifier}.",
-        lines=lines,
-    )
-
-
-def _against(table: TableViews, subject: str, other: str) -> str:
-    shots = table.shots[0]
-    pair = table.differences[table.default_rule][subject, other, "novel", shots]
-    text = f"{signed(pair.value, 1)}{plus_minus(pair.interval)} against {other}"
-    ours, theirs = (table.printed.get((name, "novel", shots)) for name in (subject, other))
-    if ours is None or theirs is None:
-        return text
-    return f"{text} (the paper prints {signed(ours.value - theirs.value, 1)})"
-
-
-def _ordinal(number: int) -> str:
-    is_teen = 10 <= number % 100 <= 20
-    return f"{number}{'th' if is_teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
 
 
 def make_provenance(contents: Contents) -> dict[str, str]:
@@ -173,7 +83,7 @@ def duration(seconds: float) -> str:
 def make_commands(contents: Contents) -> list[Command]:
     """Return which command makes which number: the report's, those of the searches, the page's."""
     run = contents.about["run"]
-    everything = "every number and picture of the test phase: tables, differences, gains, claims"
+    everything = "every number and picture of the test phase: tables, gains, claims"
     commands = [Command(everything, run["command"], run["commit"], run["time"])]
     for earlier in contents.about.get("earlier", []):
         by_seeds: dict[str, list[str]] = {}

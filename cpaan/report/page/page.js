@@ -67,6 +67,8 @@
     const [column, metric] = [chosen(switches, "column"), chosen(switches, "metric")];
     const isShown = (name) => (column === "both" ? name === "novel" || name === "all" : name === column);
     const hasPrinted = metric === "top5" && (switches.elements.printed?.checked ?? false);
+    accuracies.classList.toggle("both", column === "both");
+    accuracies.parentElement.classList.toggle("fits", !hasPrinted);
     for (const cell of accuracies.querySelectorAll("[data-column]")) cell.hidden = !isShown(cell.dataset.column);
     for (const cell of accuracies.querySelectorAll("[data-printed]")) {
       cell.hidden = !(hasPrinted && isShown(cell.dataset.printed));
@@ -74,8 +76,9 @@
     for (const heading of accuracies.tHead.querySelectorAll("[aria-sort][hidden]")) {
       heading.setAttribute("aria-sort", "none");
     }
-    const draws = chosen(switches, "draws") ?? kinds[0];
-    const view = views[`${chosen(switches, "rule")} ${metric} ${draws}`];
+    const [rule, draws, minus] = [chosen(switches, "rule"), chosen(switches, "draws") ?? kinds[0], chosen(switches, "minus")];
+    const view = views[`${rule} ${metric} ${draws}`];
+    const compared = minus === "" ? null : pairs[rule][minus];
     for (const row of rowsOf(accuracies)) {
       const found = view[row.dataset.row];
       row.querySelector(".head").textContent = found ? found.head : "–";
@@ -83,36 +86,30 @@
       for (const cell of row.querySelectorAll("[data-column]")) {
         const name = cell.dataset.column;
         const at = (seen[name] = (seen[name] ?? -1) + 1);
-        const [mean, interval, rank] = found?.cells[name][at] ?? [null, null, 0];
-        fill(cell, mean, interval, number, { first: rank === 1, second: rank === 2 });
-        cell.dataset.place = -rank || "none"; // unrounded numbers decide, not those that are shown
+        const cells = compared ? compared[row.dataset.row][name] : found?.cells[name];
+        const [value, interval, mark] = cells?.[at] ?? [null, null, 0];
+        const isRank = (place) => !compared && mark === place;
+        const isSide = (side) => compared !== null && mark === side;
+        const marks = { first: isRank(1), second: isRank(2), above: isSide(1), below: isSide(-1) };
+        fill(cell, value, interval, compared ? signed : number, marks);
+        // Unrounded numbers decide between accuracies, not those that are shown.
+        cell.dataset.place = (compared ? value : -mark || null) ?? "none";
       }
     }
     order(accuracies);
   };
-  switches.addEventListener("change", showAccuracies);
+  switches.addEventListener("change", (event) => {
+    // Differences are of top-5 over the first kind of draws, by some of the rules, of two columns.
+    const limits = { metric: ["top5"], draws: [kinds[0]], rule: Object.keys(pairs), column: ["both", "novel", "all"] };
+    for (const [name, known] of Object.entries(limits)) {
+      if (switches.elements.minus.value === "" || known.includes(chosen(switches, name) ?? known[0])) continue;
+      if (event.target.name === "minus") switches.elements[name].value = known[0];
+      else switches.elements.minus.value = "";
+    }
+    showAccuracies();
+  });
   switches.reset();
   showAccuracies();
-
-  const differences = document.getElementById("pairs");
-  if (differences) {
-    const chooser = document.querySelector("form[aria-label='What is compared']");
-    const showPairs = () => {
-      const subject = chosen(chooser, "subject");
-      const found = pairs[chosen(chooser, "pairs")][subject];
-      for (const row of rowsOf(differences)) {
-        row.hidden = row.dataset.row === subject;
-        [...row.cells].slice(1).forEach((cell, at) => {
-          const [value, interval, side] = found[row.dataset.row][at] ?? [null, null, 0];
-          fill(cell, value, interval, signed, { above: side > 0, below: side < 0 });
-        });
-      }
-      order(differences);
-    };
-    chooser.addEventListener("change", showPairs);
-    chooser.reset();
-    showPairs();
-  }
 
   document.getElementById("theme").addEventListener("click", () => {
     const dark = root.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");

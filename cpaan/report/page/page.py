@@ -1,36 +1,30 @@
 """Make the page of a report: one HTML file that loads nothing else, and its words as Markdown."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import chain
+from math import isnan
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib.ticker import MaxNLocator
 
-from cpaan.methods.table_row import IN_PN
-from cpaan.report.claims import RULE, Claim, Standing, judge_claims, reasons_behind, standing
+from cpaan.report.claims import RULE, Claim, judge_claims
 from cpaan.report.figures.picture import Picture
-from cpaan.report.gains import GainSplit, signed
+from cpaan.report.gains import signed
 from cpaan.report.page.contents import REPORT, Contents, read_contents
-from cpaan.report.page.facts import (
-    Headline,
-    make_commands,
-    make_headline,
-    make_provenance,
-    plus_minus,
-    subject_of,
-)
-from cpaan.report.page.pictures import Search, draw_searches, draw_sections, make_splits
+from cpaan.report.page.facts import make_commands, make_provenance, plus_minus
+from cpaan.report.page.headline import Headline, make_headline
+from cpaan.report.page.pictures import Search, draw_figures, draw_lead, draw_searches, gains_of
 from cpaan.report.page.views import MEANINGS, METRICS, OURS, RULES, TableViews, make_views
 from cpaan.report.published import printed_elsewhere
 from cpaan.report.tables import TITLES, side_of
 
 INDEX, FINDINGS, FIGURES = (f"{REPORT}/{name}" for name in ("index.html", "findings.md", "figures"))
 SYMBOLS = {"confirmed": "✓", "not confirmed": "✗", "unclear": "?"}
-_BEST_OF_OURS = [f"{name}{suffix}" for name in ("cCov-GAN", "CP-AAN+") for suffix in ("", IN_PN)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,18 +33,36 @@ class Page:
 
     contents: Contents
     table: TableViews
-    subject: str
-    """The row that is compared with the others first."""
     headline: Headline
-    standing: Sequence[Standing]
-    """Of the best of our rows, in every column of LSL and GLSL."""
-    reasons: Sequence[str]
-    """Why other rows are ahead of ours, as far as the report's own rows tell."""
+    lead: Picture | None
+    """The picture beside the headline."""
     claims: Sequence[Claim]
-    splits: Sequence[GainSplit]
-    pictures: Mapping[str, Sequence[Picture]]
-    """By section: accuracy, ablations, synthetic."""
+    pictures: Sequence[Picture]
     searches: Sequence[Search]
+
+
+class Axis(NamedTuple):
+    """The axis that all claims share, in points."""
+
+    low: float
+    high: float
+    ticks: Sequence[float]
+
+    def at(self, value: float) -> float:
+        """Return the place of a value in percent of the axis."""
+        return round(100 * (value - self.low) / (self.high - self.low), 2)
+
+
+def axis_of(claims: Sequence[Claim]) -> Axis:
+    """Return an axis on which every printed and every found number has room."""
+    values = [0.0, 1.0]
+    for mark in chain.from_iterable(claim.marks for claim in claims):
+        reach = 0.0 if isnan(mark.interval) else mark.interval
+        values += [mark.found - reach, mark.found + reach, mark.printed or 0.0]
+    room = 0.04 * (max(values) - min(values))
+    low, high = min(values) - room, max(values) + room
+    ticks = MaxNLocator(9, steps=[1, 2, 5, 10]).tick_values(low, high)
+    return Axis(low, high, [float(tick) for tick in ticks if low <= tick <= high])
 
 
 def write_page(folder: Path, write: Callable[[str, bytes], None]) -> None:
@@ -65,7 +77,7 @@ def write_page(folder: Path, write: Callable[[str, bytes], None]) -> None:
         ValueError: If the report is absent or damaged.
     """
     page = compose(read_contents(folder))
-    for picture in chain(*page.pictures.values()):
+    for picture in [*([page.lead] if page.lead else []), *page.pictures]:
         for kind in ("svg", "png"):
             write(f"{FIGURES}/{picture.name}.{kind}", picture.file(kind))
     write(FINDINGS, render_findings(page).encode())
@@ -74,28 +86,16 @@ def write_page(folder: Path, write: Callable[[str, bytes], None]) -> None:
 
 def compose(contents: Contents) -> Page:
     """Summarise and draw the files of a report."""
-    table, subject = make_views(contents), subject_of(contents)
-    splits = make_splits(contents, table, subject)
-    seeded, methods, head_of = contents.seeded, contents.methods, table.head_of
+    table = make_views(contents)
+    gains, methods = gains_of(contents, table), contents.methods
     variants = [{"name": row.name, **vars(row.ablation)} for row in contents.rows if row.ablation]
-    ranked = {name: method for name, method in methods.items() if name in head_of}
-    ours = [name for name, method in ranked.items() if method in _BEST_OF_OURS]
-    if not contents.is_table:
-        ours = ours[-1:]
-    places = []
-    if ours and len(ranked) > 2:
-        differences = table.differences[table.default_rule]
-        places = standing(table.cells, differences, head_of, ranked, ours)
     return Page(
         contents=contents,
         table=table,
-        subject=subject,
-        headline=make_headline(contents, table, subject, splits),
-        standing=places,
-        reasons=reasons_behind(seeded, places, methods, head_of, variants),
-        claims=judge_claims(seeded, contents.diversity, methods, head_of, variants),
-        splits=splits,
-        pictures=draw_sections(contents, table, subject),
+        headline=make_headline(contents, table),
+        lead=draw_lead(gains, table),
+        claims=judge_claims(contents.seeded, contents.diversity, methods, table.head_of, variants),
+        pictures=draw_figures(contents, table, gains),
         searches=draw_searches(contents),
     )
 
@@ -106,6 +106,7 @@ def render(page: Page) -> str:
     return _fill(
         "index.html.jinja",
         page,
+        axis=axis_of(page.claims),
         provenance=make_provenance(page.contents),
         elsewhere=printed_elsewhere(page.contents.methods.values()),
         column_choices={"both": "LSL and GLSL", **table.columns},

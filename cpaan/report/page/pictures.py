@@ -1,33 +1,35 @@
-"""Choose the gains to take apart and the pictures to draw, by what the report's files have."""
+"""Choose the pictures to draw, by what the report's files have, and the gains that they show."""
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from cpaan.gan.spiral import from_plain
 from cpaan.methods.registry import ROWS
-from cpaan.methods.table_row import NO_GENERATION, PN
+from cpaan.methods.table_row import NO_GENERATION, PN, RESNET
 from cpaan.report.claims.mechanisms import NEIGHBOURS
 from cpaan.report.figures.accuracy import (
-    accuracy_against_diversity,
-    accuracy_against_shots,
     gain_of_variants,
+    gains_against_diversity,
+    gains_against_shots,
+    gains_by_row,
 )
 from cpaan.report.figures.picture import Picture
-from cpaan.report.figures.search import search_pictures
+from cpaan.report.figures.search import draw_search
 from cpaan.report.figures.synthetic import draw_spiral, projections, spectra
-from cpaan.report.gains import GainSplit, split_gain
+from cpaan.report.gains import PairedScores
 from cpaan.report.illustration import REAL
 from cpaan.report.page.contents import Contents
 from cpaan.report.page.facts import duration
-from cpaan.report.page.views import OURS, VALIDATION, TableViews
+from cpaan.report.page.views import TableViews, is_trained
+from cpaan.report.table_one import Cells
+from cpaan.report.tables import TITLES, Cell
 
-_NONE, _NONE_IN_PN = "none", ("none-PN", "PN")
-"""Rows without augmentation. In the embedding, the first one has the same network as our rows."""
-_TAKEN_APART = ("CP-AAN+-PN", "CP-AAN+", "cCov-GAN-PN", "cCov-GAN")
+_UNAUGMENTED = {RESNET: ("none", "LR"), PN: ("none-PN", "PN")}
+"""Rows without augmentation by features. The first has the same network as rows that augment."""
+_SPACES = {RESNET: "ResNet-10 features", PN: "PN embedding"}
 _MOST_STRONG = 7  # lines that one can tell apart
-_BESIDE = ("PN", "FI-PMN", "FI-PN", "FH", "LR", "AWG", "none")
+_STRONG = ("cCov-GAN-PN", "copy-PN", "CP-AAN+-PN", "copy", "CP-AAN+", "cCov-GAN", "FH")
 _NEIGHBOUR_WORDS = (
     "gain-by-neighbours",
     "Gain by the choice of base classes",
@@ -39,82 +41,65 @@ _SHOWN_BESIDE = ("copy", "mean-shift", "copy-PN", "mean-shift-PN")
 
 
 class Search(NamedTuple):
-    """A search and its pictures."""
+    """A search and its picture."""
 
     name: str
     summary: str
-    pictures: Sequence[Picture]
+    picture: Picture | None
 
 
-def make_splits(contents: Contents, table: TableViews, subject: str) -> list[GainSplit]:
-    """Split the gains of the subject, of CP-AAN+ and of the paper's best GANs, on novel classes.
+def gains_of(contents: Contents, table: TableViews) -> Cells:
+    """Return top-5 of each row that augments minus no augmentation of the same features.
 
-    A row has the head that validation chose for it, or else that of the table's first view. The
-    first step starts at the paper's head where it was scored. Rows that lack a score of any step
-    are left out.
+    Both have the head that the table shows first. A classifier of a method's own is compared with
+    the head of the row without augmentation. Rows without such a row are left out.
     """
-    methods = contents.methods
-    ours = [name for name in methods if ROWS[methods[name]].group in OURS]
-    known = [name for method in _TAKEN_APART for name in ours if methods[name] == method]
-    names = [name for name in dict.fromkeys([subject, *known]) if name in ours]
-    splits = [_split(contents, table, name) for name in names]
-    return [split for split in splits if split is not None]
+    found: dict[tuple[str, str, int], Cell] = {}
+    paired = PairedScores(contents.seeded[contents.seeded["column"].isin(list(TITLES))])
+    for name, head in table.head_of.items():
+        row = table.rows[name]
+        names = _UNAUGMENTED.get(row.representation, (row.representation,))
+        wanted = [(other, of) for of in (head, "") for other in names]
+        wanted = [(other, of or table.head_of.get(other, "")) for other, of in wanted]
+        reference = next((each for each in wanted if each in contents.scored), None)
+        if row.generation == NO_GENERATION or reference is None:
+            continue
+        for column in TITLES:
+            for k in table.shots:
+                gap = paired.compare((name, head), reference, column, k)
+                found[name, column, k] = Cell(gap.difference, gap.interval)
+    return found
 
 
-def _unaugmented(method: str) -> tuple[str, ...]:
-    """Return the rows without augmentation in the space of a method, the best one first."""
-    return _NONE_IN_PN if ROWS[method].representation == PN else (_NONE,)
+def draw_lead(gains: Cells, table: TableViews) -> Picture | None:
+    """Draw the gain of every row at the fewest shots; None if no row augments."""
+    names = [name for name in table.rows if (name, "novel", table.shots[0]) in gains]
+    found = {name: table.rows[name].representation for name in names}
+    known = dict.fromkeys([*_SPACES, *found.values()])
+    spaces = {
+        name: _SPACES.get(space, f"{space} embedding")
+        for space in known
+        for name in names
+        if found[name] == space
+    }
+    trained = [name for name in names if is_trained(table.rows[name])]
+    return gains_by_row(gains, spaces, trained, table.shots[0]) if names else None
 
 
-def _split(contents: Contents, table: TableViews, name: str) -> GainSplit | None:
-    methods, scored = contents.methods, contents.scored
-    row = ROWS[methods[name]]
-    head = table.rules.get(VALIDATION, {}).get(name) or table.head_of.get(name, "")
-    base = next((each for each in _unaugmented(methods[name]) if (each, head) in scored), None)
-    if base is None or (name, head) not in scored:
-        return None
-    plain = _NONE if _NONE in methods else base
-    paper_head = row.head if {(plain, row.head), (base, row.head)} <= scored else head
-    if (plain, paper_head) not in scored:
-        return None
-    rows = {other: ROWS[method] for other, method in methods.items() if (other, head) in scored}
-    controls = [
-        other
-        for other, control in rows.items()
-        if (control.group, control.representation) == ("Control", row.representation)
-        and control.generation != NO_GENERATION
-    ]
-    return split_gain(
-        contents.seeded,
-        title=f"{name}, {head}",
-        augmented=name,
-        plain=plain,
-        embedded=base,
-        head=head,
-        paper_head=paper_head,
-        controls=controls,
-        shots=table.shots[0],
-    )
-
-
-def draw_sections(contents: Contents, table: TableViews, subject: str) -> dict[str, list[Picture]]:
-    """Draw everything but the searches, by section of the page.
+def draw_figures(contents: Contents, table: TableViews, gains: Cells) -> list[Picture]:
+    """Draw everything but the lead and the searches.
 
     Intervals are over the seeded draws, by the rule for heads that the table shows first.
     """
-    sections: dict[str, list[Picture]] = {"accuracy": [], "ablations": _ablations(contents, table)}
-    if subject in table.head_of:
-        methods = contents.methods
-        ours = [name for name in reversed(methods) if ROWS[methods[name]].group in OURS]
-        wanted = dict.fromkeys([subject, *ours[:3], *_BESIDE, *methods])
-        strong = [name for name in wanted if name in table.head_of][:_MOST_STRONG]
-        sections["accuracy"].append(accuracy_against_shots(table.cells, strong))
-    shots, known = table.shots[0], contents.diversity.dropna(subset="ratio")
-    if set(known.loc[known["shots"] == shots, "method"]) & set(table.head_of):
-        picture = accuracy_against_diversity(table.cells, known, shots)
-        sections["ablations"].append(picture)
-    sections["synthetic"] = _synthetic(contents, subject)
-    return sections
+    names, shots = list(dict.fromkeys(name for name, _, _ in gains)), table.shots[0]
+    pictures = []
+    if names and len(table.shots) > 1:
+        strong = names if len(names) <= _MOST_STRONG else [x for x in _STRONG if x in names]
+        pictures.append(gains_against_shots(gains, strong or names[:_MOST_STRONG]))
+    known = contents.diversity.dropna(subset="ratio")
+    if set(known.loc[known["shots"] == shots, "method"]) & set(names):
+        pictures.append(gains_against_diversity(gains, known, shots))
+    return [*pictures, *_ablations(contents, table), *_synthetic(contents)]
 
 
 def _ablations(contents: Contents, table: TableViews) -> list[Picture]:
@@ -126,7 +111,8 @@ def _ablations(contents: Contents, table: TableViews) -> list[Picture]:
             variants.setdefault(key, {})[row.ablation.label] = row.name
     scored, pictures = contents.scored, list[Picture]()
     for (family, of), labels in variants.items():
-        references, (name, title, meaning) = _unaugmented(contents.methods[of]), _NEIGHBOUR_WORDS
+        representation = ROWS[contents.methods[of]].representation
+        references, (name, title, meaning) = _UNAUGMENTED[representation], _NEIGHBOUR_WORDS
         if family != NEIGHBOURS:
             references, name, meaning = (of,), "gain-by-idea", "left of zero, the idea helps"
             title = f"{of}, with one idea at a time taken away"
@@ -143,14 +129,15 @@ def _ablations(contents: Contents, table: TableViews) -> list[Picture]:
     return pictures
 
 
-def _synthetic(contents: Contents, subject: str) -> list[Picture]:
-    """Draw the paper's generators, and ours; of a study that has none of them, its best row."""
-    pictures = []
+def _synthetic(contents: Contents) -> list[Picture]:
+    """Draw the paper's generators, and ours; of a study that has none of them, its last row."""
+    pictures, last = [], list(contents.methods)[-1]
     if contents.projections is not None and len(contents.projections):
-        pictures.append(projections(_only_shown(contents.projections, subject)))
+        shown = _only_shown(contents.projections, last)
+        pictures.append(projections(shown.replace({"class": dict(contents.words)})))
     if contents.spectra is not None and len(contents.spectra):
         # All in one space: FI has an embedding of its own.
-        together = _only_shown(contents.spectra[contents.spectra["method"] != _OWN_SPACE], subject)
+        together = _only_shown(contents.spectra[contents.spectra["method"] != _OWN_SPACE], last)
         first = f"{together['method'].iloc[0]}, {REAL}"
         real = contents.spectra[contents.spectra["method"] == first].assign(method=REAL)
         if len(real):
@@ -160,11 +147,11 @@ def _synthetic(contents: Contents, subject: str) -> list[Picture]:
     return pictures
 
 
-def _only_shown(frame: pd.DataFrame, subject: str) -> pd.DataFrame:
+def _only_shown(frame: pd.DataFrame, last: str) -> pd.DataFrame:
     by_name: dict[Any, pd.DataFrame] = dict(iter(frame.groupby("method", sort=False)))
     shown = [name for name in _SHOWN if name in by_name]
     if len(shown) < 2:
-        shown = [x for x in (subject, *_SHOWN_BESIDE) if x in by_name] or list(by_name)[:1]
+        shown = [x for x in (last, *_SHOWN_BESIDE) if x in by_name] or list(by_name)[:1]
     return pd.concat([by_name[name] for name in shown], ignore_index=True)
 
 
@@ -172,10 +159,9 @@ def draw_searches(contents: Contents) -> list[Search]:
     """Draw every search that left its trials."""
     searches = []
     for name, trials in contents.trials.items():
-        counts = trials["state"].value_counts(sort=False)
+        best, counts = contents.best[name], trials["state"].value_counts(sort=False)
         states = ", ".join(f"{count} {state}" for state, count in counts.items())
         time = duration(trials["seconds"].sum())
-        summary = f"{states}, {time}; best {contents.best[name]['score']:.1f} on validation"
-        pictures = search_pictures(trials, name, contents.studies[name]["config"])
-        searches.append(Search(name, summary, pictures))
+        summary = f"{states}, {time}; winner {best['score']:.1f} on validation"
+        searches.append(Search(name, summary, draw_search(trials, name, int(best["trial"]))))
     return searches

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from cpaan.methods.registry import ROWS
-from cpaan.methods.table_row import TableRow
+from cpaan.methods.table_row import NO_GENERATION, TableRow
 from cpaan.protocol.config import HEADS, OWN
 from cpaan.protocol.statistics import summarise
 from cpaan.report.page.contents import Contents
@@ -45,6 +45,11 @@ SEEDED, FIXED = "seeded", "fixed"
 """Kinds of draws: many, for narrow intervals; and the few that a benchmark has in its files."""
 OURS = ("CP-AAN", "CP-AAN+")
 """Groups of the rows that the page is about."""
+
+
+def is_trained(row: TableRow) -> bool:
+    """Return whether a row trains a generator of synthetic examples."""
+    return row.generation != NO_GENERATION and hasattr(row.config, "num_episodes")
 
 
 @dataclass(frozen=True)
@@ -91,9 +96,14 @@ class TableViews:
             for key, cells in self.views.items()
             for heads in [self.rules[key[0]]]
         }
-        rows, of = self.rows, [(column, k) for column in TITLES for k in self.shots]
         pairs = {
-            rule: [[[_plain(found.get((a, b, *x))) for x in of] for b in rows] for a in rows]
+            rule: [
+                [
+                    {c: [_plain(found.get((row, other, c, k))) for k in self.shots] for c in TITLES}
+                    for row in self.rows
+                ]
+                for other in self.rows
+            ]
             for rule, found in self.differences.items()
         }
         return {"draws": list(self.draws), "views": views, "pairs": pairs}

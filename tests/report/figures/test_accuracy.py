@@ -1,15 +1,15 @@
 import pandas as pd
 import pytest
 
-from cpaan.protocol.statistics import summarise
 from cpaan.report.figures.accuracy import (
-    accuracy_against_diversity,
-    accuracy_against_shots,
     draw_accuracy,
     gain_of_variants,
+    gains_against_diversity,
+    gains_against_shots,
+    gains_by_row,
 )
 from cpaan.report.figures.picture import PALE, look_of
-from cpaan.report.table_one import ranked_cells
+from cpaan.report.tables import NAN, Cell
 from helpers.frames import scores_of
 
 SCORES = scores_of(
@@ -20,24 +20,56 @@ SCORES = scores_of(
         ("copy", "linear"): {1: [30, 32], 5: [50, 52]},
     }
 )
-HEADS = {"PN": "centroid", "FH": "linear", "copy": "linear"}
-CELLS = ranked_cells(summarise(SCORES), HEADS)
 
 
-def test_lines_are_means_over_draws_with_the_head_of_each_row():
-    picture = accuracy_against_shots(CELLS, ["PN", "FH"])
+def gains_of(rows: dict[str, tuple[float, float]], interval: float = 0.5):
+    """Return gains by row at one shot and at five; GLSL is one more."""
+    return {
+        (name, column, k): Cell(value + more, interval)
+        for name, values in rows.items()
+        for k, value in zip((1, 5), values, strict=True)
+        for column, more in (("novel", 0.0), ("all", 1.0))
+    }
+
+
+GAINS = gains_of({"cCov-GAN-PN": (1.0, 0.2), "FH": (2.0, -0.2), "copy": (3.0, 0.1)})
+SPACES = {"FH": "raw", "copy": "raw", "cCov-GAN-PN": "PN"}
+
+
+def test_gains_of_rows_are_grouped_by_features_the_largest_first():
+    picture = gains_by_row(GAINS, SPACES, ["FH", "cCov-GAN-PN"], shots=1)
+
+    novel, every = picture.figure.axes
+    labels = novel.get_yticklabels()
+    assert [x.get_text() for x in labels] == ["raw", "copy", "FH", "PN", "cCov-GAN-PN"]
+    assert [x.get_weight() for x in labels][:2] == ["bold", "normal"], "a heading"
+    marks = {each.get_label(): each.get_offsets().tolist() for each in every.collections}
+    assert marks["trained generator"] == [[3, 2], [2, 4]]
+    assert marks["nothing trained"] == [[4, 1]]
+    assert picture.alt == (
+        "Gain in LSL at K = 1, the largest first: copy +3.0 ± 0.5, FH +2.0 ± 0.5, "
+        "cCov-GAN-PN +1.0 ± 0.5."
+    )
+    low, high = novel.get_xlim()
+    assert low < 0
+    assert high > 3.5, "the whole whisker"
+
+
+def test_lines_are_gains_by_shots_and_other_rows_are_pale():
+    picture = gains_against_shots(GAINS, ["copy", "FH"])
 
     novel, every = picture.figure.axes
     lines = {line.get_color(): list(line.get_ydata()) for line in novel.lines}
-    assert lines == {PALE: [31, 51], look_of(0).color: [41, 61], look_of(1).color: [45, 59]}
-    assert [list(x.get_ydata()) for x in every.lines if x.get_color() == PALE] == [[41, 61]]
-    assert {text.get_text() for text in novel.texts} == {"PN", "FH"}
-    assert "At K = 1, of 3 rows, FH has the highest LSL, 45.0 %" in picture.alt
-    assert "At K = 5, of 3 rows, PN has the highest LSL, 61.0 %" in picture.alt
+    assert lines[PALE] == [1.0, 0.2]
+    assert lines[look_of(0).color] == [3.0, 0.1]
+    assert [list(x.get_ydata()) for x in every.lines if x.get_color() == PALE] == [[2.0, 1.2]]
+    assert {text.get_text() for text in novel.texts} == {"copy", "FH"}
+    assert "At K = 1, of 3 rows, the largest gains: copy in LSL, +3.0; copy in GLSL, +4.0." in (
+        picture.alt
+    )
     assert "the other 1 rows" in picture.caption
     # A single draw has no interval.
-    one_draw = summarise(scores_of({("PN", "centroid"): {1: [40], 5: [60]}}))
-    assert "40.0 %" in accuracy_against_shots(ranked_cells(one_draw, HEADS), ["PN"]).alt
+    assert "+1.0" in gains_against_shots(gains_of({"FH": (1.0, 2.0)}, NAN), ["FH"]).alt
 
 
 def test_an_evaluation_is_drawn_by_head_as_a_file_of_its_own():
@@ -47,24 +79,24 @@ def test_an_evaluation_is_drawn_by_head_as_a_file_of_its_own():
     assert all(title in content for title in ("LSL, centroid", "GLSL, linear", "FH", "copy"))
 
 
-def test_generators_are_where_their_diversity_and_their_accuracy_are():
+def test_rows_are_where_their_diversity_and_their_gain_are():
     ratios = {"FH": [0.8, 1.0], "copy": [1.4, 1.4], "another": [1, 1]}
     rows = [(name, 1, draw, 0, x) for name, of in ratios.items() for draw, x in enumerate(of)]
     diversity = pd.DataFrame(rows, columns=["method", "shots", "draw", "seed", "ratio"])
 
-    picture = accuracy_against_diversity(CELLS, diversity)
+    picture = gains_against_diversity(GAINS, diversity)
 
     assert picture.alt == (
-        "At K = 1, of 2 generators, FH has the highest LSL, 45.0 %, with a diversity of 0.90 times "
-        "the real one; FH is nearest to the real diversity, with 0.90 and an LSL of 45.0 %."
+        "At K = 1, of 2 rows, copy gains the most in LSL, +3.0, with a diversity of 1.40 times the "
+        "real one; FH is nearest to the real diversity, with 0.90 and a gain of +2.0."
     )
     novel = picture.figure.axes[0]
     (points,) = [line for line in novel.lines if line.get_marker() == "o"]
     found = sorted(map(tuple, points.get_xydata()))
-    assert found == [pytest.approx((0.9, 45)), pytest.approx((1.4, 31))]
+    assert found == [pytest.approx((0.9, 2)), pytest.approx((1.4, 3))]
     assert {text.get_text() for text in novel.texts} == {"FH", "copy"}
     with pytest.raises(ValueError, match="no row has scores and a diversity at K = 5"):
-        accuracy_against_diversity(CELLS, diversity, 5)
+        gains_against_diversity(GAINS, diversity, 5)
 
 
 # Draws differ by tens of points. NBS-S gains 4 and k = 5 loses 1; the sign of k = 20 is unclear.

@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 from matplotlib.figure import Figure
 
-from cpaan.report.claims import Claim
+from cpaan.report.claims import Claim, Mark
 from cpaan.report.figures.picture import Picture
 from cpaan.report.page import page as page_module
 from cpaan.report.page.contents import read_contents
-from cpaan.report.page.page import compose, render, render_findings, write_page
+from cpaan.report.page.page import axis_of, compose, render, render_findings, write_page
 from cpaan.report.page.pictures import Search
 from helpers.report_folders import write_report
 
 CLAIMS = [
-    Claim("one", "It <holds>.", "+9.0", "+8.0 ± 1.0", "confirmed"),
+    Claim("one", "It <holds>.", "+9.0", "+8.0 ± 1.0", "confirmed", marks=(Mark(8.0, 1.0, 9.0),)),
     Claim("two", "It does not.", "+2.6", "-1.0 ± 0.2", "not confirmed"),
     Claim("three", "Nearest (|log ratio|).", "", "-0.3 ± 0.9", "unclear", is_paper=False),
 ]
@@ -28,11 +28,12 @@ def picture(name: str) -> Picture:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    """Return the page of a small report, with only three pictures."""
-    drawn = {"accuracy": [picture("a")], "synthetic": [picture("b")]}
-    searches = [Search("PN", "4 trials", [picture("c")])]
+    """Return the page of a small report, with four pictures in place of all."""
+    drawn = [picture("a"), picture("b")]
+    searches = [Search("PN", "4 trials", picture("c")), Search("LR", "1 trial", None)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page_module, "draw_sections", lambda *arguments: drawn)
+        patch.setattr(page_module, "draw_lead", lambda *arguments: picture("lead"))
+        patch.setattr(page_module, "draw_figures", lambda *arguments: drawn)
         patch.setattr(page_module, "draw_searches", lambda *arguments: searches)
         patch.setattr(page_module, "judge_claims", lambda *arguments: CLAIMS)
         return compose(read_contents(write_report(tmp_path_factory.mktemp("report"))))
@@ -53,7 +54,7 @@ def table_of(text: str, name: str) -> list[list[str]]:
     ]
 
 
-def test_without_a_script_the_tables_show_the_paper_s_rule_and_the_subject(page, text):
+def test_without_a_script_the_table_shows_the_paper_s_rule(text):
     rows = table_of(text, "accuracies")
 
     assert [row[0] for row in rows] == ["none", "copy", "MAML", "PN", "cCov-GAN-PN"]
@@ -65,10 +66,6 @@ def test_without_a_script_the_tables_show_the_paper_s_rule_and_the_subject(page,
     for mark, numbers in (("first", ["41.0", "51.0"]), ("second", ["40.0", "50.0"])):
         marked = rf'<td class="number[ \w]* {mark}" data-column="novel"><b>(.*?)</b>'
         assert re.findall(marked, text) == numbers
-    pairs = table_of(text, "pairs")
-    assert page.subject == "cCov-GAN-PN"
-    assert pairs[0] == ["none", *["+9.0±0.0"] * 4]
-    assert pairs[3][1] == "+1.0±0.0"
 
 
 def test_words_of_the_report_are_text_and_the_script_has_the_same_numbers(page, text):
@@ -78,36 +75,40 @@ def test_words_of_the_report_are_text_and_the_script_has_the_same_numbers(page, 
     assert json.loads(data) == json.loads(json.dumps(page.table.for_page()))
 
 
-def test_a_claim_has_its_verdict_in_words_and_as_a_symbol(text):
+def test_a_claim_has_its_verdict_and_its_place_on_the_axis_and_its_details_are_folded(page, text):
     badges = re.findall(r'class="badge [a-z-]+"><span aria-hidden="true">(.)</span> (.*?)<', text)
 
-    # The third claim is not the paper's, so it is not counted.
-    counts = [("✓", "1 confirmed"), ("✗", "1 not confirmed")]
-    assert badges == [*counts, ("✓", "confirmed"), ("✗", "not confirmed"), ("?", "unclear")]
+    assert badges == [("✓", "confirmed"), ("✗", "not confirmed"), ("?", "unclear")]
+    assert "The paper’s claims: 1 of 2 confirmed" in text, "the third is not the paper's"
+    claims = re.findall(r'<details class="claim.*?</details>', text, re.S)
+    assert "open" not in claims[0].split(">")[0]
+    assert "printed +9.0" in claims[0]
+    axis = axis_of(page.claims)
+    assert axis.low < 0 < 9 < axis.high
+    assert f'class="found" style="left: {axis.at(8.0)}%"' in claims[0]
+    assert f'class="of-paper" style="left: {axis.at(9.0)}%"' in claims[0]
+    of_reader = render(replace(page, claims=page.claims[2:]))
+    assert "paper’s claims" not in of_reader
 
 
 def test_pictures_have_files_but_those_of_searches(text):
     links = re.findall(r'href="(figures/.*?)"', text)
-    assert links == [f"figures/{name}.{kind}" for name in "ab" for kind in ("svg", "png")]
-    assert re.findall(r'<figure id="(.*?)"', text) == ["figure-a", "figure-b", "figure-c"]
+    names = ("lead", "a", "b")
+    assert links == [f"figures/{name}.{kind}" for name in names for kind in ("svg", "png")]
+    ids = re.findall(r'<figure id="figure-(.*?)"', text)
+    assert ids == [*names, "c"]
 
 
-def test_empty_sections_are_left_out(page, text):
+def test_the_finding_comes_first_and_empty_sections_are_left_out(page, text):
+    (headline,) = re.findall("<h1>(.*?)</h1>", text)
+    assert headline.replace("\u2011", "-") == page.headline.finding
     ids = re.findall(r'<section id="(.*?)"', text)
+    assert ids == ["claims", "table-1", "figures", "appendix"]
     assert ids == re.findall(r'<li><a href="#(.*?)">', text)
-    assert "gains" in ids
-    assert "ablations" not in ids
-    poor = replace(page, claims=[], splits=[], pictures={}, searches=[], standing=[])
-    left = re.findall(r'<section id="(.*?)"', render(poor))
-    assert left == ["table-1", "differences", "chosen", "provenance"]
-
-
-def test_places_behind_the_second_are_told(page, text):
-    assert "first or second in 4 of the 4 columns" in text
-
-    behind = render(replace(page, standing=[replace(page.standing[0], rank=3), *page.standing[1:]]))
-    assert "first or second in 3 of the 4 columns" in behind
-    assert "3 of 5" in behind
+    appendix = text[text.index('<section id="appendix">') :]
+    assert "<details><summary><h2>Appendix" in appendix, "closed"
+    poor = replace(page, claims=[], pictures=[], searches=[], lead=None)
+    assert re.findall(r'<section id="(.*?)"', render(poor)) == ["table-1", "appendix"]
 
 
 def test_findings_are_tables_whose_lines_have_the_same_width(page):
@@ -116,7 +117,9 @@ def test_findings_are_tables_whose_lines_have_the_same_width(page):
     claim = "**three** (not the paper’s): Nearest (\\|log ratio\\|). | – | −0.3 ± 0.9 |"
     assert claim in text
     tables = [part for part in re.split(r"\n(?!\|)", text) if "\n|" in part]
-    assert len(tables) == 3, "places, claims and gains"
+    assert len(tables) == 1, "claims"
+    places = [text.index(part) for part in (page.headline.finding, "claims", "Table 1", "Figures")]
+    assert places == sorted(places), "the order of the page"
     for table in tables:
         lines = table.splitlines()[1:]
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1

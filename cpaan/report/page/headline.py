@@ -1,0 +1,173 @@
+"""The finding of a report in one sentence, and what data, question and paper it is about."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from cpaan.methods.registry import ROWS
+from cpaan.methods.table_row import IN_PN, NO_GENERATION
+from cpaan.report.claims.mechanisms import BEST
+from cpaan.report.gains import PairedScores, signed
+from cpaan.report.page.contents import DEFAULT, Contents
+from cpaan.report.page.facts import plus_minus
+from cpaan.report.page.views import TableViews, is_trained
+from cpaan.report.tables import TITLES, Cell, side_of
+
+_CONTROLS = {
+    "copy": "copies of related base examples",
+    "mean-shift": "related base examples moved onto the mean of the shots",
+    "half-mean-shift": "related base examples moved half-way to the shots",
+    "none": "examples without augmentation",
+    "PN": "examples without augmentation",
+    "LR": "examples without augmentation",
+}
+_PAPER = (
+    "Low-shot Learning via Covariance-Preserving Adversarial Augmentation Networks",
+    "https://arxiv.org/abs/1810.11730",
+    "Gao et al., NeurIPS 2018",
+)
+
+
+class Headline(NamedTuple):
+    """The sentences at the top of the page."""
+
+    finding: str
+    """With a difference and its interval."""
+    beside: Sequence[str]
+    """Further differences."""
+    data: str
+    question: str
+    paper: tuple[str, str, str]
+    """Title, address and authors."""
+    training: str
+    """How long generators were trained here and in the paper; empty without generators."""
+
+
+def make_headline(contents: Contents, table: TableViews) -> Headline:
+    """State the main finding, whoever is ahead, and what it is about."""
+    sentences = _finding(contents, table)
+    if not contents.is_table:
+        sentences = [*_of_search(contents, table), *sentences]
+    return Headline(
+        sentences[0],
+        sentences[1:],
+        _data(contents, table),
+        "does a generator that translates examples of related base classes help a classifier that "
+        "has only a few labelled examples (shots) of each novel class?",
+        _PAPER,
+        _training(contents),
+    )
+
+
+def _finding(contents: Contents, table: TableViews) -> list[str]:
+    """Compare trained generators with the best augmentation that trains nothing.
+
+    Without such a row the generators are compared with the best row that does not augment, and
+    without generators the best row is compared with the second best.
+    """
+    shots = table.shots[0]
+    ranked = sorted(table.head_of, key=lambda name: table.cells[name, "novel", shots].rank)
+    rows, where = table.rows, f"points (LSL, {_count(shots)})"
+    generators = [name for name in ranked if is_trained(rows[name])]
+    augments = {name: rows[name].generation != NO_GENERATION for name in ranked}
+    controls = [name for name in ranked if rows[name].group == "Control" and augments[name]]
+    others = controls or [name for name in ranked if not augments[name]]
+    differences = table.differences[table.default_rule]
+
+    def minus(one: str, other: str) -> Cell:
+        return differences[one, other, "novel", shots]
+
+    if not generators or not others:
+        if len(ranked) < 2:
+            return [f"{ranked[0]} is the only row: there is nothing to compare it with."]
+        first, second = ranked[:2]
+        return [f"{first} has the highest mean: {_minus(minus, first, second)} {where}."]
+    best, words = others[0], _words(contents, others[0])
+    gaps = {name: minus(name, best) for name in generators}
+    sides = {name: side_of(*gap[:2]) for name, gap in gaps.items()}
+    every = "the trained generator" if len(generators) == 1 else "every trained generator"
+    if ahead := [name for name in generators if sides[name] > 0]:
+        share = f"{every} scores"
+        if len(ahead) < len(generators):
+            share = f"{len(ahead)} of {len(generators)} trained generators score"
+        finding, subject = f"{share} higher than {words}", ahead[0]
+    else:
+        level = "score higher than" if max(sides.values()) < 0 else "score as well as"
+        of_paper = [name for name in generators if contents.methods[name] == BEST]
+        finding, subject = f"{words} {level} {every}", [*of_paper, generators[0]][0]
+    sentences = [f"On these features, {finding}: {_minus(minus, subject, best)} {where}."]
+    if subject != generators[0] and not ahead:
+        line = f"The best of {len(generators)} generators: {_minus(minus, generators[0], best)}."
+        sentences.append(line)
+    plain = next((name for name in ranked if not augments[name] and _space(rows, name, best)), None)
+    if controls and plain is not None:
+        sentences.append(f"Augmentation itself: {_minus(minus, best, plain)}.")
+    return sentences
+
+
+def _space(rows: Mapping[str, Any], one: str, other: str) -> bool:
+    return bool(rows[one].representation == rows[other].representation)
+
+
+def _minus(minus: Any, one: str, other: str) -> str:
+    gap = minus(one, other)
+    return f"{one} − {other} is {signed(gap.value)}{plus_minus(gap.interval, 2)}"
+
+
+def _words(contents: Contents, name: str) -> str:
+    method = contents.methods[name]
+    return _CONTROLS.get(method.removesuffix(IN_PN), name)
+
+
+def _count(shots: int) -> str:
+    return "one shot" if shots == 1 else f"{shots} shots"
+
+
+def _of_search(contents: Contents, table: TableViews) -> list[str]:
+    """Compare the winner of a search with the default settings in the score of the search."""
+    winner = list(contents.methods)[-1]
+    method = contents.methods[winner]
+    default, head = f"{method}, {DEFAULT}", table.head_of.get(winner, "")
+    if contents.best[method]["trial"] == 0:
+        return [f"The search found no settings that beat the default settings of {method}."]
+    if not {(winner, head), (default, head)} <= contents.scored:
+        return []
+    paired = PairedScores(contents.seeded)
+    gap = paired.compare((winner, head), (default, head), list(TITLES), paired.shots)
+    side = side_of(gap.difference, gap.interval)
+    number = f"{gap.text()} points (mean of LSL and GLSL over all shots)"
+    defaults = f"the default settings of {method} on the test phase"
+    if side > 0:
+        return [f"The search’s winner beats {defaults}: {number}."]
+    level = "it scores lower" if side < 0 else "the difference may be zero"
+    return [f"The search’s winner does not beat {defaults}; {level}: {number}."]
+
+
+def _data(contents: Contents, table: TableViews) -> str:
+    study = next(iter(contents.studies.values()))
+    split, files = study["data"]["split"]["test"], study["data"].get("features") or []
+    names = {*split["base"], *split["novel"]}
+    source = "Tiny-ImageNet" if names <= set(contents.words) else files[0] if files else "a user"
+    num_seeds = max(len(row.seeds) for row in contents.rows)
+    return (
+        f"features of {source} ({study['dimensions']} dimensions), {len(split['base'])} base and "
+        f"{len(split['novel'])} novel test classes; top-5 accuracy, {num_seeds} training "
+        f"{'seed' if num_seeds == 1 else 'seeds'}, {next(iter(table.draws.values()))} draws of the "
+        "shots, 95 % intervals over draws."
+    )
+
+
+def _training(contents: Contents) -> str:
+    """Return the lengths of the GANs' trainings, here and in the paper."""
+    methods = [each["method"] for each in contents.best.values() if ROWS[each["method"]].gan]
+    found = sorted(
+        {
+            int(each["training"]["num_episodes"])
+            for each in contents.best.values()
+            if each["method"] in methods and "training" in each
+        }
+    )
+    if not found:
+        return ""
+    published: Any = ROWS[methods[0]].published
+    here = " to ".join(f"{number:,}" for number in dict.fromkeys([found[0], found[-1]]))
+    return f"GANs were trained for {here} episodes here, {published.num_episodes:,} in the paper."
