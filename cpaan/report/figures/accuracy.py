@@ -81,7 +81,7 @@ def _draw_differences(lines: Sequence[str], series: _Series, label: str) -> Figu
         axes.spines["left"].set_visible(False)
         axes.tick_params(axis="y", length=0)
     for text in figure.axes[0].get_yticklabels():
-        text.set_weight("bold" if text.get_text() in headings else "normal")
+        text.set_fontweight("bold" if text.get_text() in headings else "normal")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper right", ncols=len(series))
     return figure
 
@@ -141,7 +141,7 @@ def gains_against_shots(gains: Cells, rows: Sequence[str]) -> Picture:
     for column, axes in panels.items():
         lines = dict(iter(frames[column].groupby("row")))
         axes.axhline(0, color=INK, lw=0.9)
-        for name in sorted(lines.keys() - set(rows)):
+        for name in sorted(str(each) for each in lines.keys() - set(rows)):
             axes.plot("shots", "value", data=lines[name], color=PALE, lw=0.8, alpha=0.55, zorder=1)
         for number, row in reversed(list(enumerate(rows))):  # the first is on top of the others
             _draw_line(axes, lines[row], look_of(number), zorder=3)
@@ -241,7 +241,7 @@ def gains_against_diversity(gains: Cells, diversity: pd.DataFrame, shots: int = 
     for column, axes in panels.items():
         points = frames[column][["row", "mean", "value"]].itertuples(index=False, name=None)
         label_points(axes, {name: (x, y) for name, x, y in points}, lines=[1])
-    best = novel.loc[novel["value"].idxmax()]
+    best = novel.iloc[novel["value"].argmax()]
     nearest = novel.iloc[(novel["mean"] - 1).abs().argmin()]
     return Picture(
         name="diversity",

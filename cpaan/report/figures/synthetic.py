@@ -87,7 +87,7 @@ def projections(frame: pd.DataFrame) -> Picture:
     for (method, name, kind), points in groups:
         if kind == REAL:  # the number of its class is in the middle of them
             style: Any = {"ha": "center", "va": "center", "color": INK, "weight": "bold"}
-            x, y, number = *points[["x", "y"]].median(), classes.index(name) + 1
+            x, y, number = points["x"].median(), points["y"].median(), classes.index(name) + 1
             ring = {"boxstyle": "circle,pad=0.2", "fc": GROUND, "ec": colours[name], "lw": 1.5}
             every[methods.index(method)].text(x, y, str(number), bbox=ring, zorder=4, **style)
     spread = frame.groupby(["kind", "method", "class"])[["x", "y"]].var().sum(axis=1)

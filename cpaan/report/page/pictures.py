@@ -112,7 +112,8 @@ def _ablations(contents: Contents, table: TableViews) -> list[Picture]:
     scored, pictures = contents.scored, list[Picture]()
     for (family, of), labels in variants.items():
         representation = ROWS[contents.methods[of]].representation
-        references, (name, title, meaning) = _UNAUGMENTED[representation], _NEIGHBOUR_WORDS
+        references: tuple[str, ...] = _UNAUGMENTED[representation]
+        name, title, meaning = _NEIGHBOUR_WORDS
         if family != NEIGHBOURS:
             references, name, meaning = (of,), "gain-by-idea", "left of zero, the idea helps"
             title = f"{of}, with one idea at a time taken away"
