@@ -226,7 +226,7 @@ def test_rows_are_printed_and_written(arguments, first, tmp_path, capsys):
         (["kyfan", "--json", "/proc/x/rows.json"], "cannot write to /proc/x"),
         (["kyfan", "--seed", "-1"], "--seed must not be negative, got -1"),
         (["kyfan", "--scale", "small", "--only", "xyz"], "no row of kyfan has 'xyz' in its name"),
-        (["kyfan", "--device", "meta"], "device is cpu or cuda, got meta"),
+        (["kyfan", "--device", "meta"], "device must be cpu or cuda, got meta"),
     ],
 )
 def test_a_mistake_is_one_line_and_the_status_two(arguments, message, capsys):
