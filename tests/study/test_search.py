@@ -133,7 +133,7 @@ def test_a_study_is_searched_resumed_and_reported(two_cpus, study_features, caps
     assert table[:2]["score"].tolist() == first["score"].tolist()
     study = optuna.load_study(study_name="cpaan", storage=f"sqlite:///{folder}/optuna.db")
     assert {trial.state.name for trial in study.trials} <= {"COMPLETE", "PRUNED"}
-    assert "of 3 ended" in (folder / "study.log").read_text()
+    assert "of 3 trials ended" in (folder / "study.log").read_text()
     capsys.readouterr()
 
     short = SPIRAL_CONFIG.with_overrides({"num_episodes": 20})
