@@ -230,7 +230,7 @@ def read_study(folder: Path, location: str | None = None) -> Study:
     """Return the study in a folder, or its copy at the location of a storage.
 
     Raises:
-        ValueError: If there is no study, or an older version started it.
+        ValueError: If the place has no study, or one of an older version.
     """
     place = location or folder
     content = read_json(place, CONFIG)
@@ -264,7 +264,7 @@ def find_study(name: str | None, results: Path) -> Path:
     """Return the folder of a study by its name or path; the newest study by default.
 
     Raises:
-        ValueError: If no name is given and there is no study.
+        ValueError: If no name is given and the results folder has no study.
     """
     if name is None:
         configs = sorted(results.glob(f"*/{CONFIG}"), key=lambda path: path.stat().st_mtime)

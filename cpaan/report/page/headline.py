@@ -43,7 +43,7 @@ class Headline(NamedTuple):
 
 
 def make_headline(contents: Contents, table: TableViews) -> Headline:
-    """State the main finding, whoever is ahead, and what it is about."""
+    """State the main finding, and the data, question and paper that it is about."""
     sentences = _finding(contents, table)
     if not contents.is_table:
         sentences = [*_of_search(contents, table), *sentences]

@@ -1,4 +1,4 @@
-"""The finding of a report, generated from its numbers, whoever is ahead."""
+"""Test the headline that a report generates from its numbers."""
 
 import json
 from dataclasses import replace
