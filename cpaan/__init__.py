@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from cpaan.data.parquet import read_about, write_features
     from cpaan.data.splits import Phase, Split, read_split
     from cpaan.data.table import FeatureTable
+    from cpaan.evaluation.estimators import Augmenter, LowShotClassifier
     from cpaan.evaluation.runner import Results, evaluate
     from cpaan.gan.config import TrainConfig
     from cpaan.gan.covariance import ky_fan_norm
@@ -19,6 +20,7 @@ _MODULES = {
     "cpaan.data.parquet": ["read_about", "write_features"],
     "cpaan.data.splits": ["Phase", "Split", "read_split"],
     "cpaan.data.table": ["FeatureTable"],
+    "cpaan.evaluation.estimators": ["Augmenter", "LowShotClassifier"],
     "cpaan.evaluation.runner": ["Results", "evaluate"],
     "cpaan.gan.config": ["TrainConfig"],
     "cpaan.gan.covariance": ["ky_fan_norm"],
@@ -28,8 +30,10 @@ _MODULES = {
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
+    "Augmenter",
     "EvaluationConfig",
     "FeatureTable",
+    "LowShotClassifier",
     "Phase",
     "Results",
     "Split",

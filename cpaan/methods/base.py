@@ -15,7 +15,7 @@ from torch import Tensor
 from cpaan.core.randomness import draw_word, new_rng, spawn
 from cpaan.protocol.augmentation import diversity_of, num_synthetic_of
 from cpaan.protocol.config import OWN, EvaluationConfig
-from cpaan.protocol.heads import HEAD_CLASSES, GroupedHeads
+from cpaan.protocol.heads import HEAD_CLASSES, GroupedHeads, real_share
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.training.drive import train_to_end
 from cpaan.training.learning import Learner, LearningRun, LearningSettings, Run
@@ -35,6 +35,8 @@ class LowShotMethod(ABC):
     """Whether a fit stores its synthetic examples, which may fill most of a GPU's memory."""
     synthetic: Sequence[Tensor] | None = None
     """Stored examples of the last fit, as the heads use them: one tensor (N, S, D) per problem."""
+    num_synthetic: int | None = None
+    """Number of synthetic examples per class in the next fit; None: by the settings."""
     origin: dict[str, Any] | None = None
     """The command, commit and episode of the checkpoint that the training resumed from."""
 
@@ -56,6 +58,10 @@ class LowShotMethod(ABC):
     def represent(self, examples: Tensor) -> Tensor:
         """Map examples, shape (..., D), into the space in which heads use synthetic examples."""
         return examples
+
+    def real_share(self, num_shots: int, num_synthetic: int) -> float:
+        """Return the weight of a novel class's real examples; all examples count alike."""
+        return num_shots / (num_shots + num_synthetic)
 
     def record_synthetic(self, synthetic: Sequence[Tensor]) -> None:
         """Record the diversity of each problem's synthetic examples, P times shape (N, S, D)."""
@@ -188,7 +194,14 @@ class Augmented(LowShotMethod):
         """Return each head's scores."""
         return self._heads.scores(queries)
 
+    def real_share(self, num_shots: int, num_synthetic: int) -> float:
+        """Return the weight of a novel class's real examples, as the heads use it."""
+        shots = torch.tensor(float(num_shots), dtype=torch.float64)
+        return float(real_share(shots, num_synthetic, self._config))
+
     def _num_synthetic(self, task: LowShotTask) -> int:
+        if self.num_synthetic is not None:
+            return self.num_synthetic
         return num_synthetic_of(task.base.counts, task.shots.shape[2], self._config)
 
     @staticmethod

@@ -165,6 +165,8 @@ class DistributionCalibration(Augmented):
         """Sample for every problem of a transformed task, each independent of the others."""
         assert self._known is not None, "call fit first"
         config = self._settings
+        if self.num_synthetic is not None:
+            config = replace(config, num_samples=self.num_synthetic)
         base = self._known[config.transformed_base]
         spread = config.spread
         if config.relative_spread:

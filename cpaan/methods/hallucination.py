@@ -320,13 +320,14 @@ class Hallucination(TrainedAugmentation[LearningRun]):
         Each draw has its own stream, so a problem's examples do not depend on other problems.
         """
         assert isinstance(run.learner, AnalogyNetwork)
-        word, most = draw_word(rng), self._settings.max_per_class
-        return [
-            run.learner.hallucinate(
-                task.support(problem), max(0, most - problem.num_shots), new_rng(word, problem.draw)
-            )
-            for problem in task.problems
-        ]
+        word, found = draw_word(rng), []
+        for problem in task.problems:
+            count = self.num_synthetic
+            if count is None:
+                count = max(0, self._settings.max_per_class - problem.num_shots)
+            of_draw = new_rng(word, problem.draw)
+            found.append(run.learner.hallucinate(task.support(problem), count, of_draw))
+        return found
 
 
 _ROW = TableRow(

@@ -183,18 +183,20 @@ class Hallucinator(nn.Module):
         return torch.cat([supports, self.hallucinate(supports, uniforms, noise)], dim=1)
 
     @torch.no_grad()
-    def imagine(self, task: LowShotTask, rng: torch.Generator) -> list[Tensor]:
+    def imagine(
+        self, task: LowShotTask, rng: torch.Generator, num_synthetic: int | None
+    ) -> list[Tensor]:
         """Return hallucinated examples of each problem, shape (N, S, D); S may be zero.
 
         Problems of one draw share random numbers for any number of shots; others have no effect.
         """
         word, hallucinated = draw_word(rng), []
-        shape = (task.num_novel, self._settings.num_augmented)
+        shape = (task.num_novel, num_synthetic or self._settings.num_augmented)
         for problem in task.problems:
             of_draw = new_rng(word, problem.draw)
             uniforms = torch.rand(shape, generator=of_draw)
             noise = torch.randn((*shape, task.shots.shape[-1]), generator=of_draw)
-            count = self._settings.num_hallucinated(problem.num_shots)
+            count = num_synthetic or self._settings.num_hallucinated(problem.num_shots)
             uniforms, noise = (each[:, :count].to(task.device) for each in (uniforms, noise))
             hallucinated.append(self.hallucinate(task.support(problem), uniforms, noise))
         return hallucinated
@@ -230,8 +232,8 @@ class Imagination(MetaLearned):
     def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
         """Hallucinate examples of the novel classes, embed all, and fit the heads to them."""
         assert isinstance(run.learner, ImaginingNetwork)
-        network = self._network = run.learner
-        hallucinated = network.hallucinator.imagine(task, rng)
+        network = run.learner
+        hallucinated = network.hallucinator.imagine(task, rng, self.num_synthetic)
         embedded = replace(
             task, base=network.embed_base(task.base), shots=network.embed(task.shots)
         )
@@ -260,12 +262,14 @@ class Imagination(MetaLearned):
 
     def predict(self, queries: Tensor) -> Mapping[str, Tensor]:
         """Return logits by distances to prototypes, and each head's scores."""
-        queries = self._network.embed(queries)
+        queries = self.represent(queries)
         return {**super().predict(queries), **self._heads.scores(queries)}
 
     def represent(self, examples: Tensor) -> Tensor:
         """Embed examples into the space in which classes are compared."""
-        return self._network.embed(examples)
+        assert self._run is not None, "call fit first"
+        assert isinstance(self._run.learner, ImaginingNetwork)
+        return self._run.learner.embed(examples)
 
 
 class ImaginingMatcher(PrototypeMatcher):
@@ -288,7 +292,7 @@ class MatchingImagination(MetaLearned):
     def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
         """Hallucinate examples of the novel classes, and compute class means of all in context."""
         assert isinstance(run.learner, ImaginingMatcher)
-        hallucinated = run.learner.hallucinator.imagine(task, rng)
+        hallucinated = run.learner.hallucinator.imagine(task, rng, self.num_synthetic)
         self.record_synthetic(hallucinated)
         super().adapt(run, _filled(task, hallucinated), rng)
 

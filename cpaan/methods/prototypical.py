@@ -80,6 +80,7 @@ class Embedded(Trained[EmbeddingRun]):
             task, base=self._embed_base(task.base), shots=self._network.embed(task.shots)
         )
         self._inner.keeps_synthetic = self.keeps_synthetic
+        self._inner.num_synthetic = self.num_synthetic
         self._inner.fit(embedded, for_method)
         self.diversity, self.synthetic = self._inner.diversity, self._inner.synthetic
         self.origin = self._inner.origin or self.origin
@@ -91,6 +92,10 @@ class Embedded(Trained[EmbeddingRun]):
     def represent(self, examples: Tensor) -> Tensor:
         """Map examples into the space of the method."""
         return self._inner.represent(self._network.embed(examples))
+
+    def real_share(self, num_shots: int, num_synthetic: int) -> float:
+        """Return the weight of a novel class's real examples in the method."""
+        return self._inner.real_share(num_shots, num_synthetic)
 
     @property
     def _network(self) -> PrototypicalNetwork:

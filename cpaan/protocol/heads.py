@@ -291,20 +291,25 @@ class GroupedHeads:
 
 
 def real_shares(task: LowShotTask, synthetic: Tensor | None, config: EvaluationConfig) -> Tensor:
-    """Return the weight of the real examples of a novel class in each problem, shape (P,).
-
-    This is ``mixing_weight`` if it is set. Otherwise it grows with the number of shots, as
-    ``mixing_shots`` defines.
-    """
+    """Return the weight of the real examples of a novel class in each problem, shape (P,)."""
     shots = torch.tensor(
         [float(problem.num_shots) for problem in task.problems], device=task.device
     )
-    if synthetic is None:
-        return torch.ones_like(shots)
+    return real_share(shots, 0 if synthetic is None else synthetic.shape[2], config)
+
+
+def real_share(num_shots: Tensor, num_synthetic: int, config: EvaluationConfig) -> Tensor:
+    """Return the weight of the real examples of a class, for numbers of shots of any shape.
+
+    This is ``mixing_weight`` if it is set. Otherwise it grows with the number of shots, as
+    ``mixing_shots`` defines. Without synthetic examples it is one.
+    """
+    if not num_synthetic:
+        return torch.ones_like(num_shots)
     if config.mixing_weight is not None:
-        return torch.full_like(shots, config.mixing_weight)
-    of_synthetic = synthetic.shape[2] if config.mixing_shots is None else config.mixing_shots
-    return shots / (shots + of_synthetic)
+        return torch.full_like(num_shots, config.mixing_weight)
+    of_synthetic = num_synthetic if config.mixing_shots is None else config.mixing_shots
+    return num_shots / (num_shots + of_synthetic)
 
 
 def mixed_centroids(
