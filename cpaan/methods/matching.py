@@ -347,7 +347,7 @@ def encode_problems(
     for_order = new_rng(draw_word(rng), device=task.device)
     base_order = [number for number in task.base.order if number < task.num_base]
     columns = task.columns_from(base_order)
-    classes = torch.tensor(base_order, device=task.device)
+    classes = torch.tensor(base_order, device=task.device, dtype=torch.long)
     start = torch.rand((len(classes), 1), generator=rng, dtype=torch.float64).to(task.device)
     encoded: dict[int, Tensor] = {}
     for num_shots in dict.fromkeys(problem.num_shots for problem in task.problems):

@@ -148,7 +148,7 @@ class LowShotTask:
         A row repeats only after all rows of its class have been drawn.
         """
         counts = self.base.counts[: self.num_base].cpu().unsqueeze(1)
-        every_row = torch.arange(int(counts.max()))
+        every_row = torch.arange(max(counts.flatten().tolist(), default=0))
         keys = torch.rand(len(counts), len(every_row), generator=rng)
         order = keys.masked_fill(every_row >= counts, math.inf).argsort(dim=1)
         chosen = order.gather(1, torch.arange(num_exemplars) % counts).to(self.device)
