@@ -9,7 +9,6 @@ from torch import Tensor
 
 from cpaan.core.randomness import new_rng
 from cpaan.data.builtin import builtin_features
-from cpaan.data.splits import VALIDATION_PHASE
 from cpaan.data.table import TRAIN
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.episodes import TrainingData
@@ -154,7 +153,7 @@ def real_classes(num_classes: int) -> list[Tensor]:
     novel classes and test partitions are not read.
     """
     table, split = builtin_features()
-    names = split.base_classes(VALIDATION_PHASE)  # base classes of both phases, as in training
+    names = split.base_classes()  # of both phases, as in training
     real = [table.gather(table.rows_of(name, TRAIN)).float() for name in names]
     is_positive = all(bool((rows >= 0).all()) for rows in real)
     means = [rows.mean(dim=0) for rows in real]

@@ -20,6 +20,7 @@ from cpaan.cli.progress import StudyProgress
 from cpaan.cli.study_parsers import REPORT, RESULTS, SEARCH, STORAGE
 from cpaan.core.randomness import new_rng
 from cpaan.core.remote_paths import RemotePath, absolute, is_address, join
+from cpaan.data.splits import VALIDATION_PHASE
 from cpaan.methods.base import NO_CHECKPOINT
 from cpaan.methods.registry import ROWS, expand_methods
 from cpaan.methods.table_row import FEATURES, TABLES
@@ -160,7 +161,7 @@ def _plan(study: Study) -> str:
     """Return the size of a study and the time that its training takes on this machine."""
     row, config = study.rows[0], study.config
     methods = ", ".join(each.method for each in study.rows)
-    data, split = row.data, row.data.split
+    data, phase = row.data, row.data.split.phase(VALIDATION_PHASE)
     num_trials = sum(each.config.num_trials for each in study.rows)
     seconds = sum(_seconds_of_training(each) for each in study.rows)
     stops = "early stopping shortens it" if config.early_stopping else "without early stopping"
@@ -168,8 +169,7 @@ def _plan(study: Study) -> str:
         "study": f"{study.folder}{f', storage {study.shared}' if study.shared else ''}",
         "methods": textwrap.shorten(methods, 80, placeholder=", ..."),
         "data": f"{', '.join(data.features or ['built-in features'])}, {row.num_dims} dimensions",
-        "classes": f"{len(split.validation.base)} base, {len(split.validation.novel)} novel "
-        "(validation phase)",
+        "classes": f"{len(phase.base)} base, {len(phase.novel)} novel (validation phase)",
         "trials": f"{num_trials}, seed {config.seed}, up to {config.num_finalists} finalists a row",
         "episodes": f"{row.num_episodes} a trial, evaluated after "
         f"{', '.join(map(str, config.eval_steps(row.num_episodes)))}",

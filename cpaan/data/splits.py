@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cpaan.core.remote_paths import RemotePath
 from cpaan.data.table import TRAIN, FeatureTable, name_some
 
-VALIDATION_PHASE, TEST_PHASE = "validation", "test"
+PHASES = VALIDATION_PHASE, TEST_PHASE = "validation", "test"
 _SPLIT_NAMES = ("split.json", "label_idx.json")  # the project's and the benchmark's
 
 ShotRows = NDArray[np.int64]
@@ -30,53 +30,85 @@ class Phase:
 
 @dataclass(frozen=True)
 class Split:
-    """Base and novel classes of the validation phase and of the test phase.
+    """Base and novel classes of the validation phase and of the test phase; one may be missing.
+
+    The phases may share base classes, as in miniImageNet, or not, as in the low-shot benchmark.
 
     Raises:
-        ValueError: If a group is empty, or a class occurs twice in the groups.
+        ValueError: If a group is empty, or a novel class is also in another group.
     """
 
-    validation: Phase
-    test: Phase
+    validation: Phase | None
+    test: Phase | None
     label_names: tuple[str, ...] | None = None
     """Class name of each integer label, if the data set numbers its classes."""
 
     def __post_init__(self) -> None:
+        if not self.phases:
+            raise ValueError("the split has neither a validation phase nor a test phase")
         group_of_class: dict[str, str] = {}
-        for phase in (VALIDATION_PHASE, TEST_PHASE):
-            for kind in ("base", "novel"):
-                group, classes = f"{kind} classes of {phase}", getattr(self.phase(phase), kind)
+        for name, phase in self.phases.items():
+            for kind, classes in (("base", phase.base), ("novel", phase.novel)):
                 if not classes:
-                    raise ValueError(f"the {phase} phase has no {kind} classes")
-                for name in classes:
-                    if other := group_of_class.get(name):
-                        raise ValueError(f"class {name} is in the {other} and in the {group}")
-                    group_of_class[name] = group
+                    raise ValueError(f"the {name} phase has no {kind} classes")
+                group = f"{kind} classes of {name}"
+                for each in classes:
+                    other = group_of_class.setdefault(each, group)
+                    is_shared = kind == "base" and other.startswith("base") and other != group
+                    if (other != group and not is_shared) or classes.count(each) > 1:
+                        raise ValueError(f"class {each} is in the {other} and in the {group}")
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
         """Create a split from JSON content; raise KeyError or TypeError if it is not a split."""
         validation, test = (
             Phase(*(_strings(content[name][kind]) for kind in ("base", "novel")))
-            for name in (VALIDATION_PHASE, TEST_PHASE)
+            if name in content
+            else None
+            for name in PHASES
         )
         names = content.get("label_names")
         return cls(validation, test, None if names is None else _strings(names))
 
-    def phase(self, name: str) -> Phase:
-        """Return the phase called "validation" or "test"."""
-        if name not in (VALIDATION_PHASE, TEST_PHASE):
-            raise ValueError(f"phase must be {VALIDATION_PHASE} or {TEST_PHASE}, got {name!r}")
-        return self.validation if name == VALIDATION_PHASE else self.test
+    @classmethod
+    def from_classes(
+        cls,
+        base: Sequence[str],
+        validation: Sequence[str] = (),
+        test: Sequence[str] = (),
+    ) -> Self:
+        """Create a split whose phases share their base classes, from lists of class names.
 
-    def base_classes(self, phase: str) -> tuple[str, ...]:
-        """Return the base classes of both phases, those of ``phase`` first.
+        Without novel classes of a phase, the split has only the other phase. miniImageNet has 64,
+        16 and 20 classes in the three lists.
+        """
+        groups = {VALIDATION_PHASE: validation, TEST_PHASE: test}
+        phases = {name: {"base": base, "novel": novel} for name, novel in groups.items() if novel}
+        return cls.from_dict(phases)
+
+    @property
+    def phases(self) -> dict[str, Phase]:
+        """The phases that the split has, by name."""
+        both = zip(PHASES, (self.validation, self.test), strict=True)
+        return {name: phase for name, phase in both if phase is not None}
+
+    def phase(self, name: str) -> Phase:
+        """Return the phase called "validation" or "test"; raise ValueError if it is missing."""
+        if name not in PHASES:
+            raise ValueError(f"phase must be {VALIDATION_PHASE} or {TEST_PHASE}, got {name!r}")
+        if name not in self.phases:
+            raise ValueError(f"the split has no {name} phase")
+        return self.phases[name]
+
+    def base_classes(self, phase: str | None = None) -> tuple[str, ...]:
+        """Return the base classes of all phases, those of ``phase`` first.
 
         Generators train on all of them and translate examples of all of them. The classifier and
         its score use only those of ``phase``.
         """
-        other = TEST_PHASE if phase == VALIDATION_PHASE else VALIDATION_PHASE
-        return self.phase(phase).base + self.phase(other).base
+        first = self.phase(phase).base if phase else ()
+        others = [name for each in self.phases.values() for name in each.base]
+        return tuple(dict.fromkeys((*first, *others)))
 
 
 def read_split(path: str | Path) -> Split:
@@ -92,7 +124,7 @@ def read_split(path: str | Path) -> Split:
     try:
         if isinstance(content, dict) and "base_classes_1" in content:
             return _from_label_index(content)
-        if isinstance(content, dict) and VALIDATION_PHASE in content:
+        if isinstance(content, dict) and not {*PHASES}.isdisjoint(content):
             return Split.from_dict(content)
     except (KeyError, TypeError) as error:
         reason = f"a group of classes is missing or not a list ({error})"
@@ -100,7 +132,7 @@ def read_split(path: str | Path) -> Split:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     raise ValueError(
-        f"{path} is not a split: it needs 'validation' and 'test', each with 'base' and 'novel', "
+        f"{path} is not a split: it needs 'validation' or 'test', each with 'base' and 'novel', "
         "or the benchmark's 'base_classes_1', 'novel_classes_1', 'base_classes_2', ..."
     )
 
@@ -159,7 +191,7 @@ def draw_shots(
         if len(rows) < max_shots:
             raise ValueError(
                 f"class {class_name} has {len(rows)} train rows, but {max_shots} shots are "
-                f"requested; use {len(rows)} shots or fewer"
+                f"requested; use --shots with numbers up to {len(rows)}"
             )
     shots = np.empty((num_draws, len(phase.novel), max_shots), dtype=np.int64)
     for position, (class_name, rows) in enumerate(train_rows.items()):
@@ -181,7 +213,7 @@ def read_draws(
 
     A file is either ``{"phase": ..., "draws": [{class: [row, ...]}, ...]}`` with row numbers of
     the table, or an index file of the benchmark. The latter is a matrix with one row per label and
-    positions in the list of all train images, with classes in the order of ``label_names``.
+    the numbers of rows in the file of train features, as the benchmark's code reads it.
 
     Raises:
         ValueError: If a file is neither, lacks a class or shots, or has rows that are not distinct
@@ -223,9 +255,7 @@ def _draws_in(
                 f"{path} is an index file for {len(content)} classes, but the split has "
                 f"{len(split.label_names or ())} label names; the two numbers must be equal"
             )
-        train_list = np.concatenate(
-            [table.rows_of(name, TRAIN) for name in split.label_names if name in table.class_names]
-        )
+        train_list = np.flatnonzero(table.is_train)
         positions = _whole_numbers(content)
         if positions is None or positions.ndim != 2 or positions.size == 0:
             raise ValueError(f"{path} must be a matrix of whole numbers")

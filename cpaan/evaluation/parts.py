@@ -17,7 +17,7 @@ from cpaan.core.provenance import commit
 from cpaan.core.remote_paths import RemotePath
 from cpaan.core.settings import Settings
 from cpaan.data.reference import DataReference
-from cpaan.data.splits import TEST_PHASE, VALIDATION_PHASE, ShotRows
+from cpaan.data.splits import ShotRows
 from cpaan.methods.base import Progress
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.representation.config import EmbeddingConfig
@@ -69,7 +69,7 @@ class PartJob:
             "evaluation": {**self.evaluation.to_dict(), "seed": None, "num_seeds": None},
             "seed": self.seed,
             "features": self.data.fingerprint,
-            "classes": [asdict(split.phase(name)) for name in (VALIDATION_PHASE, TEST_PHASE)],
+            "classes": [each and asdict(each) for each in (split.validation, split.test)],
             "phase": self.phase,
             "shots": hashlib.sha256(self.shot_rows.tobytes()).hexdigest()[:16],
             "scores_validation": self.scores_validation,

@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 from cpaan.core.provenance import describe_run
 from cpaan.core.randomness import new_rng
 from cpaan.data.cache import open_features
-from cpaan.data.splits import VALIDATION_PHASE, Split
+from cpaan.data.splits import Split
 from cpaan.data.table import FeatureTable, as_feature_block
 from cpaan.protocol.tasks import BaseSet
 from cpaan.representation.config import EmbeddingConfig
@@ -185,7 +185,7 @@ def embed(
         "job": job,
         "backbone": embedded.backbone,
         "run": describe_run(),
-        "centroid": centroid_accuracy(embedded, sorted(split.base_classes(VALIDATION_PHASE))),
+        "centroid": centroid_accuracy(embedded, sorted(split.base_classes())),
         "fingerprint": embedded.fingerprint,
         "made_from": origin,
     }

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from cpaan.core.files import load_state, replacing, save_state, write_whole
 from cpaan.core.provenance import describe_run
 from cpaan.data.cache import open_features
-from cpaan.data.splits import TEST_PHASE, VALIDATION_PHASE, Split
+from cpaan.data.splits import Split
 from cpaan.data.table import TEST, TRAIN, FeatureTable, name_some
 from cpaan.representation.backbone import FEATURE_DIM, Backbone
 from cpaan.representation.backbone_training import BACKBONE, LABELS
@@ -63,7 +63,7 @@ class FeatureJob:
     @property
     def base_classes(self) -> list[str]:
         """Base classes of both phases, sorted; their positions are the backbone's labels."""
-        return sorted(self.split.base_classes(VALIDATION_PHASE))
+        return sorted(self.split.base_classes())
 
     @cached_property
     def base_labels(self) -> NDArray[np.int64]:
@@ -98,7 +98,7 @@ class FeatureJob:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the job as JSON values, with a digest for the images."""
-        classes = {name: self.split.phase(name) for name in (VALIDATION_PHASE, TEST_PHASE)}
+        classes = self.split.phases
         return {
             "images": self.images.digest,
             "base classes": {name: list(phase.base) for name, phase in classes.items()},

@@ -49,7 +49,7 @@ def _ablations(row: MeasuredRow, family: str, num_seeds: int) -> list[MeasuredRo
 def _neighbours(row: MeasuredRow, training: TrainConfig) -> dict[str, Mapping[str, Any]]:
     """Return overrides by label: every kind of neighbours, and every number of hard neighbours."""
     split = row.source.data.split
-    num_base = len(split.validation.base) + len(split.test.base)
+    num_base = len(split.base_classes())
     num_meta_base = num_base - training.num_ways
     perplexity = training.perplexity
     if training.neighbours != "soft":

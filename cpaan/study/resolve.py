@@ -87,7 +87,7 @@ def _resolve_row(request: StudyRequest, method: str, methods: Sequence[str]) -> 
 
 def _check_row(row: StudyRow, table: FeatureTable) -> None:
     """Refuse first points outside the search space, and settings that do not suit the data."""
-    base_classes = row.data.split.base_classes(VALIDATION_PHASE)
+    base_classes = row.data.split.base_classes()
     num_rows = {name: len(table.rows_of(name, TRAIN)) for name in base_classes}
     for whose in row.space.points:
         row.space.point(whose)

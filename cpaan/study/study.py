@@ -57,7 +57,7 @@ class StudyRow:
     def space(self) -> Space:
         """The search space."""
         split = self.data.split
-        num_base = len(split.validation.base) + len(split.test.base)
+        num_base = len(split.base_classes())
         return Space(self.method, self.training, self.evaluation, self.num_dims, num_base)
 
     def for_score(self, resolved: Resolved, **others: Any) -> Resolved:

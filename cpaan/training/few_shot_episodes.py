@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cpaan.data.splits import VALIDATION_PHASE, Split
+from cpaan.data.splits import Split
 from cpaan.data.table import TRAIN, FeatureTable
 from cpaan.protocol.tasks import BaseSet
 from cpaan.training.learning import EpisodeSettings
@@ -28,7 +28,7 @@ class FewShotEpisode(NamedTuple):
 
 def read_base(table: FeatureTable, split: Split, device: torch.device) -> BaseSet:
     """Read the train rows of the base classes of both phases, with classes sorted by name."""
-    names = sorted(split.base_classes(VALIDATION_PHASE))
+    names = sorted(split.base_classes())
     rows = [table.rows_of(name, TRAIN) for name in names]
     counts = torch.tensor([len(each) for each in rows], device=device)
     return BaseSet(table.gather(np.concatenate(rows)).to(device), counts, names)
