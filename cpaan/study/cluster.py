@@ -13,6 +13,7 @@ from typing import Any
 
 import ray
 
+from cpaan.data.table import counted
 from cpaan.study.config import StudyConfig
 from cpaan.study.placement_groups import sweeping_placement_groups
 
@@ -81,9 +82,9 @@ class Cluster:
         """
         num_slots = self._num_slots(study)
         if num_slots < study.workers_per_trial:
-            kind = f"{study.gpus_per_worker:g} GPUs" if study.gpus_per_worker else "a CPU core"
+            kind = counted(study.gpus_per_worker, "GPU") if study.gpus_per_worker else "a CPU core"
             raise ValueError(
-                f"a trial needs {study.workers_per_trial} workers with {kind} each, "
+                f"a trial needs {counted(study.workers_per_trial, 'worker')} with {kind} each, "
                 f"but Ray has room for {num_slots}; lower --workers-per-trial or --gpus-per-worker"
             )
         if self.dashboard is None and study.early_stopping:
