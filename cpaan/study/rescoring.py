@@ -7,7 +7,6 @@ from optuna.trial import FrozenTrial
 
 from cpaan.core.provenance import describe_run
 from cpaan.data.splits import VALIDATION_PHASE
-from cpaan.data.table import counted
 from cpaan.evaluation.parts import Part, PartJob, PartKey
 from cpaan.evaluation.scoring import draw_phase
 from cpaan.study.job import mean_top5
@@ -49,9 +48,8 @@ def choose_best(
     if not jobs:
         return found
     say(
-        f"rescoring {counted(sum(map(len, finalists.values())), 'finalist')}: "
-        f"{counted(study.config.num_final_draws, 'new draw')}, "
-        f"{counted(study.config.num_final_seeds, 'seed')}"
+        f"rescoring {sum(map(len, finalists.values()))} finalists: "
+        f"{study.config.num_final_draws} new draws, {study.config.num_final_seeds} seeds"
     )
 
     def summarise(job: PartJob, part: Part) -> str:

@@ -281,5 +281,5 @@ def test_more_gpus_than_exist_are_refused(two_cpus, study_features, capsys):
 
     said = capsys.readouterr().err
     assert status == 2
-    assert "error: a trial needs 1 worker with 1000 GPUs each, but Ray has room for 0" in said
+    assert "error: --workers-per-trial 1 with --gpus-per-worker 1000: Ray has room for 0" in said
     assert not Path("results/much/config.json").exists()
