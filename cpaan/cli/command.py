@@ -40,13 +40,7 @@ def add_traceback(parser: Parser) -> None:
 
 
 def guarded(program: str, command: Callable[[], int], *, traceback: bool) -> int:
-    """Run a command and return its exit status, 0 if everything was done.
-
-    Args:
-        program: As the user calls it.
-        command: Returns a status.
-        traceback: Whether errors are raised instead of being reported in one line.
-    """
+    """Run a command and return its exit status; report an error in one line, or raise it."""
     try:
         status = command()
         sys.stdout.flush()
