@@ -33,9 +33,9 @@ fail() {
 }
 
 most_restarts=20 # limit for a study that never ends
-[[ -n ${SLURM_JOB_ID:-} ]] || fail "it is for sbatch: sbatch cluster/slurm.sh NAME --preset paper"
-(($# > 0)) || fail "the study has no name: sbatch cluster/slurm.sh NAME --preset paper"
-[[ -f tune/search.py ]] || fail "$PWD is not the project's folder: submit it from there"
+[[ -n ${SLURM_JOB_ID:-} ]] || fail "run it with: sbatch cluster/slurm.sh NAME --preset paper"
+(($# > 0)) || fail "name the study: sbatch cluster/slurm.sh NAME --preset paper"
+[[ -f tune/search.py ]] || fail "$PWD is not the project's folder; run sbatch there"
 name=$1
 shift
 
@@ -48,8 +48,8 @@ wanted=$(sed -n 's/^ray==//p' constraints.txt)
 # a loopback address on the node itself.
 read -r installed head < <(
   python -c 'import ray; print(ray.__version__, ray.util.get_node_ip_address())'
-) || fail "python has no Ray: run make setup first, or activate the environment that has it"
-[[ $installed == "$wanted" ]] || fail "Ray is $installed, but constraints.txt has $wanted"
+) || fail "this Python has no Ray; run make setup, or activate an environment with Ray"
+[[ $installed == "$wanted" ]] || fail "Ray $installed is installed, but constraints.txt has $wanted; run make setup"
 
 num_nodes=${SLURM_JOB_NUM_NODES:-1}
 num_cpus=${SLURM_CPUS_PER_TASK:-${SLURM_CPUS_ON_NODE:-1}}
@@ -97,7 +97,7 @@ fi
 requeue() {
   is_signalled=yes
   if ((${SLURM_RESTART_COUNT:-0} < most_restarts)); then
-    echo "cluster/slurm.sh: the time is nearly over; $name goes on when the job begins again"
+    echo "cluster/slurm.sh: time limit reached; Slurm restarts the job, which resumes $name"
     scontrol requeue "$SLURM_JOB_ID" || true
   fi
 }
@@ -115,6 +115,6 @@ done
 ((status == 0)) || exit "$status"
 # symmetric-run also exits with 0 if Ray could not start.
 if [[ ! -e $results/$name/report/report.json ]]; then
-  echo "cluster/slurm.sh: Ray did not start, or $name has no report: what is said above is why" >&2
+  echo "cluster/slurm.sh: Ray did not start, or $name has no report; see the messages above" >&2
   exit 1
 fi

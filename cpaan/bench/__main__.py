@@ -8,9 +8,8 @@ from pathlib import Path
 from cpaan.bench import episode, evaluate, kyfan, methods, trial
 from cpaan.bench.measuring import Bench, BenchRow, table, to_json
 from cpaan.bench.scales import SCALES
-from cpaan.cli.command import Parser, check_writable, guarded, new_progress
-from cpaan.cli.inputs import choose_device
-from cpaan.cli.options import add_traceback
+from cpaan.cli.command import Parser, add_traceback, check_writable, guarded, new_progress
+from cpaan.core.devices import choose_device
 from cpaan.core.files import write_whole
 
 BENCHMARKS = {

@@ -13,7 +13,7 @@ import torch
 
 from cpaan.bench.measuring import Bench, Timing
 from cpaan.bench.scales import real_classes
-from cpaan.core.files import load_state
+from cpaan.core.files import unpack_state
 from cpaan.core.randomness import new_rng
 from cpaan.data.builtin import builtin_features
 from cpaan.data.cache import open_features
@@ -61,7 +61,7 @@ def _ray(bench: Bench) -> Iterator[tuple[Path, Callable[..., dict[str, Any]]]]:
                 method=_METHOD, seed=bench.seed, storage=folder, path=path, config=study, **parts
             )
             train_with_workers(job)
-            return load_state(Path(folder) / path)
+            return unpack_state((Path(folder) / path).read_bytes())
 
         yield Path(folder), train
 

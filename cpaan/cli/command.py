@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -15,11 +16,17 @@ INTERRUPTED = 130
 CLOSED_PIPE = 141
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        width = min(100, shutil.get_terminal_size().columns - 2)
+        super().__init__(prog, max_help_position=30, width=width)
+
+
 class Parser(argparse.ArgumentParser):
-    """A parser that keeps the line breaks of its help and reports an error in one line."""
+    """A parser that keeps the line breaks of its description and reports an error in one line."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **settings})
+        super().__init__(**{"formatter_class": _Help, **settings})
         self.set_defaults(program=self.prog)
 
     def error(self, message: str) -> NoReturn:
@@ -27,14 +34,13 @@ class Parser(argparse.ArgumentParser):
         self.exit(BAD_INPUT, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 
-def guarded(program: str, command: Callable[[], int], *, traceback: bool) -> int:
-    """Run a command and return its exit status, 0 if everything was done.
+def add_traceback(parser: Parser) -> None:
+    """Add the option that every command has."""
+    parser.add_argument("--traceback", action="store_true", help="show the traceback of an error")
 
-    Args:
-        program: As the user calls it.
-        command: Returns a status.
-        traceback: Whether errors are raised instead of being reported in one line.
-    """
+
+def guarded(program: str, command: Callable[[], int], *, traceback: bool) -> int:
+    """Run a command and return its exit status; report an error in one line, or raise it."""
     try:
         status = command()
         sys.stdout.flush()

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cpaan.cli.command import INCOMPLETE, check_writable, new_progress
-from cpaan.cli.inputs import choose_device, open_data
 from cpaan.cli.options import overrides_of
+from cpaan.core.devices import choose_device
 from cpaan.core.files import write_whole
 from cpaan.core.provenance import TEST_READS
 from cpaan.core.settings import Settings, assignments_for, parse_settings
+from cpaan.data.reference import open_data
 from cpaan.data.splits import TEST_PHASE, read_draws
+from cpaan.data.table import counted
 from cpaan.evaluation.runner import Results, evaluate
 from cpaan.gan.config import META_TESTING_AS_PRINTED
 from cpaan.methods.controls import CONTROLS
@@ -24,7 +26,7 @@ from cpaan.report.tables import accuracy_table, difference_table, diversity_tabl
 _SHARED = ""  # stands for the evaluation among the methods
 
 
-def run(options: argparse.Namespace, _: Sequence[str]) -> int:
+def run(options: argparse.Namespace, __: Sequence[str]) -> int:
     """Evaluate, write files, print the table; return the exit status."""
     named = tuple(CONTROLS) if options.methods is None else options.methods
     has_cosine, is_table_one = options.cosine_features is not None, TABLE_1 in named
@@ -37,8 +39,11 @@ def run(options: argparse.Namespace, _: Sequence[str]) -> int:
     if against:
         heads = {method: ROWS[method].heads_among(config.heads) for method in methods}
         check_row(against, [(method, head) for method in methods for head in heads[method]])
-    device = choose_device(options.device)
-    table, split = open_data(options.features, options.split)
+    device, progress = choose_device(options.device), new_progress()
+    table, split = open_data(options.features, options.split, progress)
+    cosine_table = None
+    if has_cosine:
+        cosine_table, _ = open_data(options.cosine_features, options.split, progress)
     shot_rows = None
     if options.draws_file:
         files, max_shots = options.draws_file, max(config.shots)
@@ -54,12 +59,12 @@ def run(options: argparse.Namespace, _: Sequence[str]) -> int:
         methods=methods,
         config=config,
         settings=settings,
-        cosine_table=open_data(options.cosine_features, options.split)[0] if has_cosine else None,
+        cosine_table=cosine_table,
         checkpoints=options.checkpoints or (out / "checkpoints" if out and is_table_one else None),
         shot_rows=shot_rows,
         device=device,
         allow_trained_novel=options.allow_trained_novel,
-        progress=new_progress(),
+        progress=progress,
         num_processes=options.jobs,
         locations=dict(zip(TABLES, (options.features, options.cosine_features), strict=True)),
         cache=out / "parts" if out and (is_table_one or options.jobs > 1) else None,
@@ -123,8 +128,8 @@ def _print(results: Results, tables: Sequence[TableOne], against: str | None) ->
     print(
         f"\n{about['phase'].capitalize()} phase: {about['classes']['base']} base and "
         f"{about['classes']['novel']} novel classes, {about['queries']} queries, "
-        f"{_count(scores['draw'].nunique(), 'draw')}, "
-        f"{_count(scores['seed'].nunique(), 'training seed')}."
+        f"{counted(scores['draw'].nunique(), 'draw')}, "
+        f"{counted(scores['seed'].nunique(), 'training seed')}."
     )
     for text in [table.text for table in tables] or [accuracy_table(scores)]:
         print(f"\n{text}")
@@ -133,9 +138,5 @@ def _print(results: Results, tables: Sequence[TableOne], against: str | None) ->
     if not tables and against and not is_only_row(against, scores):
         print(f"\n{difference_table(scores, against)}")
     if about["phase"] == TEST_PHASE:
-        reads = about["test_reads"]
-        print(f"\nThe test phase of these features was read {reads} times so far ({TEST_READS}).")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+        reads = counted(about["test_reads"], "time")
+        print(f"\nThe test phase of these features was read {reads} so far ({TEST_READS}).")

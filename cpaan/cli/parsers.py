@@ -1,58 +1,64 @@
-"""The options of every command of ``python -m cpaan``, and its help."""
+"""The options of every command, and its help."""
 
+import argparse
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cpaan.cli.command import Parser
-from cpaan.cli.options import Options, names, positive_numbers
-from cpaan.protocol.config import COLUMNS
+from cpaan.cli.command import Parser, add_traceback
+from cpaan.cli.options import Option, Options
+from cpaan.protocol.config import COLUMNS, HEADS, OWN
 
-_PHASES = ["validation", "test"]
-_DEVICE = "cpu or cuda (default: cuda where there is one)"
+CPAAN = "cpaan" if Path(sys.argv[0]).name == "cpaan" else "python -m cpaan"
+SEARCH, REPORT = "python tune/search.py", "python tune/report.py"
+RESULTS = Path("results")
+STORAGE = "CPAAN_STORAGE"
+"""Environment variable of a cluster's head: the storage that its machines share."""
 
 _EVALUATE = f"""\
 Score low-shot methods on novel classes, and print the table.
 
 Without --features, the data are ResNet-10 features of Tiny-ImageNet's 200 classes. The columns
-are top-1 and top-5 accuracy in percent, for every number of shots:
+are top-1 and top-5 accuracy in percent, for each number of shots:
 
 {chr(10).join(f"  {name:12} {meaning}" for name, meaning in COLUMNS.items())}
 
-Choose everything on the validation phase. Each read of the test phase is recorded.
+Make all choices on the validation phase. Each read of the test phase is recorded.
 
 examples:
   the controls on your own features, one shot, 50 draws:
-    python -m cpaan evaluate --features F.parquet --split split.json --shots 1 --draws 50
+    {CPAAN} evaluate --features F.parquet --split split.json --shots 1 --draws 50
   a GAN, with checkpoints and one changed setting:
-    python -m cpaan evaluate ... --methods none,copy,cCov-GAN --episodes 10000 \\
+    {CPAAN} evaluate ... --methods none,copy,cCov-GAN --episodes 10000 \\
       --checkpoints results/mine --set covariance_weight=1
-  every row of the paper's table, eight at a time; the same command resumes it:
-    python -m cpaan evaluate ... --methods table-1 --jobs 8 --out results/table
+  all rows of the paper's table, eight at a time; the same command resumes it:
+    {CPAAN} evaluate ... --methods table-1 --jobs 8 --out results/table
 """
 
-_REPRESENT = """\
+_REPRESENT = f"""\
 Train a ResNet-10 on the base classes of a split, and compute features of all its classes.
 
-Images are Parquet files with the columns wnid, partition (train, test) and jpeg; or ImageNet's or
-Tiny-ImageNet's folders, train/<wnid>/*.JPEG and val/. The backbone is not fitted to a share of each
-base class's train images (--holdout). Only these become train rows, because a backbone puts images
-that it was fitted to much closer together. The same command resumes a run that was killed.
+Images are Parquet files with the columns wnid, partition (train, test) and jpeg, or the folders
+of ImageNet or Tiny-ImageNet: train/<wnid>/*.JPEG and val/. The backbone is not trained on a share
+of each base class (--holdout). Only these images become train rows, because features of images
+that the backbone was trained on lie much closer together. The same command resumes a stopped run.
 
 examples:
-  python -m cpaan represent --images tiny-imagenet/ --split split.json --out results/mine
-  python -m cpaan represent --images /data/imagenet --split label_idx.json --as-in-benchmark \\
+  {CPAAN} represent --images tiny-imagenet/ --split split.json --out results/mine
+  {CPAAN} represent --images /data/imagenet --split label_idx.json --as-in-benchmark \\
     --workers 4 --out results/imagenet
-  python -m cpaan represent --features features.parquet --embed pn --out results/mine
+  {CPAAN} represent --features features.parquet --embed pn --out results/mine
 """
 
 _SPIRAL = """\
 Train the four GANs on a spiral in the plane, and draw their translations (Figure 3 of the paper).
 
 Two base arms, top and bottom, are translated into two novel arms, left and right, with four known
-points each (crosses). The picture shows the first seed, the table medians over all seeds:
+points each (crosses). The picture shows the first seed, the table shows medians over all seeds:
 
-  diversity   mean distance of two translated points over that of two true ones: one is right
-  |log|       how far that is from one, in either direction
-  covariance  size of the error of the translated points' covariance, relative to the true one
+  diversity   mean distance of two translated points, divided by that of two true ones; ideally 1
+  |log|       absolute logarithm of the diversity; ideally 0
+  covariance  error of the translated points' covariance, relative to the true one
 """
 
 _SETTINGS = """\
@@ -64,87 +70,212 @@ List all settings: name, value, the paper's or the benchmark's value where it di
   represent --embed-set NAME=VALUE  the embedding
 """
 
+_SEARCH = f"""\
+Search the hyperparameters of one or several rows of the table, on Ray.
+
+The score of a trial is the mean of LSL and GLSL top-5 over all numbers of shots, on the validation
+phase. All trials use the same draws. Optuna proposes trials, and ASHA stops some of them early. Up
+to five finalists are scored again on new draws and with more seeds; best.json has the winner.
+
+The first two trials of a GAN use the paper's weights with our other settings, and all settings as
+printed. Those of other methods use our recommended settings, and those of their source.
+
+A study is a folder results/STUDY. It can be read at any time. It can be resumed after Ctrl-C, a
+lost machine or a full disk.
+
+examples:
+  CP-AAN+ on the built-in features, in minutes on two CPU cores:
+    {SEARCH}
+  your own features, at the paper's scale, four trials on each GPU:
+    {SEARCH} --features F.parquet --split split.json --preset paper \\
+      --gpus-per-worker 0.25
+  all rows of the paper's table, twelve trials each, on a cluster that `ray up` has started:
+    {SEARCH} --method table-1 --trials 12 --study table --cluster cluster/gpu.yaml
+  stop after ten minutes; resume with more trials:
+    {SEARCH} --study mine --timeout 10m
+    {SEARCH} --resume mine --trials 40
+
+exit status: 0 if the study is complete; 1 if trials failed or are left; 2 for bad input and for
+files or machines that cannot be reached; 130 after Ctrl-C.
+"""
+
+_REPORT = f"""\
+Evaluate the best configuration of each row of a study on the test phase, and write the report.
+
+Each configuration is trained with new seeds, and so are the default settings and the controls. All
+are scored on the same draws of test classes: five fixed draws, as in the paper's table, and 50
+seeded draws for intervals and comparisons. A study of several rows gives the paper's table twice:
+with the paper's final classifiers, and with those that were best on the validation phase.
+
+Open report/index.html in a browser; report/findings.md has its text. Run this command once, because
+each read of the test phase is recorded in results/test-reads.jsonl.
+
+examples:
+  report the newest study:
+    {REPORT}
+  draw the page again from the files of the report:
+    {REPORT} results/mine --redraw
+  report a study on a cluster:
+    {REPORT} mine --cluster cluster/gpu.yaml
+"""
+
+
+_FEATURES: list[Option] = [
+    ("--features", "FILE", "Parquet file, HDF5 pair or folder (default: the built-in features)"),
+    ("--cosine-features", "FILE", "the same rows of `represent --loss cosine`, for AWG-cosine"),
+]
+_SPLIT = ("--split", "S", "split.json or label_idx.json (default: the one beside the data)")
+_DRAWS_FILE = ("--draws-file", "FILE", "fixed draws: JSON, or index files of the benchmark")
+_SET = ("--set", "NAME=VALUE", "setting, METHOD.NAME for one row; see `cpaan settings`; repeatable")
+_HEADS = f"among {', '.join(HEADS)}"
+_DEVICE = ("--device", "D", "cpu or cuda (default: cuda if there is a GPU)")
+_RAY: list[Option] = [
+    ("--address", "A", "address of a running Ray, host:port or auto (default: start Ray here)"),
+    ("--cluster", "YAML", "`ray up` file of a cluster to run on; repeat it to follow the job"),
+    ("--stop", None, "with --cluster: stop the job; finished work is saved"),
+]
+
 
 def _declare_evaluate(parser: Parser) -> None:
-    parser.description = _EVALUATE
-    data = Options(parser.add_argument_group("data"))
-    data.features()
-    data.choice("--phase", _PHASES, "default: validation", default="validation")
-    data.flag("--allow-trained-novel", "accept a backbone that was trained on novel classes")
-    what = Options(parser.add_argument_group("what to run"))
-    what.text(
-        "--methods",
-        "M,M,...",
-        "rows, or table-1 for all; `cpaan methods` lists them (default: controls)",
-        type=names,
-    )
-    what.heads("all")
-    what.text("--shots", "K,K,...", "default: 1,2,5,10,20", type=positive_numbers)
-    draws = Options(what.group.add_mutually_exclusive_group())
-    draws.count("--draws", "seeded draws of the shots (default: 5)", dest="num_draws")
-    draws.draws_file()
-    what.count("--seeds", "training seeds (default: 1)", dest="num_seeds")
-    what.text("--seed", "N", "first training seed (default: 0)", type=int)
-    what.count("--episodes", "of the named methods, not of the embedding below them")
-    what.flag("--as-printed", "settings of the paper to the letter, and of other methods' sources")
-    what.text("--checkpoints", "DIR", "keep trainings here, and resume those there", type=Path)
-    what.count("--jobs", "processes; --out keeps what they finish (default: 1)", default=1)
-    what.choice("--linear", ["quick", "benchmark"], "200 or 10,000 steps (default: quick)")
-    what.settings("evaluation or training; METHOD.NAME=VALUE for one method")
-    show = Options(parser.add_argument_group("what to show"))
-    show.text("--against", "METHOD[/HEAD]", "row to compare with (default: none, same head)")
-    show.text("--out", "DIR", "folder for results.csv, results.json, accuracy.svg", type=Path)
-    show.text("--device", "D", _DEVICE)
+    data = Options(parser, "data", *_FEATURES, _SPLIT)
+    data.add("--phase", ["validation", "test"], "default: validation", default="validation")
+    data.add("--allow-trained-novel", None, "accept a backbone that was trained on novel classes")
+    what = Options(parser, "what to run")
+    help_ = "rows, or table-1 for all; `cpaan methods` lists them (default: the controls)"
+    what.add("--methods", "NAME,...", help_)
+    what.add("--heads", "NAME,...", f"{_HEADS} (default: all)")
+    what.add("--shots", "K,...", "numbers of shots (default: 1,2,5,10,20)")
+    draws = what.exclusive()
+    draws.add("--draws", "N", "number of seeded draws of the shots (default: 5)", dest="num_draws")
+    draws.add(*_DRAWS_FILE)
+    what.add("--seeds", "N", "number of training seeds (default: 1)", dest="num_seeds")
+    what.add("--seed", "SEED", "first training seed (default: 0)")
+    what.add("--episodes", "N", "episodes of each method; the embedding keeps its own number")
+    what.add("--as-printed", None, "use the settings that the papers print")
+    what.add("--checkpoints", "DIR", "folder of checkpoints; training resumes from them")
+    what.add("--jobs", "N", "number of processes; --out keeps finished parts", default=1)
+    what.add("--linear", ["quick", "benchmark"], "linear head: 200 steps (default) or 10,000")
+    what.add(*_SET)
+    show = Options(parser, "what to show")
+    show.add("--against", "METHOD[/HEAD]", "row to compare with (default: none, same head)")
+    show.add("--out", "DIR", "folder for results.csv, results.json and accuracy.svg")
+    show.add(*_DEVICE)
 
 
 def _declare_represent(parser: Parser) -> None:
-    parser.description = _REPRESENT
-    data = Options(parser.add_argument_group("data"))
-    source = Options(data.group.add_mutually_exclusive_group(required=True))
-    source.text("--images", "I", "Parquet files, or a folder of them or of images", nargs="+")
-    source.text("--features", "F", "existing features, by path or address, for --embed", nargs="+")
-    data.split()
-    data.text("--val-labels", "L", "LOC_val_solution.csv or val_annotations.txt of a flat val/")
-    data.text("--max-bad", "SHARE", "most images that do not decode (default: 0.001)", type=float)
-    data.text("--out", "DIR", "folder for results", type=Path, required=True)
-    what = Options(parser.add_argument_group("what to train"))
-    what.choice("--loss", ["ce", "sgm", "l2", "cosine"], "default: ce, the cross-entropy")
-    what.choice("--embed", ["pn"], "train an embedding on top: prototypical networks")
-    what.text("--holdout", "SHARE", "train images that are not fitted (default: 0.3)", type=float)
-    what.count("--size", "pixels (default: those of the images, 256 at most)")
-    what.count("--epochs", "default: as `python -m cpaan settings` has it")
-    what.text("--seed", "N", "default: 0", type=int, default=0)
-    what.flag("--as-in-benchmark", "the recipe of Hariharan & Girshick, but --holdout")
-    what.settings("the backbone")
-    what.settings("the embedding", "--embed-set")
-    where = Options(parser.add_argument_group("where to run"))
-    where.text("--device", "D", _DEVICE)
-    where.count("--workers", "CPUs or GPUs, with Ray (default: in this process)")
+    data = Options(parser, "data", _SPLIT)
+    source = data.exclusive(required=True)
+    source.add("--images", "FILE", "Parquet files, or a folder of them or of images")
+    source.add("--features", "FILE", "existing features, for --embed")
+    data.add("--val-labels", "L", "LOC_val_solution.csv or val_annotations.txt of a flat val/")
+    data.add("--max-bad", "X", "largest share of images that cannot be decoded (default: 0.001)")
+    data.add("--out", "DIR", "folder for the results", required=True)
+    what = Options(parser, "what to train")
+    what.add("--loss", ["ce", "sgm", "l2", "cosine"], "default: ce, the cross-entropy")
+    what.add("--embed", ["pn"], "also train an embedding: prototypical networks")
+    what.add("--holdout", "X", "share of train images to hold out (default: 0.3)")
+    what.add("--size", "N", "image size in pixels (default: that of the images, at most 256)")
+    what.add("--epochs", "N", "number of epochs (default: see `cpaan settings`)")
+    what.add("--seed", "SEED", "training seed (default: 0)", default=0)
+    what.add("--as-in-benchmark", None, "use the recipe of Hariharan & Girshick, with --holdout")
+    what.add("--set", "NAME=VALUE", "setting of the backbone, see `cpaan settings`; repeatable")
+    what.add("--embed-set", "NAME=VALUE", "setting of the embedding; repeatable")
+    where = Options(parser, "where to run", _DEVICE)
+    where.add("--workers", "N", "number of CPUs or GPUs, with Ray (default: this process)")
 
 
 def _declare_spiral(parser: Parser) -> None:
-    parser.description = _SPIRAL
     options = Options(parser)
-    options.text("--out", "DIR", "folder for spiral.svg and spiral.json", type=Path, required=True)
-    options.count("--seeds", "default: 1", default=1)
-    options.count("--episodes", "default: 1000")
-    options.settings("meta-training")
+    options.add("--out", "DIR", "folder for spiral.svg and spiral.json", required=True)
+    options.add("--seeds", "N", "number of seeds (default: 1)", default=1)
+    options.add("--episodes", "N", "number of episodes (default: 1000)")
+    options.add("--set", "NAME=VALUE", "setting of meta-training, see `cpaan settings`; repeatable")
 
 
 def _declare_settings(parser: Parser) -> None:
-    parser.description = _SETTINGS
     parser.add_argument("row", nargs="?", help="only the settings of this row")
 
 
-def _declare_methods(parser: Parser) -> None:
-    parser.description = "List the rows of the table, for --methods and --method."
+def _declare_search(parser: Parser) -> None:
+    off = {"action": "store_const", "const": False}
+    what = Options(parser, "what to search", *_FEATURES, _SPLIT)
+    what.add("--preset", ["quick", "paper"], "for two CPU cores (default), or for GPUs")
+    help_ = "rows of the table, or table-1 for all (default: CP-AAN+)"
+    what.add("--method", "NAME,...", help_, dest="methods")
+    what.add("--trials", "N", "number of trials (default: 12, paper: 40)", dest="num_trials")
+    what.add("--episodes", "N", "number of episodes of a trial, over all its workers")
+    what.add("--short", "N", "divide the episodes of trials by N; finalists train on all")
+    what.add("--seed", "SEED", "seed of proposals and training (default: 0)")
+    what.add("--head", [*HEADS, OWN], f"classifier of the score, {_HEADS}, {OWN}", metavar="NAME")
+    help_ = "train every trial to its end"
+    what.add("--no-early-stopping", None, help_, dest="early_stopping", **off)
+    what.add(*_SET)
+    where = Options(parser, "where to run", *_RAY)
+    where.add("--workers-per-trial", "N", "processes that train one model together (default: 1)")
+    where.add("--gpus-per-worker", "X", "may be a fraction; 0: a CPU core (default: 1 GPU, if any)")
+    help_ = "run trials of one worker in one process each; the scores are equal"
+    where.add("--no-ray-train", None, help_, dest="ray_train", **off)
+    where.add("--concurrent", "N", "trials at a time (default: as many as fit)")
+    help_ = f"folder or s3://... that all machines share (default: ${STORAGE}, or the study)"
+    where.add("--storage", "PATH", help_)
+    where.add("--timeout", "TIME", "stop after a time such as 90 (seconds), 10m or 2h")
+    keep = Options(parser, "what is kept")
+    keep.add("--study", "NAME", f"name of a new folder in {RESULTS}/ (default: method and time)")
+    help_ = "name or folder of a study to resume (default: the newest); may have more --trials"
+    keep.add("--resume", "STUDY", help_, nargs="?", const="")
+    keep.add("--dry-run", None, "print the plan and the expected time, and exit")
+    keep.add("--json", None, "with --dry-run: print every setting as JSON")
 
 
-COMMANDS = {
-    "evaluate": ("score low-shot methods on a feature table", _declare_evaluate),
-    "represent": ("train a backbone on images, and compute features", _declare_represent),
-    "spiral": ("draw what the four GANs do to a toy data set", _declare_spiral),
-    "methods": ("list the rows of the table", _declare_methods),
-    "settings": ("list what --set can set, with values and meanings", _declare_settings),
+def _declare_report(parser: Parser) -> None:
+    parser.add_argument("study", nargs="?", help="its name or folder (default: the newest)")
+    options = Options(parser, None, _DRAWS_FILE)
+    options.add("--seeds", "N", "number of seeds, at least 3 (default: 3)", dest="num_seeds")
+    options.add("--draws", "N", "number of seeded draws (default: 50)", dest="num_seeded_draws")
+    options.add("--heads", "NAME,...", f"{_HEADS} (default: that of the search; all for a table)")
+    help_ = "number of seeds of ablations (default: 1)"
+    options.add("--ablation-seeds", "N", help_, dest="num_ablation_seeds")
+    help_ = "leave out ablations, pictures of synthetic examples and the spiral"
+    options.add("--table-only", None, help_, dest="is_table_only")
+    options.add("--redraw", None, "draw the page again from the report's files; read no test class")
+    options.add("--partial", None, "leave out rows whose search has no result")
+    options.add("--known-reads", "J", "log of another machine's test reads to add here", type=Path)
+    Options(parser, "where to run", *_RAY)
+
+
+_METHODS = "List the rows of the table, for --methods and --method."
+_COMMANDS: dict[str, tuple[str, str, Callable[[Parser], None]]] = {
+    "evaluate": ("score low-shot methods on a feature table", _EVALUATE, _declare_evaluate),
+    "represent": ("train a backbone on images, compute features", _REPRESENT, _declare_represent),
+    "spiral": ("draw what the four GANs do to a toy data set", _SPIRAL, _declare_spiral),
+    "methods": ("list the rows of the table", _METHODS, lambda parser: None),
+    "settings": ("list all settings with values and meanings", _SETTINGS, _declare_settings),
+    "search": ("search hyperparameters on Ray", _SEARCH, _declare_search),
+    "report": ("evaluate the best configurations on test classes", _REPORT, _declare_report),
 }
-"""One line about each command, and the function that declares its options."""
+"""One line about each command, its help, and the function that declares its options."""
+
+
+def parse(
+    arguments: Sequence[str], command: str | None
+) -> tuple[argparse.Namespace, Sequence[str]]:
+    """Return the options of a command, and the arguments without its name."""
+    if command:
+        parser = _declare(Parser(prog=f"python tune/{command}.py"), command)
+        return parser.parse_args(arguments), arguments
+    lines = "\n".join(f"  {name:10} {summary}" for name, (summary, *_) in _COMMANDS.items())
+    title = "Low-shot learning by feature augmentation."
+    parser = Parser(prog=CPAAN, description=f"{title}\n\ncommands:\n{lines}")
+    help_ = f"`{CPAAN} COMMAND --help` describes its options"
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", help=help_)
+    for name in _COMMANDS:
+        _declare(commands.add_parser(name), name)
+    return parser.parse_args(arguments), arguments[1:]
+
+
+def _declare(parser: Parser, command: str) -> Parser:
+    _, parser.description, declare = _COMMANDS[command]
+    declare(parser)
+    add_traceback(parser)
+    parser.set_defaults(command=command)
+    return parser

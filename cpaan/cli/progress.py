@@ -9,6 +9,7 @@ from typing import Any
 from optuna.trial import TrialState
 
 from cpaan.cli.command import new_progress
+from cpaan.data.table import counted
 from cpaan.study.records import STATES, trial_table
 from cpaan.study.searcher import RowSearch
 from cpaan.study.study import Study
@@ -71,5 +72,5 @@ def _describe(name: str, trial: dict[Any, Any]) -> str:
     state = {_RUNNING: "evaluated", _COMPLETE: "finished"}.get(trial["state"], trial["state"])
     if isinstance(trial["problem"], str):  # pandas has NaN for None beside texts
         return f"trial {name} {state}: {trial['problem']}"
-    cost = f"{trial['episodes']} episodes, {trial['seconds']:.0f} s"
+    cost = f"{counted(trial['episodes'], 'episode')}, {trial['seconds']:.0f} s"
     return f"trial {name} {state}: score {trial['score']:.2f} ({cost})"

@@ -8,9 +8,9 @@ from dataclasses import replace
 from cpaan.cli.cluster import is_for_cluster, run_on_cluster
 from cpaan.cli.command import INCOMPLETE, INTERRUPTED, check_writable
 from cpaan.cli.options import overrides_of
+from cpaan.cli.parsers import RESULTS, SEARCH
 from cpaan.cli.progress import StudyProgress
 from cpaan.cli.search import download_if_absent
-from cpaan.cli.study_parsers import RESULTS, SEARCH
 from cpaan.core.provenance import TEST_READS, take_over_test_reads
 from cpaan.core.remote_paths import RemotePath
 from cpaan.data.splits import TEST_PHASE, read_draws

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 from cpaan.cli.command import check_writable, new_progress
-from cpaan.cli.inputs import choose_device, open_data
+from cpaan.core.devices import choose_device
 from cpaan.core.provenance import describe_run
 from cpaan.core.settings import parse_settings
 from cpaan.data.cache import local_files
 from cpaan.data.parquet import read_about
+from cpaan.data.reference import open_data
 from cpaan.data.splits import Split, copy_split, find_split, read_split
 from cpaan.data.table import name_some
 from cpaan.representation.backbone_training import BACKBONE, train_backbone
@@ -63,7 +64,7 @@ def run(options: argparse.Namespace, __: Sequence[str]) -> int:
         _print_backbone(about)
         print(f"Written: {out}/{FEATURES}, {ABOUT}, {BACKBONE}")
     else:
-        table, _ = open_data(options.features, split_path)
+        table, _ = open_data(options.features, split_path, progress)
         files = local_files(options.features)
         made = read_about(files[0]) if len(files) == 1 else None  # HDF5 pairs have no provenance
         about = {"run": describe_run(), "features": table.fingerprint, "made_from": made}

@@ -16,8 +16,8 @@ from optuna.exceptions import OptunaError
 from cpaan.cli.cluster import check_reachable, check_study_name, is_for_cluster, run_on_cluster
 from cpaan.cli.command import INCOMPLETE, INTERRUPTED, check_writable
 from cpaan.cli.options import overrides_of
+from cpaan.cli.parsers import REPORT, RESULTS, SEARCH, STORAGE
 from cpaan.cli.progress import StudyProgress
-from cpaan.cli.study_parsers import REPORT, RESULTS, SEARCH, STORAGE
 from cpaan.core.randomness import new_rng
 from cpaan.core.remote_paths import RemotePath, absolute, is_address, join
 from cpaan.data.splits import VALIDATION_PHASE
@@ -121,7 +121,7 @@ def _resumed(options: argparse.Namespace) -> Study:
     folder = find_study(options.resume or None, RESULTS)
     download_if_absent(folder, options.storage)
     study = resumed_study(folder, _request(options))
-    shared = _location(folder, options.storage)
+    shared = options.storage and join(absolute(options.storage), folder.name)
     if shared not in (None, study.shared):
         raise ValueError(f"{folder} has its storage in {study.storage}, not in {shared}")
     return study
@@ -134,19 +134,10 @@ def _request(options: argparse.Namespace) -> StudyRequest:
 
 
 def download_if_absent(folder: Path, storage: str | None = None) -> None:
-    """Download a study from the given storage, or from that of this cluster, if it is not here.
-
-    Raises:
-        ValueError: If the storage has no such study.
-    """
-    location = _location(folder, storage or os.environ.get(STORAGE))
-    if location is not None and not (folder / CONFIG).exists():
-        download_study(location, folder)
-
-
-def _location(folder: Path, storage: str | None) -> str | None:
-    """Return the location of a study in a storage."""
-    return None if storage is None else join(absolute(storage), folder.name)
+    """Download a study from the given storage, or from that of this cluster, if it is not here."""
+    storage = storage or os.environ.get(STORAGE)
+    if storage is not None and not (folder / CONFIG).exists():
+        download_study(join(absolute(storage), folder.name), folder)
 
 
 def _with_gpus(study: Study, cluster: Cluster, options: argparse.Namespace) -> Study:
@@ -173,7 +164,7 @@ def _plan(study: Study) -> str:
         "trials": f"{num_trials}, seed {config.seed}, up to {config.num_finalists} finalists a row",
         "episodes": f"{row.num_episodes} a trial, evaluated after "
         f"{', '.join(map(str, config.eval_steps(row.num_episodes)))}",
-        "workers": f"{config.workers_per_trial} a trial, {config.gpus_per_worker:g} GPUs each",
+        "workers": f"{config.workers_per_trial} a trial; GPUs of each: {config.gpus_per_worker:g}",
         "score": f"LSL and GLSL top-5, {config.head} head, {row.evaluation.num_draws} draws",
         "searched": textwrap.shorten(", ".join(row.space.searched) or "nothing", 80),
         "time": f"about {in_words(seconds)} of training, one trial at a time here; {stops}",

@@ -1,4 +1,4 @@
-"""CUDA streams and graph capture; on other devices, the same calls run eagerly."""
+"""The device of a run; CUDA streams and graph capture, which run eagerly on other devices."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -7,6 +7,22 @@ import torch
 from torch import Tensor
 
 _NUM_EAGER = 3  # eager calls before the capture; they compile kernels and allocate memory
+
+
+def choose_device(name: str | None) -> torch.device:
+    """Return the named device, or the best one; raise ValueError if it does not work."""
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(1, device=device)
+    # For an unknown name, a missing device, and a device that torch was not built for.
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device {name} cannot be used: {reason}") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"device must be cpu or cuda, got {name}")
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)  # the default of kernels and streams
+    return device
 
 
 def new_rate(device: torch.device) -> Tensor | float:

@@ -1,4 +1,4 @@
-"""Atomic writes, locks between processes, and saved states of runs."""
+"""Atomic writes, locks between processes, and serialised states of runs."""
 
 import fcntl
 import io
@@ -28,10 +28,10 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         Path(partial).unlink(missing_ok=True)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file atomically."""
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file atomically."""
     with replacing(path) as file:
-        file.write(text.encode())
+        file.write(content.encode() if isinstance(content, str) else content)
 
 
 @contextmanager
@@ -73,24 +73,8 @@ def find_or_make(find: Callable[[], _T | None], make: Callable[[bool], _T], lock
         return make(is_locked) if found is None else found
 
 
-def save_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Write the state of a run atomically."""
-    with replacing(path) as file:
-        # torch.save into the file itself would not raise OSError when the disk is full.
-        file.write(pack_state(state))
-
-
-def load_state(path: Path) -> dict[str, Any]:
-    """Read a file of `save_state` onto the CPU; raise ValueError if it cannot be read."""
-    try:
-        return unpack_state(path.read_bytes())
-    except Exception as error:  # unpickling a damaged file can raise anything
-        reason = " ".join(str(error).split())
-        raise ValueError(f"cannot resume from {path}: {reason}") from error
-
-
 def pack_state(state: Mapping[str, Any]) -> bytes:
-    """Serialise the state of a run."""
+    """Serialise the state of a run; torch.save to a full disk would not raise OSError."""
     buffer = io.BytesIO()
     torch.save(dict(state), buffer)
     return buffer.getvalue()

@@ -13,12 +13,7 @@ import numpy as np
 import torch
 
 TEST_READS = Path("results") / "test-reads.jsonl"
-"""Log file with one line per read of test-phase rows.
-
-The test phase is held out: no decision may depend on it. The log does not prevent repeated reads,
-but makes all of them visible.
-"""
-
+"""Log with a line for each read of test-phase rows, on which no decision may depend."""
 
 PUBLISHED_READS = "published-reads.jsonl"
 """The log of the published results, beside the other one, which git ignores."""

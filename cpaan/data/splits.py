@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpaan.core.remote_paths import RemotePath
-from cpaan.data.table import TRAIN, FeatureTable, name_some
+from cpaan.data.table import TRAIN, FeatureTable, counted, name_some
 
 PHASES = VALIDATION_PHASE, TEST_PHASE = "validation", "test"
 _SPLIT_NAMES = ("split.json", "label_idx.json")  # the project's and the benchmark's
@@ -190,8 +190,8 @@ def draw_shots(
     for class_name, rows in train_rows.items():
         if len(rows) < max_shots:
             raise ValueError(
-                f"class {class_name} has {len(rows)} train rows, but {max_shots} shots are "
-                f"requested; use --shots with numbers up to {len(rows)}"
+                f"class {class_name} has {counted(len(rows), 'train row')}, but {max_shots} shots "
+                f"are requested; use --shots with numbers up to {len(rows)}"
             )
     shots = np.empty((num_draws, len(phase.novel), max_shots), dtype=np.int64)
     for position, (class_name, rows) in enumerate(train_rows.items()):

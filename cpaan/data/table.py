@@ -189,5 +189,14 @@ def name_some(noun: str, items: Sequence[object], most: int = 5) -> str:
     """Return the items for a message, as in "row 3" or "rows 3, 8, 9 and 12 more"."""
     shown = ", ".join(str(item) for item in items[:most])
     more = f" and {len(items) - most} more" if len(items) > most else ""
-    plural = "es" if noun.endswith("s") else "s"
-    return f"{noun}{plural if len(items) > 1 else ''} {shown}{more}"
+    return f"{_in_number(noun, len(items))} {shown}{more}"
+
+
+def counted(number: float, noun: str) -> str:
+    """Return a number with its noun, as in "1 class" or "3 classes"."""
+    text = f"{number:g}" if isinstance(number, float) else str(number)
+    return f"{text} {_in_number(noun, number)}"
+
+
+def _in_number(noun: str, number: float) -> str:
+    return noun if number == 1 else f"{noun}{'es' if noun.endswith('s') else 's'}"

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cpaan.core.files import load_state, replacing, save_state, write_whole
+from cpaan.core.files import pack_state, replacing, unpack_state, write_whole
 from cpaan.core.provenance import describe_run
 from cpaan.data.cache import open_features
 from cpaan.data.splits import Split
@@ -153,7 +153,7 @@ def represent(
     fitted = work / "fitted"
     num_fitted = _store_fitted(job, fitted, bad, progress)
     train(fitted, len(job.base_classes), job.config, job.seed)
-    state = load_state(fitted / BACKBONE)
+    state = unpack_state((fitted / BACKBONE).read_bytes())
     trained = state["run"]
     progress(f"the backbone: trained in {state['seconds']:.0f} s on {trained['device']}")
     table, of_classifier = _make_features(job, work, trained, bad, device, progress)
@@ -176,7 +176,8 @@ def represent(
         "log": state["curve"],
     }
     weights = {name: trained[name] for name in ("config", "model")}
-    save_state(out / BACKBONE, {"training": weights, "classes": job.base_classes})
+    content = pack_state({"training": weights, "classes": job.base_classes})
+    write_whole(out / BACKBONE, content)
     write_made(out, table, about)
     shutil.rmtree(work)
     return table, about

@@ -81,10 +81,9 @@ class Cluster:
         """
         num_slots = self._num_slots(study)
         if num_slots < study.workers_per_trial:
-            kind = f"{study.gpus_per_worker:g} GPUs" if study.gpus_per_worker else "a CPU core"
             raise ValueError(
-                f"a trial needs {study.workers_per_trial} workers with {kind} each, "
-                f"but Ray has room for {num_slots}; lower --workers-per-trial or --gpus-per-worker"
+                f"--workers-per-trial {study.workers_per_trial} with --gpus-per-worker "
+                f"{study.gpus_per_worker:g}: Ray has room for {num_slots} of them; lower either"
             )
         if self.dashboard is None and study.early_stopping:
             raise ValueError(

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pandas as pd
 import pytest
@@ -23,8 +22,9 @@ from cpaan.methods.registry import ROWS, rows_of_table
 from cpaan.protocol.config import HEADS, OWN, EvaluationConfig
 from cpaan.report.table_one import BY_PAPER, BY_VALIDATION
 from cpaan.representation.config import BackboneConfig, EmbeddingConfig
-from helpers.tables import in_other_order
+from helpers.tables import in_other_order, write_data, write_hdf5
 
+FEATURES, SPLIT = "features.parquet", "split.json"
 ALL_HEADS = ("--heads", ",".join(HEADS))
 SMALL_GAN = {
     **{"num_ways": "4", "episode_shots": "1,2", "batch_size": "20", "hidden_dim": "8"},
@@ -59,27 +59,22 @@ def small_table(num_episodes: int = 2) -> list[str]:
     return ["--episodes", str(num_episodes), *sets(**of_all, **of_rows)]
 
 
-@pytest.fixture
-def files(gaussians: GaussianClasses, tmp_path: Path) -> tuple[Path, Path]:
-    """Write the features and the split of the small synthetic set."""
-    write_features(tmp_path / "features.parquet", gaussians.table)
-    phases = {name: gaussians.split.phase(name) for name in ("validation", "test")}
-    groups = {name: {"base": each.base, "novel": each.novel} for name, each in phases.items()}
-    (tmp_path / "split.json").write_text(json.dumps(groups))
-    return tmp_path / "features.parquet", tmp_path / "split.json"
+@pytest.fixture(autouse=True)
+def files(gaussians: GaussianClasses, own_folder: Path) -> None:
+    """Write the features and the split of the small synthetic set to the current folder."""
+    write_data(own_folder, gaussians)
 
 
-def evaluate(features: Path, split: Path, *arguments: str) -> int:
-    data = ["--features", str(features), "--split", str(split)]
-    return main(["evaluate", *data, *QUICK, *arguments])
+def evaluate(*arguments: str) -> int:
+    return main(["evaluate", "--features", FEATURES, *QUICK, *arguments])
 
 
 def results(folder: str = "out") -> dict:
     return json.loads(Path(folder, "results.json").read_text())
 
 
-def test_the_table_is_printed_and_written(files, capsys):
-    status = evaluate(*files, "--methods", "none,copy", *ALL_HEADS, "--out", "out")
+def test_the_table_is_printed_and_written(capsys):
+    status = evaluate("--methods", "none,copy", *ALL_HEADS, "--out", "out")
 
     output, progress = capsys.readouterr()
     assert status == 0
@@ -100,7 +95,7 @@ def test_the_table_is_printed_and_written(files, capsys):
     assert "<svg" in Path("out/accuracy.svg").read_text()
 
 
-def test_hdf5_with_the_benchmarks_files_gives_the_same_scores(files, gaussians, tmp_path, capsys):
+def test_hdf5_with_the_benchmarks_files_gives_the_same_scores(gaussians, tmp_path):
     """Write the same table in the benchmark's format: HDF5 pair, label index, index files."""
     table, split = gaussians.table, gaussians.split
     names = list(reversed(table.class_names))
@@ -111,9 +106,7 @@ def test_hdf5_with_the_benchmarks_files_gives_the_same_scores(files, gaussians, 
     order = np.argsort(label_of_row, kind="stable")
     for name, is_part in (("train", table.is_train), ("val", ~table.is_train)):
         rows = order[is_part[order]]
-        with h5py.File(folder / f"{name}.hdf5", "w") as file:
-            file["all_feats"], file["all_labels"] = table.features[rows], label_of_row[rows]
-            file["count"] = [len(rows)]
+        write_hdf5(folder / f"{name}.hdf5", table.features[rows], label_of_row[rows].tolist())
     groups = {
         f"{kind}_classes_{number}": [number_of[name] for name in getattr(phase, kind)]
         for number, phase in ((1, split.validation), (2, split.test))
@@ -125,71 +118,61 @@ def test_hdf5_with_the_benchmarks_files_gives_the_same_scores(files, gaussians, 
     for draw in range(2):
         rows = {n: table.rows_of(n, TRAIN)[draw : draw + 5].tolist() for n in names}
         draws.append({name: rows[name] for name in split.validation.novel})
-        index_files.append(tmp_path / f"splitfile_{draw}.json")
+        index_files.append(f"splitfile_{draw}.json")
         index = [[position_of[row] for row in rows[name]] for name in names]
-        index_files[-1].write_text(json.dumps(index))
-    (tmp_path / "draws.json").write_text(json.dumps({"draws": draws}))
+        Path(index_files[-1]).write_text(json.dumps(index))
+    Path("draws.json").write_text(json.dumps({"draws": draws}))
     options = ["--methods", "none", "--heads", "centroid,knn", "--shots", "1,5", "--out"]
 
-    def status(features: Path, split: Path, draws: list[Path], out: str) -> int:
-        data = ["--features", str(features), "--split", str(split)]
-        return main(["evaluate", *data, "--draws-file", *map(str, draws), *options, out])
+    def scores(features: str, split: Path, draws: list[str], out: str) -> pd.DataFrame:
+        data = ["--features", features, "--split", str(split), "--draws-file", *draws]
+        assert main(["evaluate", *data, *options, out]) == 0
+        return pd.read_csv(Path(out) / "results.csv")
 
-    assert status(*files, [tmp_path / "draws.json"], "a") == 0
-    assert status(folder, folder / "label_idx.json", index_files, "b") == 0
-
-    ours, theirs = (pd.read_csv(Path(name) / "results.csv") for name in ("a", "b"))
+    ours = scores(FEATURES, Path(SPLIT), ["draws.json"], "a")
+    theirs = scores(str(folder), folder / "label_idx.json", index_files, "b")
     pd.testing.assert_frame_equal(ours, theirs)
 
 
-def test_the_test_phase_says_how_often_it_was_read(files, capsys):
-    for number in (1, 2):
-        evaluate(*files, "--phase", "test", "--methods", "none")
-        assert f"was read {number} times so far" in capsys.readouterr().out
+def test_the_test_phase_says_how_often_it_was_read(capsys):
+    for times in ("1 time", "2 times"):
+        evaluate("--phase", "test", "--methods", "none")
+        assert f"was read {times} so far" in capsys.readouterr().out
     assert len(TEST_READS.read_text().splitlines()) == 2
 
 
-def test_the_split_beside_the_features_is_found(files, capsys):
-    options = ["evaluate", "--features", str(files[0]), *QUICK, "--methods", "none"]
-    assert main(options) == 0
+def test_the_split_beside_the_features_is_found(capsys):
+    assert evaluate("--methods", "none") == 0
 
-    files[1].unlink()
-    assert main(options) == 2
+    Path(SPLIT).unlink()
+    assert evaluate("--methods", "none") == 2
     assert "no split.json or label_idx.json in" in capsys.readouterr().err
 
 
-def spoil_log(features: Path, split: Path) -> None:
+def spoil_log() -> None:
     Path("results").mkdir()
     TEST_READS.write_text('{"features": "x"}\n[1]\n')
 
 
-def spoil_checkpoint(features: Path, split: Path) -> None:
+def spoil_checkpoint() -> None:
     Path("kept").mkdir()
     Path("kept", "cCov-GAN-seed0.pt").write_text("nonsense")
 
 
-def split_as_folder(features: Path, split: Path) -> None:
-    split.unlink()
-    split.mkdir()
+def make_split_a_folder() -> None:
+    Path(SPLIT).unlink()
+    Path(SPLIT).mkdir()
 
 
 # The tests of files, splits, settings and methods cover the other errors.
-BAD_INPUTS: list[tuple[Callable[[Path, Path], object] | None, list[str], str]] = [
-    (lambda features, split: features.unlink(), [], r"no such file: .*features\.parquet"),
-    (lambda features, split: features.write_bytes(b"PAR1"), [], "cannot be read; it may be trunc"),
-    (lambda features, split: split.write_text("{"), [], r"split\.json is not JSON"),
-    (split_as_folder, [], r"split\.json cannot be read: Is a directory"),
-    (
-        spoil_log,
-        ["--phase", "test"],
-        r"line 2 of results/test-reads\.jsonl is not a log entry: '\[1\]'",
-    ),
+BAD_INPUTS: list[tuple[Callable[[], object] | None, list[str], str]] = [
+    (Path(FEATURES).unlink, [], r"no such file: .*features\.parquet"),
+    (lambda: Path(FEATURES).write_bytes(b"PAR1"), [], "cannot be read; it may be truncated"),
+    (lambda: Path(SPLIT).write_text("{"), [], r"split\.json is not JSON"),
+    (make_split_a_folder, ["--split", SPLIT], r"split\.json cannot be read: Is a directory"),
+    (spoil_log, ["--phase", "test"], r"line 2 of results/test-reads\.jsonl is not a log entry: '"),
     (spoil_checkpoint, [*gan(), "--checkpoints", "kept"], r"cannot resume from kept/cCov-GAN-see"),
-    (
-        lambda *_: Path("taken").touch(),
-        ["--out", "taken"],
-        "cannot write to taken: Not a directory",
-    ),
+    (Path("taken").touch, ["--out", "taken"], "cannot write to taken: Not a directory"),
     (None, ["--shots", "26"], "has 25 train rows, but 26 shots are requested; use 25"),
     (None, ["--shots", "1000000000000"], "25 train rows, but 1000"),
     (None, ["--shots", "1,x"], "'1,x' is not a list of positive whole numbers"),
@@ -217,12 +200,12 @@ BAD_INPUTS: list[tuple[Callable[[Path, Path], object] | None, list[str], str]] =
 
 
 @pytest.mark.parametrize(("spoil", "arguments", "message"), BAD_INPUTS)
-def test_bad_input_ends_in_one_clear_line(spoil, arguments, message, files, capsys):
+def test_bad_input_ends_in_one_clear_line(spoil, arguments, message, capsys):
     if spoil is not None:
-        spoil(*files)
+        spoil()
 
     try:
-        status = evaluate(*files, "--out", "never", *arguments)
+        status = evaluate("--out", "never", *arguments)
     except SystemExit as stop:  # raised by argparse
         status = stop.code
 
@@ -236,44 +219,42 @@ def test_bad_input_ends_in_one_clear_line(spoil, arguments, message, files, caps
 
 
 @pytest.mark.slow
-def test_a_closed_pipe_loses_no_results(files, tmp_path):
-    command = [sys.executable, "-m", "cpaan", "evaluate", "--features", str(files[0])]
-    command += ["--split", str(files[1]), *QUICK, "--methods", "none", "--out", "out"]
+def test_a_closed_pipe_loses_no_results():
+    command = [sys.executable, "-m", "cpaan", "evaluate", "--features", FEATURES, *QUICK]
+    command += ["--methods", "none", "--out", "out"]
 
-    done = subprocess.run(
-        f"{' '.join(command)} | true", shell=True, cwd=tmp_path, capture_output=True, text=True
-    )
+    done = subprocess.run(f"{' '.join(command)} | true", shell=True, capture_output=True, text=True)
 
     assert "Traceback" not in done.stderr
-    assert (tmp_path / "out" / "results.json").exists()
+    assert Path("out", "results.json").exists()
 
 
-def test_an_interrupted_run_writes_nothing(files, tmp_path, monkeypatch, capsys):
+def test_an_interrupted_run_writes_nothing(monkeypatch, capsys):
     def interrupt(*arguments, **settings):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("cpaan.cli.evaluate.evaluate", interrupt)
 
-    assert evaluate(*files, "--out", "out") == 130
+    assert evaluate("--out", "out") == 130
     assert "interrupted" in capsys.readouterr().err
     assert not Path("out").exists()
 
 
-def test_a_failed_write_shows_the_results_all_the_same(files, monkeypatch, capsys):
+def test_a_failed_write_shows_the_results_all_the_same(monkeypatch, capsys):
     def fail(self, target):
         raise OSError(28, "No space left on device", str(target))
 
     monkeypatch.setattr(Path, "replace", fail)
 
-    assert evaluate(*files, "--methods", "none", "--out", "out") == 2
+    assert evaluate("--methods", "none", "--out", "out") == 2
     output, errors = capsys.readouterr()
     assert re.search(r"none +centroid", output)
     assert "results.csv: No space left on device" in errors
     assert not list(Path("out").iterdir())
 
 
-def test_gans_are_trained_beside_controls_and_their_settings_kept(files, capsys):
-    assert evaluate(*files, *gan("none,copy,c-GAN,cDeLi-GAN"), "--out", "out") == 0
+def test_gans_are_trained_beside_controls_and_their_settings_kept(capsys):
+    assert evaluate(*gan("none,copy,c-GAN,cDeLi-GAN"), "--out", "out") == 0
 
     output, progress = capsys.readouterr()
     assert re.search(r"cDeLi-GAN +centroid", output)
@@ -289,62 +270,52 @@ def test_gans_are_trained_beside_controls_and_their_settings_kept(files, capsys)
     assert (diversity["ratio"] > 0).all()
 
 
-def test_a_kept_gan_is_not_trained_again_and_serves_the_test_phase(files, capsys):
+def test_a_kept_gan_is_not_trained_again_and_serves_the_test_phase(capsys):
     options = [*gan(), "--checkpoints", "kept", "--out"]
-    assert evaluate(*files, *options, "first") == 0
-    assert evaluate(*files, *options, "second") == 0
+    assert evaluate(*options, "first") == 0
+    assert evaluate(*options, "second") == 0
 
     first, second = (Path(name, "results.csv").read_text() for name in ("first", "second"))
     assert first == second
     assert "cCov-GAN: resuming from episode 3" in capsys.readouterr().err
     assert [path.name for path in Path("kept").iterdir()] == ["cCov-GAN-seed0.pt"]
-    assert evaluate(*files, *options, "test", "--phase", "test") == 0
+    assert evaluate(*options, "test", "--phase", "test") == 0
     origin = results("test")["went_on_from"]["cCov-GAN, seed 0"]
     assert origin["episode"] == 3
     assert "commit" in origin
 
 
-def test_a_gan_is_trained_once_for_both_phases(files, capsys):
+def test_a_gan_is_trained_once_for_both_phases(capsys):
     """The validation phase chooses the priors of the test phase, with the same generator."""
-    assert evaluate(*files, *gan(), "--phase", "test", "--out", "out") == 0
+    assert evaluate(*gan(), "--phase", "test", "--out", "out") == 0
 
     progress = capsys.readouterr().err
     assert progress.count("cCov-GAN: episode 3 of 3") == 1
     assert progress.count("cCov-GAN, seed 0: draws") == 2
 
 
-def test_as_printed_trains_and_fills_as_the_paper_does(files):
-    small = sets(**{**SMALL_GAN, "episode_shots": "2"})
-    options = ["--methods", "cCov-GAN", "--as-printed", "--episodes", "2", *small]
+def test_as_printed_methods_have_the_settings_of_the_papers():
+    small = sets(**{f"cCov-GAN.{name}": value for name, value in SMALL_GAN.items()})
+    small += sets(num_ways="4", episode_shots="2", MN__num_examples="5", num_draws="2")
+    options = ["--methods", "cCov-GAN,MN", "--as-printed", "--episodes", "2", "--shots", "1,5"]
 
-    assert (
-        main(["evaluate", "--features", str(files[0]), "--shots", "1,5", "--out", "out", *options])
-        == 0
-    )
+    assert main(["evaluate", "--features", FEATURES, *options, *small, "--out", "out"]) == 0
 
     content = results()
     assert content["settings"]["cCov-GAN"]["generator_loss"] == "minimax"
     assert content["settings"]["cCov-GAN"]["perplexity"] is None
     assert content["config"]["fill_to_capacity"]
     assert content["config"]["mixing_shots"] is None
-
-
-def test_as_printed_a_baseline_has_the_settings_of_its_source(files):
-    small = sets(MN__episode_shots="1,2", num_ways="5", num_examples="5")
-    options = ["--methods", "MN", "--as-printed", "--episodes", "2", "--out", "out", *small]
-
-    assert evaluate(*files, *options) == 0
-
-    settings, published = results()["settings"]["MN"], ROWS["MN"].published.to_dict()
+    settings, published = content["settings"]["MN"], ROWS["MN"].published.to_dict()
     changed = {name for name in settings if settings[name] != published[name]}
     assert changed == {"num_episodes", "num_ways", "num_examples", "episode_shots"}
 
 
 @pytest.mark.slow
-def test_the_whole_table_is_made_by_two_processes_printed_and_written(files, capsys):
+def test_the_whole_table_is_made_by_two_processes_printed_and_written(capsys):
     options = ["--methods", "table-1", *ALL_HEADS, "--jobs", "2", "--out", "out", *small_table()]
 
-    status = evaluate(*files, *options)
+    status = evaluate(*options)
 
     output, progress = capsys.readouterr()
     assert status == 0, progress
@@ -375,25 +346,25 @@ def test_the_whole_table_is_made_by_two_processes_printed_and_written(files, cap
     assert {row["head"] for row in content["heads"]} == {*HEADS, OWN}
 
     # All parts are cached, so the same command repeats no work.
-    assert evaluate(*files, *options) == 0
+    assert evaluate(*options) == 0
     again, progress = capsys.readouterr()
     assert f"{len(names)} of {len(names)} parts loaded from the cache" in progress
     assert again == output
 
 
-def test_the_table_is_kept_where_nobody_says(files, capsys):
+def test_the_table_is_kept_where_nobody_says(capsys):
     Path("results").touch()
 
-    assert evaluate(*files, "--methods", "table-1", *ALL_HEADS) == 2
+    assert evaluate("--methods", "table-1", *ALL_HEADS) == 2
     assert "cannot write to results/table-1" in capsys.readouterr().err
 
 
-def test_a_setting_is_for_all_methods_that_have_it_or_for_one_by_its_name(files):
+def test_a_setting_is_for_all_methods_that_have_it_or_for_one_by_its_name():
     small = sets(dropout="0.25", PN__dropout="0.75", AWG__episode_shots="1,2")
     small += sets(PN__episode_shots="1", PN__hidden_dim="8", shots="1,5")
     options = ["--methods", "none,PN,AWG", "--episodes", "2", "--out", "out"]
 
-    assert evaluate(*files, *options, *small) == 0
+    assert evaluate(*options, *small) == 0
 
     content = results()
     settings = content["settings"]
@@ -404,12 +375,12 @@ def test_a_setting_is_for_all_methods_that_have_it_or_for_one_by_its_name(files)
     assert content["config"]["shots"] == [1, 5], "those of an evaluation are not of an episode"
 
 
-def test_the_embedding_of_methods_is_set_by_the_row_of_pn(files):
+def test_the_embedding_of_methods_is_set_by_the_row_of_pn():
     embedding = sets(
         PN__episode_shots="1,2", PN__hidden_dim="8", PN__dropout="0.1", PN__num_episodes="4"
     )
 
-    assert evaluate(*files, *gan("c-GAN-PN"), *embedding, "--out", "out") == 0
+    assert evaluate(*gan("c-GAN-PN"), *embedding, "--out", "out") == 0
 
     content = results()
     assert list(content["settings"]) == ["c-GAN-PN"]
@@ -418,12 +389,12 @@ def test_the_embedding_of_methods_is_set_by_the_row_of_pn(files):
     assert {row["method"] for row in content["rows"]} == {"c-GAN-PN"}
 
 
-def test_cosine_trained_features_are_for_their_row(files, gaussians):
+def test_cosine_trained_features_are_for_their_row(gaussians):
     write_features(Path("cosine.parquet"), in_other_order(gaussians.table))
     options = ["--cosine-features", "cosine.parquet", "--methods", "AWG,AWG-cosine", "--out", "out"]
     small = sets(**{"AWG.episode_shots": "1,2", "AWG-cosine.episode_shots": "1,2"})
 
-    assert evaluate(*files, *options, "--episodes", "2", *small) == 0
+    assert evaluate(*options, "--episodes", "2", *small) == 0
 
     scores = pd.read_csv("out/results.csv")
     plain, cosine = (

@@ -1,36 +1,10 @@
-"""Test atomic writes, the error for a full disk, and exclusive locks."""
+"""Test exclusive locks, and files that one of several processes makes."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-import torch
-
 from cpaan.core import files
-from cpaan.core.files import find_or_make, load_state, locked, save_state, write_whole
-from helpers.files import room_for
-
-
-def test_a_state_reads_back_and_a_damaged_one_is_named(tmp_path):
-    save_state(tmp_path / "run.pt", {"step": 3, "weights": torch.ones(2)})
-
-    state = load_state(tmp_path / "run.pt")
-
-    assert state["step"] == 3
-    assert torch.equal(state["weights"], torch.ones(2))
-    (tmp_path / "run.pt").write_bytes(b"PK damaged")
-    with pytest.raises(ValueError, match=r"cannot resume from .*run\.pt: "):
-        load_state(tmp_path / "run.pt")
-
-
-def test_on_a_full_disk_the_old_state_stays(tmp_path):
-    save_state(tmp_path / "run.pt", {"step": 1})
-
-    with room_for(5_000), pytest.raises(OSError, match="File too large"):
-        save_state(tmp_path / "run.pt", {"step": 2, "weights": torch.zeros(10_000)})
-
-    assert load_state(tmp_path / "run.pt") == {"step": 1}
-    assert [path.name for path in tmp_path.iterdir()] == ["run.pt"]
+from cpaan.core.files import find_or_make, locked, write_whole
 
 
 def test_one_at_a_time_holds_a_lock_and_the_last_deletes_it(tmp_path):

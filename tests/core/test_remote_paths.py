@@ -1,5 +1,6 @@
 """Test files by path and URL: writes are atomic, and downloads happen once."""
 
+import re
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -109,18 +110,27 @@ def test_on_a_full_disk_the_old_file_stays(scheme, tmp_path):
     assert path.parent.names() == ["state.pt"]
 
 
-def test_a_check_leaves_nothing_behind_and_refuses_in_one_line(tmp_path):
-    folder = RemotePath.at(tmp_path / "study")
+def test_a_check_of_a_storage_leaves_nothing_behind(folder):
     (folder / "config.json").write(b"{}")
 
     folder.check_writable()
-    with room_for(0), pytest.raises(ValueError, match=r"cannot be written: File too large$"):
-        folder.check_writable()
 
     assert folder.names() == ["config.json"]
-    below = folder / "config.json/study"
-    with pytest.raises(ValueError, match=f"^storage {below.location} cannot be written: .+$"):
-        below.check_writable()
+
+
+def test_a_storage_that_cannot_be_written_is_refused_in_one_line(bucket, tmp_path):
+    folder = RemotePath.at(tmp_path / "study")
+    (folder / "file").write(b"")
+    buckets = [bucket.location.replace(bucket.name, each) for each in ("no-bucket", "forbidden")]
+
+    for storage in (folder / "file/study", *map(RemotePath.at, buckets)):
+        message = f"^storage {re.escape(storage.location)} cannot be written: .+$"
+        with pytest.raises(ValueError, match=message) as told:
+            storage.check_writable()
+        assert "\n" not in str(told.value)
+    with room_for(0), pytest.raises(ValueError, match=r"cannot be written: File too large$"):
+        folder.check_writable()
+    assert folder.names() == ["file"]
 
 
 def remote_file(content: bytes, day: int, name: str = "f.parquet") -> RemotePath:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from cpaan.cli.inputs import open_data
 from cpaan.core.remote_paths import RemotePath, join
 from cpaan.data.cache import default_cache_folder, open_features
 from cpaan.data.parquet import write_features
+from cpaan.data.reference import open_data
 from cpaan.data.splits import find_split, read_split
 from cpaan.study.records import RowRecords
 from cpaan.study.searcher import open_trials
@@ -164,19 +164,6 @@ def test_the_split_beside_features_is_found_by_address(bucket, folder):
     assert open_data([location], None)[1].test.novel == ("class3",)
     compressed = bucket.put("split.json.gz", json.dumps(GROUPS).encode())  # compressed in name only
     assert read_split(compressed).validation.base == ("class0",)
-
-
-def test_a_check_of_a_storage_leaves_nothing_behind_and_refuses_in_one_line(bucket):
-    bucket.put(f"study/{CONFIG}", b"{}")
-
-    (bucket.root / "study").check_writable()
-
-    assert bucket.names() == [f"study/{CONFIG}"]
-    for name in ("no-such-bucket", "forbidden"):
-        location = bucket.location.replace(bucket.name, f"{name}/study")
-        with pytest.raises(ValueError, match=f"^storage s3://{name}.* cannot be written: ") as told:
-            RemotePath.at(location).check_writable()
-        assert "\n" not in str(told.value)
 
 
 def test_a_study_is_copied_to_its_storage_and_downloaded_from_there(bucket, tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from cpaan.core.files import load_state
+from cpaan.core.files import unpack_state
 from cpaan.representation.backbone_training import BackboneRun
 from cpaan.study.backbone import train_with_ray
 from helpers.backbones import small_config, striped_images
@@ -43,7 +43,7 @@ def test_two_workers_average_the_gradients_of_their_halves(two_cpus, folder):
     ]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda run: run.advance(run.num_episodes), runs))
-    state = load_state(folder / "backbone.pt")
+    state = unpack_state((folder / "backbone.pt").read_bytes())
     assert state["run"]["workers"] == 2
     assert len(said) == 1
     for name, value in runs[0].model.state_dict().items():

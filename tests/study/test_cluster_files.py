@@ -15,8 +15,7 @@ import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 
 from cpaan.cli import main
-from cpaan.cli.command import Parser
-from cpaan.cli.study_parsers import STUDY_COMMANDS
+from cpaan.cli.parsers import parse
 from cpaan.study.cluster_job import ClusterCommand, ClusterJob
 
 search = partial(main, command="search")
@@ -205,9 +204,7 @@ def test_the_image_is_of_the_locked_versions_and_has_the_script_of_the_job():
     (folder,) = re.findall(r"^WORKDIR (.+)$", dockerfile, re.M)
     assert bash == "bash"
     assert (ROOT / Path(script).relative_to(folder)).exists()
-    parser = Parser()
-    STUDY_COMMANDS["search"][1](parser)
-    assert parser.parse_args(["--study", name, *options]).preset == "paper"
+    assert parse(["--study", name, *options], "search")[0].preset == "paper"
 
 
 def test_the_job_is_closed_to_the_outside_and_runs_without_root():

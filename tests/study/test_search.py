@@ -17,7 +17,7 @@ from ray.util.state import list_actors
 
 from cpaan.cli import main
 from cpaan.cli.progress import StudyProgress
-from cpaan.core.files import load_state
+from cpaan.core.files import unpack_state
 from cpaan.evaluation.parts import PartKey
 from cpaan.gan.spiral import SPIRAL_CONFIG
 from cpaan.protocol.config import HEADS
@@ -64,7 +64,7 @@ def stopped_at(words: str) -> Callable[[StudyProgress, str], None]:
 def train(job: TrialJob, num_workers: int) -> tuple[list[tuple[int, float, float]], dict]:
     check_machines(job.storage, print)
     train_with_workers(replace(job, config=StudyConfig(workers_per_trial=num_workers)))
-    state = load_state(Path(job.storage) / job.path)
+    state = unpack_state(job.checkpoint.read())
     return scores(state["curve"]), state["run"]["networks"]
 
 
@@ -73,7 +73,7 @@ def train_here(job: TrialJob, num_workers: int) -> tuple[list[tuple[int, float, 
     with ThreadPoolExecutor(num_workers) as pool:
         reports = list(pool.map(lambda each: [*run_job(job, CPU, each)], threads(num_workers)))
     of_rank_0 = reports[0][-1]
-    return scores(of_rank_0.curve), load_state(Path(job.storage) / job.path)["run"]["networks"]
+    return scores(of_rank_0.curve), unpack_state(job.checkpoint.read())["run"]["networks"]
 
 
 def test_workers_on_ray_train_as_in_one_process_to_the_last_bit(two_cpus, gaussians, tmp_path):
@@ -281,5 +281,5 @@ def test_more_gpus_than_exist_are_refused(two_cpus, study_features, capsys):
 
     said = capsys.readouterr().err
     assert status == 2
-    assert "error: a trial needs 1 workers with 1000 GPUs each, but Ray has room for 0" in said
+    assert "error: --workers-per-trial 1 with --gpus-per-worker 1000: Ray has room for 0" in said
     assert not Path("results/much/config.json").exists()

@@ -77,15 +77,15 @@ def test_slurm_reports_what_is_missing(project):
         assert done.returncode == 2
         return done.stderr
 
-    assert "cluster/slurm.sh: the study has no name" in problem()
-    assert "it is for sbatch" in problem("mine", SLURM_JOB_ID="")
-    assert "python has no Ray" in problem("mine", PATH="/usr/bin:/bin")
+    assert "cluster/slurm.sh: name the study" in problem()
+    assert "run it with: sbatch" in problem("mine", SLURM_JOB_ID="")
+    assert "this Python has no Ray" in problem("mine", PATH="/usr/bin:/bin")
     assert "is not the project's folder" in problem("mine", cwd=project.parent)
     write_command(commands, "srun", "exit 1")
     assert f"not all nodes see {project}/results" in problem("mine")
     (project / "constraints.txt").unlink()
     (project / "constraints.txt").write_text("ray==2.0.0\n")
-    assert re.search(r"Ray is [\d.]+, but constraints.txt has 2.0.0", problem("mine"))
+    assert re.search(r"Ray [\d.]+ is installed, but constraints.txt has 2.0.0", problem("mine"))
 
 
 @pytest.mark.slow
