@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cpaan.bench import episode, evaluate, kyfan, methods, trial
-from cpaan.bench.measuring import Bench, BenchRow, table, to_json
+from cpaan.bench.measuring import Bench
 from cpaan.bench.scales import SCALES
 from cpaan.cli.command import Parser, add_traceback, check_writable, guarded, new_progress
 from cpaan.core.devices import choose_device
-from cpaan.core.files import write_whole
 
 BENCHMARKS = {
     "kyfan": (kyfan.measure, kyfan.HELP),
@@ -78,24 +77,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.json.is_dir():
                 raise ValueError(f"--json names a file, but {options.json} is a folder")
             check_writable(options.json.absolute().parent)
-
-        def keep(rows: Sequence[BenchRow]) -> None:
-            if options.json is not None:
-                write_whole(options.json, to_json(rows))
-
         bench = Bench(
             device=choose_device(options.device),
             scale=SCALES[options.scale],
             seed=options.seed,
             say=new_progress(),
             only=options.only,
-            keep=keep,
+            path=options.json,
         )
         measure, _ = BENCHMARKS[options.name]
         measure(bench)
         if not bench.rows:
             raise ValueError(f"no row of {options.name} has {options.only!r} in its name")
-        print(table(bench.rows))
+        print(bench.table())
         return 0
 
     return guarded(parser.prog, run, traceback=options.traceback)

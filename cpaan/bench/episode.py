@@ -6,9 +6,8 @@ from typing import Any
 import torch
 
 from cpaan.bench import kyfan
-from cpaan.bench.measuring import Bench, Subject
+from cpaan.bench.measuring import Bench, Case, Subject
 from cpaan.bench.plain import PlainRun, both_terms
-from cpaan.bench.scales import training_data
 from cpaan.core.randomness import new_rng
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.episodes import MetaEpisodes, TrainingData
@@ -24,18 +23,12 @@ def measure(bench: Bench) -> None:
     """Measure the four GANs at the scale, then with one size changed at a time."""
     for gan in GANS.values():
         sizes = bench.scale.varied if gan.has_covariance else ("batch_size",)
-        for ending, changes in bench.scale.cases(*sizes):
-            if bench.wants(name := f"episode {gan.name}{ending}"):
-                bench.say(f"{name} ...")
-                _measure_case(bench, name, gan, changes)
+        for case in bench.cases(f"episode {gan.name}", *sizes):
+            _measure_case(bench, case, gan)
 
 
-def _measure_case(bench: Bench, name: str, gan: Gan, changes: dict[str, int]) -> None:
-    scale, seed = bench.scale, bench.seed
-    settings = dict(changes)
-    num_dims = settings.pop("num_dims", scale.num_dims)
-    config = scale.training.with_overrides(settings)
-    data = training_data(scale.num_classes, num_dims, config.ky_fan_order, str(bench.device))
+def _measure_case(bench: Bench, case: Case, gan: Gan) -> None:
+    config, data, seed = case.config, case.data, bench.seed
     episodes = MetaEpisodes(data, config)
     count = _EPISODES_AT_ONCE[bench.device.type]
     run = TrainingRun(gan, episodes, config, new_rng(seed))
@@ -44,7 +37,7 @@ def _measure_case(bench: Bench, name: str, gan: Gan, changes: dict[str, int]) ->
     comparison = kyfan.compare(data, config, seed, is_moved=True)
     num_pairs = comparison.classes.numel() if gan.has_covariance else 0
     pairs = kyfan.choose_pairs(comparison)
-    is_in_parts = bool(changes) and len(pairs) < num_pairs
+    is_in_parts = not case.is_usual and len(pairs) < num_pairs
     plain_config = config
     if is_in_parts:
         # Decompositions of all pairs would take minutes for each size. Measure the step without the
@@ -56,13 +49,13 @@ def _measure_case(bench: Bench, name: str, gan: Gan, changes: dict[str, int]) ->
     plain = times["plain"]
     if is_in_parts:
         plain = plain.plus(times["decompositions"].times(num_pairs / len(pairs)))
-    flop = count_flop(gan, config, num_dims, scale.num_classes)
+    flop = count_flop(gan, config, case.sizes["num_dims"], case.sizes["num_classes"])
     flop += kyfan.count_work(comparison)[0] if gan.has_covariance else 0.0
     # Parameters and Adam's two moments are read and written, gradients are read, all in float32.
     # Activations may stay in caches.
     num_bytes = 4.0 * 7 * sum(part.numel() for part in run.networks.parameters())
     bench.row(
-        name,
+        case.name,
         times["ours"],
         plain,
         work=(flop, num_bytes),
@@ -70,7 +63,7 @@ def _measure_case(bench: Bench, name: str, gan: Gan, changes: dict[str, int]) ->
         similarity_left_out=comparison.similarity_left_out if gan.has_covariance else None,
         num_pairs=num_pairs or None,
         plain_pairs=(len(pairs) if is_in_parts else num_pairs) or None,  # decomposed
-        **scale.sizes(config, num_dims),
+        **case.sizes,
     )
 
 

@@ -4,6 +4,7 @@ Shapes: P = problems, N = novel classes, C = all classes of the phase, S = synth
 class, D = feature dimension.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from cpaan.methods.controls import Control
 from cpaan.protocol.accuracy import score
 from cpaan.protocol.augmentation import copy
 from cpaan.protocol.config import LINEAR_AS_IN_BENCHMARK, EvaluationConfig
-from cpaan.protocol.heads import LinearHead, real_shares
+from cpaan.protocol.heads import LinearHead, NovelPool
 from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem, Queries
 
 HELP = "an evaluation with the linear head, all problems at once, against one after the other"
@@ -62,18 +63,16 @@ class PlainLinear:
         self, task: LowShotTask, number: int, synthetic: Tensor, config: EvaluationConfig
     ) -> None:
         """Take problem ``number`` of a task, and its part of synthetic examples (P, N, S, D)."""
-        self._task, self._config = task, config
-        self._shots = task.support(task.problems[number])  # (N, K, D)
-        self._synthetic = synthetic[number]
-        self._real_share = real_shares(task, synthetic, config)[number]
-        self._num_classes = task.num_base + task.num_novel
+        self._task = replace(task, problems=(task.problems[number],))
+        self._pool = NovelPool(self._task, synthetic[number : number + 1], config)
+        self._config, self._num_classes = config, task.num_base + task.num_novel
         shape = (self._num_classes, task.shots.shape[-1])
         self.weight = torch.zeros(shape, device=task.device, requires_grad=True)
         self.bias = torch.zeros(self._num_classes, device=task.device, requires_grad=True)
 
     def train(self, num_steps: int, rng: torch.Generator) -> None:
         """Run some steps of SGD from the current weights."""
-        config = self._config
+        config, base, num_base = self._config, self._task.base, self._task.num_base
         optimiser = torch.optim.SGD(
             [self.weight, self.bias],
             lr=config.linear_learning_rate,
@@ -82,41 +81,19 @@ class PlainLinear:
             weight_decay=config.linear_weight_decay,
         )
         count = max(1, round(config.linear_batch_size / self._num_classes))
+        order = torch.arange(count, device=self._task.device)
         labels = torch.arange(self._num_classes, device=self._task.device)
         labels = labels.repeat_interleave(count)
         for _ in range(num_steps):
-            logits = linear(self._batch(count, rng), self.weight, self.bias)
+            uniforms = torch.rand(self._num_classes, 2, generator=rng, dtype=torch.float64)
+            for_base, for_novel = uniforms.to(order.device).tensor_split([num_base])
+            places = (for_base[:, :1] + order) / count
+            examples = base.pick(labels[: num_base * count], places.flatten())
+            (novel,) = self._pool.pick(for_novel, count)
+            logits = linear(torch.cat([examples, novel]), self.weight, self.bias)
             optimiser.zero_grad()
             cross_entropy(logits, labels).backward()
             optimiser.step()
-
-    def _batch(self, count: int, rng: torch.Generator) -> Tensor:
-        """Return ``count`` examples of every class, shape (C * count, D): base, then novel.
-
-        Rows of a class are evenly spaced from a random start. The numbers of real and synthetic
-        rows of a novel class follow their weights, with random rounding.
-        """
-        task = self._task
-        uniforms = torch.rand(self._num_classes, 2, generator=rng, dtype=torch.float64)
-        uniforms = uniforms.to(task.device)
-        order = torch.arange(count, device=task.device)
-        classes = torch.arange(task.num_base, device=task.device).unsqueeze(1).expand(-1, count)
-        places = (uniforms[: task.num_base, :1] + order) / count
-        base = task.base.pick(classes, places)
-
-        start, rounding = uniforms[task.num_base :].split(1, dim=-1)  # (N, 1)
-        num_real = (self._real_share * count + rounding).floor()
-        num_shots, num_synthetic = self._shots.shape[1], self._synthetic.shape[1]
-        place = (order + start) / num_real.clamp(min=1) * num_shots
-        of_real = place.long().clamp(max=num_shots - 1)
-        place = (order - num_real + start) / (count - num_real).clamp(min=1) * num_synthetic
-        of_synthetic = place.long().clamp(0, num_synthetic - 1)
-        novel = torch.arange(task.num_novel, device=task.device).unsqueeze(1)
-        is_real = (order < num_real).unsqueeze(-1)
-        examples = torch.where(
-            is_real, self._shots[novel, of_real], self._synthetic[novel, of_synthetic]
-        )
-        return torch.cat([base.flatten(0, 1), examples.flatten(0, 1)])
 
 
 def compare_logits(

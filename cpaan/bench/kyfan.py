@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cpaan.bench.measuring import Bench, Subject
+from cpaan.bench.measuring import Bench, Case, Subject
 from cpaan.bench.plain import ky_fan
-from cpaan.bench.scales import training_data
 from cpaan.core.devices import CudaGraph, quick_products
 from cpaan.core.randomness import new_rng
 from cpaan.gan.config import TrainConfig
@@ -24,6 +23,7 @@ HELP = "the covariance term: norms of all pairs and their gradient, against a fu
 
 _MOST_PLAIN_PAIRS = 16
 """Largest number of pairs that the plain side decomposes. All would take minutes, at equal cost."""
+_START = " at the start of training"
 _CALLS_AT_ONCE = {"cpu": 1, "cuda": 20}
 _MOST_CHECKED_COLUMNS = 4  # base classes of each novel class whose norm is compared with float64
 
@@ -40,11 +40,6 @@ class Comparison:
     rank: int  # largest rank of a translated covariance
     base_rank: int  # largest rank of a base covariance
     similarity_left_out: float
-
-    @property
-    def differences(self) -> Tensor:
-        """Base minus translated covariances, shape (N, L, D, D)."""
-        return self.base.matrices[self.classes] - self.other.unsqueeze(1)
 
 
 def compare(data: TrainingData, config: TrainConfig, seed: int, *, is_moved: bool) -> Comparison:
@@ -143,19 +138,13 @@ def count_work(comparison: Comparison) -> tuple[float, float]:
 
 def measure(bench: Bench) -> None:
     """Measure at the scale, at the start of training, then with one size changed at a time."""
-    usual, *others = bench.scale.cases(*bench.scale.varied)
-    for ending, changes in (usual, (" at the start of training", {}), *others):
-        if bench.wants(name := f"kyfan{ending}"):
-            bench.say(f"{name} ...")
-            _measure_case(bench, name, dict(changes))
+    for case in bench.cases("kyfan", *bench.scale.varied, endings=("", _START)):
+        _measure_case(bench, case)
 
 
-def _measure_case(bench: Bench, name: str, changes: dict[str, int]) -> None:
-    scale, device = bench.scale, bench.device
-    num_dims = changes.pop("num_dims", scale.num_dims)
-    config = scale.training.with_overrides(changes)
-    data = training_data(scale.num_classes, num_dims, config.ky_fan_order, str(device))
-    comparison = compare(data, config, bench.seed, is_moved="start" not in name)
+def _measure_case(bench: Bench, case: Case) -> None:
+    device, is_moved = bench.device, not case.name.endswith(_START)
+    comparison = compare(case.data, case.config, bench.seed, is_moved=is_moved)
     pairs = choose_pairs(comparison)
     graph = CudaGraph(lambda: ours(comparison) and None, device)  # as in training
     count = _CALLS_AT_ONCE[device.type]
@@ -173,7 +162,7 @@ def _measure_case(bench: Bench, name: str, changes: dict[str, int]) -> None:
         found = errors(comparison)
     num_pairs = comparison.classes.numel()
     bench.row(
-        name,
+        case.name,
         times["ours"],
         times["plain"].times(num_pairs / len(pairs)),
         work=count_work(comparison),
@@ -181,5 +170,5 @@ def _measure_case(bench: Bench, name: str, changes: dict[str, int]) -> None:
         similarity_left_out=comparison.similarity_left_out,
         num_pairs=num_pairs,
         plain_pairs=len(pairs),  # timed; if fewer than all, plain_ms is extrapolated
-        **scale.sizes(config, num_dims),
+        **case.sizes,
     )

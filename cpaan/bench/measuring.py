@@ -4,7 +4,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,15 +13,26 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from cpaan.bench.scales import Scale
+from cpaan.bench.scales import Scale, training_data
+from cpaan.core.files import write_whole
 from cpaan.core.provenance import describe_run
 from cpaan.core.randomness import new_rng
-
-BenchRow = dict[str, Any]
-"""One measurement: the keys of `Bench.row`, null where not applicable, and further keys."""
+from cpaan.gan.config import TrainConfig
+from cpaan.gan.episodes import TrainingData
 
 _SLOW_SECONDS = 2.0
 """Calls slower than this have no warm-up, which would take long and change little."""
+_TITLES = {
+    "ours_ms": "ours ms",
+    "ours_spread_ms": "spread",
+    "plain_ms": "plain ms",
+    "plain_spread_ms": "spread",
+    "ratio": "ratio",
+    "relative_error": "error",
+    "floor_ms": "floor ms",
+    "floor_ratio": "over floor",
+    "peak_memory_mb": "peak MiB",
+}
 
 
 class Subject(NamedTuple):
@@ -50,7 +61,7 @@ class Timing:
         sums = [a + b for a, b in zip(self.times_ms, other.times_ms, strict=False)]
         return Timing(sums, max(peaks, default=None))
 
-    def figures(self) -> BenchRow:
+    def figures(self) -> dict[str, Any]:
         """Return the median, interquartile range, minimum and number of the times."""
         first, median, third = np.quantile(self.times_ms, [0.25, 0.5, 0.75]).tolist()
         return {
@@ -62,8 +73,7 @@ class Timing:
         }
 
 
-@dataclass(frozen=True)
-class Peaks:
+class Peaks(NamedTuple):
     """Peak performance of the device, measured in the same run."""
 
     flop_per_second: float
@@ -76,62 +86,30 @@ class Peaks:
         return 1e3 * max(flop / self.flop_per_second, num_bytes / self.bytes_per_second)
 
 
-def measure_peaks(device: torch.device) -> Peaks:
-    """Time a large matrix product and a large copy, far beyond the caches; return the best."""
-    is_cuda = device.type == "cuda"
-    size, num_bytes = (8192, 2**30) if is_cuda else (1536, 2**28)
-    dtype = torch.bfloat16 if is_cuda else torch.float32
-    # Random numbers, because a GPU is faster with equal ones.
-    left = torch.randn(size, size, generator=new_rng(0, device=device), device=device, dtype=dtype)
-    source = torch.zeros(num_bytes // 4, device=device)
-    target = torch.empty_like(source)
-    product = min(_time_once(lambda: left @ left, device)[0] for _ in range(8))
-    copying = min(_time_once(lambda: target.copy_(source), device)[0] for _ in range(8))
-    return Peaks(2 * size**3 / product, 2 * num_bytes / copying)
+class Case(NamedTuple):
+    """A training step to measure, and the data for it."""
 
+    name: str
+    config: TrainConfig
+    data: TrainingData
+    is_usual: bool
+    """Whether all sizes are those of the scale."""
 
-def interleave(
-    subjects: Mapping[str, Subject], device: torch.device, *, repeats: int, most_seconds: float
-) -> dict[str, Timing]:
-    """Time functions in turn, round after round, so that other load affects all equally.
-
-    Measures wall time, with the GPU synchronised before and after. Each function has two warm-up
-    calls, unless it is slow. At most ``repeats`` calls within ``most_seconds`` follow, but at least
-    one. A function that compiles kernels must have been called before.
-    """
-    measured: dict[str, list[float]] = {name: [] for name in subjects}
-    spent = dict.fromkeys(subjects, 0.0)
-    peaks: dict[str, list[float]] = {name: [] for name in subjects}
-    for round_number in range(2 + repeats):
-        for name, (function, num_units) in subjects.items():
-            times = measured[name]
-            if len(times) == repeats or (times and spent[name] > most_seconds):
-                continue
-            seconds, peak = _time_once(function, device)
-            spent[name] += seconds
-            peaks[name] += [] if peak is None else [peak]
-            if round_number >= 2 or seconds > _SLOW_SECONDS:
-                times.append(1e3 * seconds / num_units)
-    return {name: Timing(measured[name], max(peaks[name], default=None)) for name in subjects}
-
-
-def _time_once(function: Callable[[], object], device: torch.device) -> tuple[float, float | None]:
-    """Return seconds, and the peak memory on a GPU in MiB."""
-    is_cuda = device.type == "cuda"
-    if is_cuda:
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-    started = time.perf_counter()
-    function()
-    if is_cuda:
-        torch.cuda.synchronize(device)
-    seconds = time.perf_counter() - started
-    return seconds, torch.cuda.max_memory_allocated(device) / 2**20 if is_cuda else None
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Sizes of the step, for its row."""
+        names = "num_ways num_base_examples num_covariance_classes batch_size hidden_dim"
+        of_config = {key: getattr(self.config, key) for key in (*names.split(), "ky_fan_order")}
+        num_dims = self.data.base.features.shape[1]
+        return {"num_classes": len(self.data.base.counts), "num_dims": num_dims, **of_config}
 
 
 @dataclass(frozen=True, eq=False)
 class Bench:
-    """One run of a benchmark: its options and its rows so far."""
+    """One run of a benchmark: its options and its rows so far.
+
+    A row is one measurement: the keys of `row`, null where not applicable, and further keys.
+    """
 
     device: torch.device
     scale: Scale
@@ -139,9 +117,9 @@ class Bench:
     say: Callable[[str], None]
     only: str | None = None
     """Text that the names of measured rows must contain."""
-    keep: Callable[[Sequence[BenchRow]], None] = lambda rows: None
-    """Called with all rows after each new row, so that an interrupted run keeps its rows."""
-    rows: list[BenchRow] = field(default_factory=list)
+    path: Path | None = None
+    """JSON file, written after each new row, so that an interrupted run keeps its rows."""
+    rows: list[dict[str, Any]] = field(default_factory=list)
 
     @cached_property
     def about(self) -> dict[str, Any]:
@@ -158,15 +136,63 @@ class Bench:
         """Return whether to measure a row of this name."""
         return self.only is None or self.only in name
 
+    def cases(self, name: str, *sizes: str, endings: Sequence[str] = ("",)) -> Iterator[Case]:
+        """Yield the wanted cases: the scale itself, then with one of some sizes changed at a time.
+
+        The names of rows start with ``name``; those at the scale itself end with ``endings``.
+        """
+        scale = self.scale
+        usual = {**scale.training.to_dict(), "num_dims": scale.num_dims}
+        changes: dict[str, dict[str, int]] = {ending: {} for ending in endings}
+        for size in sizes:
+            others = [value for value in scale.varied[size] if value != usual[size]]
+            changes |= {f" {size}={value}": {size: value} for value in others}
+        for ending, change in changes.items():
+            if self.wants(name + ending):
+                self.say(f"{name}{ending} ...")
+                settings = {**usual, **change}
+                num_dims, order = settings.pop("num_dims"), settings["ky_fan_order"]
+                data = training_data(scale.num_classes, num_dims, order, str(self.device))
+                yield Case(name + ending, TrainConfig(**settings), data, not change)
+
     def time(self, **subjects: Subject) -> dict[str, Timing]:
-        """Time functions in turn, with the repeats of the scale."""
+        """Time functions in turn, round after round, so that other load affects all equally.
+
+        Measures wall time, with the GPU synchronised before and after. Each function has two
+        warm-up calls, unless it is slow. At most the scale's ``repeats`` calls within
+        ``most_seconds`` follow, but at least one. A function that compiles kernels must have been
+        called before.
+        """
         repeats, most_seconds = self.scale.repeats, self.scale.most_seconds
-        return interleave(subjects, self.device, repeats=repeats, most_seconds=most_seconds)
+        measured: dict[str, list[float]] = {name: [] for name in subjects}
+        spent = dict.fromkeys(subjects, 0.0)
+        peaks: dict[str, list[float]] = {name: [] for name in subjects}
+        for round_number in range(2 + repeats):
+            for name, (function, num_units) in subjects.items():
+                times = measured[name]
+                if len(times) == repeats or (times and spent[name] > most_seconds):
+                    continue
+                seconds, peak = _time_once(function, self.device)
+                spent[name] += seconds
+                peaks[name] += [] if peak is None else [peak]
+                if round_number >= 2 or seconds > _SLOW_SECONDS:
+                    times.append(1e3 * seconds / num_units)
+        return {name: Timing(measured[name], max(peaks[name], default=None)) for name in subjects}
 
     @cached_property
     def peaks(self) -> Peaks:
-        """Peak performance of the device, measured once."""
-        peaks = measure_peaks(self.device)
+        """The best of a large matrix product and of a large copy, far beyond the caches."""
+        device, is_cuda = self.device, self.device.type == "cuda"
+        size, num_bytes = (8192, 2**30) if is_cuda else (1536, 2**28)
+        dtype = torch.bfloat16 if is_cuda else torch.float32
+        # Random numbers, because a GPU is faster with equal ones.
+        rng = new_rng(0, device=device)
+        left = torch.randn(size, size, generator=rng, device=device, dtype=dtype)
+        source = torch.zeros(num_bytes // 4, device=device)
+        target = torch.empty_like(source)
+        product = min(_time_once(lambda: left @ left, device)[0] for _ in range(8))
+        copying = min(_time_once(lambda: target.copy_(source), device)[0] for _ in range(8))
+        peaks = Peaks(2 * size**3 / product, 2 * num_bytes / copying)
         speed, traffic = peaks.flop_per_second / 1e12, peaks.bytes_per_second / 1e9
         self.say(f"the device at best: {speed:.3g} TFLOP/s, {traffic:.3g} GB/s")
         return peaks
@@ -188,28 +214,53 @@ class Bench:
         own = ours.figures()
         other = plain.figures() if plain else dict.fromkeys(own)
         floor_ms = self.peaks.floor_ms(*work) if work else None
-        row: BenchRow = {
-            "name": name,
-            "device": self.device.type,
-            "scale": self.scale.name,
-            "ours_ms": own["ms"],
-            "plain_ms": other["ms"],
-            "ratio": other["ms"] / own["ms"] if plain else None,
-            "relative_error": relative_error,
-            "floor_ms": floor_ms,
-            "floor_ratio": own["ms"] / floor_ms if floor_ms else None,
-            "peak_memory_mb": own["peak_memory_mb"],
-            "ours_spread_ms": own["spread_ms"],
-            "ours_best_ms": own["best_ms"],
-            "repeats": own["repeats"],
-            **{f"plain_{key}": other[key] for key in own if key != "ms"},
-            **more,
-            "seed": self.seed,
-            **self.about,
-        }
+        self.rows.append(
+            {
+                "name": name,
+                "device": self.device.type,
+                "scale": self.scale.name,
+                "ours_ms": own["ms"],
+                "plain_ms": other["ms"],
+                "ratio": other["ms"] / own["ms"] if plain else None,
+                "relative_error": relative_error,
+                "floor_ms": floor_ms,
+                "floor_ratio": own["ms"] / floor_ms if floor_ms else None,
+                "peak_memory_mb": own["peak_memory_mb"],
+                "ours_spread_ms": own["spread_ms"],
+                "ours_best_ms": own["best_ms"],
+                "repeats": own["repeats"],
+                **{f"plain_{key}": other[key] for key in own if key != "ms"},
+                **more,
+                "seed": self.seed,
+                **self.about,
+            }
+        )
         self.say(f"{name}: {own['ms']:.4g} ms")
-        self.rows.append(row)
-        self.keep(self.rows)
+        if self.path is not None:
+            write_whole(self.path, json.dumps(self.rows, indent=1, allow_nan=False) + "\n")
+
+    def table(self) -> str:
+        """Return the rows as text."""
+        width = max(len(row["name"]) for row in self.rows) + 2
+        lines = ["name".ljust(width) + "".join(title.rjust(11) for title in _TITLES.values())]
+        for row in self.rows:
+            cells = ("-" if row[key] is None else f"{row[key]:.4g}" for key in _TITLES)
+            lines.append(row["name"].ljust(width) + "".join(cell.rjust(11) for cell in cells))
+        return "\n".join(lines)
+
+
+def _time_once(function: Callable[[], object], device: torch.device) -> tuple[float, float | None]:
+    """Return seconds, and the peak memory on a GPU in MiB."""
+    is_cuda = device.type == "cuda"
+    if is_cuda:
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+    started = time.perf_counter()
+    function()
+    if is_cuda:
+        torch.cuda.synchronize(device)
+    seconds = time.perf_counter() - started
+    return seconds, torch.cuda.max_memory_allocated(device) / 2**20 if is_cuda else None
 
 
 def _processor() -> str:
@@ -218,31 +269,3 @@ def _processor() -> str:
     lines = path.read_text().splitlines() if path.exists() else []
     names = (line.split(":", 1)[1].strip() for line in lines if "model name" in line)
     return next(names, platform.machine())
-
-
-def to_json(rows: Sequence[BenchRow]) -> str:
-    """Return rows as JSON, with null and without NaN."""
-    return json.dumps(rows, indent=1, allow_nan=False) + "\n"
-
-
-_TITLES = {
-    "ours_ms": "ours ms",
-    "ours_spread_ms": "spread",
-    "plain_ms": "plain ms",
-    "plain_spread_ms": "spread",
-    "ratio": "ratio",
-    "relative_error": "error",
-    "floor_ms": "floor ms",
-    "floor_ratio": "over floor",
-    "peak_memory_mb": "peak MiB",
-}
-
-
-def table(rows: Sequence[BenchRow]) -> str:
-    """Return rows as text."""
-    width = max(len(row["name"]) for row in rows) + 2
-    lines = ["name".ljust(width) + "".join(title.rjust(11) for title in _TITLES.values())]
-    for row in rows:
-        cells = ("-" if row[key] is None else f"{row[key]:.4g}" for key in _TITLES)
-        lines.append(row["name"].ljust(width) + "".join(cell.rjust(11) for cell in cells))
-    return "\n".join(lines)

@@ -5,11 +5,11 @@ from functools import partial
 import torch
 
 from cpaan.bench.measuring import Bench, Subject
-from cpaan.bench.scales import real_classes
+from cpaan.bench.scales import real_base
+from cpaan.core.devices import set_rate
 from cpaan.core.randomness import new_rng
 from cpaan.methods.registry import ROWS, make_method
 from cpaan.protocol.config import EvaluationConfig
-from cpaan.protocol.tasks import BaseSet
 from cpaan.training.learning import LearningRun
 
 HELP = "a training episode of each meta-learned row, against a plain loop in float32"
@@ -19,15 +19,15 @@ _EPISODES_AT_ONCE = {"cpu": 2, "cuda": 40}
 
 def measure(bench: Bench) -> None:
     """Measure every row whose training is a `LearningRun`, with its recommended settings."""
-    classes = [rows[:, : bench.scale.num_dims] for rows in real_classes(bench.scale.num_classes)]
-    counts = torch.tensor([len(rows) for rows in classes], device=bench.device)
-    base = BaseSet(torch.cat(classes).to(bench.device), counts)
+    base = real_base(bench.scale.num_classes, bench.scale.num_dims, bench.device)
     count = _EPISODES_AT_ONCE[bench.device.type]
     for name, row in ROWS.items():
         if row.is_embedded or not bench.wants(name):
             continue
-        run, other = (_begin(name, base, bench.seed) for _ in range(2))
-        if run is None or other is None:
+        run, other = (
+            make_method(name, EvaluationConfig()).begin(base, new_rng(bench.seed)) for _ in range(2)
+        )
+        if not isinstance(run, LearningRun) or not isinstance(other, LearningRun):
             continue
         loop = PlainLoop(other)
         first, plain_first = run.advance(1), loop.train(1)
@@ -38,12 +38,6 @@ def measure(bench: Bench) -> None:
         )
         error = abs(first[loss] - plain_first[loss]) / abs(plain_first[loss])
         bench.row(name, times["ours"], times["plain"], relative_error=error)
-
-
-def _begin(name: str, base: BaseSet, seed: int) -> LearningRun | None:
-    """Return a new run of a row; None if it is not a `LearningRun`."""
-    run = make_method(name, EvaluationConfig()).begin(base, new_rng(seed))
-    return run if isinstance(run, LearningRun) else None
 
 
 class PlainLoop:
@@ -65,9 +59,7 @@ class PlainLoop:
             self._optimiser.zero_grad()
             terms = run.learner.episode_terms(shape, rng)
             terms[0].backward()
-            rate = run.config.rate_after(min(self._episode, run.num_episodes))
-            for group in self._optimiser.param_groups:
-                group["lr"] = rate
+            set_rate(self._optimiser, run.config.rate_after(self._episode))
             self._optimiser.step()
             self._episode += 1
         return dict(zip(run.losses, (float(term) for term in terms), strict=True))

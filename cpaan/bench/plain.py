@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import leaky_relu, linear, relu
 
-from cpaan.core.devices import quick_products
+from cpaan.core.devices import quick_products, set_rate
 from cpaan.core.randomness import new_rng
 from cpaan.gan import objectives
 from cpaan.gan.config import TrainConfig
@@ -245,13 +245,12 @@ class PlainRun(TrainingRun):
         self.episode += 1
 
     def _update(self, optimiser: torch.optim.Adam, learning_rate: float, loss: Tensor) -> None:
-        (group,) = optimiser.param_groups
         num_anneals = self.episode // self.config.anneal_every_episodes
-        group["lr"] = learning_rate * self.config.anneal_factor**num_anneals
-        optimiser.zero_grad()
-        loss.backward(inputs=group["params"])  # only this side's gradients, as in the fast path
-        # If a term has weight zero, some parameters do not affect the loss.
-        for parameter in group["params"]:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+        set_rate(optimiser, learning_rate * self.config.anneal_factor**num_anneals)
+        # Only this side's gradients, as in the fast path. If a term has weight zero, some
+        # parameters do not affect the loss.
+        parameters = optimiser.param_groups[0]["params"]
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
         optimiser.step()

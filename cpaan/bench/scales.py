@@ -41,26 +41,8 @@ class Scale:
     num_timed_steps: int
     """Iterations per timed call."""
 
-    def cases(self, *names: str) -> list[tuple[str, dict[str, int]]]:
-        """Return the cases to measure: the scale itself, then one size changed at a time.
 
-        Each has the end of a row's name, and the changed sizes.
-        """
-        usual = {**self.training.to_dict(), "num_dims": self.num_dims}
-        return [("", {})] + [
-            (f" {name}={value}", {name: value})
-            for name in names
-            for value in self.varied[name]
-            if value != usual[name]
-        ]
-
-    def sizes(self, config: TrainConfig, num_dims: int) -> dict[str, int]:
-        """Return the sizes of a training step, for its row."""
-        names = ("num_ways", "num_base_examples", "num_covariance_classes", "batch_size")
-        sizes = {name: getattr(config, name) for name in (*names, "hidden_dim", "ky_fan_order")}
-        return {"num_classes": self.num_classes, "num_dims": num_dims, **sizes}
-
-
+_VARIED = {"num_dims": (128, 256, 512), "ky_fan_order": (1, 5, 10, 20)}
 SCALES = {
     # ImageNet as in the paper: 800 base examples translated to each of 20 classes.
     "paper": Scale(
@@ -71,8 +53,7 @@ SCALES = {
         varied={
             "num_covariance_classes": (8, 32, 128),
             "batch_size": (300, 1_000, 2_000),
-            "num_dims": (128, 256, 512),
-            "ky_fan_order": (1, 5, 10, 20),
+            **_VARIED,
         },
         repeats=11,
         most_seconds=2.5,
@@ -92,8 +73,7 @@ SCALES = {
         varied={
             "num_covariance_classes": (8, 32, 56),
             "batch_size": (250, 300, 600),
-            "num_dims": (128, 256, 512),
-            "ky_fan_order": (1, 5, 10, 20),
+            **_VARIED,
         },
         repeats=7,
         most_seconds=10.0,
@@ -138,11 +118,16 @@ SCALES = {
 @lru_cache(maxsize=1)  # other data on the GPU would count as memory of the measured function
 def training_data(num_classes: int, num_dims: int, ky_fan_order: int, device: str) -> TrainingData:
     """Return normalised base classes with covariances, of the first ``num_dims`` dimensions."""
-    classes = [rows[:, :num_dims] for rows in real_classes(num_classes)]
-    counts = torch.tensor([len(rows) for rows in classes], device=device)
-    base = BaseSet(torch.cat(classes).to(device), counts)
+    base = real_base(num_classes, num_dims, device)
     config = TrainConfig(ky_fan_order=ky_fan_order)
     return TrainingData.prepare(base, config, with_covariances=True)
+
+
+def real_base(num_classes: int, num_dims: int, device: torch.device | str = "cpu") -> BaseSet:
+    """Return the first ``num_dims`` dimensions of `real_classes`."""
+    classes = [rows[:, :num_dims] for rows in real_classes(num_classes)]
+    counts = torch.tensor([len(rows) for rows in classes], device=device)
+    return BaseSet(torch.cat(classes).to(device), counts)
 
 
 def real_classes(num_classes: int) -> list[Tensor]:

@@ -24,6 +24,7 @@ from cpaan.data.splits import VALIDATION_PHASE
 from cpaan.methods.base import NO_CHECKPOINT
 from cpaan.methods.registry import ROWS, expand_methods
 from cpaan.methods.table_row import FEATURES, TABLES
+from cpaan.protocol.tasks import read_base
 from cpaan.study.cluster import Cluster, ray_cluster
 from cpaan.study.cluster_job import ClusterCommand
 from cpaan.study.config import DEFAULT_METHOD, StudyConfig
@@ -34,7 +35,6 @@ from cpaan.study.study import BEST, CONFIG, LOG, Study, StudyRow, download_study
 from cpaan.study.trial import PROBLEM
 from cpaan.study.worker_pool import WorkLostError
 from cpaan.training.drive import in_words
-from cpaan.training.few_shot_episodes import read_base
 
 
 def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
@@ -176,7 +176,7 @@ def _plan(study: Study) -> str:
 def _seconds_of_training(row: StudyRow) -> float:
     """Return the seconds that all trials of a row train, from the time of an episode here."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    base = read_base(row.data.open(), row.data.split, device)
+    base = read_base(row.data.open(), row.data.split.base_classes(VALIDATION_PHASE), device)
     method = ROWS[row.method].make(row.training, row.evaluation, NO_CHECKPOINT)
     run = method.begin(base, new_rng(row.config.seed))
     if not run.num_episodes:

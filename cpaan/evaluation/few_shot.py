@@ -28,9 +28,8 @@ from cpaan.methods.registry import ROWS, expand_methods, make_method
 from cpaan.methods.table_row import FEATURES, PN
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.statistics import mean_interval
-from cpaan.protocol.tasks import LowShotTask, Problem, check_phase
+from cpaan.protocol.tasks import LowShotTask, Problem, check_phase, read_base
 from cpaan.representation.config import EmbeddingConfig
-from cpaan.training.few_shot_episodes import read_base
 
 # Problems that are fitted together are also scored on each other's queries, which is wasted.
 _TASKS_AT_ONCE = 8
@@ -144,7 +143,7 @@ def evaluate_few_shot(
     methods = expand_methods(methods, [FEATURES])
     check_phase(table, split, phase)
     drawn = draw_tasks(table, split.phase(phase).novel, tasks)
-    base = read_base(table, split, torch.device(device))
+    base = read_base(table, sorted(split.base_classes()), torch.device(device))
     embedding = settings.get(PN, EmbeddingConfig())
     assert isinstance(embedding, EmbeddingConfig), "checked with the row of PN"
     num_rows = dict(zip(base.names, base.counts.tolist(), strict=True))

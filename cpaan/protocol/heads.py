@@ -132,7 +132,7 @@ class LinearHead(Head):
         bias.requires_grad_()
         optimiser = self._optimiser([weight, bias], task.device)
 
-        pool = _NovelPool(task, synthetic, config)
+        pool = NovelPool(task, synthetic, config)
         every_example = torch.arange(examples_per_class, device=task.device)
         base_classes = torch.arange(num_base, device=task.device)
         base_classes = base_classes.repeat_interleave(examples_per_class)
@@ -190,7 +190,7 @@ class LinearHead(Head):
         )
 
 
-class _NovelPool:
+class NovelPool:
     """Pool of real and synthetic examples of the novel classes of all problems, for batches."""
 
     def __init__(

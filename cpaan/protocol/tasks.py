@@ -211,16 +211,10 @@ def read_phase(
     phase = split.phase(phase_name)
     if phase_name == TEST_PHASE and not is_noted:
         record_test_read(table.fingerprint)
-    base_classes = split.base_classes(phase_name)
-    base_rows = [table.rows_of(name, TRAIN) for name in base_classes]
     query_rows = [table.rows_of(name, TEST) for name in phase.base + phase.novel]
     counts = torch.tensor([len(rows) for rows in query_rows])
     task = LowShotTask(
-        base=BaseSet(
-            table.gather(np.concatenate(base_rows)).to(device),
-            torch.tensor([len(rows) for rows in base_rows], device=device),
-            base_classes,
-        ),
+        base=read_base(table, split.base_classes(phase_name), device),
         num_base=len(phase.base),
         shots=table.gather(shot_rows).float().to(device),
         problems=tuple(Problem(k, draw) for k in shots for draw in range(len(shot_rows))),
@@ -230,6 +224,13 @@ def read_phase(
         labels=torch.arange(len(counts)).repeat_interleave(counts).to(device),
     )
     return task, queries
+
+
+def read_base(table: FeatureTable, classes: Sequence[str], device: torch.device) -> BaseSet:
+    """Read the train rows of base classes into memory."""
+    rows = [table.rows_of(name, TRAIN) for name in classes]
+    counts = torch.tensor([len(each) for each in rows], device=device)
+    return BaseSet(table.gather(np.concatenate(rows)).to(device), counts, classes)
 
 
 def check_phase(

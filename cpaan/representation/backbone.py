@@ -15,19 +15,18 @@ FEATURE_DIM = 512
 
 _STAGES = ((64, 1), (128, 2), (256, 2), (FEATURE_DIM, 2))  # channels and stride of each block
 _FIRST_SCALE = 10.0
+_SGM_WEIGHT, _L2_WEIGHT = 0.02, 0.03  # of the benchmark for ResNet-10
 
 
 class ResNet10(nn.Module):
     """Four stages of one residual block each, followed by the mean over positions."""
 
     def __init__(self, *, is_small: bool, last_relu: bool, rng: torch.Generator) -> None:
-        """Draw the weights.
+        """Draw the weights on the CPU.
 
-        Args:
-            is_small: Whether the stem is 3x3 and keeps every pixel. The benchmark's stem, 7x7 with
-                stride two and pooling, would leave the last stage two pixels of a 64-pixel image.
-            last_relu: Without it, features have both signs, as a cosine classifier needs.
-            rng: Random stream on the CPU.
+        A stem for small images is 3x3 and keeps every pixel. The benchmark's stem, 7x7 with stride
+        two and pooling, would leave the last stage two pixels of a 64-pixel image. Without the last
+        ReLU, features have both signs, as a cosine classifier needs.
         """
         super().__init__()
         width = _STAGES[0][0]
@@ -135,25 +134,18 @@ class Backbone(nn.Module):
         return (features + of_mirror) / 2, (scores + scores_of_mirror) / 2
 
 
-def backbone_loss(
-    features: Tensor, scores: Tensor, targets: Tensor, config: BackboneConfig
-) -> Tensor:
+def backbone_loss(features: Tensor, scores: Tensor, targets: Tensor, kind: str) -> Tensor:
     """Return the training loss, shape ().
 
     SGM adds the squared magnitude of the cross-entropy's gradient with respect to the classifier's
-    weights, ‖target − p‖²·‖φ‖²; L2 adds ‖φ‖²/2 (Hariharan & Girshick, 2017).
-
-    Args:
-        features: φ, shape (B, D).
-        scores: Shape (B, C).
-        targets: Probabilities, shape (B, C).
-        config: The loss and its weight.
+    weights, ‖target − p‖²·‖φ‖²; L2 adds ‖φ‖²/2 (Hariharan & Girshick, 2017). Features φ have the
+    shape (B, D); scores and targets, which are probabilities, (B, C).
     """
     loss = -(targets * scores.log_softmax(dim=1)).sum(dim=1)
     squared_norm = features.square().sum(dim=1)
-    if config.loss == "sgm":
+    if kind == "sgm":
         error = (targets - scores.softmax(dim=1)).square().sum(dim=1)
-        loss = loss + config.loss_weight * error * squared_norm
-    elif config.loss == "l2":
-        loss = loss + config.loss_weight * squared_norm / 2
+        loss = loss + _SGM_WEIGHT * error * squared_norm
+    elif kind == "l2":
+        loss = loss + _L2_WEIGHT * squared_norm / 2
     return loss.mean()

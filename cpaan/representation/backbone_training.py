@@ -4,9 +4,10 @@ Shapes: I = stored images, S = their size, B = images of a step, C = classes.
 """
 
 import hashlib
-import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -14,28 +15,28 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from cpaan.core.devices import set_rate
 from cpaan.core.randomness import new_rng
 from cpaan.representation.backbone import Backbone, backbone_loss
 from cpaan.representation.config import BackboneConfig
 from cpaan.representation.views import cut_and_paste, random_views
 from cpaan.training.drive import Checkpoint, Progress, Stretch, drive
-from cpaan.training.learning import Run, TrainingDivergedError, check_same_run
+from cpaan.training.learning import EpisodeRun, decay, with_decay
 from cpaan.training.workers import ALONE, Workers
 
 IMAGES, LABELS, BACKBONE = "images.npy", "labels.npy", "backbone.pt"
 _VIEW_STEP = 8  # sizes of views are multiples of this, so that stages halve them evenly
-_DECAY_OF_STEPS = 0.1
 
 
-class BackboneRun(Run):
+class BackboneRun(EpisodeRun):
     """Training of one backbone; each episode is an optimiser step on one batch.
 
     The seed, the number of a step and the rank of the worker determine all random numbers of that
     step, so that checkpoints need no random state.
     """
 
-    name = "the backbone"
-    losses: tuple[str, ...] = ("loss",)
+    FREE = ("device", "workers")
+    unit = "step"
 
     def __init__(
         self,
@@ -49,15 +50,9 @@ class BackboneRun(Run):
     ) -> None:
         """Draw the weights; each worker takes its share of the images of every step.
 
-        Args:
-            images: Shape (I, S, S, 3), often a memory map. A GPU holds all images if they take less
-                than half of its free memory.
-            labels: Classes from zero on, shape (I,); -1 leaves an image out.
-            num_classes: C.
-            config: All settings.
-            seed: Seed of all random numbers.
-            device: Device to train on.
-            workers: Each needs two images per step, for batch normalisation.
+        Images have the shape (I, S, S, 3) and are often a memory map. A GPU holds all of them if
+        they take less than half of its free memory. Labels are classes from zero on, shape (I,); -1
+        leaves an image out. Each worker needs two images per step, for batch normalisation.
         """
         used = np.flatnonzero(labels >= 0)
         of_step = min(len(used), config.batch_size)
@@ -66,74 +61,54 @@ class BackboneRun(Run):
                 f"a step of {of_step} images cannot be divided among {workers.count} workers: "
                 "each needs at least 2 images"
             )
-        self.config = config
+        self.steps_per_epoch = max(1, len(used) // config.batch_size)
+        """Full batches per epoch; each epoch leaves out a different remainder of the images."""
+        self.model = Backbone(config, num_classes, new_rng(seed, 0)).to(device)
+        # The type annotation of `to` lacks this argument.
+        self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        super().__init__(
+            "the backbone",
+            hashlib.sha256(labels.tobytes()).hexdigest()[:16],
+            *(("loss",), config, self.model, device, workers),
+            num_steps=config.num_epochs * self.steps_per_epoch,
+        )
         self.seed = seed
-        self.episode = 0
-        self.data = hashlib.sha256(labels.tobytes()).hexdigest()[:16]
-        self._device = device
-        self._workers = workers
         self._images = torch.from_numpy(images)
         if device.type == "cuda" and images.nbytes < torch.cuda.mem_get_info(device)[0] / 2:
             self._images = self._images.to(device)
         self._labels = torch.from_numpy(labels)
         self._used = torch.from_numpy(used)
         self._num_classes = num_classes
-        self.model = Backbone(config, num_classes, new_rng(seed, 0)).to(device)
-        # The type annotation of `to` lacks this argument.
-        self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        decaying = [p for p in self.model.parameters() if p.ndim > 1]
-        groups: list[dict[str, Any]] = [
-            {"params": decaying, "weight_decay": config.weight_decay},
-            {"params": [p for p in self.model.parameters() if p.ndim <= 1]},
-        ]
         # The learning rate is set before every step.
         self._optimiser = torch.optim.SGD(
-            groups, lr=0.0, momentum=config.momentum, nesterov=config.nesterov
+            with_decay(self.model, config.weight_decay),
+            lr=0.0,
+            momentum=0.9,
+            nesterov=config.nesterov,
         )
         self._order = (-1, torch.empty(0, dtype=torch.int64))
+        self._identity = {"data": self.data, "seed": seed}
+        self._parts = {"model": self.model, "optimiser": self._optimiser}
+        # Every worker computes batch statistics from its own images.
+        self._statistics = [each for each in self.model.buffers() if each.is_floating_point()]
 
-    @property
-    def steps_per_epoch(self) -> int:
-        """Full batches per epoch; each epoch leaves out a different remainder of the images."""
-        return max(1, len(self._used) // self.config.batch_size)
-
-    @property
-    def num_episodes(self) -> int:
-        """Number of training steps."""
-        return self.config.num_epochs * self.steps_per_epoch
-
-    def advance(self, num_episodes: int) -> dict[str, float]:
-        """Train for some more steps; return their mean loss over all workers.
-
-        Raises:
-            TrainingDivergedError: If the mean loss or, at the end, a weight is not finite. Both are
-                checked only once, because a check makes a GPU wait.
-        """
-        total = torch.zeros((), device=self._device)
+    @contextmanager
+    def _computing(self) -> Iterator[None]:
         self.model.train()
         # Training has few convolution sizes, each used often, so cuDNN may time its kernels.
         before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
         try:
-            for _ in range(num_episodes):
-                total += self._train_one_step()
-                self.episode += 1
+            yield
         finally:
             torch.backends.cudnn.benchmark = before
-        # Average the batch statistics, which every worker computes from its own images.
-        statistics = [each for each in self.model.buffers() if each.is_floating_point()]
-        self._workers.average([total, *statistics])
-        loss = float(total) / num_episodes
-        tensors = [*self.model.parameters(), *statistics]
-        if not math.isfinite(loss) or not torch.stack([t.isfinite().all() for t in tensors]).all():
-            raise TrainingDivergedError(
-                f"the backbone diverged before step {self.episode}: loss {loss:.3g}, or weights "
-                f"are not finite; learning_rate is {self.config.learning_rate}, use a smaller one"
-            )
-        return {"loss": loss}
 
-    def _train_one_step(self) -> Tensor:
+    def _raise_divergence(self, num_steps_ago: int, what: str) -> NoReturn:
+        hint = f"learning_rate is {self.config.learning_rate}, use a smaller one"
+        super()._raise_divergence(num_steps_ago, f"{what}; {hint}")
+
+    def _train_one_episode(self) -> Tensor:
         config = self.config
-        rng = new_rng(self.seed, 2, self.episode, self._workers.rank, device=self._device)
+        rng = new_rng(self.seed, 2, self.episode, self._workers.rank, device=self.device)
         images, labels, share = self._batch()
         views = random_views(images, self.view_size(self.episode), config, rng)
         targets = one_hot(labels, self._num_classes).float()
@@ -141,14 +116,13 @@ class BackboneRun(Run):
         if config.cut_and_paste:
             views, targets = cut_and_paste(views, targets, config.cut_and_paste, rng)
         features, scores = self.model(views)
-        loss = backbone_loss(features, scores, targets, config)
+        loss = backbone_loss(features, scores, targets, config.loss)
         self._optimiser.zero_grad()
         (share * loss).backward()
         self._workers.average([p.grad for p in self.model.parameters() if p.grad is not None])
-        for group in self._optimiser.param_groups:
-            group["lr"] = self.learning_rate(self.episode)
+        set_rate(self._optimiser, self.learning_rate(self.episode))
         self._optimiser.step()
-        return share * loss.detach()
+        return share * loss.detach().view(1)
 
     def _batch(self) -> tuple[Tensor, Tensor, float]:
         """Return this worker's share of the step's images.
@@ -165,9 +139,9 @@ class BackboneRun(Run):
         batch = self._order[1][start : start + self.config.batch_size]
         rows = batch[self._workers.rank :: self._workers.count]
         # While images are read from disk, a GPU still computes the last step.
-        images = self._images[rows.to(self._images.device)].to(self._device)
+        images = self._images[rows.to(self._images.device)].to(self.device)
         share = len(rows) * self._workers.count / len(batch)
-        return images, self._labels[rows].to(self._device), share
+        return images, self._labels[rows].to(self.device), share
 
     def view_size(self, step: int) -> int:
         """Return the height and width of views at a step."""
@@ -186,30 +160,13 @@ class BackboneRun(Run):
         if step < warmup:
             return config.learning_rate * min(1.0, (step + 1) / warmup)
         done = (step - warmup) / (self.num_episodes - warmup)
-        if config.schedule == "cosine":
-            return config.learning_rate * (1 + math.cos(math.pi * done)) / 2
-        return config.learning_rate * _DECAY_OF_STEPS ** math.floor(3 * done)
+        return config.learning_rate * decay(done, is_cosine=config.schedule == "cosine")
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that determines the rest of the training, and the device it ran on."""
-        is_gpu = self._device.type == "cuda"
-        return {
-            "config": self.config.to_dict(),
-            "data": self.data,
-            "seed": self.seed,
-            "episode": self.episode,
-            "model": self.model.state_dict(),
-            "optimiser": self._optimiser.state_dict(),
-            "device": torch.cuda.get_device_name(self._device) if is_gpu else "cpu",
-            "workers": self._workers.count,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from the state of another run with the same images, seed and settings."""
-        check_same_run(state, {"data": self.data, "seed": self.seed}, self.config)
-        self.model.load_state_dict(state["model"])
-        self._optimiser.load_state_dict(state["optimiser"])
-        self.episode = state["episode"]
+        is_gpu = self.device.type == "cuda"
+        name = torch.cuda.get_device_name(self.device) if is_gpu else "cpu"
+        return {**super().state_dict(), "device": name}
 
 
 def train_backbone(
@@ -224,16 +181,9 @@ def train_backbone(
 ) -> None:
     """Train on the images of a folder, and write the checkpoint ``backbone.pt`` there.
 
-    Resumes from that checkpoint. Its curve has an entry for each epoch.
-
-    Args:
-        folder: Folder with ``images.npy`` and ``labels.npy``; see `BackboneRun`.
-        num_classes: Number of classes of the labels.
-        config: All settings.
-        seed: Seed of all random numbers.
-        device: Device to train on.
-        progress: Called with a line every ten seconds.
-        workers: All workers call this function; rank 0 writes the checkpoint.
+    Resumes from that checkpoint. Its curve has an entry for each epoch. All workers call this
+    function; rank 0 writes the checkpoint. The folder has ``images.npy`` and ``labels.npy``; see
+    `BackboneRun` for them and the other arguments.
     """
     run = BackboneRun(
         # Mapped copy-on-write, because torch needs writable arrays.
@@ -263,8 +213,6 @@ def train_backbone(
         on_eval=log_epoch,
         saves_evals=False,
         progress=progress,
-        unit="step",
         workers=workers,
-        device=device,
     ):
         pass

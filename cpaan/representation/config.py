@@ -7,12 +7,6 @@ from cpaan.core.settings import Settings
 from cpaan.training.layers import PerceptronSettings
 from cpaan.training.learning import EpisodeSettings, LearningSettings
 
-LARGEST_SMALL_IMAGE = 64
-"""Largest image size (Tiny-ImageNet's) at which the network's stem keeps every pixel."""
-
-# Weights of the benchmark for ResNet-10.
-_AUXILIARY_WEIGHTS = {"ce": 0.0, "sgm": 0.02, "l2": 0.03, "cosine": 0.0}
-
 
 @dataclass(frozen=True, kw_only=True)
 class BackboneConfig(Settings):
@@ -24,14 +18,8 @@ class BackboneConfig(Settings):
     loss: Literal["ce", "sgm", "l2", "cosine"] = "ce"
     """Training loss. ce: cross-entropy; sgm: plus the squared gradient magnitude; l2: plus the
     squared norm of features; cosine: of a cosine classifier, on features without the last ReLU."""
-    auxiliary_weight: float | None = None
-    """Weight of the term that SGM or L2 adds; None: the benchmark's, 0.02 and 0.03."""
     image_size: int = 64
     """Height and width of stored images: scaled, then cropped to the central square."""
-    view_size: int | None = None
-    """Height and width of the network's input: the centre of an image, or all of it enlarged. None:
-    seven eighths of the image size, like the benchmark's 224 of 256. For small images, nine
-    eighths, for a larger map before the mean over positions."""
     first_view: float = 0.55
     """Size of views at the start, as a share of the final size. Smaller views train faster. Sizes
     grow in steps of eight pixels."""
@@ -48,8 +36,8 @@ class BackboneConfig(Settings):
     training (the benchmark)."""
     warmup: float = 0.02
     """Share of training in which the learning rate rises to its largest value."""
-    momentum: float = 0.9
     nesterov: bool = True
+    """Whether the momentum of 0.9 is Nesterov's."""
     weight_decay: float = 2e-3
     """Weight decay of convolutions and the classifier; normalisation layers have none."""
     label_smoothing: float = 0.1
@@ -66,36 +54,23 @@ class BackboneConfig(Settings):
         self._refuse_unless_positive("image_size", "num_epochs", "batch_size", "learning_rate")
         self._refuse_unless_positive("smallest_crop", "grown_after")
         self._refuse_negative("weight_decay")
-        self._refuse_unless_below_one("momentum", "label_smoothing", "warmup")
+        self._refuse_unless_below_one("label_smoothing", "warmup")
         shares = ("first_view", "grown_after", "smallest_crop", "colour_jitter", "cut_and_paste")
         self._refuse(shares, lambda value: 0 <= value <= 1, "from 0 to 1")
-        if self.auxiliary_weight is not None:
-            self._refuse_negative("auxiliary_weight")
-        if self.view_size is not None:
-            self._refuse_unless_positive("view_size")
-        if self.auxiliary_weight is not None and not _AUXILIARY_WEIGHTS[self.loss]:
-            raise ValueError(f"auxiliary_weight is for the losses sgm and l2, not for {self.loss}")
-        if self.nesterov and not self.momentum:
-            raise ValueError("nesterov=true needs a momentum above 0, got 0")
 
     @property
     def is_small(self) -> bool:
-        """Whether images are small enough that the network's stem keeps every pixel."""
-        return self.image_size <= LARGEST_SMALL_IMAGE
+        """Whether images are so small, like Tiny-ImageNet's, that the stem keeps every pixel."""
+        return self.image_size <= 64
 
     @property
     def last_view_size(self) -> int:
-        """Size of views at the end of training and for the computation of features."""
-        if self.view_size is not None:
-            return self.view_size
-        return self.image_size * (9 if self.is_small else 7) // 8
+        """Height and width of views at the end of training and for the computation of features.
 
-    @property
-    def loss_weight(self) -> float:
-        """Weight of the term that the loss adds to the cross-entropy."""
-        if self.auxiliary_weight is not None:
-            return self.auxiliary_weight
-        return _AUXILIARY_WEIGHTS[self.loss]
+        Seven eighths of the image size, like the benchmark's 224 of 256. For small images, nine
+        eighths, for a larger map before the mean over positions.
+        """
+        return self.image_size * (9 if self.is_small else 7) // 8
 
     @classmethod
     def as_in_benchmark(cls) -> Self:
@@ -129,13 +104,9 @@ class EmbeddingConfig(PerceptronSettings, EpisodeSettings, LearningSettings):
     """
 
     num_episodes: int = 800
-    """Training episodes."""
-    output: Literal["sphere", "linear", "relu"] = "sphere"
-    """Sphere: every embedded row is scaled to a mean square of one."""
+    output: Literal["sphere", "linear"] = "sphere"
     weight_decay: float = 2.0
-    """Decoupled weight decay of matrices: a step removes this share times the learning rate."""
     learning_rate: float = 3e-3
-    """Learning rate at the start."""
 
     @classmethod
     def plain(cls) -> Self:

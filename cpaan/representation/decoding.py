@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -42,17 +43,19 @@ _Result = tuple[int, Pixels | str]
 """A row with its pixels, or with the reason why it has none."""
 
 
+@dataclass
 class BadImages:
     """Names of images that could not be decoded, with reasons; at most a share of all images."""
 
-    def __init__(self, max_share: float, total: int) -> None:
-        if not 0 <= max_share <= 1:
+    max_share: float
+    total: int
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.max_share <= 1:
             raise ValueError(
-                f"the allowed share of bad images must be from 0 to 1, got {max_share}"
+                f"the allowed share of bad images must be from 0 to 1, got {self.max_share}"
             )
-        self.max_share = max_share
-        self.total = total
-        self.reasons: dict[str, str] = {}
 
     def add(self, name: str, reason: str) -> None:
         """Record a bad image; raise a ValueError if there are now more than allowed."""
@@ -74,15 +77,10 @@ class RowStore:
         rows: NDArray[np.int64],
         arrays: Mapping[str, tuple[tuple[int, ...], DTypeLike]],
     ) -> None:
-        """Open or create the arrays.
+        """Open or create the arrays; raise ValueError if the disk has no room for them.
 
-        Args:
-            folder: Folder of this store only.
-            rows: Image of each row, ascending, shape (R,).
-            arrays: Shape and type of one row of each array, by name.
-
-        Raises:
-            ValueError: If the disk has no room for the arrays.
+        The folder is for this store only. ``rows`` has the image of each row, ascending, shape
+        (R,); ``arrays`` has the shape and type of one row of each array, by name.
         """
         self._rows = rows
         kinds = {**arrays, _DONE: ((), np.bool_)}
@@ -116,15 +114,8 @@ class RowStore:
     ) -> None:
         """Fill all rows that are not filled yet, except those of bad images.
 
-        A resumed job decodes and records bad images again.
-
-        Args:
-            images: Images of the rows.
-            size: Size to which they are decoded.
-            make: Computes the rows of each array from rows of the store, shape (b,), and their
-                pixels, shape (b, size, size, 3).
-            bad: Record of images that cannot be decoded.
-            progress: Called with a line every ten seconds.
+        A resumed job decodes and records bad images again. ``make`` computes the rows of each array
+        from rows of the store, shape (b,), and their pixels, shape (b, size, size, 3).
         """
         saved = time.monotonic()
         for rows, pixels in decode_images(images, self._rows[~self.is_made], size, bad, progress):
@@ -172,14 +163,8 @@ def decode_images(
     """Decode some images, a batch at a time, in their order on disk.
 
     Files are read only as batches are taken, so that at most a few hundred images are in memory.
-    Order and pixels do not depend on the number of threads, which is that of the CPUs.
-
-    Args:
-        images: The list.
-        rows: Rows of the list, shape (n,), in any order.
-        size: Width and height of the result in pixels.
-        bad: Record of the images that are skipped.
-        progress: Called with a line about every ten seconds and at the end.
+    Order and pixels do not depend on the number of threads, which is that of the CPUs. Rows of the
+    list, shape (n,), may have any order; bad images are recorded and skipped.
 
     Yields:
         Row numbers, shape (b,), and RGB pixels, shape (b, size, size, 3).

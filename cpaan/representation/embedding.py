@@ -7,7 +7,6 @@ The network is trained only on train rows of base classes.
 Shapes: D = feature dimension, N = ways, K = shots, Q = queries of a class.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,19 +18,13 @@ from torch.nn.functional import cross_entropy
 
 from cpaan.core.provenance import describe_run
 from cpaan.core.randomness import new_rng
-from cpaan.data.cache import open_features
 from cpaan.data.splits import Split
 from cpaan.data.table import FeatureTable, as_feature_block
-from cpaan.protocol.tasks import BaseSet
+from cpaan.protocol.tasks import BaseSet, read_base
 from cpaan.representation.config import EmbeddingConfig
-from cpaan.representation.feature_folder import FEATURES, centroid_accuracy, read_made, write_made
+from cpaan.representation.feature_folder import centroid_accuracy, read_made, write_made
 from cpaan.training.drive import Progress, train_to_end
-from cpaan.training.few_shot_episodes import (
-    FewShotEpisode,
-    FewShotEpisodes,
-    percent_right,
-    read_base,
-)
+from cpaan.training.few_shot_episodes import FewShotEpisode, FewShotEpisodes, percent_right
 from cpaan.training.layers import Perceptron, find_log_scale
 from cpaan.training.learning import LearningRun
 from cpaan.training.workers import ALONE, Workers
@@ -43,9 +36,7 @@ _ROWS_PER_BLOCK = 8192
 def prototype_scores(supports: Tensor, queries: Tensor) -> Tensor:
     """Return minus the mean squared difference of queries and class means, shape (queries, N).
 
-    Args:
-        supports: Shape (N, K, D).
-        queries: Shape (queries, D).
+    Supports have the shape (N, K, D), queries (queries, D).
     """
     prototypes = supports.mean(dim=1)
     # Centring keeps the precision of distances between points far from zero.
@@ -79,7 +70,7 @@ class PrototypicalNetwork(Perceptron):
         """
         ordered = base.in_order_of_names()
         parts = self.embed(ordered.features).split(ordered.counts.tolist())
-        part_of = {name: part for name, part in zip(ordered.names, parts, strict=True)}
+        part_of = dict(zip(ordered.names, parts, strict=True))
         return BaseSet(torch.cat([part_of[name] for name in base.names]), base.counts, base.names)
 
     def draw_shape(self, rng: torch.Generator) -> int:
@@ -158,34 +149,22 @@ def embed(
 ) -> tuple[FeatureTable, dict[str, Any]]:
     """Train an embedding on the base classes' train rows, and write the embedded table.
 
-    Resumes a previous run in the folder ``out``.
-
-    Args:
-        table: Features to embed.
-        split: Base and novel classes of the phases.
-        config: All settings.
-        seed: Seed of all random numbers.
-        out: Folder for ``features.parquet``, ``about.json`` and ``embedding.pt``.
-        origin: Provenance of the table.
-        device: Device to train on.
-        progress: Called with a line every ten seconds.
-
-    Returns:
-        The embedded table and its provenance.
+    Resumes a previous run in the folder ``out``. It holds ``features.parquet``, ``about.json`` and
+    ``embedding.pt`` in the end. ``origin`` is the provenance of the table. Returns the embedded
+    table and its provenance.
     """
     job = {"features": table.fingerprint, "seed": seed, **config.to_dict()}
-    job = json.loads(json.dumps(job))  # tuples become lists, as in the file
-    if made := read_made(out, job, out / EMBEDDING):
-        progress(f"{out / FEATURES} already exists")
-        return open_features(out / FEATURES), made
-    run = EmbeddingRun(read_base(table, split, device), config, seed)
+    if made := read_made(out, job, out / EMBEDDING, progress):
+        return made
+    base_classes = sorted(split.base_classes())
+    run = EmbeddingRun(read_base(table, base_classes, device), config, seed)
     train_to_end(run, out / EMBEDDING, progress=progress)
     embedded = embed_table(run, table)
     about = {
         "job": job,
         "backbone": embedded.backbone,
         "run": describe_run(),
-        "centroid": centroid_accuracy(embedded, sorted(split.base_classes())),
+        "centroid": centroid_accuracy(embedded, base_classes),
         "fingerprint": embedded.fingerprint,
         "made_from": origin,
     }

@@ -2,29 +2,27 @@
 
 import json
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from cpaan.core.files import write_whole
+from cpaan.data.cache import open_features
 from cpaan.data.parquet import write_features
 from cpaan.data.table import TEST, TRAIN, FeatureTable
 
 FEATURES, ABOUT = "features.parquet", "about.json"
 
 
-def read_made(folder: Path, job: Mapping[str, Any], *own: Path) -> dict[str, Any] | None:
-    """Return the content of ``about.json``; None if the features do not exist yet.
+def read_made(
+    folder: Path, job: Mapping[str, Any], left: Path, progress: Callable[[str], None]
+) -> tuple[FeatureTable, dict[str, Any]] | None:
+    """Return the features of a folder and their provenance; None if they do not exist yet.
 
-    Args:
-        folder: Folder of the features.
-        job: Settings that determine the features.
-        own: Files that an unfinished run of this job leaves.
-
-    Raises:
-        ValueError: If the folder holds features of another job.
+    The settings of the job determine the features. An unfinished run leaves the file ``left``.
+    Raise ValueError if the folder holds features of another job.
     """
     path = folder / ABOUT
     if path.exists():
@@ -35,15 +33,16 @@ def read_made(folder: Path, job: Mapping[str, Any], *own: Path) -> dict[str, Any
             raise ValueError(f"{path} is not from this command; use another folder") from error
         check_same_job(before, job, folder)
         if (folder / FEATURES).exists():
-            return about
-    elif (folder / FEATURES).exists() and not any(each.exists() for each in own):
+            progress(f"{folder / FEATURES} already exists")
+            return open_features(folder / FEATURES), about
+    elif (folder / FEATURES).exists() and not left.exists():
         raise ValueError(f"{folder / FEATURES} exists and would be overwritten; use another folder")
     return None
 
 
 def check_same_job(before: Mapping[str, Any], job: Mapping[str, Any], folder: Path) -> None:
     """Raise a ValueError if a folder holds the work of another job."""
-    for name, value in job.items():
+    for name, value in json.loads(json.dumps(job)).items():  # tuples become lists
         if before.get(name) != value:
             was, wanted = map(reprlib.repr, (before.get(name), value))
             raise ValueError(

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from cpaan.core.files import pack_state, replacing, unpack_state, write_whole
 from cpaan.core.provenance import describe_run
-from cpaan.data.cache import open_features
 from cpaan.data.splits import Split
 from cpaan.data.table import TEST, TRAIN, FeatureTable, name_some
 from cpaan.representation.backbone import FEATURE_DIM, Backbone
@@ -25,7 +24,6 @@ from cpaan.representation.backbone_training import BACKBONE, LABELS
 from cpaan.representation.config import BackboneConfig
 from cpaan.representation.decoding import BadImages, Pixels, RowStore
 from cpaan.representation.feature_folder import (
-    FEATURES,
     centroid_accuracy,
     check_same_job,
     read_made,
@@ -120,28 +118,17 @@ def represent(
 ) -> tuple[FeatureTable, dict[str, Any]]:
     """Make the feature table of some images, and write it into a folder.
 
-    Resumes a previous run in the folder.
+    Resumes a previous run in the folder ``out``. It holds ``features.parquet``, ``about.json`` and
+    ``backbone.pt`` in the end. ``max_bad`` is the largest share of images that cannot be decoded.
 
-    Args:
-        job: The job to run.
-        out: Folder for ``features.parquet``, ``about.json`` and ``backbone.pt``.
-        train: Trains the backbone.
-        max_bad: Largest share of images that cannot be decoded.
-        device: Device on which features are computed.
-        progress: Called with a line every ten seconds.
-
-    Returns:
-        The table, and its provenance: training, accuracies, images that could not be decoded.
-
-    Raises:
-        ValueError: If the folder holds the work of another job, too many images are bad, or
-            training diverges.
+    Returns the table and its provenance: training, accuracies, images that could not be decoded.
+    Raises ValueError if the folder holds the work of another job, too many images are bad, or
+    training diverges.
     """
     work = out / _WORK
-    if made := read_made(out, job.to_dict(), work / _JOB):
-        progress(f"{out / FEATURES} already exists")
+    if made := read_made(out, job.to_dict(), work / _JOB, progress):
         shutil.rmtree(work, ignore_errors=True)  # left by a run that was killed just before its end
-        return open_features(out / FEATURES), made
+        return made
     # All checks come before the first file: after it, a corrected command would be another job.
     bad = BadImages(max_bad, len(job.images))
     if (work / _JOB).exists():

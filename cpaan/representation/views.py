@@ -21,9 +21,7 @@ _MOST_STRETCHED = 4 / 3
 def plain_views(images: Tensor, size: int) -> Tensor:
     """Return normalised centres of images, or whole images enlarged, shape (B, 3, V, V).
 
-    Args:
-        images: Bytes, shape (B, S, S, 3).
-        size: V.
+    Images are bytes, shape (B, S, S, 3); ``size`` is V.
     """
     margin = max(0, images.shape[1] - size) // 2
     centre = images[:, margin : margin + size, margin : margin + size]
@@ -37,11 +35,7 @@ def plain_views(images: Tensor, size: int) -> Tensor:
 def random_views(images: Tensor, size: int, config: BackboneConfig, rng: torch.Generator) -> Tensor:
     """Return normalised random crops with random colours, half mirrored, shape (B, 3, V, V).
 
-    Args:
-        images: Bytes, shape (B, S, S, 3).
-        size: V.
-        config: Smallest crop and range of colours.
-        rng: Random stream on the device of the images.
+    Images are bytes, shape (B, S, S, 3); ``size`` is V; ``rng`` is on the device of the images.
     """
 
     def uniform(low: float, high: float) -> Tensor:
@@ -78,13 +72,10 @@ def random_views(images: Tensor, size: int, config: BackboneConfig, rng: torch.G
 def cut_and_paste(
     views: Tensor, targets: Tensor, share: float, rng: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Paste a rectangle of another view into some views (CutMix, Yun et al., 2019).
+    """Paste a rectangle of another view into a share of views (CutMix, Yun et al., 2019).
 
-    Args:
-        views: Shape (B, 3, V, V).
-        targets: Probabilities of the classes, shape (B, C); they are mixed by area.
-        share: Share of the views, from 0 to 1.
-        rng: Random stream on the device of the views.
+    Views have the shape (B, 3, V, V). Targets are probabilities of the classes, shape (B, C); they
+    are mixed by area.
     """
     count, _, height, width = views.shape
     device = views.device

@@ -129,7 +129,6 @@ def run_job(job: TrialJob, device: torch.device, workers: Workers = ALONE) -> It
         eval_steps=[step for step in job.eval_steps if step not in evaluated],
         on_eval=evaluate,
         workers=workers,
-        device=device,
     )
     try:
         for stretch in stretches:

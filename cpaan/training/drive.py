@@ -7,8 +7,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from cpaan.core.files import pack_state, unpack_state
 from cpaan.core.provenance import describe_run
 from cpaan.core.remote_paths import RemotePath
@@ -17,7 +15,6 @@ from cpaan.training.workers import ALONE, Workers
 
 Progress = Callable[[str], None]
 
-_CPU = torch.device("cpu")
 _MOST_STEPS_AT_ONCE = 500  # between two reads of the losses, which make a GPU wait
 _SECONDS_AT_ONCE = 2.0
 _SECONDS_BETWEEN_MESSAGES = 10.0
@@ -119,9 +116,7 @@ def drive(
     on_eval: Callable[[Stretch], None] = lambda stretch: None,
     saves_evals: bool = True,
     progress: Progress = lambda line: None,
-    unit: str = "episode",
     workers: Workers = ALONE,
-    device: torch.device = _CPU,
 ) -> Iterator[Stretch]:
     """Train a run to its last episode, and yield at each evaluation step and at the end.
 
@@ -132,9 +127,7 @@ def drive(
         on_eval: Called at each evaluation step, before the checkpoint is saved.
         saves_evals: Whether to save a checkpoint at every evaluation step.
         progress: Called with a message every ten seconds and at the end.
-        unit: Name of an episode in these messages.
         workers: Processes that train together. All of them must make the same call.
-        device: Device on which the workers communicate.
     """
     targets = {step for step in eval_steps if step >= run.episode}
     if run.episode < run.num_episodes:
@@ -155,7 +148,7 @@ def drive(
             means = run.advance(count)
             now = time.monotonic()
             # Averaged over workers, because all must take the same number of steps.
-            pace = max(1e-6, workers.mean((now - asked) * workers.count / count, device))
+            pace = max(1e-6, workers.mean((now - asked) * workers.count / count, run.device))
             for name in losses:
                 losses[name] += means[name] * count / (target - before)
             left = (run.num_episodes - run.episode) * (now - started) / (run.episode - first)
@@ -169,7 +162,7 @@ def drive(
             if is_last or (is_first and is_long) or now - reported > _SECONDS_BETWEEN_MESSAGES:
                 reported = now
                 terms = ", ".join(f"{name} {means[name]:.3g}" for name in losses if means[name])
-                place = f"{unit} {run.episode} of {run.num_episodes}, {in_words(left)} left"
+                place = f"{run.unit} {run.episode} of {run.num_episodes}, {in_words(left)} left"
                 progress(f"{run.name}: {place}; {terms}")
             if saver and saver.is_due and run.episode < target:
                 saver.save(run)

@@ -7,12 +7,9 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from cpaan.data.splits import Split
-from cpaan.data.table import TRAIN, FeatureTable
 from cpaan.protocol.tasks import BaseSet
 from cpaan.training.learning import EpisodeSettings
 
@@ -24,14 +21,6 @@ class FewShotEpisode(NamedTuple):
     supports: Tensor  # (N, K, D)
     queries: Tensor  # (N * Q, D)
     labels: Tensor  # (N * Q,) positions in classes
-
-
-def read_base(table: FeatureTable, split: Split, device: torch.device) -> BaseSet:
-    """Read the train rows of the base classes of both phases, with classes sorted by name."""
-    names = sorted(split.base_classes())
-    rows = [table.rows_of(name, TRAIN) for name in names]
-    counts = torch.tensor([len(each) for each in rows], device=device)
-    return BaseSet(table.gather(np.concatenate(rows)).to(device), counts, names)
 
 
 def check_rows(num_rows: Mapping[str, int], config: EpisodeSettings) -> None:

@@ -31,7 +31,7 @@ class PerceptronSettings(Settings):
     """Width of the hidden layer."""
     residual: bool = True
     """Whether to add the network's output to its input; training then starts at the identity."""
-    output: Literal["sphere", "linear", "relu", "sigmoid"] = "sphere"
+    output: Literal["sphere", "linear", "sigmoid"] = "sphere"
     """Output function. Sphere: scale every embedding to a mean square of one."""
     dropout: float = 0.5
     """Dropout rate of the input and of the hidden layer in training."""
@@ -94,8 +94,6 @@ class Perceptron(Normalising, Learner):
             case "sphere":
                 mean_square = outputs.square().mean(dim=-1, keepdim=True)
                 return outputs * (mean_square + _LEAST_MEAN_SQUARE).rsqrt()
-            case "relu":
-                return relu(outputs)
             case "sigmoid":
                 return outputs.sigmoid()
             case "linear":

@@ -7,7 +7,8 @@ their own training step, in `cpaan.gan.loop`.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, NoReturn
@@ -34,16 +35,18 @@ class Run:
 
     losses: tuple[str, ...] = ()
     """Terms of `advance` that progress messages show."""
+    unit = "episode"
+    """Name of an episode in messages."""
     episode = 0
+    num_episodes = 0
+    """Total number of episodes of all workers."""
+    device = torch.device("cpu")
 
     def __init__(self, name: str, data: str) -> None:
         """Store the name of the method and the fingerprint of its examples."""
         self.name, self.data = name, data
-
-    @property
-    def num_episodes(self) -> int:
-        """Total number of episodes of all workers."""
-        return 0
+        self._identity: dict[str, Any] = {"name": name, "data": data}
+        """Values that must be equal in a checkpoint."""
 
     def advance(self, num_episodes: int) -> dict[str, float]:
         """Train for more episodes, counted over all workers; return the means of the terms."""
@@ -51,11 +54,13 @@ class Run:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that determines the rest of the training."""
-        return {"name": self.name, "data": self.data, "episode": 0}
+        return {**self._identity, "episode": self.episode}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a saved state; raise ValueError if it belongs to another run."""
-        check_same_run(state, {"name": self.name, "data": self.data})
+        for name, value in self._identity.items():
+            if state[name] != value:
+                raise ValueError(f"its {name} is {state[name]}, not {value}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +105,25 @@ class LearningSettings(Settings):
     def rate_after(self, episode: int) -> float:
         """Return the learning rate after a number of episodes."""
         done = min(1.0, episode / self.num_episodes)
-        if self.schedule == "thirds":
-            return self.learning_rate * 0.1 ** min(2, int(3 * done))
-        return self.learning_rate * (1 + math.cos(math.pi * done)) / 2
+        return self.learning_rate * decay(done, is_cosine=self.schedule == "cosine")
+
+
+def decay(done: float, *, is_cosine: bool) -> float:
+    """Return the factor of the learning rate after a share ``done`` of the training.
+
+    It falls along a half-cosine to zero, or to a tenth after each third.
+    """
+    return (1 + math.cos(math.pi * done)) / 2 if is_cosine else 0.1 ** min(2, int(3 * done))
+
+
+def with_decay(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Return the groups of trained parameters for an optimiser; only matrices have a decay."""
+    trained = [each for each in module.parameters() if each.requires_grad]
+    groups: list[dict[str, Any]] = [
+        {"params": [each for each in trained if each.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [each for each in trained if each.ndim < 2], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
 
 
 class Learner(nn.Module, ABC):
@@ -134,11 +155,11 @@ class EpisodeRun(Run, ABC):
     """A run whose episodes are shared by workers; subclasses define the training step."""
 
     FREE: ClassVar[Collection[str]] = ()
-    """Settings that may differ between a run and the checkpoint from which it resumes."""
-    _identity: dict[str, Any]
-    """Other values that must be equal in a checkpoint."""
+    """Settings, or "device" and "workers", that may differ in the checkpoint of a run."""
     _parts: dict[str, Any]
     """The network and the optimisers, by name in a checkpoint."""
+    _statistics: Sequence[Tensor] = ()
+    """Tensors that each worker computes from its own examples; `advance` averages them."""
 
     def __init__(
         self,
@@ -149,22 +170,29 @@ class EpisodeRun(Run, ABC):
         module: nn.Module,
         device: torch.device,
         workers: Workers,
+        num_steps: int | None = None,
     ) -> None:
-        """Store the arguments; raise ValueError unless workers can share the episodes evenly."""
+        """Store the arguments.
+
+        Workers train on different episodes, which they must be able to share evenly. With
+        ``num_steps``, an episode is instead a step that all workers share.
+        """
         super().__init__(name, data)
-        workers.check_shares(config.num_episodes)
+        self.num_episodes = config.num_episodes if num_steps is None else num_steps
+        self._stride = workers.count if num_steps is None else 1
+        if num_steps is None:
+            workers.check_shares(self.num_episodes)
         self.losses, self.config, self.device = terms, config, device
         self._terms, self._module, self._workers = terms, module, workers
         self._has_diverged = False
 
-    @property
-    def num_episodes(self) -> int:
-        """Configured number of episodes."""
-        return int(self.config.num_episodes)
-
     @abstractmethod
     def _train_one_episode(self) -> Tensor:
         """Train on this worker's next episode; return its terms, shape (terms,)."""
+
+    def _computing(self) -> AbstractContextManager[None]:
+        """Return the context of all training steps."""
+        return quick_products(self.device)
 
     def _reset(self) -> None:
         """Discard objects that hold tensors which a loaded state replaces, such as CUDA graphs."""
@@ -179,37 +207,37 @@ class EpisodeRun(Run, ABC):
             TrainingDivergedError: If a term or, at the end, a weight is not finite; it names the
                 first one. Both are checked once per call, because a check makes a GPU wait.
         """
-        count = self._workers.count
-        assert num_episodes % count == 0, "every worker has its share"
+        assert num_episodes % self._stride == 0, "every worker has its share"
         rows: list[Tensor] = []
-        with quick_products(self.device):
-            for _ in range(num_episodes // count):
+        with self._computing():
+            for _ in range(num_episodes // self._stride):
                 rows.append(self._train_one_episode())
-                self.episode += count
+                self.episode += self._stride
         chunk = torch.stack(rows)
-        self._workers.average([chunk])  # so that all workers raise if one diverges
+        # Average the terms too, so that all workers raise if one diverges.
+        self._workers.average([chunk, *self._statistics])
         chunk = chunk.cpu()
         if not chunk.isfinite().all():
             row, term = (~chunk.isfinite()).nonzero()[0].tolist()
             what = f"{self._terms[term]} became {float(chunk[row, term])}"
-            self._raise_divergence(self.episode - (len(chunk) - row) * count, what)
-        if not torch.stack([each.isfinite().all() for each in self._module.parameters()]).all():
-            what = "the update made weights infinite or NaN"
-            self._raise_divergence(self.episode - count, what)
+            self._raise_divergence(len(chunk) - row, what)
+        weights = [*self._module.parameters(), *self._statistics]
+        if not torch.stack([each.isfinite().all() for each in weights]).all():
+            self._raise_divergence(1, "the update made weights infinite or NaN")
         return dict(zip(self._terms, chunk.mean(dim=0).tolist(), strict=True))
 
-    def _raise_divergence(self, episode: int, what: str) -> NoReturn:
+    def _raise_divergence(self, num_steps_ago: int, what: str) -> NoReturn:
         self._has_diverged = True
-        raise TrainingDivergedError(f"{self.name} diverged at episode {episode}: {what}")
+        number = self.episode - num_steps_ago * self._stride
+        raise TrainingDivergedError(f"{self.name} diverged at {self.unit} {number}: {what}")
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that determines the rest of the training; raise if it has diverged."""
         if self._has_diverged:
             raise TrainingDivergedError(f"{self.name} has diverged; its state cannot be saved")
         return {
-            **self._identity,
+            **super().state_dict(),
             "config": self.config.to_dict(),
-            "episode": self.episode,
             "device": self.device.type,
             "workers": self._workers.count,
             **{name: part.state_dict() for name, part in self._parts.items()},
@@ -223,14 +251,18 @@ class EpisodeRun(Run, ABC):
                 episodes. An unfinished run also needs the same number of workers and the same
                 type of device, because the random numbers depend on them.
         """
-        check_same_run(state, self._identity, self.config, free=self.FREE)
-        episode = state["episode"]
+        super().load_state_dict(state)
+        wanted, episode = self.config.to_dict(), state["episode"]
+        stored = self.config.from_dict({**wanted, **state["config"]}).to_dict()
+        for name, value in wanted.items():
+            if name not in self.FREE and stored[name] != value:
+                raise ValueError(f"it was trained with {name} = {stored[name]}, not {value}")
         if episode > self.num_episodes:
-            wanted = self.num_episodes
-            raise ValueError(f"it has {episode} episodes, but only {wanted} are requested")
+            most = self.num_episodes
+            raise ValueError(f"it has {episode} episodes, but only {most} are requested")
         here = {"device": self.device.type, "workers": self._workers.count}
         for name, value in here.items() if episode < self.num_episodes else ():
-            if state[name] != value:
+            if name not in self.FREE and state[name] != value:
                 raise ValueError(
                     f"it was trained with {name} = {state[name]} and cannot resume with {value}"
                 )
@@ -244,26 +276,6 @@ class EpisodeRun(Run, ABC):
                 part.param_groups[number].update(options)
         self._reset()
         self.episode = episode
-
-
-def check_same_run(
-    state: Mapping[str, Any],
-    identity: Mapping[str, Any],
-    config: Settings | None = None,
-    free: Collection[str] = (),
-) -> None:
-    """Raise ValueError if a state has another method, data, seed or config.
-
-    The ``free`` settings may differ.
-    """
-    for name, value in identity.items():
-        if state[name] != value:
-            raise ValueError(f"its {name} is {state[name]}, not {value}")
-    wanted = config.to_dict() if config else {}
-    stored = config.from_dict({**wanted, **state["config"]}).to_dict() if config else {}
-    for name, value in wanted.items():
-        if name not in free and stored[name] != value:
-            raise ValueError(f"it was trained with {name} = {stored[name]}, not {value}")
 
 
 class LearningRun(EpisodeRun):
@@ -288,27 +300,18 @@ class LearningRun(EpisodeRun):
         super().__init__(
             name, base.fingerprint, learner.TERMS, config, self.learner, device, workers
         )
-        self._trained = [each for each in self.learner.parameters() if each.requires_grad]
-        groups: list[dict[str, Any]] = [
-            {"params": [each for each in self._trained if each.ndim >= 2]},
-            {"params": [each for each in self._trained if each.ndim < 2], "weight_decay": 0.0},
-        ]
-        groups = [group for group in groups if group["params"]]
+        groups = with_decay(self.learner, config.weight_decay)
         # The learning rate is set before every step.
-        rate, decay, is_cuda = new_rate(device), config.weight_decay, device.type == "cuda"
+        rate, is_cuda = new_rate(device), device.type == "cuda"
         self._optimiser: torch.optim.Optimizer = (
-            torch.optim.AdamW(
-                groups, lr=rate, weight_decay=decay, capturable=is_cuda, fused=is_cuda
-            )
+            torch.optim.AdamW(groups, lr=rate, capturable=is_cuda, fused=is_cuda)
             if config.optimiser == "adam"
-            else torch.optim.SGD(
-                groups, lr=rate, momentum=0.9, dampening=0.9, weight_decay=decay, fused=is_cuda
-            )
+            else torch.optim.SGD(groups, lr=rate, momentum=0.9, dampening=0.9, fused=is_cuda)
         )
         self._for_shape, self._rng = new_rng(0), new_rng(0, device=device)
         self._row = torch.zeros(len(self._terms), device=device)
         self._reset()
-        self._identity = {"name": name, "data": self.data, "seed": seed}
+        self._identity["seed"] = seed
         self._parts = {"network": self.learner, "optimiser": self._optimiser}
         self.learner.set_scale(new_rng(seed, 1, device=self.device))
 
@@ -334,8 +337,9 @@ class LearningRun(EpisodeRun):
         terms = self.learner.episode_terms(shape, self._rng)
         terms[0].backward()
         if self._workers.count > 1:
-            for each in self._trained:  # all ranks must reduce tensors of the same shapes
+            trained = [each for each in self.learner.parameters() if each.requires_grad]
+            for each in trained:  # all ranks must reduce tensors of the same shapes
                 each.grad = torch.zeros_like(each) if each.grad is None else each.grad
-            self._workers.average([each.grad for each in self._trained if each.grad is not None])
+            self._workers.average([each.grad for each in trained if each.grad is not None])
         self._optimiser.step()
         self._row.copy_(torch.stack([term.detach() for term in terms]))

@@ -4,6 +4,7 @@ The tests measure no times.
 """
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,16 +13,15 @@ from cpaan.bench import kyfan
 from cpaan.bench.__main__ import main
 from cpaan.bench.episode import count_flop
 from cpaan.bench.evaluate import compare_logits
-from cpaan.bench.measuring import Peaks, Subject, interleave
+from cpaan.bench.measuring import Bench, Peaks, Subject
 from cpaan.bench.plain import PlainRun, both_terms
-from cpaan.bench.scales import SCALES, real_classes
+from cpaan.bench.scales import SCALES, real_base, real_classes
 from cpaan.core.randomness import new_rng
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.episodes import MetaEpisodes, TrainingData
 from cpaan.gan.gans import GANS, Networks
 from cpaan.gan.loop import TrainingRun
 from cpaan.protocol.config import LINEAR_AS_IN_BENCHMARK, EvaluationConfig
-from cpaan.protocol.tasks import BaseSet
 from helpers.gan_runs import tiny_config, tiny_data
 from helpers.tasks import small_task
 
@@ -168,19 +168,20 @@ def test_classes_beyond_the_real_ones_have_covariances_of_real_examples():
     assert not torch.equal(table_classes[76], table_classes[77])
 
 
-def test_functions_are_called_in_turn():
+@pytest.mark.parametrize(
+    ("repeats", "most_seconds", "num_measured"),
+    [(3, 60.0, 3), (9, 0.0, 1)],  # without time, each is measured once
+)
+def test_functions_are_called_in_turn(repeats, most_seconds, num_measured):
     calls = []
     subjects = {name: Subject(lambda name=name: calls.append(name), 2) for name in "ab"}
+    scale = replace(SCALES["small"], repeats=repeats, most_seconds=most_seconds)
 
-    times = interleave(subjects, torch.device("cpu"), repeats=3, most_seconds=60.0)
+    times = Bench(torch.device("cpu"), scale, seed=0, say=print).time(**subjects)
 
-    assert calls == ["a", "b"] * 5  # includes two warm-up calls each
-    assert [len(times[name].times_ms) for name in "ab"] == [3, 3]
+    assert calls == ["a", "b"] * (2 + num_measured)  # includes two warm-up calls each
+    assert [len(times[name].times_ms) for name in "ab"] == [num_measured] * 2
     assert times["a"].peak_memory_mb is None
-
-    calls.clear()  # without time, each is measured once
-    interleave(subjects, torch.device("cpu"), repeats=9, most_seconds=0.0)
-    assert calls == ["a", "b"] * 3
 
 
 @pytest.mark.parametrize(
@@ -261,7 +262,6 @@ REAL = {
 def test_losses_and_gradients_in_float32_are_plain_to_four_digits(name, noise, neighbours):
     """Use real features, whose covariances are compared in their leading directions only."""
     config = TrainConfig(**REAL, noise=noise, neighbours=neighbours, residual="mean-shift")
-    classes = [rows[:, :64] for rows in real_classes(20)]
-    base = BaseSet(torch.cat(classes), torch.tensor([len(rows) for rows in classes]))
-    data = TrainingData.prepare(base, config, with_covariances=True)
+    data = TrainingData.prepare(real_base(20, 64), config, with_covariances=True)
+
     assert_plain(name, data, config, size=0.1, tolerance=1e-4)

@@ -113,7 +113,7 @@ def test_draws_stay_what_they_were_from_version_to_version():
 
 
 def test_a_class_with_too_few_rows_is_named():
-    with pytest.raises(ValueError, match="class d has 4 train rows.*--shots with numbers up to 4"):
+    with pytest.raises(ValueError, match=r"class d has 4 train rows.*--shots with numbers up to 4"):
         draw_shots(table_of({"c": 9, "d": 4}), VALIDATION, num_draws=1, max_shots=5, seed=0)
 
 

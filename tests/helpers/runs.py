@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 import torch
 
-from cpaan.training.learning import LearningRun
+from cpaan.training.learning import EpisodeRun
 from cpaan.training.workers import Workers
 
 
-def flat(run: LearningRun) -> torch.Tensor:
+def flat(run: EpisodeRun) -> torch.Tensor:
     """Return all parameters and buffers of a run as one vector."""
-    return torch.cat([value.flatten() for value in run.learner.state_dict().values()])
+    return torch.cat([value.double().flatten() for value in run._module.state_dict().values()])
 
 
-def assert_goes_on(begin: Callable[[], LearningRun]) -> None:
+def assert_goes_on(begin: Callable[[], EpisodeRun]) -> None:
     """Assert that a resumed run equals an uninterrupted one bit by bit."""
     unbroken, stopped, resumed = (begin() for _ in range(3))
     unbroken.advance(5)

@@ -13,9 +13,9 @@ from cpaan.methods.prototypical import Embedded
 from cpaan.methods.registry import ROWS, make_method
 from cpaan.protocol.augmentation import mean_shift
 from cpaan.protocol.config import EvaluationConfig
+from cpaan.protocol.tasks import read_base
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.representation.embedding import EmbeddingRun, embed_table
-from cpaan.training.few_shot_episodes import read_base
 from helpers.tasks import read_problems
 
 CPU = torch.device("cpu")
@@ -29,7 +29,8 @@ def embedding_of(gaussians, seed: int = 0) -> EmbeddingRun:
     """Train the embedding of methods with a seed, without a method."""
     for_embedding, _ = spawn(new_rng(seed), 2)
     word = int(torch.randint(2**62, (), generator=for_embedding))
-    run = EmbeddingRun(read_base(gaussians.table, gaussians.split, CPU), CONFIG, word)
+    classes = sorted(gaussians.split.base_classes("validation"))
+    run = EmbeddingRun(read_base(gaussians.table, classes, CPU), CONFIG, word)
     run.advance(6)
     return run
 

@@ -17,7 +17,7 @@ from cpaan.protocol.config import (
     EvaluationConfig,
     NeighbourSettings,
 )
-from cpaan.protocol.heads import HEAD_CLASSES, Head, _NovelPool, real_shares
+from cpaan.protocol.heads import HEAD_CLASSES, Head, NovelPool, real_shares
 from cpaan.protocol.tasks import BaseSet, LowShotTask, Queries, read_phase
 from helpers.tasks import read_problems, small_task
 
@@ -128,7 +128,7 @@ def test_a_batch_takes_rows_at_even_distances():
     """Over many random starts, rows are taken equally often, real and synthetic by weight."""
     task = small_task(base=[[[0.0]]], shots=[[[0.0], [1.0], [2.0]]])
     synthetic = torch.arange(10.0, 15.0).view(1, 1, 5, 1)
-    pool = _NovelPool(task, synthetic, CONFIG.with_overrides({"mixing_weight": 0.3}))
+    pool = NovelPool(task, synthetic, CONFIG.with_overrides({"mixing_weight": 0.3}))
     starts = torch.rand(4000, 1, 2, generator=new_rng(0), dtype=torch.float64)
 
     taken = torch.cat([pool.pick(start, num_examples=4).flatten() for start in starts])

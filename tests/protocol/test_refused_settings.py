@@ -98,12 +98,7 @@ REFUSED: dict[type[Settings], list[Case]] = {
     BackboneConfig: [
         ({"loss": "mse"}, "loss must be one of ce, sgm, l2, cosine"),
         ({"num_epochs": 0}, "num_epochs must be positive"),
-        ({"momentum": 1.0}, "momentum must be at least 0 and below 1, got 1.0"),
         ({"smallest_crop": 1.5}, "smallest_crop must be from 0 to 1, got 1.5"),
-        ({"view_size": -1}, "view_size must be positive"),
-        ({"loss": "l2", "auxiliary_weight": math.nan}, "auxiliary_weight must be finite"),
-        ({"momentum": 0.0}, "nesterov=true needs a momentum"),
-        ({"auxiliary_weight": 0.1}, "auxiliary_weight is for the losses sgm and l2, not for ce"),
     ],
     # Many methods inherit these settings of episodes, perceptrons and optimisers.
     EmbeddingConfig: [

@@ -12,6 +12,7 @@ from cpaan.representation.config import BackboneConfig
 from cpaan.representation.views import cut_and_paste, plain_views, random_views
 from cpaan.training.workers import ALONE, Workers
 from helpers.backbones import small_config, striped_images
+from helpers.runs import assert_goes_on, flat
 
 CPU = torch.device("cpu")
 NO_CHANGE = {"smallest_crop": 1.0, "colour_jitter": 0.0, "cut_and_paste": 0.0}
@@ -23,10 +24,6 @@ def new_run(
     images, labels = striped_images(num_images)
     images[:, 0, 0, 0] = np.arange(num_images)  # the first pixel identifies an image
     return BackboneRun(images, labels, 3, small_config(**settings), seed, CPU, workers)
-
-
-def weights_of(run: BackboneRun) -> torch.Tensor:
-    return torch.cat([value.double().flatten() for value in run.model.state_dict().values()])
 
 
 def test_features_are_512_and_negative_only_without_the_last_relu():
@@ -76,13 +73,12 @@ def test_sgm_adds_the_squared_gradient_of_the_classifier_and_l2_half_the_squared
         squared.append(gradient.square().sum())
 
     plain, sgm, l2 = (
-        backbone_loss(features, scores, targets, small_config(**settings))
-        for settings in ({"loss": "ce"}, {"loss": "sgm"}, {"loss": "l2", "auxiliary_weight": 2.0})
+        backbone_loss(features, scores, targets, kind) for kind in ("ce", "sgm", "l2")
     )
 
     torch.testing.assert_close(plain, cross_entropy(scores, targets.argmax(1)))
     torch.testing.assert_close(sgm, plain + 0.02 * torch.stack(squared).mean())
-    torch.testing.assert_close(l2 - plain, features.square().sum(1).mean())
+    torch.testing.assert_close(l2, plain + 0.03 / 2 * features.square().sum(1).mean())
 
 
 def test_a_plain_view_is_the_centre_of_a_large_image_and_all_of_a_small_one():
@@ -146,15 +142,10 @@ def test_training_learns_to_tell_new_stripes(loss):
 
 def test_a_run_resumes_to_the_last_bit_and_draws_nothing_global():
     state = torch.random.get_rng_state()
-    whole, before, after = (new_run(seed=3, num_epochs=2) for _ in range(3))
-    whole.advance(whole.num_episodes)
-    before.advance(4)  # in the middle of an epoch
 
-    after.load_state_dict(before.state_dict())
-    after.advance(after.num_episodes - 4)
+    assert_goes_on(lambda: new_run(seed=3, num_epochs=2))  # stops in the middle of an epoch
 
-    assert torch.equal(weights_of(after), weights_of(whole))
-    assert not torch.equal(weights_of(new_run(seed=4)), weights_of(new_run(seed=3)))
+    assert not torch.equal(flat(new_run(seed=4)), flat(new_run(seed=3)))
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
@@ -174,7 +165,7 @@ def test_an_image_that_is_left_out_has_no_influence():
     for run in runs:
         run.advance(run.steps_per_epoch)
 
-    assert torch.equal(weights_of(runs[0]), weights_of(runs[1]))
+    assert torch.equal(flat(runs[0]), flat(runs[1]))
 
 
 def test_an_epoch_shows_every_image_once_and_workers_share_every_step():
@@ -206,9 +197,9 @@ def test_divergence_is_an_error():
     with torch.no_grad():
         spoilt.model.network.stem[1].running_var.fill_(torch.inf)  # not in the training loss
 
-    with pytest.raises(ValueError, match=r"diverged before step 12.*learning_rate is 1e\+30"):
+    with pytest.raises(ValueError, match=r"diverged at step \d+: .*learning_rate is 1e\+30"):
         run.advance(12)
-    with pytest.raises(ValueError, match="weights are not finite"):
+    with pytest.raises(ValueError, match=r"diverged at step 1: .* weights infinite"):
         spoilt.advance(1)
 
 

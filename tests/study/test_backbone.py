@@ -53,7 +53,7 @@ def test_two_workers_average_the_gradients_of_their_halves(two_cpus, folder):
 def test_diverged_training_on_ray_is_one_line(two_cpus, folder):
     config = small_config(num_epochs=1, learning_rate=1e30, warmup=0.0)
 
-    with pytest.raises(ValueError, match=r"diverged before step \d.*learning_rate is 1e\+30"):
+    with pytest.raises(ValueError, match=r"diverged at step \d.*learning_rate is 1e\+30"):
         train(folder, config, [])
 
 
