@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import torch
 
 from cpaan.cli.command import new_progress
-from cpaan.data.builtin import builtin_features
-from cpaan.data.cache import open_features
-from cpaan.data.splits import Split, find_split, read_split
+from cpaan.data import reference
+from cpaan.data.splits import Split
 from cpaan.data.table import FeatureTable
 
 
@@ -28,15 +27,5 @@ def choose_device(name: str | None) -> torch.device:
 
 
 def open_data(features: Sequence[str] | None, split: str | None) -> tuple[FeatureTable, Split]:
-    """Open the features and their split; without any, the built-in ones.
-
-    Raises:
-        ValueError: If there is a split without features, or none beside them.
-    """
-    if features is None:
-        if split is not None:
-            raise ValueError("--split needs --features")
-        return builtin_features()
-    found = read_split(split or find_split(features[0]))
-    table = open_features(*features, label_names=found.label_names, progress=new_progress())
-    return table, found
+    """Open data as `cpaan.data.reference.open_data` does, with lines about the progress."""
+    return reference.open_data(features, split, new_progress())

@@ -1,13 +1,13 @@
 """Serialisable reference to a data set, for processes that open it themselves."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from cpaan.core.remote_paths import absolute
 from cpaan.data.builtin import builtin_features
 from cpaan.data.cache import open_features
-from cpaan.data.splits import Split
+from cpaan.data.splits import Split, find_split, read_split
 from cpaan.data.table import FeatureTable, align_rows
 
 
@@ -68,3 +68,21 @@ class DataReference:
         """Create a reference from the result of `to_dict`."""
         split, others = Split.from_dict(content["split"]), content.get("in_order_of", ())
         return cls(tuple(content["features"]), split, content["fingerprint"], tuple(others))
+
+
+def open_data(
+    features: Sequence[str] | None,
+    split: str | None,
+    progress: Callable[[str], None] | None = None,
+) -> tuple[FeatureTable, Split]:
+    """Open the features and their split; without any, the built-in ones.
+
+    Raises:
+        ValueError: If there is a split without features, or none beside them.
+    """
+    if features is None:
+        if split is not None:
+            raise ValueError("--split needs --features")
+        return builtin_features()
+    found = read_split(split or find_split(features[0]))
+    return open_features(*features, label_names=found.label_names, progress=progress), found

@@ -18,7 +18,8 @@ from tensorboardX import SummaryWriter
 from cpaan.core.remote_paths import RemotePath
 from cpaan.study.config import StudyConfig
 from cpaan.study.job import ALL_TOP5, EPISODE, NOVEL_TOP5
-from cpaan.study.study import OPTUNA, TENSORBOARD, TRIALS, Study, StudyRow
+from cpaan.study.row import StudyRow
+from cpaan.study.study import OPTUNA, TENSORBOARD, TRIALS, Study
 from cpaan.study.trial import CURVE, PROBLEM
 
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)

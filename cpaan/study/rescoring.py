@@ -11,9 +11,9 @@ from cpaan.evaluation.parts import Part, PartJob, PartKey
 from cpaan.evaluation.scoring import draw_phase
 from cpaan.study.job import mean_top5
 from cpaan.study.records import best_trials
+from cpaan.study.row import Resolved, StudyRow
 from cpaan.study.searcher import RowSearch
-from cpaan.study.space import Resolved
-from cpaan.study.study import Study, StudyRow
+from cpaan.study.study import Study
 from cpaan.study.worker_pool import PoolJob, measure, part_cache
 
 _FRESH_DRAWS = 1  # added to the seed of the draws

@@ -21,8 +21,8 @@ from ray.tune.search import Searcher
 from cpaan.study.config import StudyConfig
 from cpaan.study.job import ALL_TOP5, EPISODE, NOVEL_TOP5, TrialJob
 from cpaan.study.records import ENDED, RowRecords
-from cpaan.study.space import RECOMMENDED
-from cpaan.study.study import OPTUNA, Study, StudyRow
+from cpaan.study.row import RECOMMENDED, StudyRow
+from cpaan.study.study import OPTUNA, Study
 from cpaan.study.trial import CURVE, PROBLEM, SCORE
 
 STUDY_NAME = "cpaan"
@@ -40,9 +40,9 @@ class RowSearch:
         self.records = RowRecords(study, row, self.trials)
         self.eval_steps = row.config.eval_steps(row.num_episodes)
         known = {trial.user_attrs.get(WHOSE) for trial in self.trials.get_trials(deepcopy=False)}
-        for whose in row.space.points:
+        for whose in row.points:
             if whose not in known:
-                self.trials.enqueue_trial(row.space.point(whose), user_attrs={WHOSE: whose})
+                self.trials.enqueue_trial(row.point(whose), user_attrs={WHOSE: whose})
         running = self.trials.get_trials(deepcopy=False, states=[TrialState.RUNNING])
         self._unfinished = deque(running)
         self.num_to_propose = self.num_left
@@ -78,7 +78,7 @@ class RowSearch:
             trial = self.trials.ask()
         if "training" not in trial.user_attrs:
             self.records.delete_stale_checkpoint(trial.number)
-        resolved = self.row.space.propose(trial, trial.user_attrs.get(WHOSE, RECOMMENDED))
+        resolved = self.row.propose(trial, trial.user_attrs.get(WHOSE, RECOMMENDED))
         trial.set_user_attr("training", resolved.training.to_dict())
         trial.set_user_attr("evaluation", resolved.evaluation.to_dict())
         self.records.changed()
