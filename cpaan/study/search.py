@@ -4,7 +4,6 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import optuna
 from ray import tune as ray_tune
 from ray.tune import FailureConfig, RunConfig, TuneConfig
 
@@ -14,7 +13,7 @@ from cpaan.study.machines import check_machines
 from cpaan.study.rescoring import choose_best
 from cpaan.study.searcher import OptunaSearcher, RowScheduler, RowSearch
 from cpaan.study.study import BEST, Study
-from cpaan.study.trial import MOST_FAILURES, PROBLEM, run_trial
+from cpaan.study.trial import MOST_FAILURES, run_trial
 
 _SECONDS_BETWEEN_UPDATES = 1.0
 _MOST_LETTERS = 500  # shown of an error message of Ray, which ends with the cause
@@ -164,7 +163,5 @@ class _Callback(ray_tune.Callback):
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         reason = " ".join(str(trial.get_error()).split())[-_MOST_LETTERS:]
-        study = self._searcher.search_of(trial.trial_id).trials
-        known = study.get_trials(deepcopy=False)[trial.config["trial"].number]
-        optuna.Trial(study, known._trial_id).set_user_attr(PROBLEM, reason)
+        self._searcher.note_error(trial.trial_id, reason)
         self._progress.say(f"trial {_name_of(trial)} aborted: {reason}")

@@ -85,7 +85,7 @@ def run_workers(
 
 
 def this_worker() -> Workers:
-    """Return the rank of this worker of Ray Train, and the number of workers."""
+    """Return the rank of this Ray Train worker, and the number of workers."""
     context = ray_train.get_context()
     return Workers(context.get_world_rank(), context.get_world_size())
 
@@ -113,12 +113,11 @@ def _train(
 
 def to_metrics(report: Report, config: StudyConfig) -> dict[str, Any]:
     """Return a report as metrics for Ray Tune, which needs every name in every report."""
-    last = report.curve[-1] if report.curve else {EPISODE: 0, NOVEL_TOP5: 0.0, ALL_TOP5: 0.0}
+    nothing = {EPISODE: 0, NOVEL_TOP5: 0.0, ALL_TOP5: 0.0, "seconds": 0.0}
+    last = report.curve[-1] if report.curve else nothing
     return {
-        EPISODE: last[EPISODE],
+        **last,
         SCORE: config.score(last[NOVEL_TOP5], last[ALL_TOP5]),
-        NOVEL_TOP5: last[NOVEL_TOP5],
-        ALL_TOP5: last[ALL_TOP5],
         CURVE: list(report.curve),
         PROBLEM: report.problem,
         "losses": report.losses,
