@@ -119,13 +119,10 @@ def worker_resources(study: StudyConfig) -> dict[str, float]:
 
 @contextmanager
 def ray_cluster(address: str | None, progress: Callable[[str], None]) -> Iterator[Cluster]:
-    """Start Ray on this machine or connect to a running cluster; disconnect at the end.
+    """Connect to the Ray at an address ("host:port" or "auto"), or else at ``RAY_ADDRESS``.
 
-    If this process is already connected to Ray, use that connection and leave it open.
-
-    Args:
-        address: "host:port" or "auto"; None for ``RAY_ADDRESS`` or, if that is not set, a new Ray.
-        progress: Called with a line about the connection.
+    Without either, start Ray on this machine. Disconnect at the end, unless this process was
+    connected before.
 
     Raises:
         ValueError: If no Ray head node answers at the address.

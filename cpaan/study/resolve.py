@@ -39,12 +39,7 @@ class StudyRequest:
 
 
 def new_study(request: StudyRequest, folder: Path, storage: str | None) -> Study:
-    """Return the study that a request describes.
-
-    Args:
-        request: Options of the command.
-        folder: Folder of the new study.
-        storage: Location of a storage that all machines can access; None for the folder.
+    """Return the study that a request describes, in a storage or else in the folder.
 
     Raises:
         ValueError: If a setting is unknown or invalid, or does not suit the data.

@@ -39,12 +39,8 @@ def search(
 ) -> list[RowSearch]:
     """Run or resume a study, and return the search of each row.
 
-    Args:
-        study: The rows to search, and their folder.
-        cluster: The Ray cluster to use.
-        progress: Display of the progress.
-        num_concurrent: Maximum number of concurrent trials; by default as many as fit.
-        timeout_seconds: Time limit; unfinished work is left for a resumed search.
+    At most ``num_concurrent`` trials run at a time, by default as many as fit. After
+    ``timeout_seconds``, unfinished work is left for a resumed search.
 
     Raises:
         ValueError: If the cluster is too small, or another process works on the study.
@@ -62,7 +58,7 @@ def search(
         at_once = cluster.most_trials_at_once(study.config)
         at_once = min(at_once, num_concurrent or at_once)
         if any(each.num_left for each in searches):
-            run_trials(study, searches, progress, at_once, deadline)
+            _run_trials(study, searches, progress, at_once, deadline)
         is_late = deadline is not None and time.monotonic() > deadline
         ended = [each for each in searches if not (is_late or each.num_left)]
         best = choose_best(study, ended, progress.say, at_once, deadline)
@@ -74,20 +70,14 @@ def search(
         return searches
 
 
-def run_trials(
+def _run_trials(
     study: Study,
     searches: Sequence[RowSearch],
     progress: SearchProgress,
     num_concurrent: int,
-    deadline: float | None = None,
+    deadline: float | None,
 ) -> None:
-    """Run the remaining trials, at most ``num_concurrent`` at a time, in the order of the rows.
-
-    All trials stop at the deadline, a time of the monotonic clock.
-
-    Raises:
-        OSError, optuna.exceptions.OptunaError: If the records cannot be written.
-    """
+    """Run the remaining trials until the deadline, in the order of the rows."""
     config = study.config
     searcher = OptunaSearcher(searches)
     needs = HEAD if config.ray_train else worker_resources(config)

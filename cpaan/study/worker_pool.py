@@ -53,18 +53,10 @@ def measure(
     deadline: float | None = None,
     **options: Any,
 ) -> dict[PartKey, Outcome]:
-    """Run the parts that are not in the cache of a storage on Ray.
+    """Run the parts that are not in the cache of a storage on Ray; return their outcomes.
 
-    Args:
-        jobs: The parts.
-        storage: Storage of the study.
-        num_at_once: Maximum number of concurrent parts. Ray drops work that waits too long.
-        say: Called with a line for each part.
-        deadline: Time of the monotonic clock at which unfinished parts are cancelled, or None.
-        options: Options of `run_parts`.
-
-    Returns:
-        The outcome of each part that ended before the deadline.
+    At most ``num_at_once`` parts are started, because Ray drops work that waits too long. At the
+    deadline, a time of the monotonic clock, the others are cancelled, and have no outcome.
 
     Raises:
         WorkLostError: After all other parts, if a part was lost with its machine or process.
