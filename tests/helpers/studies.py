@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import optuna
 
 from cpaan import EvaluationConfig, Phase, Split, open_features, write_features
+from cpaan.cli import main
 from cpaan.data.reference import DataReference
 from cpaan.methods.registry import ROWS, with_episodes
 from cpaan.study.config import PRESETS, StudyConfig
@@ -17,6 +19,9 @@ from cpaan.study.searcher import OptunaSearcher, RowSearch
 from cpaan.study.study import Study
 from cpaan.study.trial import to_metrics
 from helpers.gan_runs import SMALL
+
+search, report = (partial(main, command=name) for name in ("search", "report"))
+"""The commands ``tune/search.py`` and ``tune/report.py``, as functions of their arguments."""
 
 STUDY_SETTINGS = {
     "num_ways": "3",

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cpaan import evaluate
-from cpaan.core.files import pack_state, unpack_state
+from cpaan.core.files import unpack_state
 from cpaan.core.randomness import new_rng
 from cpaan.core.remote_paths import RemotePath
 from cpaan.gan.gans import GANS
@@ -179,22 +179,6 @@ def test_a_job_reports_its_whole_curve_at_every_step_and_looking_changes_nothing
         assert_same_weights(kept_weights(other), kept_weights(job))
 
 
-def test_without_marks_a_job_is_trained_and_not_evaluated(job):
-    (report,) = run_job(replace(job, eval_steps=()), CPU)
-
-    assert report.curve == ()
-    assert kept_state(job)["run"]["episode"] == 6
-
-
-def test_looking_at_a_job_changes_nothing(job):
-    looked_at, straight = job, replace(job, eval_steps=(6,), path="trials/0001.pt")
-
-    curve, straight_curve = finish(looked_at).curve, finish(straight).curve
-
-    assert scores(curve)[-1:] == scores(straight_curve)
-    assert_same_weights(kept_weights(looked_at), kept_weights(straight))
-
-
 @pytest.mark.parametrize("num_reports", [1, 2])
 def test_a_job_that_stopped_after_a_report_ends_as_if_it_had_not(job, num_reports):
     unbroken = replace(job, path="trials/0001.pt")
@@ -236,15 +220,6 @@ def test_a_finished_job_only_reports_its_curve(job, method):
     assert report == Report(curve)
     assert job.checkpoint.read() == before
     assert curve[-1]["episode"] == (6 if method in TRAINED else 0)
-
-
-def test_seconds_of_an_earlier_run_count(job):
-    first = next(run_job(job, CPU))
-    job.checkpoint.write(pack_state({**kept_state(job), "seconds": 1_000.0}))
-
-    *_, last = finish(job).curve
-
-    assert first.curve[0]["seconds"] < 1_000 < last["seconds"]
 
 
 def test_a_diverging_job_ends_with_a_problem_and_keeps_its_last_good_state(gaussians, tmp_path):

@@ -15,7 +15,6 @@ import ray
 import torch
 from ray.util.state import list_actors
 
-from cpaan.cli import main
 from cpaan.cli.progress import StudyProgress
 from cpaan.core.files import load_state
 from cpaan.evaluation.parts import PartKey
@@ -29,10 +28,7 @@ from cpaan.study.machines import check_machines
 from cpaan.study.trial import train_with_workers
 from cpaan.study.worker_pool import WorkLostError, run_on_ray
 from helpers.runs import threads
-from helpers.studies import SMALL_STUDY, STUDY_SETTINGS, new_job, scores
-
-search = partial(main, command="search")
-report = partial(main, command="report")
+from helpers.studies import SMALL_STUDY, STUDY_SETTINGS, new_job, report, scores, search
 
 # A test starts up to six trials, each in separate processes that import torch.
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
@@ -40,13 +36,10 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 CPU = torch.device("cpu")
 
 
-def arguments(features: Path, *more: str) -> list[str]:
-    """Return options of a small study without Ray Train, which starts slowly."""
-    return [*with_ray_train(features, *more), "--no-ray-train"]
-
-
-def with_ray_train(features: Path, *more: str) -> list[str]:
-    return ["--features", str(features), "--episodes", "20", *SMALL_STUDY, *more]
+def arguments(features: Path, *more: str, with_train: bool = False) -> list[str]:
+    """Return options of a small study, by default without Ray Train, which starts slowly."""
+    options = ["--features", str(features), "--episodes", "20", *SMALL_STUDY, *more]
+    return options if with_train else [*options, "--no-ray-train"]
 
 
 def stopped_at(words: str) -> Callable[[StudyProgress, str], None]:
@@ -100,7 +93,8 @@ def test_a_study_is_searched_resumed_and_reported(two_cpus, study_features, caps
     without_train = curves(Path("results/without"))
     capsys.readouterr()
 
-    assert search(with_ray_train(study_features, "--study", "mine", "--trials", "2")) == 0
+    new = ("--study", "mine", "--trials", "2")
+    assert search(arguments(study_features, *new, with_train=True)) == 0
 
     said = capsys.readouterr()
     assert "Ray dashboard: http://127.0.0.1:" in said.err
