@@ -13,9 +13,8 @@ from cpaan.core.remote_paths import join
 from cpaan.data.splits import VALIDATION_PHASE
 from cpaan.evaluation.parts import Part, PartJob, PartKey
 from cpaan.evaluation.scoring import draw_phase
-from cpaan.study.cluster import HEAD, Cluster, worker_resources
+from cpaan.study.cluster import HEAD, Cluster, check_machines, worker_resources
 from cpaan.study.job import mean_top5
-from cpaan.study.machines import check_machines
 from cpaan.study.records import best_trials
 from cpaan.study.row import Resolved, StudyRow
 from cpaan.study.searcher import OptunaSearcher, RowScheduler, RowSearch

@@ -13,10 +13,9 @@ from ray.tune.integration.ray_train import TuneReportCallback
 from ray.util.metrics import Gauge
 
 from cpaan.core.remote_paths import join
-from cpaan.study.cluster import worker_resources
+from cpaan.study.cluster import check_this_machine, worker_resources
 from cpaan.study.config import StudyConfig
 from cpaan.study.job import ALL_TOP5, EPISODE, NOVEL_TOP5, Report, TrialJob, run_job
-from cpaan.study.machines import check_this_machine
 from cpaan.training.workers import ALONE, Workers
 
 SCORE, CURVE, PROBLEM = "score", "curve", "problem"

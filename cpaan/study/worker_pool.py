@@ -15,9 +15,8 @@ from cpaan.evaluation.parts import Outcome, Part, PartCache, PartJob, PartKey, r
 from cpaan.methods.registry import num_episodes_of
 from cpaan.protocol.priors import best_priors, with_priors
 from cpaan.report.illustration import illustrate
-from cpaan.study.cluster import HEAD, worker_resources
+from cpaan.study.cluster import HEAD, check_this_machine, worker_resources
 from cpaan.study.job import NUM_THREADS, TrialJob, is_trained, load_method, new_method, run_job
-from cpaan.study.machines import check_this_machine
 from cpaan.study.trial import MOST_FAILURES, train_with_workers
 
 

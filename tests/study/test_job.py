@@ -18,6 +18,7 @@ from cpaan.gan.loop import LOSSES, TrainingRun
 from cpaan.methods.registry import ROWS
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.study import job as job_module
+from cpaan.study.cluster import MARK, check_this_machine
 from cpaan.study.job import (
     Report,
     TrialJob,
@@ -27,7 +28,6 @@ from cpaan.study.job import (
     read_validation,
     run_job,
 )
-from cpaan.study.machines import MARK, check_this_machine
 from cpaan.training import drive
 from cpaan.training.learning import Run
 from helpers.gan_runs import SMALL

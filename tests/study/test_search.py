@@ -22,9 +22,9 @@ from cpaan.gan.spiral import SPIRAL_CONFIG
 from cpaan.protocol.config import HEADS
 from cpaan.study import report as report_module
 from cpaan.study import worker_pool
+from cpaan.study.cluster import check_machines
 from cpaan.study.config import StudyConfig
-from cpaan.study.job import TrialJob, run_job
-from cpaan.study.machines import check_machines
+from cpaan.study.job import run_job
 from cpaan.study.trial import train_with_workers
 from cpaan.study.worker_pool import WorkLostError, run_on_ray
 from helpers.runs import threads
@@ -32,8 +32,6 @@ from helpers.studies import SMALL_STUDY, STUDY_SETTINGS, new_job, report, scores
 
 # A test starts up to six trials, each in separate processes that import torch.
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
-
-CPU = torch.device("cpu")
 
 
 def arguments(features: Path, *more: str, with_train: bool = False) -> list[str]:
@@ -54,28 +52,19 @@ def stopped_at(words: str) -> Callable[[StudyProgress, str], None]:
     return say_and_stop
 
 
-def train(job: TrialJob, num_workers: int) -> tuple[list[tuple[int, float, float]], dict]:
-    check_machines(job.storage, print)
-    train_with_workers(replace(job, config=StudyConfig(workers_per_trial=num_workers)))
-    state = load_state(Path(job.storage) / job.path)
-    return scores(state["curve"]), state["run"]["networks"]
-
-
-def train_here(job: TrialJob, num_workers: int) -> tuple[list[tuple[int, float, float]], dict]:
-    """Return the same as `train`, with workers that are threads of this process."""
-    with ThreadPoolExecutor(num_workers) as pool:
-        reports = list(pool.map(lambda each: [*run_job(job, CPU, each)], threads(num_workers)))
-    of_rank_0 = reports[0][-1]
-    return scores(of_rank_0.curve), load_state(Path(job.storage) / job.path)["run"]["networks"]
-
-
 def test_workers_on_ray_train_as_in_one_process_to_the_last_bit(two_cpus, gaussians, tmp_path):
-    job = new_job(gaussians, tmp_path, "on-ray.pt")
+    config = StudyConfig(workers_per_trial=2)
+    job = replace(new_job(gaussians, tmp_path, "on-ray.pt"), config=config)
+    here = replace(job, path="here.pt")
+    check_machines(job.storage, print)
 
-    curve, weights = train(job, num_workers=2)
-    curve_here, weights_here = train_here(replace(job, path="here.pt"), num_workers=2)
+    train_with_workers(job)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda each: [*run_job(here, torch.device("cpu"), each)], threads(2)))
 
-    assert curve == curve_here
+    state, state_here = (load_state(Path(each.storage) / each.path) for each in (job, here))
+    assert scores(state["curve"]) == scores(state_here["curve"])
+    weights, weights_here = state["run"]["networks"], state_here["run"]["networks"]
     assert set(weights) == set(weights_here)
     assert all(torch.equal(weights[name], weights_here[name]) for name in weights)
 
