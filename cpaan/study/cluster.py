@@ -178,11 +178,7 @@ def _describe(context: Any, coming: tuple[dict[str, float], ...]) -> Cluster:
 
 
 def _coming_nodes() -> tuple[dict[str, float], ...]:
-    """Return the resources of each machine that `NODES` lists.
-
-    Raises:
-        ValueError: If its value is not valid.
-    """
+    """Return the resources of each machine that `NODES` lists; refuse a value that is no list."""
     text = os.environ.get(NODES, "[]")
     try:
         return tuple(

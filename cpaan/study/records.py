@@ -98,22 +98,20 @@ class RowRecords:
         under this number.
         """
         if self._study.copy is not None:
-            path = self._study.checkpoint_of(self._row, number, self._row.config.seed)
-            (self._storage / path).delete()
+            self._checkpoint(number).delete()
+
+    def _checkpoint(self, number: int) -> RemotePath:
+        seed = self._row.config.seed
+        return self._storage / self._study.checkpoint_of(self._row, number, seed)
 
     def _delete_checkpoints(self) -> None:
         """Delete the checkpoints of trials that have ended and are not among the best."""
-        config = self._row.config
-        best = best_trials(self._trials, config.num_finalists)
-        needed = {trial.number for trial in best}
+        best = best_trials(self._trials, self._row.config.num_finalists)
         ended = self._trials.get_trials(deepcopy=False, states=ENDED)
-        numbers = {trial.number for trial in ended} - needed - self._deleted
-        paths = [
-            self._storage / self._study.checkpoint_of(self._row, number, config.seed)
-            for number in sorted(numbers)
-        ]
+        numbers = {trial.number for trial in ended} - {trial.number for trial in best}
+        numbers -= self._deleted
         with ThreadPoolExecutor(_NUM_REQUESTS) as pool, suppress(OSError):  # retried later
-            list(pool.map(RemotePath.delete, paths))
+            list(pool.map(RemotePath.delete, map(self._checkpoint, sorted(numbers))))
             self._deleted |= numbers
 
     def _write_events(self, trial: FrozenTrial) -> None:

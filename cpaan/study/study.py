@@ -109,18 +109,13 @@ class Study:
     def write(self) -> None:
         """Write ``config.json``, with every command that has worked on the study so far."""
         exists = (self.folder / CONFIG).exists()
-        runs = read_json(self.folder, CONFIG)["runs"] if exists else []
+        runs = [*(read_json(self.folder, CONFIG)["runs"] if exists else []), describe_run()]
         rows = [row.describe() for row in self.rows]
-        content = {"runs": [*runs, describe_run()], "storage": self.shared, "rows": rows}
-        self.write_json(CONFIG, content)
+        self.write_json(CONFIG, {"runs": runs, "storage": self.shared, "rows": rows})
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold an exclusive lock on the study.
-
-        Raises:
-            ValueError: If another process of this machine holds it.
-        """
+        """Hold an exclusive lock on the study; refuse if another process of this machine does."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / ".lock").open("w") as file:
             try:
@@ -136,11 +131,7 @@ class Study:
 
 
 def read_study(folder: Path, location: str | None = None) -> Study:
-    """Return the study in a folder, or its copy at the location of a storage.
-
-    Raises:
-        ValueError: If the place has no study, or one of an older version.
-    """
+    """Return the study in a folder, or its copy in a storage; refuse one of an older version."""
     place = location or folder
     content = read_json(place, CONFIG)
     if "rows" not in content:
@@ -156,11 +147,7 @@ def read_study(folder: Path, location: str | None = None) -> Study:
 
 
 def download_study(location: str, folder: Path) -> None:
-    """Copy the files that are needed to resume or report a study from a storage to this machine.
-
-    Raises:
-        ValueError: If the storage has no study.
-    """
+    """Copy what resuming or reporting needs to this machine; refuse a storage without a study."""
     study = read_study(folder, location)
     storage, here = RemotePath.at(location), RemotePath.at(folder)
     files = [study.path_of(row, name) for row in study.rows for name in (BEST, OPTUNA)]
@@ -170,16 +157,11 @@ def download_study(location: str, folder: Path) -> None:
 
 
 def find_study(name: str | None, results: Path) -> Path:
-    """Return the folder of a study by its name or path; the newest study by default.
-
-    Raises:
-        ValueError: If no name is given and the results folder has no study.
-    """
+    """Return the folder of a study by its name or path; by default the newest, if there is any."""
     if name is None:
         configs = sorted(results.glob(f"*/{CONFIG}"), key=lambda path: path.stat().st_mtime)
         if not configs:
-            start = "python tune/search.py"
-            raise ValueError(f"{results}/ has no study; start one with: {start}")
+            raise ValueError(f"{results}/ has no study; start one with: python tune/search.py")
         return configs[-1].parent
     folder = Path(name)
     is_name = not folder.is_absolute() and not (folder / CONFIG).exists()
@@ -188,11 +170,7 @@ def find_study(name: str | None, results: Path) -> Path:
 
 
 def read_json(folder: Path | str, name: str) -> dict[str, Any]:
-    """Return the content of a study's JSON file, from its folder or a storage location.
-
-    Raises:
-        ValueError: If the file is missing or damaged.
-    """
+    """Return a study's JSON file from its folder or a storage; refuse a missing or damaged one."""
     try:
         content: dict[str, Any] = json.loads((RemotePath.at(folder) / name).read())
         return content

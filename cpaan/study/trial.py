@@ -97,10 +97,7 @@ def _work(job: TrialJob) -> None:
 def _train(
     job: TrialJob, device: torch.device, workers: Workers, tell: Callable[[dict[str, Any]], None]
 ) -> None:
-    """Train a job as the only worker or as one of several.
-
-    ``tell`` is called at every evaluation step with the metrics, which are empty except on rank 0.
-    """
+    """Train a job, and tell the metrics at every evaluation step; only rank 0 has any."""
     check_this_machine(job.storage)
     gauges = _Gauges(job.number) if workers.rank == 0 else None
     for report in run_job(job, device, workers):
