@@ -4,6 +4,7 @@ import copy
 import json
 import re
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import pytest
 import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 
+from cpaan.cli import main
 from cpaan.cli.command import Parser
 from cpaan.cli.study_parsers import STUDY_COMMANDS
 from cpaan.study.cluster_job import ClusterCommand, ClusterJob
-from helpers.studies import search
+
+search = partial(main, command="search")
 
 ROOT = Path(__file__).parents[2]
 CLOUDS = ["gpu", "gcp"]
