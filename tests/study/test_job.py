@@ -37,25 +37,12 @@ from helpers.tables import poisoned
 
 CPU = torch.device("cpu")
 
-EPISODES = {"num_episodes": 6, "num_ways": 6, "episode_shots": (1, 2), "num_queries": 2}
-EMBEDDING = EmbeddingConfig(**{**EPISODES, "num_episodes": 3}, hidden_dim=8)
+TRAINED = ["cCov-GAN", "c-GAN", "MN", "AWG", "PN", "MAML", "FI-PN", "FH", "P-FH", "c-GAN-PN"]
 GAN = {**SMALL.to_dict(), "num_episodes": 6, "generator_learning_rate": 0.03}
-HALLUCINATION = {
-    **{"num_episodes": 6, "num_clusters": 3, "batch_size": 8, "hidden_dim": 8},
-    "num_classifier_steps": 20,
-}
-TRAINED = {
-    "cCov-GAN": GAN,
-    "c-GAN": GAN,
-    "MN": EPISODES,
-    "AWG": EPISODES,
-    "PN": {**EPISODES, "hidden_dim": 8, "learning_rate": 0.03},
-    "MAML": {**EPISODES, "num_tasks": 2, "hidden_dim": 8},
-    "FI-PN": {**EPISODES, "num_augmented": 3, "hidden_dim": 8},
-    "FH": HALLUCINATION,
-    "P-FH": HALLUCINATION,
-    "c-GAN-PN": GAN,
-}
+EPISODES = {"num_ways": 6, "episode_shots": (1, 2), "num_queries": 2, "hidden_dim": 8}
+SIZES = {**EPISODES, "num_episodes": 6, "num_tasks": 2, "num_augmented": 3}
+SIZES |= {"num_clusters": 3, "batch_size": 8, "num_classifier_steps": 20}
+EMBEDDING = EmbeddingConfig(**EPISODES, num_episodes=3)
 UNTRAINED = ["LR", "copy", "DC"]
 
 
@@ -68,10 +55,11 @@ def job_of(job: TrialJob, method: str, head: str | None = None, **others: object
     """Return a job of another row, with six episodes or none."""
     row = ROWS[method]
     overrides = {"heads": (head or row.head,), "linear_num_steps": 5, "perplexity": 4.0}
+    sizes, known = GAN if row.gan else SIZES, row.config.to_dict()
     return replace(
         job,
         method=method,
-        training=row.config.with_overrides(TRAINED.get(method, {})),
+        training=row.config.with_overrides({name: sizes[name] for name in sizes if name in known}),
         evaluation=QUICK.with_overrides({**overrides, **others}),
         eval_steps=job.eval_steps if method in TRAINED else (0,),
         embedding=EMBEDDING if row.is_embedded else None,
@@ -195,7 +183,7 @@ def test_a_job_that_stopped_after_a_report_ends_as_if_it_had_not(job, num_report
     assert_same_weights(kept_weights(job), kept_weights(unbroken))
 
 
-@pytest.mark.parametrize("method", ["cCov-GAN", *(slow(name) for name in [*TRAINED][1:])])
+@pytest.mark.parametrize("method", ["cCov-GAN", *(slow(name) for name in TRAINED[1:])])
 def test_a_job_that_dies_again_and_again_ends_as_if_it_had_not(job, method, monkeypatch):
     job = job_of(job, method)
     unbroken = replace(job, path="trials/0001.pt")
