@@ -4,7 +4,6 @@ import json
 import math
 import sqlite3
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext, suppress
 from pathlib import Path
@@ -46,14 +45,9 @@ class RowRecords:
     thousands of trials. A study resumes from the Optuna study; the other files are for users.
     """
 
-    def __init__(
-        self,
-        study: Study,
-        row: StudyRow,
-        trials: optuna.Study,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._study, self._row, self._trials, self._clock = study, row, trials, clock
+    def __init__(self, study: Study, row: StudyRow, trials: optuna.Study) -> None:
+        self._study, self._row, self._trials = study, row, trials
+        self._clock = time.monotonic
         self._storage = RemotePath.at(study.storage)
         self._events: dict[int, int] = {}
         self._deleted: set[int] = set()
