@@ -49,8 +49,7 @@ def train_with_ray(
         work = partial(_work, folder, num_classes, config, seed, news)
         # A separate process that ends with this one, so that Ctrl-C does not wait for training.
         task = ray.remote(run_workers).options(num_cpus=0, resources=HEAD)
-        storage = str(folder / "ray")
-        training = task.remote(work, num_workers, {kind: 1.0}, name="backbone", storage=storage)
+        training = task.remote(work, num_workers, {kind: 1.0}, "backbone", str(folder / "ray"))
         problem, is_over = None, False
         while not is_over:
             is_over = bool(ray.wait([training], timeout=_SECONDS_BETWEEN_LOOKS)[0])

@@ -49,7 +49,6 @@ def run_workers(
     work: Callable[[], None],
     num_workers: int,
     resources: dict[str, float],
-    *,
     name: str,
     storage: str,
     callbacks: Sequence[UserCallback] = (),
