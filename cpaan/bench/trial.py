@@ -49,8 +49,7 @@ _PARALLEL_REPEATS = 2  # alternately, so that other load affects both equally
 def _ray(bench: Bench) -> Iterator[tuple[Path, Callable[..., dict[str, Any]]]]:
     """Start Ray; yield a folder, and a function that trains a job there and returns its state."""
     # Importing Ray takes seconds, and the other benchmarks do not need it.
-    from cpaan.study.cluster import ray_cluster
-    from cpaan.study.machines import check_machines
+    from cpaan.study.cluster import check_machines, ray_cluster
     from cpaan.study.trial import train_with_workers
 
     with tempfile.TemporaryDirectory() as folder, ray_cluster(None, bench.say):

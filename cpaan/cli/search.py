@@ -29,9 +29,10 @@ from cpaan.study.cluster import Cluster, ray_cluster
 from cpaan.study.cluster_job import ClusterCommand
 from cpaan.study.config import DEFAULT_METHOD, StudyConfig
 from cpaan.study.resolve import StudyRequest, new_study, resumed_study
+from cpaan.study.row import StudyRow
 from cpaan.study.search import search
 from cpaan.study.searcher import RowSearch
-from cpaan.study.study import BEST, CONFIG, LOG, Study, StudyRow, download_study, find_study
+from cpaan.study.study import BEST, CONFIG, LOG, Study, download_study, find_study
 from cpaan.study.trial import PROBLEM
 from cpaan.study.worker_pool import WorkLostError
 from cpaan.training.drive import in_words
@@ -166,7 +167,7 @@ def _plan(study: Study) -> str:
         f"{', '.join(map(str, config.eval_steps(row.num_episodes)))}",
         "workers": f"{config.workers_per_trial} a trial; GPUs of each: {config.gpus_per_worker:g}",
         "score": f"LSL and GLSL top-5, {config.head} head, {row.evaluation.num_draws} draws",
-        "searched": textwrap.shorten(", ".join(row.space.searched) or "nothing", 80),
+        "searched": textwrap.shorten(", ".join(row.searched) or "nothing", 80),
         "time": f"about {in_words(seconds)} of training, one trial at a time here; {stops}",
         "more": "--dry-run --json prints every setting",
     }
@@ -191,14 +192,14 @@ def _describe(study: Study) -> str:
     """Return all settings and the first points of a study as JSON, a document for each row."""
     shown = []
     for row in study.rows:
-        points = {f"trial {n}": whose for n, whose in enumerate(row.space.points)}
-        settings = {name: row.space.around(whose).training for name, whose in points.items()}
+        points = {f"trial {n}": whose for n, whose in enumerate(row.points)}
+        settings = {name: row.around(whose).training for name, whose in points.items()}
         content = {
             "folder": str(study.folder / study.path_of(row)),
             **row.describe(),
             "storage": study.shared,
             "evaluated after episodes": row.config.eval_steps(row.num_episodes),
-            **{name: row.space.point(whose) for name, whose in points.items()},
+            **{name: row.point(whose) for name, whose in points.items()},
             "all settings of these": {name: each.to_dict() for name, each in settings.items()},
         }
         shown.append(json.dumps(content, indent=1))

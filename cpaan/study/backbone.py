@@ -1,6 +1,5 @@
 """Train a backbone with several workers on Ray Train."""
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -49,8 +48,8 @@ def train_with_ray(
         folder, news = folder.resolve(), Queue(actor_options={"num_cpus": 0})
         work = partial(_work, folder, num_classes, config, seed, news)
         # A separate process that ends with this one, so that Ctrl-C does not wait for training.
-        task = ray.remote(_fit).options(num_cpus=0, resources=HEAD)
-        training = task.remote(work, num_workers, {kind: 1.0}, str(folder / "ray"))
+        task = ray.remote(run_workers).options(num_cpus=0, resources=HEAD)
+        training = task.remote(work, num_workers, {kind: 1.0}, "backbone", str(folder / "ray"))
         problem, is_over = None, False
         while not is_over:
             is_over = bool(ray.wait([training], timeout=_SECONDS_BETWEEN_LOOKS)[0])
@@ -66,12 +65,6 @@ def train_with_ray(
         except RayError as error:
             reason = " ".join(str(error).split())
             raise ValueError(f"training on Ray failed: {reason}") from error
-
-
-def _fit(
-    work: Callable[[], None], num_workers: int, resources: dict[str, float], storage: str
-) -> None:
-    run_workers(work, num_workers, resources, name="backbone", storage=storage)
 
 
 def _work(folder: Path, num_classes: int, config: BackboneConfig, seed: int, news: Queue) -> None:

@@ -1,4 +1,4 @@
-"""Start Ray or connect to a cluster, and check that its resources suffice for a study."""
+"""Start Ray or connect to a cluster, and check its resources and its storage for a study."""
 
 import json
 import logging
@@ -6,13 +6,17 @@ import os
 import socket
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from cpaan.core.remote_paths import RemotePath
 from cpaan.study.config import StudyConfig
 from cpaan.study.placement_groups import sweeping_placement_groups
 
@@ -27,8 +31,12 @@ Ray does not report, as JSON such as ``[{"count": 8, "CPU": 4, "GPU": 1}]``."""
 RAY = (sys.executable, "-m", "ray.scripts.scripts")
 """Ray's command line."""
 
+MARK = ".machines/mark"
+"""File in a storage. A machine that can read it has access to the same storage as the others."""
+
 _SECONDS_TO_ANSWER = 10.0
 _SECONDS_TO_BE_RAY = 30.0
+_SECONDS_TO_CHECK = 120.0  # for a process to start on a new machine and to answer
 
 _ENVIRONMENT = {
     # Ray's processes get Ray's own variables only from the runtime environment.
@@ -118,13 +126,10 @@ def worker_resources(study: StudyConfig) -> dict[str, float]:
 
 @contextmanager
 def ray_cluster(address: str | None, progress: Callable[[str], None]) -> Iterator[Cluster]:
-    """Start Ray on this machine or connect to a running cluster; disconnect at the end.
+    """Connect to the Ray at an address ("host:port" or "auto"), or else at ``RAY_ADDRESS``.
 
-    If this process is already connected to Ray, use that connection and leave it open.
-
-    Args:
-        address: "host:port" or "auto"; None for ``RAY_ADDRESS`` or, if that is not set, a new Ray.
-        progress: Called with a line about the connection.
+    Without either, start Ray on this machine. Disconnect at the end, unless this process was
+    connected before.
 
     Raises:
         ValueError: If no Ray head node answers at the address.
@@ -172,11 +177,7 @@ def _describe(context: Any, coming: tuple[dict[str, float], ...]) -> Cluster:
 
 
 def _coming_nodes() -> tuple[dict[str, float], ...]:
-    """Return the resources of each machine that `NODES` lists.
-
-    Raises:
-        ValueError: If its value is not valid.
-    """
+    """Return the resources of each machine that `NODES` lists; refuse a value that is no list."""
     text = os.environ.get(NODES, "[]")
     try:
         return tuple(
@@ -210,3 +211,64 @@ def _check_address(address: str) -> None:
             f"{address} is not a Ray head node of version {ray.__version__} (its port is 6379, not "
             "the dashboard's)"
         ) from error
+
+
+def check_machines(location: str, say: Callable[[str], None]) -> None:
+    """Check that every machine of the cluster can read from a storage and write to it.
+
+    Leave a mark there, which machines that join later check with `check_this_machine`. If there
+    are several machines, ``say`` is called with a line.
+
+    Raises:
+        ValueError: If some machines cannot; the message has their names and the reasons.
+    """
+    storage = RemotePath.at(location)
+    storage.check_writable()
+    mark = uuid.uuid4().hex.encode()
+    (storage / MARK).write(mark)
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    if len(nodes) == 1:
+        return
+    say(f"checking that {len(nodes)} nodes share {location}")
+    answers = []
+    for node in nodes:
+        there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        task = ray.remote(_answer_there).options(num_cpus=0, scheduling_strategy=there)
+        answers.append(task.remote(location, mark, f".machines/{node['NodeID']}"))
+    problems = []
+    for node, answer in zip(nodes, answers, strict=True):
+        try:
+            problem = ray.get(answer, timeout=_SECONDS_TO_CHECK)
+        except RayError as error:
+            problem = " ".join(str(error).split())[:200]
+        written = storage / f".machines/{node['NodeID']}"
+        if problem is None and written.read_if_exists() != mark:
+            problem = "files that it writes are not visible on this node"
+        if problem is not None:
+            address = node["NodeManagerAddress"]
+            problems.append(f"{node['NodeManagerHostname']} ({address}): {problem}")
+        written.delete()
+    if problems:
+        raise ValueError(f"storage {location} is not shared by all nodes: {'; '.join(problems)}")
+
+
+def check_this_machine(location: str) -> None:
+    """Refuse to work on a machine without access to a study's storage; it may have joined late.
+
+    Raises:
+        RuntimeError: If it has no access. Ray may then retry on another machine.
+    """
+    if not (RemotePath.at(location) / MARK).is_file():
+        raise RuntimeError(f"{socket.gethostname()} cannot find the study in {location}")
+
+
+def _answer_there(location: str, mark: bytes, name: str) -> str | None:
+    """Read the mark and write it back under a name; return the problem, if any."""
+    try:
+        storage = RemotePath.at(location)
+        if (storage / MARK).read_if_exists() != mark:
+            return "it cannot read files that other nodes write"
+        (storage / name).write(mark)
+    except (OSError, ValueError) as error:
+        return " ".join(str(error).split())
+    return None

@@ -6,6 +6,7 @@ This module does not use Ray: a single process gives the same numbers.
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,6 @@ from cpaan.training.workers import ALONE, Workers
 EPISODE, NOVEL_TOP5, ALL_TOP5 = "episode", "novel_top5", "all_top5"
 NUM_THREADS = 1
 """Threads of torch in each process, which has one core; the number affects the last digits."""
-_OF_ANOTHER = "another worker failed"
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,20 @@ class Report:
     """Why the job failed, if it did. Another attempt would fail the same way."""
 
 
-class _EvaluationError(Exception):
-    """The evaluation failed on one worker, so all workers stop."""
+class _JobError(Exception):
+    """A job failed on one of its workers, so all of them stop."""
+
+
+@contextmanager
+def _together(workers: Workers, device: torch.device) -> Iterator[None]:
+    """Raise an error on all workers if the block fails on one; the others would wait forever."""
+    problem = None
+    try:
+        yield
+    except (ValueError, ArithmeticError) as error:
+        problem = " ".join(str(error).split())
+    if workers.mean(float(problem is not None), device):
+        raise _JobError(problem or "another worker failed")
 
 
 def run_job(job: TrialJob, device: torch.device, workers: Workers = ALONE) -> Iterator[Report]:
@@ -92,62 +104,48 @@ def run_job(job: TrialJob, device: torch.device, workers: Workers = ALONE) -> It
     only those of rank 0 have evaluations.
     """
     torch.set_num_threads(NUM_THREADS)
-    problem = None
-    try:
-        task, queries = read_validation(job, device)
-        method, run = _begin(job, task, workers)
-        checkpoint = Checkpoint(job.checkpoint)
-        checkpoint.restore(run)
-    except ValueError as error:
-        problem = " ".join(str(error).split())
-    if workers.mean(float(problem is not None), device):
-        yield Report((), problem=problem or _OF_ANOTHER)
-        return
-    if workers.mean(float(run.episode), device) != run.episode:
-        # A process that should be dead may have written in between. A retry reads again.
-        raise RuntimeError("workers read different checkpoints")
+    checkpoint = Checkpoint(job.checkpoint)
 
     def evaluate(stretch: Stretch) -> None:
-        problem = None
-        if workers.rank == 0:
-            try:
+        with _together(workers, device):
+            if workers.rank == 0:
                 novel, everything = _evaluate(method, task, queries, job)
                 entry = {EPISODE: run.episode, NOVEL_TOP5: novel, ALL_TOP5: everything}
                 checkpoint.curve.append({**entry, "seconds": checkpoint.seconds})
-            except (ValueError, ArithmeticError) as error:
-                problem = " ".join(str(error).split())
-        # All workers stop together, because the others would wait for this one forever.
-        if workers.mean(float(problem is not None), device):
-            raise _EvaluationError(problem or _OF_ANOTHER)
 
-    if checkpoint.curve:
-        yield Report(tuple(checkpoint.curve))
-    evaluated = {entry[EPISODE] for entry in checkpoint.curve}
-    stretches = drive(
-        run,
-        checkpoint,
-        eval_steps=[step for step in job.eval_steps if step not in evaluated],
-        on_eval=evaluate,
-        workers=workers,
-    )
     try:
-        for stretch in stretches:
+        with _together(workers, device):
+            task, queries = read_validation(job, device)
+            method, run = _begin(job, task, workers)
+            checkpoint.restore(run)
+        if workers.mean(float(run.episode), device) != run.episode:
+            # A process that should be dead may have written in between. A retry reads again.
+            raise RuntimeError("workers read different checkpoints")
+        if checkpoint.curve:
+            yield Report(tuple(checkpoint.curve))
+        evaluated = {entry[EPISODE] for entry in checkpoint.curve}
+        eval_steps = [step for step in job.eval_steps if step not in evaluated]
+        for stretch in drive(
+            run,
+            checkpoint,
+            eval_steps=eval_steps,
+            on_eval=evaluate,
+            workers=workers,
+        ):
             pace = stretch.num_episodes / stretch.seconds if stretch.seconds else None
             yield Report(tuple(checkpoint.curve), stretch.losses, pace)
-    except (TrainingDivergedError, _EvaluationError) as error:  # raised by all workers
+    except (TrainingDivergedError, _JobError) as error:  # raised by all workers
         yield Report(tuple(checkpoint.curve), problem=str(error))
 
 
 def is_trained(job: TrialJob) -> bool:
     """Return whether the checkpoint of a job is at the last episode."""
     content = job.checkpoint.read_if_exists()
-    if content is None:
-        return False
     try:
-        episode: int = unpack_state(content)["run"]["episode"]
+        episode = None if content is None else unpack_state(content)["run"]["episode"]
     except Exception:  # a damaged file can raise any error, which `run_job` reports
         return False
-    return episode == num_episodes_of(job.training)
+    return bool(episode == num_episodes_of(job.training))
 
 
 def load_method(job: TrialJob, task: LowShotTask) -> LowShotMethod:

@@ -4,7 +4,6 @@ import json
 import math
 import sqlite3
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext, suppress
 from pathlib import Path
@@ -18,7 +17,8 @@ from tensorboardX import SummaryWriter
 from cpaan.core.remote_paths import RemotePath
 from cpaan.study.config import StudyConfig
 from cpaan.study.job import ALL_TOP5, EPISODE, NOVEL_TOP5
-from cpaan.study.study import OPTUNA, TENSORBOARD, TRIALS, Study, StudyRow
+from cpaan.study.row import StudyRow
+from cpaan.study.study import OPTUNA, TENSORBOARD, TRIALS, Study
 from cpaan.study.trial import CURVE, PROBLEM
 
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
@@ -45,14 +45,9 @@ class RowRecords:
     thousands of trials. A study resumes from the Optuna study; the other files are for users.
     """
 
-    def __init__(
-        self,
-        study: Study,
-        row: StudyRow,
-        trials: optuna.Study,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._study, self._row, self._trials, self._clock = study, row, trials, clock
+    def __init__(self, study: Study, row: StudyRow, trials: optuna.Study) -> None:
+        self._study, self._row, self._trials = study, row, trials
+        self._clock = time.monotonic
         self._storage = RemotePath.at(study.storage)
         self._events: dict[int, int] = {}
         self._deleted: set[int] = set()
@@ -97,22 +92,20 @@ class RowRecords:
         under this number.
         """
         if self._study.copy is not None:
-            path = self._study.checkpoint_of(self._row, number, self._row.config.seed)
-            (self._storage / path).delete()
+            self._checkpoint(number).delete()
+
+    def _checkpoint(self, number: int) -> RemotePath:
+        seed = self._row.config.seed
+        return self._storage / self._study.checkpoint_of(self._row, number, seed)
 
     def _delete_checkpoints(self) -> None:
         """Delete the checkpoints of trials that have ended and are not among the best."""
-        config = self._row.config
-        best = best_trials(self._trials, config.num_finalists)
-        needed = {trial.number for trial in best}
+        best = best_trials(self._trials, self._row.config.num_finalists)
         ended = self._trials.get_trials(deepcopy=False, states=ENDED)
-        numbers = {trial.number for trial in ended} - needed - self._deleted
-        paths = [
-            self._storage / self._study.checkpoint_of(self._row, number, config.seed)
-            for number in sorted(numbers)
-        ]
+        numbers = {trial.number for trial in ended} - {trial.number for trial in best}
+        numbers -= self._deleted
         with ThreadPoolExecutor(_NUM_REQUESTS) as pool, suppress(OSError):  # retried later
-            list(pool.map(RemotePath.delete, paths))
+            list(pool.map(RemotePath.delete, map(self._checkpoint, sorted(numbers))))
             self._deleted |= numbers
 
     def _write_events(self, trial: FrozenTrial) -> None:

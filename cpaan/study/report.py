@@ -30,9 +30,8 @@ from cpaan.report.page.page import FIGURES, FINDINGS, INDEX, write_page
 from cpaan.report.study_tables import Tables, make_cells, make_tables, table_page
 from cpaan.report.table_one import TableOne, tables_of
 from cpaan.study.ablations import ablations_of_best, ablations_of_table
-from cpaan.study.cluster import Cluster
+from cpaan.study.cluster import Cluster, check_machines
 from cpaan.study.job import NUM_THREADS
-from cpaan.study.machines import check_machines
 from cpaan.study.report_rows import MeasuredRow, ReportSettings, rows_of
 from cpaan.study.study import Study
 from cpaan.study.worker_pool import PoolJob, measure, part_cache

@@ -8,9 +8,9 @@ from cpaan.methods.controls import CONTROLS
 from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import IN_PN
 from cpaan.report.page.contents import DEFAULT, Ablation
+from cpaan.study.row import Resolved, StudyRow
 from cpaan.study.searcher import open_trials
-from cpaan.study.space import Resolved
-from cpaan.study.study import Study, StudyRow
+from cpaan.study.study import Study
 
 _FEWEST_SEEDS = 3
 

@@ -7,16 +7,16 @@ from typing import Any
 
 from cpaan.core.remote_paths import absolute, join
 from cpaan.core.settings import Settings, assignments_for, parse_settings
-from cpaan.data.builtin import builtin_features
 from cpaan.data.cache import open_features
-from cpaan.data.reference import DataReference
-from cpaan.data.splits import VALIDATION_PHASE, Split, find_split, read_split
+from cpaan.data.reference import DataReference, open_data
+from cpaan.data.splits import VALIDATION_PHASE
 from cpaan.data.table import TRAIN, FeatureTable, align_rows
 from cpaan.methods.registry import ROWS, SETTINGS, num_episodes_of, with_episodes
 from cpaan.methods.table_row import COSINE_FEATURES
 from cpaan.protocol.tasks import check_phase
 from cpaan.study.config import PRESETS, StudyConfig
-from cpaan.study.study import Study, StudyRow, read_study
+from cpaan.study.row import StudyRow
+from cpaan.study.study import Study, read_study
 from cpaan.training.workers import Workers
 
 
@@ -39,12 +39,7 @@ class StudyRequest:
 
 
 def new_study(request: StudyRequest, folder: Path, storage: str | None) -> Study:
-    """Return the study that a request describes.
-
-    Args:
-        request: Options of the command.
-        folder: Folder of the new study.
-        storage: Location of a storage that all machines can access; None for the folder.
+    """Return the study that a request describes, in a storage or else in the folder.
 
     Raises:
         ValueError: If a setting is unknown or invalid, or does not suit the data.
@@ -77,10 +72,12 @@ def _resolve_row(request: StudyRequest, method: str, methods: Sequence[str]) -> 
     check_phase(table, data.split, VALIDATION_PHASE)
     embedding = preset.embedding(method)
     row = StudyRow(config, training, evaluation, data, table.num_dims, embedding)
-    row.space.check_fixed([*of_training, *of_evaluation])
-    if not row.space.searched:  # further trials would repeat the same settings
-        num_trials = {"num_trials": len(row.space.points)}
-        row = replace(row, config=config.with_overrides(num_trials))
+    for name in [*of_training, *of_evaluation]:
+        if name in row.searched:
+            raise ValueError(f"{name} is searched, so it cannot be set")
+    if not row.searched:  # further trials would repeat the same settings
+        config = config.with_overrides({"num_trials": len(row.points)})
+        row = replace(row, config=config)
     _check_row(row, table)
     return row
 
@@ -89,9 +86,9 @@ def _check_row(row: StudyRow, table: FeatureTable) -> None:
     """Refuse first points outside the search space, and settings that do not suit the data."""
     base_classes = row.data.split.base_classes()
     num_rows = {name: len(table.rows_of(name, TRAIN)) for name in base_classes}
-    for whose in row.space.points:
-        row.space.point(whose)
-        tried = row.space.around(whose)
+    for whose in row.points:
+        row.point(whose)
+        tried = row.around(whose)
         ROWS[row.method].check(
             tried.training, tried.evaluation, num_rows, table.num_dims, row.embedding
         )
@@ -110,16 +107,6 @@ def _shortened(training: Settings, config: StudyConfig, short: int) -> tuple[Set
     return with_episodes(training, num_episodes // short), config
 
 
-def _open_data(request: StudyRequest) -> tuple[FeatureTable, Split]:
-    """Open the features and the split of a request; the built-in ones by default."""
-    if request.features is None:
-        if request.split is not None:
-            raise ValueError("--split needs --features")
-        return builtin_features()
-    split = read_split(request.split or find_split(request.features[0]))
-    return open_features(*request.features, label_names=split.label_names), split
-
-
 def _open(request: StudyRequest, method: str) -> tuple[FeatureTable, DataReference]:
     """Return the features of a method, and a reference to them for other processes.
 
@@ -127,7 +114,7 @@ def _open(request: StudyRequest, method: str) -> tuple[FeatureTable, DataReferen
         ValueError: If cosine-trained features are missing or have other rows. A draw selects
             rows, and all methods must get the same examples.
     """
-    table, split = _open_data(request)
+    table, split = open_data(request.features, request.split)
     features, in_order_of = request.features, None
     if ROWS[method].features == COSINE_FEATURES:
         features = request.cosine_features
@@ -160,19 +147,30 @@ def resumed_study(folder: Path, request: StudyRequest) -> Study:
         "--episodes": request.episodes,
         "--short": request.short,
     }
-    overrides = dict(request.overrides)
     given = [name for name, value in fixed.items() if value]
     if given:
         raise ValueError(f"a resumed study keeps its settings; remove {', '.join(given)}")
     study = read_study(folder)
-    rows = []
-    for row in study.rows:
-        changes = overrides if row.space.searched else {**overrides, "num_trials": None}
-        changes = {name: value for name, value in changes.items() if value is not None}
-        resumed = replace(row, config=row.config.with_overrides(changes))
-        if request.features is not None:  # the files may have moved
-            resumed = replace(resumed, data=_open(request, row.method)[1])
-        resumed.check_resumes(row)
-        resumed.data.open()
-        rows.append(resumed)
-    return replace(study, rows=tuple(rows))
+    return replace(study, rows=tuple(_resumed_row(row, request) for row in study.rows))
+
+
+def _resumed_row(row: StudyRow, request: StudyRequest) -> StudyRow:
+    config, data = row.config, row.data
+    for name, value in request.overrides:
+        known = getattr(config, name)
+        if name == "num_trials":
+            # Further trials of a row without a search space would repeat the same settings.
+            config = config.with_overrides({name: value if row.searched else known})
+        elif value != known:
+            raise ValueError(
+                f"the study was started with {name} = {known} and cannot be resumed with {value}"
+            )
+    if request.features is not None:  # the files may have moved
+        _, data = _open(request, row.method)
+        if (data.fingerprint, data.split) != (row.data.fingerprint, row.data.split):
+            raise ValueError(
+                f"the study uses different data: fingerprint {row.data.fingerprint}, but these "
+                f"features have {data.fingerprint}, or the split differs"
+            )
+    data.open()
+    return replace(row, config=config, data=data)

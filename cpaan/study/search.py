@@ -1,23 +1,30 @@
 """Search hyperparameters: run the trials of all rows on Ray Tune, then rescore the best ones."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-import optuna
+from optuna.trial import FrozenTrial
 from ray import tune as ray_tune
 from ray.tune import FailureConfig, RunConfig, TuneConfig
 
+from cpaan.core.provenance import describe_run
 from cpaan.core.remote_paths import join
-from cpaan.study.cluster import HEAD, Cluster, worker_resources
-from cpaan.study.machines import check_machines
-from cpaan.study.rescoring import choose_best
+from cpaan.data.splits import VALIDATION_PHASE
+from cpaan.evaluation.parts import Part, PartJob, PartKey
+from cpaan.evaluation.scoring import draw_phase
+from cpaan.study.cluster import HEAD, Cluster, check_machines, worker_resources
+from cpaan.study.job import mean_top5
+from cpaan.study.records import best_trials
+from cpaan.study.row import Resolved, StudyRow
 from cpaan.study.searcher import OptunaSearcher, RowScheduler, RowSearch
 from cpaan.study.study import BEST, Study
-from cpaan.study.trial import MOST_FAILURES, PROBLEM, run_trial
+from cpaan.study.trial import MOST_FAILURES, run_trial
+from cpaan.study.worker_pool import PoolJob, measure, part_cache
 
 _SECONDS_BETWEEN_UPDATES = 1.0
 _MOST_LETTERS = 500  # shown of an error message of Ray, which ends with the cause
+_FRESH_DRAWS = 1  # added to the seed of the draws
 
 
 class SearchProgress(Protocol):
@@ -40,12 +47,8 @@ def search(
 ) -> list[RowSearch]:
     """Run or resume a study, and return the search of each row.
 
-    Args:
-        study: The rows to search, and their folder.
-        cluster: The Ray cluster to use.
-        progress: Display of the progress.
-        num_concurrent: Maximum number of concurrent trials; by default as many as fit.
-        timeout_seconds: Time limit; unfinished work is left for a resumed search.
+    At most ``num_concurrent`` trials run at a time, by default as many as fit. After
+    ``timeout_seconds``, unfinished work is left for a resumed search.
 
     Raises:
         ValueError: If the cluster is too small, or another process works on the study.
@@ -63,32 +66,25 @@ def search(
         at_once = cluster.most_trials_at_once(study.config)
         at_once = min(at_once, num_concurrent or at_once)
         if any(each.num_left for each in searches):
-            run_trials(study, searches, progress, at_once, deadline)
+            _run_trials(study, searches, progress, at_once, deadline)
         is_late = deadline is not None and time.monotonic() > deadline
         ended = [each for each in searches if not (is_late or each.num_left)]
-        best = choose_best(study, ended, progress.say, at_once, deadline)
+        _choose_best(study, ended, progress.say, at_once, deadline)
         for each in searches:
-            each.best = best.get(each.row.method)
             if each.best is not None:
                 study.write_json(study.path_of(each.row, BEST), each.best)
             each.records.update(is_last=True)
         return searches
 
 
-def run_trials(
+def _run_trials(
     study: Study,
     searches: Sequence[RowSearch],
     progress: SearchProgress,
     num_concurrent: int,
-    deadline: float | None = None,
+    deadline: float | None,
 ) -> None:
-    """Run the remaining trials, at most ``num_concurrent`` at a time, in the order of the rows.
-
-    All trials stop at the deadline, a time of the monotonic clock.
-
-    Raises:
-        OSError, optuna.exceptions.OptunaError: If the records cannot be written.
-    """
+    """Run the remaining trials until the deadline, in the order of the rows."""
     config = study.config
     searcher = OptunaSearcher(searches)
     needs = HEAD if config.ray_train else worker_resources(config)
@@ -164,7 +160,131 @@ class _Callback(ray_tune.Callback):
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         reason = " ".join(str(trial.get_error()).split())[-_MOST_LETTERS:]
-        study = self._searcher.search_of(trial.trial_id).trials
-        known = study.get_trials(deepcopy=False)[trial.config["trial"].number]
-        optuna.Trial(study, known._trial_id).set_user_attr(PROBLEM, reason)
+        self._searcher.note_error(trial.trial_id, reason)
         self._progress.say(f"trial {_name_of(trial)} aborted: {reason}")
+
+
+def _choose_best(
+    study: Study,
+    searches: Sequence[RowSearch],
+    say: Callable[[str], None],
+    num_at_once: int,
+    deadline: float | None,
+) -> None:
+    """Score the best trials of rows whose trials have ended again, and set the best of each row.
+
+    The highest of many scores is partly luck, so finalists are scored with draws and seeds that
+    did not select them. Rows without a finalist or without time get no best.
+    """
+    finalists: list[tuple[RowSearch, list[FrozenTrial]]] = []
+    jobs: dict[PartKey, PoolJob] = {}
+    for search in searches:
+        row = search.row
+        if study.has_best(row) and study.read_best(row)["num_trials"] == search.num_ended:
+            search.best = study.read_best(row)
+        else:
+            finalists.append((search, best_trials(search.trials, row.config.num_finalists)))
+            jobs |= _jobs_of(study, *finalists[-1])
+    if not jobs:
+        return
+    say(
+        f"rescoring {sum(len(trials) for _, trials in finalists)} finalists: "
+        f"{study.config.num_final_draws} new draws, {study.config.num_final_seeds} seeds"
+    )
+
+    def summarise(job: PartJob, part: Part) -> str:
+        novel, everything = mean_top5(part.scores, job.evaluation.heads[0])
+        return f"LSL {novel:.2f}, GLSL {everything:.2f}"
+
+    outcomes = measure(jobs, study.storage, num_at_once, say, deadline, summarise=summarise)
+    cache = part_cache(study.storage)
+    for search, trials in finalists:
+        keys = [key for trial in trials for key in _keys(search.row, trial)]
+        if set(keys) <= set(outcomes):
+            search.best = _best_of(search, trials, outcomes)
+            for key in keys:
+                cache.delete(jobs[key].part)
+
+
+def _keys(row: StudyRow, trial: FrozenTrial) -> list[PartKey]:
+    seeds = range(row.config.seed, row.config.seed + row.config.num_final_seeds)
+    return [PartKey(f"{row.method}, trial {trial.number}", seed) for seed in seeds]
+
+
+def _fresh_draws(row: StudyRow) -> dict[str, int]:
+    draw_seed = row.evaluation.draw_seed + _FRESH_DRAWS
+    return {"num_draws": row.config.num_final_draws, "draw_seed": draw_seed}
+
+
+def _jobs_of(
+    study: Study, search: RowSearch, finalists: Sequence[FrozenTrial]
+) -> dict[PartKey, PoolJob]:
+    row, draws = search.row, _fresh_draws(search.row)
+    wanted = row.evaluation.with_overrides(draws)
+    shot_rows = draw_phase(row.data.open(), row.data.split, VALIDATION_PHASE, wanted)
+    jobs = {}
+    for trial in finalists:
+        resolved = row.for_score(_settings_of(row, trial), **draws)
+        file = f"finals/{trial.number:04d}" if row.config.final_length > 1 else ""
+        for key in _keys(row, trial):
+            job = study.job(row, trial.number, resolved, key.seed, file)
+            jobs[key] = PoolJob.of(key.row, job, phase=VALIDATION_PHASE, shot_rows=shot_rows)
+    return jobs
+
+
+def _settings_of(row: StudyRow, trial: FrozenTrial) -> Resolved:
+    """Return the settings of a trial with the training length of finalists."""
+    return Resolved.of(row.method, trial.user_attrs).times_as_long(row.config.final_length)
+
+
+def _best_of(
+    search: RowSearch, finalists: Sequence[FrozenTrial], outcomes: Mapping[PartKey, Any]
+) -> dict[str, Any] | None:
+    row = search.row
+    dropped = {
+        str(trial.number): f"seed {key.seed}: {outcomes[key]}"
+        for trial in finalists
+        for key in _keys(row, trial)
+        if isinstance(outcomes[key], ValueError)
+    }
+    rows = [
+        _describe(row, trial, {key.seed: outcomes[key] for key in _keys(row, trial)})
+        for trial in finalists
+        if str(trial.number) not in dropped
+    ]
+    if not rows:
+        return None
+    best = max(rows, key=lambda each: (each["score"], -each["trial"]))
+    return {
+        "run": describe_run(),
+        "method": row.method,
+        **best,
+        "head": row.config.head,
+        "phase": VALIDATION_PHASE,
+        "num_trials": search.num_ended,
+        **_fresh_draws(row),
+        "features": row.data.fingerprint,
+        "dropped": dropped,
+        "finalists": [
+            {name: each[name] for name in each if name not in ("training", "evaluation")}
+            for each in rows
+        ],
+    }
+
+
+def _describe(row: StudyRow, trial: FrozenTrial, parts: Mapping[int, Part]) -> dict[str, Any]:
+    config = row.config
+    scores = {seed: mean_top5(part.scores, config.head) for seed, part in parts.items()}
+    novel, everything = (sum(values) / len(scores) for values in zip(*scores.values(), strict=True))
+    resolved = _settings_of(row, trial)
+    return {
+        "trial": trial.number,
+        "score": config.score(novel, everything),
+        "novel_top5": novel,
+        "all_top5": everything,
+        "score_in_search": trial.values[0],
+        "score_by_seed": {str(seed): config.score(*each) for seed, each in sorted(scores.items())},
+        "parameters": trial.params,
+        "training": resolved.training.to_dict(),
+        "evaluation": resolved.evaluation.to_dict(),
+    }

@@ -21,11 +21,10 @@ from ray.tune.search import Searcher
 from cpaan.study.config import StudyConfig
 from cpaan.study.job import ALL_TOP5, EPISODE, NOVEL_TOP5, TrialJob
 from cpaan.study.records import ENDED, RowRecords
-from cpaan.study.space import RECOMMENDED
-from cpaan.study.study import OPTUNA, Study, StudyRow
+from cpaan.study.row import RECOMMENDED, StudyRow
+from cpaan.study.study import OPTUNA, Study
 from cpaan.study.trial import CURVE, PROBLEM, SCORE
 
-STUDY_NAME = "cpaan"
 WHOSE = "whose"
 _NUM_RANDOM = 6  # random trials before the sampler uses results
 
@@ -34,15 +33,14 @@ class RowSearch:
     """The search of one row: its Optuna study and its records."""
 
     def __init__(self, study: Study, row: StudyRow) -> None:
-        """Open the Optuna study or create it, and enqueue the first points of the space."""
         self.study, self.row = study, row
         self.trials = open_trials(study, row)
         self.records = RowRecords(study, row, self.trials)
         self.eval_steps = row.config.eval_steps(row.num_episodes)
         known = {trial.user_attrs.get(WHOSE) for trial in self.trials.get_trials(deepcopy=False)}
-        for whose in row.space.points:
+        for whose in row.points:
             if whose not in known:
-                self.trials.enqueue_trial(row.space.point(whose), user_attrs={WHOSE: whose})
+                self.trials.enqueue_trial(row.point(whose), user_attrs={WHOSE: whose})
         running = self.trials.get_trials(deepcopy=False, states=[TrialState.RUNNING])
         self._unfinished = deque(running)
         self.num_to_propose = self.num_left
@@ -78,7 +76,7 @@ class RowSearch:
             trial = self.trials.ask()
         if "training" not in trial.user_attrs:
             self.records.delete_stale_checkpoint(trial.number)
-        resolved = self.row.space.propose(trial, trial.user_attrs.get(WHOSE, RECOMMENDED))
+        resolved = self.row.propose(trial, trial.user_attrs.get(WHOSE, RECOMMENDED))
         trial.set_user_attr("training", resolved.training.to_dict())
         trial.set_user_attr("evaluation", resolved.evaluation.to_dict())
         self.records.changed()
@@ -177,9 +175,10 @@ class OptunaSearcher(Searcher):
             search.tell(trial, None if error else result)
             search.records.changed()
 
-    def search_of(self, trial_id: str) -> RowSearch:
-        """Return the search that a trial belongs to."""
-        return self._trials[trial_id][0]
+    def note_error(self, trial_id: str, reason: str) -> None:
+        """Record why the processes of a trial failed."""
+        with self.recording():
+            self._trials[trial_id][1].set_user_attr(PROBLEM, reason)
 
     def save(self, checkpoint_path: str) -> None:
         """Do nothing, because the Optuna storage has the whole state."""
@@ -196,7 +195,6 @@ class RowScheduler(FIFOScheduler):
     """
 
     def __init__(self, searches: Sequence[RowSearch]) -> None:
-        """Put the rungs at the evaluation steps, and add the trials that have ended."""
         super().__init__()
         self._rows: dict[str, tuple[StudyConfig, ASHAScheduler]] = {}
         self._curves: dict[tuple[str, int], list[dict[str, Any]]] = {}
@@ -249,7 +247,7 @@ def open_trials(study: Study, row: StudyRow) -> optuna.Study:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna.create_study(
         storage=f"sqlite:///{path}",
-        study_name=STUDY_NAME,
+        study_name="cpaan",
         direction="maximize",
         load_if_exists=True,
     )

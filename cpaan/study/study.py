@@ -14,103 +14,12 @@ from typing import Any, Self
 
 from cpaan.core.provenance import describe_run
 from cpaan.core.remote_paths import RemotePath
-from cpaan.core.settings import Settings
-from cpaan.data.reference import DataReference
-from cpaan.methods.registry import ROWS, num_episodes_of
-from cpaan.protocol.config import EvaluationConfig
-from cpaan.representation.config import EmbeddingConfig
 from cpaan.study.config import StudyConfig
 from cpaan.study.job import TrialJob
-from cpaan.study.space import Resolved, Space
+from cpaan.study.row import Resolved, StudyRow
 
 CONFIG, TRIALS, BEST, OPTUNA = "config.json", "trials.parquet", "best.json", "optuna.db"
 TENSORBOARD, LOG = "tensorboard", "study.log"
-
-_MAY_CHANGE = ("num_trials",)
-
-
-@dataclass(frozen=True)
-class StudyRow:
-    """One row of a study, with everything that determines its search."""
-
-    config: StudyConfig
-    training: Settings
-    """Recommended settings of the method at the size of the study."""
-    evaluation: EvaluationConfig
-    """Settings for the validation phase; all trials use the same draws."""
-    data: DataReference
-    num_dims: int
-    embedding: EmbeddingConfig | None = None
-    """Settings of the method's embedding; None if it uses none."""
-
-    @property
-    def method(self) -> str:
-        """Name of the row in the registry."""
-        return self.config.method
-
-    @property
-    def num_episodes(self) -> int:
-        """Episodes of a trial that is not stopped early."""
-        return num_episodes_of(self.training)
-
-    @property
-    def space(self) -> Space:
-        """The search space."""
-        split = self.data.split
-        num_base = len(split.base_classes())
-        return Space(self.method, self.training, self.evaluation, self.num_dims, num_base)
-
-    def for_score(self, resolved: Resolved, **others: Any) -> Resolved:
-        """Return settings whose evaluation computes only the score of the search.
-
-        The score does not use a prior, and the search for a prior takes time.
-        """
-        return resolved.with_overrides({"heads": (self.config.head,), "prior": 0.5, **others})
-
-    def describe(self) -> dict[str, Any]:
-        """Return the row as JSON-compatible data."""
-        return {
-            "config": self.config.to_dict(),
-            "training": self.training.to_dict(),
-            "evaluation": self.evaluation.to_dict(),
-            "data": self.data.to_dict(),
-            "embedding": None if self.embedding is None else self.embedding.to_dict(),
-            "dimensions": self.num_dims,
-        }
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Return the row that `describe` was called on."""
-        config, embedding = StudyConfig(**content["config"]), content["embedding"]
-        return cls(
-            config=config,
-            training=ROWS[config.method].config.from_dict(content["training"]),
-            evaluation=EvaluationConfig(**content["evaluation"]),
-            data=DataReference.from_dict(content["data"]),
-            num_dims=content["dimensions"],
-            embedding=None if embedding is None else EmbeddingConfig(**embedding),
-        )
-
-    def check_resumes(self, earlier: "StudyRow") -> None:
-        """Refuse to resume a search with other settings or other data.
-
-        Raises:
-            ValueError: If something differs; the message has the first difference.
-        """
-        mine, theirs = self.data, earlier.data
-        if (mine.fingerprint, mine.split) != (theirs.fingerprint, theirs.split):
-            raise ValueError(
-                f"the study uses different data: fingerprint {theirs.fingerprint}, but these "
-                f"features have {mine.fingerprint}, or the split differs"
-            )
-        new, old = self.describe(), earlier.describe()
-        for part in ("config", "training", "evaluation"):
-            for name, value in new[part].items():
-                if value != old[part][name] and name not in _MAY_CHANGE:
-                    raise ValueError(
-                        f"the study was started with {name} = {old[part][name]} and cannot be "
-                        f"resumed with {value}"
-                    )
 
 
 @dataclass(frozen=True)
@@ -199,19 +108,14 @@ class Study:
 
     def write(self) -> None:
         """Write ``config.json``, with every command that has worked on the study so far."""
-        is_new = not (self.folder / CONFIG).exists()
-        runs = [] if is_new else read_json(self.folder, CONFIG)["runs"]
+        exists = (self.folder / CONFIG).exists()
+        runs = [*(read_json(self.folder, CONFIG)["runs"] if exists else []), describe_run()]
         rows = [row.describe() for row in self.rows]
-        runs = [*runs, describe_run()]
         self.write_json(CONFIG, {"runs": runs, "storage": self.shared, "rows": rows})
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold an exclusive lock on the study.
-
-        Raises:
-            ValueError: If another process of this machine holds it.
-        """
+        """Hold an exclusive lock on the study; refuse if another process of this machine does."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / ".lock").open("w") as file:
             try:
@@ -227,11 +131,7 @@ class Study:
 
 
 def read_study(folder: Path, location: str | None = None) -> Study:
-    """Return the study in a folder, or its copy at the location of a storage.
-
-    Raises:
-        ValueError: If the place has no study, or one of an older version.
-    """
+    """Return the study in a folder, or its copy in a storage; refuse one of an older version."""
     place = location or folder
     content = read_json(place, CONFIG)
     if "rows" not in content:
@@ -247,11 +147,7 @@ def read_study(folder: Path, location: str | None = None) -> Study:
 
 
 def download_study(location: str, folder: Path) -> None:
-    """Copy the files that are needed to resume or report a study from a storage to this machine.
-
-    Raises:
-        ValueError: If the storage has no study.
-    """
+    """Copy what resuming or reporting needs to this machine; refuse a storage without a study."""
     study = read_study(folder, location)
     storage, here = RemotePath.at(location), RemotePath.at(folder)
     files = [study.path_of(row, name) for row in study.rows for name in (BEST, OPTUNA)]
@@ -261,16 +157,11 @@ def download_study(location: str, folder: Path) -> None:
 
 
 def find_study(name: str | None, results: Path) -> Path:
-    """Return the folder of a study by its name or path; the newest study by default.
-
-    Raises:
-        ValueError: If no name is given and the results folder has no study.
-    """
+    """Return the folder of a study by its name or path; by default the newest, if there is any."""
     if name is None:
         configs = sorted(results.glob(f"*/{CONFIG}"), key=lambda path: path.stat().st_mtime)
         if not configs:
-            start = "python tune/search.py"
-            raise ValueError(f"{results}/ has no study; start one with: {start}")
+            raise ValueError(f"{results}/ has no study; start one with: python tune/search.py")
         return configs[-1].parent
     folder = Path(name)
     is_name = not folder.is_absolute() and not (folder / CONFIG).exists()
@@ -279,11 +170,7 @@ def find_study(name: str | None, results: Path) -> Path:
 
 
 def read_json(folder: Path | str, name: str) -> dict[str, Any]:
-    """Return the content of a study's JSON file, from its folder or a storage location.
-
-    Raises:
-        ValueError: If the file is missing or damaged.
-    """
+    """Return a study's JSON file from its folder or a storage; refuse a missing or damaged one."""
     try:
         content: dict[str, Any] = json.loads((RemotePath.at(folder) / name).read())
         return content

@@ -13,10 +13,9 @@ from ray.tune.integration.ray_train import TuneReportCallback
 from ray.util.metrics import Gauge
 
 from cpaan.core.remote_paths import join
-from cpaan.study.cluster import worker_resources
+from cpaan.study.cluster import check_this_machine, worker_resources
 from cpaan.study.config import StudyConfig
 from cpaan.study.job import ALL_TOP5, EPISODE, NOVEL_TOP5, Report, TrialJob, run_job
-from cpaan.study.machines import check_this_machine
 from cpaan.training.workers import ALONE, Workers
 
 SCORE, CURVE, PROBLEM = "score", "curve", "problem"
@@ -50,7 +49,6 @@ def run_workers(
     work: Callable[[], None],
     num_workers: int,
     resources: dict[str, float],
-    *,
     name: str,
     storage: str,
     callbacks: Sequence[UserCallback] = (),
@@ -85,7 +83,7 @@ def run_workers(
 
 
 def this_worker() -> Workers:
-    """Return the rank of this worker of Ray Train, and the number of workers."""
+    """Return the rank of this Ray Train worker, and the number of workers."""
     context = ray_train.get_context()
     return Workers(context.get_world_rank(), context.get_world_size())
 
@@ -98,10 +96,7 @@ def _work(job: TrialJob) -> None:
 def _train(
     job: TrialJob, device: torch.device, workers: Workers, tell: Callable[[dict[str, Any]], None]
 ) -> None:
-    """Train a job as the only worker or as one of several.
-
-    ``tell`` is called at every evaluation step with the metrics, which are empty except on rank 0.
-    """
+    """Train a job, and tell the metrics at every evaluation step; only rank 0 has any."""
     check_this_machine(job.storage)
     gauges = _Gauges(job.number) if workers.rank == 0 else None
     for report in run_job(job, device, workers):
@@ -113,12 +108,11 @@ def _train(
 
 def to_metrics(report: Report, config: StudyConfig) -> dict[str, Any]:
     """Return a report as metrics for Ray Tune, which needs every name in every report."""
-    last = report.curve[-1] if report.curve else {EPISODE: 0, NOVEL_TOP5: 0.0, ALL_TOP5: 0.0}
+    nothing = {EPISODE: 0, NOVEL_TOP5: 0.0, ALL_TOP5: 0.0, "seconds": 0.0}
+    last = report.curve[-1] if report.curve else nothing
     return {
-        EPISODE: last[EPISODE],
+        **last,
         SCORE: config.score(last[NOVEL_TOP5], last[ALL_TOP5]),
-        NOVEL_TOP5: last[NOVEL_TOP5],
-        ALL_TOP5: last[ALL_TOP5],
         CURVE: list(report.curve),
         PROBLEM: report.problem,
         "losses": report.losses,

@@ -15,9 +15,8 @@ from cpaan.evaluation.parts import Outcome, Part, PartCache, PartJob, PartKey, r
 from cpaan.methods.registry import num_episodes_of
 from cpaan.protocol.priors import best_priors, with_priors
 from cpaan.report.illustration import illustrate
-from cpaan.study.cluster import HEAD, worker_resources
+from cpaan.study.cluster import HEAD, check_this_machine, worker_resources
 from cpaan.study.job import NUM_THREADS, TrialJob, is_trained, load_method, new_method, run_job
-from cpaan.study.machines import check_this_machine
 from cpaan.study.trial import MOST_FAILURES, train_with_workers
 
 
@@ -34,18 +33,10 @@ class PoolJob(NamedTuple):
     @classmethod
     def of(cls, row: str, training: TrialJob, **options: Any) -> "PoolJob":
         """Return the job that scores a training for a row; options are fields of `PartJob`."""
-        part = PartJob(
-            row=row,
-            method=training.method,
-            training=training.training,
-            embedding=training.embedding,
-            evaluation=training.evaluation,
-            seed=training.seed,
-            data=training.data,
-            device="cuda" if training.config.gpus_per_worker else "cpu",
-            **options,
-        )
-        return cls(part, training)
+        names = ("method", "training", "embedding", "evaluation", "seed", "data")
+        shared = {name: getattr(training, name) for name in names}
+        device = "cuda" if training.config.gpus_per_worker else "cpu"
+        return cls(PartJob(row=row, device=device, **shared, **options), training)
 
 
 def part_cache(storage: str) -> PartCache:
@@ -61,29 +52,20 @@ def measure(
     deadline: float | None = None,
     **options: Any,
 ) -> dict[PartKey, Outcome]:
-    """Run the parts that are not in the cache of a storage on Ray.
+    """Run the parts that are not in the cache of a storage on Ray; return their outcomes.
 
-    Args:
-        jobs: The parts.
-        storage: Storage of the study.
-        num_at_once: Maximum number of concurrent parts. Ray drops work that waits too long.
-        say: Called with a line for each part.
-        deadline: Time of the monotonic clock at which unfinished parts are cancelled, or None.
-        options: Options of `run_parts`.
-
-    Returns:
-        The outcome of each part that ended before the deadline.
+    At most ``num_at_once`` parts are started, because Ray drops work that waits too long. At the
+    deadline, a time of the monotonic clock, the others are cancelled, and have no outcome.
 
     Raises:
         WorkLostError: After all other parts, if a part was lost with its machine or process.
     """
-    cache = part_cache(storage)
 
-    def execute(parts: Mapping[PartKey, PartJob]) -> Iterator[tuple[PartKey, Outcome]]:
-        yield from run_on_ray({key: jobs[key] for key in parts}, num_at_once, deadline)
+    def execute(missing: Mapping[PartKey, PartJob]) -> Iterator[tuple[PartKey, Outcome]]:
+        return run_on_ray({key: jobs[key] for key in missing}, num_at_once, deadline)
 
     parts = {key: job.part for key, job in jobs.items()}
-    return run_parts(parts, execute, cache, say, **options)
+    return run_parts(parts, execute, part_cache(storage), say, **options)
 
 
 def run_on_ray(
@@ -126,37 +108,34 @@ def _start(job: PoolJob) -> "ray.ObjectRef[Any]":
     is the same. Several workers train as in a trial.
     """
     config = job.training.config
-    needs = worker_resources(config)
-    trained = None
-    is_trained_together = num_episodes_of(job.part.training) > 0 and config.workers_per_trial > 1
-    if is_trained_together:
+    was_trained: Any = False
+    if num_episodes_of(job.part.training) and config.workers_per_trial > 1:
         together = ray.remote(_train_together)
         on_head = together.options(num_cpus=0, resources=HEAD, max_retries=MOST_FAILURES)
-        trained = on_head.remote(job.training)
+        was_trained = on_head.remote(job.training)
+    needs = worker_resources(config)
     task = ray.remote(_run).options(
         num_cpus=needs["CPU"], num_gpus=needs.get("GPU", 0), max_retries=MOST_FAILURES
     )
-    return task.remote(job, not is_trained_together, trained)
+    return task.remote(job, was_trained)
 
 
-def _train_together(job: TrialJob) -> None:
+def _train_together(job: TrialJob) -> bool:
     """Train with Ray Train, which takes half a minute to start, unless the training is complete."""
     if not is_trained(job):
         train_with_workers(job)
+    return True
 
 
-def _run(job: PoolJob, trains: bool, trained: None) -> Part:
+def _run(job: PoolJob, was_trained: bool) -> Part:
     part, training = job
     check_this_machine(training.storage)
     torch.set_num_threads(NUM_THREADS)
-    device = torch.device(part.device)
-    needs_training = num_episodes_of(part.training) > 0
-    if trains and needs_training:
-        for report in run_job(training, device):
+    device, read = torch.device(part.device), LocalExecutor().read
+    if num_episodes_of(part.training):
+        for report in () if was_trained else run_job(training, device):
             if report.problem:
                 raise ValueError(report.problem)
-    read = LocalExecutor().read
-    if needs_training:
         first = VALIDATION_PHASE if part.scores_validation else part.phase
         method = load_method(training, read(part, first)[0])
     else:

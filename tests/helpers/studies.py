@@ -1,21 +1,27 @@
 """Small studies with their trials and rows."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import optuna
 
 from cpaan import EvaluationConfig, Phase, Split, open_features, write_features
+from cpaan.cli import main
 from cpaan.data.reference import DataReference
-from cpaan.methods.registry import ROWS
+from cpaan.methods.registry import ROWS, with_episodes
 from cpaan.study.config import PRESETS, StudyConfig
 from cpaan.study.job import ALL_TOP5, EPISODE, NOVEL_TOP5, Report, TrialJob
 from cpaan.study.report_rows import MeasuredRow
+from cpaan.study.row import Resolved, StudyRow
 from cpaan.study.searcher import OptunaSearcher, RowSearch
-from cpaan.study.space import Resolved
-from cpaan.study.study import Study, StudyRow
+from cpaan.study.study import Study
 from cpaan.study.trial import to_metrics
 from helpers.gan_runs import SMALL
+
+search, report = (partial(main, command=name) for name in ("search", "report"))
+"""The commands ``tune/search.py`` and ``tune/report.py``, as functions of their arguments."""
 
 STUDY_SETTINGS = {
     "num_ways": "3",
@@ -36,24 +42,27 @@ NUM_EPISODES = 200
 STEPS = StudyConfig().eval_steps(NUM_EPISODES)
 
 
-def new_row(method: str = "cCov-GAN", *, num_base: int = 50, **config: object) -> StudyRow:
-    """Return a quick-preset row on 512-dimensional data with 2 * num_base base classes."""
-    training, evaluation = PRESETS["quick"].recommended(method)
-    if "num_episodes" in training.to_dict():
-        training = training.with_overrides({"num_episodes": NUM_EPISODES})
+def row_of_preset(
+    method: str = "cCov-GAN", preset: str = "quick", *, num_base: int = 50, **fields: object
+) -> StudyRow:
+    """Return a preset's row on 512-dimensional data with 2 * num_base base classes."""
+    training, evaluation = PRESETS[preset].recommended(method)
     classes = [str(number) for number in range(2 * num_base + 2)]
     split = Split(
         Phase(tuple(classes[:num_base]), (classes[-2],)),
         Phase(tuple(classes[num_base:-2]), (classes[-1],)),
         label_names=tuple(classes),
     )
-    return StudyRow(
-        config=StudyConfig(method=method, head=ROWS[method].heads[0]).with_overrides(config),
-        training=training,
-        evaluation=evaluation,
-        data=DataReference(("/data/train.hdf5", "/data/test.hdf5"), split, "0123"),
-        num_dims=512,
-    )
+    data = DataReference(("/data/train.hdf5", "/data/test.hdf5"), split, "0123")
+    config = StudyConfig(method=method, head=ROWS[method].heads[0])
+    return replace(StudyRow(config, training, evaluation, data, num_dims=512), **fields)
+
+
+def new_row(method: str = "cCov-GAN", *, num_base: int = 50, **config: object) -> StudyRow:
+    """Return a row of the quick preset with few episodes."""
+    row = row_of_preset(method, num_base=num_base)
+    training = with_episodes(row.training, NUM_EPISODES)
+    return replace(row, config=row.config.with_overrides(config), training=training)
 
 
 def new_study(folder: Path, methods: Sequence[str] = ("cCov-GAN",), **config: object) -> Study:

@@ -20,7 +20,8 @@ from cpaan.protocol.config import OWN, EvaluationConfig
 from cpaan.report.published import TABLE_1 as PRINTED
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.study.config import PRESETS
-from cpaan.study.space import AS_PRINTED, RECOMMENDED, Space
+from cpaan.study.row import AS_PRINTED, RECOMMENDED
+from helpers.studies import row_of_preset
 
 OF_THE_PAPER = [
     *("LR", "SN", "MAML", "PN", "MN", "PMN", "AWG", "FH", "P-FH", "FI-PN", "FI-PMN"),
@@ -142,7 +143,7 @@ def test_every_row_can_be_searched_with_every_preset_on_the_built_in_features():
     """The built-in features have at least 150 train rows for every base class."""
     num_rows = {f"class{number:02d}": 150 for number in range(76)}
     for name, preset in product(METHODS, PRESETS):
-        row, space = ROWS[name], Space(name, *PRESETS[preset].recommended(name), 512, 76)
+        row, space = ROWS[name], row_of_preset(name, preset, num_base=38)
         of_training = set(row.config.to_dict())
 
         assert {*row.quick, *row.full} <= of_training, name

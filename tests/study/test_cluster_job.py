@@ -4,19 +4,15 @@ import json
 import os
 import subprocess
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from ray.job_submission import JobStatus
 
-from cpaan.cli import main
 from cpaan.core.provenance import TEST_READS, count_test_reads, take_over_test_reads
 from cpaan.study.cluster_job import ClusterCommand, ClusterJob
-
-search = partial(main, command="search")
-report = partial(main, command="report")
+from helpers.studies import report, search
 
 ROOT = Path(__file__).parents[2]
 SEARCH = ClusterCommand("search.py", "mine", ["--study", "mine"], {}, begins=True)

@@ -19,8 +19,8 @@ from ray.cluster_utils import Cluster
 from ray.util import placement_group, placement_group_table, remove_placement_group
 
 from cpaan.study.job import run_job
+from cpaan.study.row import Resolved
 from cpaan.study.searcher import open_trials
-from cpaan.study.space import Resolved
 from cpaan.study.study import Study, read_study
 from helpers.studies import SMALL_STUDY
 from helpers.waiting import Found, wait_for

@@ -122,7 +122,8 @@ class TimedRecords(RowRecords):
         self.now, self.num_updates = 0.0, 0
         self.error: OSError | None = None
         study = new_study(folder)
-        super().__init__(study, study.rows[0], optuna.create_study(), lambda: self.now)
+        super().__init__(study, study.rows[0], optuna.create_study())
+        self._clock = lambda: self.now
 
     def update(self, *, is_last: bool = False) -> None:
         self.now += 1.0

@@ -15,7 +15,6 @@ import ray
 import torch
 from ray.util.state import list_actors
 
-from cpaan.cli import main
 from cpaan.cli.progress import StudyProgress
 from cpaan.core.files import unpack_state
 from cpaan.evaluation.parts import PartKey
@@ -23,30 +22,22 @@ from cpaan.gan.spiral import SPIRAL_CONFIG
 from cpaan.protocol.config import HEADS
 from cpaan.study import report as report_module
 from cpaan.study import worker_pool
+from cpaan.study.cluster import check_machines
 from cpaan.study.config import StudyConfig
-from cpaan.study.job import TrialJob, run_job
-from cpaan.study.machines import check_machines
+from cpaan.study.job import run_job
 from cpaan.study.trial import train_with_workers
 from cpaan.study.worker_pool import WorkLostError, run_on_ray
 from helpers.runs import threads
-from helpers.studies import SMALL_STUDY, STUDY_SETTINGS, new_job, scores
-
-search = partial(main, command="search")
-report = partial(main, command="report")
+from helpers.studies import SMALL_STUDY, STUDY_SETTINGS, new_job, report, scores, search
 
 # A test starts up to six trials, each in separate processes that import torch.
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
-CPU = torch.device("cpu")
 
-
-def arguments(features: Path, *more: str) -> list[str]:
-    """Return options of a small study without Ray Train, which starts slowly."""
-    return [*with_ray_train(features, *more), "--no-ray-train"]
-
-
-def with_ray_train(features: Path, *more: str) -> list[str]:
-    return ["--features", str(features), "--episodes", "20", *SMALL_STUDY, *more]
+def arguments(features: Path, *more: str, with_train: bool = False) -> list[str]:
+    """Return options of a small study, by default without Ray Train, which starts slowly."""
+    options = ["--features", str(features), "--episodes", "20", *SMALL_STUDY, *more]
+    return options if with_train else [*options, "--no-ray-train"]
 
 
 def stopped_at(words: str) -> Callable[[StudyProgress, str], None]:
@@ -61,28 +52,19 @@ def stopped_at(words: str) -> Callable[[StudyProgress, str], None]:
     return say_and_stop
 
 
-def train(job: TrialJob, num_workers: int) -> tuple[list[tuple[int, float, float]], dict]:
-    check_machines(job.storage, print)
-    train_with_workers(replace(job, config=StudyConfig(workers_per_trial=num_workers)))
-    state = unpack_state(job.checkpoint.read())
-    return scores(state["curve"]), state["run"]["networks"]
-
-
-def train_here(job: TrialJob, num_workers: int) -> tuple[list[tuple[int, float, float]], dict]:
-    """Return the same as `train`, with workers that are threads of this process."""
-    with ThreadPoolExecutor(num_workers) as pool:
-        reports = list(pool.map(lambda each: [*run_job(job, CPU, each)], threads(num_workers)))
-    of_rank_0 = reports[0][-1]
-    return scores(of_rank_0.curve), unpack_state(job.checkpoint.read())["run"]["networks"]
-
-
 def test_workers_on_ray_train_as_in_one_process_to_the_last_bit(two_cpus, gaussians, tmp_path):
-    job = new_job(gaussians, tmp_path, "on-ray.pt")
+    config = StudyConfig(workers_per_trial=2)
+    job = replace(new_job(gaussians, tmp_path, "on-ray.pt"), config=config)
+    here = replace(job, path="here.pt")
+    check_machines(job.storage, print)
 
-    curve, weights = train(job, num_workers=2)
-    curve_here, weights_here = train_here(replace(job, path="here.pt"), num_workers=2)
+    train_with_workers(job)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda each: [*run_job(here, torch.device("cpu"), each)], threads(2)))
 
-    assert curve == curve_here
+    state, state_here = (unpack_state(each.checkpoint.read()) for each in (job, here))
+    assert scores(state["curve"]) == scores(state_here["curve"])
+    weights, weights_here = state["run"]["networks"], state_here["run"]["networks"]
     assert set(weights) == set(weights_here)
     assert all(torch.equal(weights[name], weights_here[name]) for name in weights)
 
@@ -100,7 +82,8 @@ def test_a_study_is_searched_resumed_and_reported(two_cpus, study_features, caps
     without_train = curves(Path("results/without"))
     capsys.readouterr()
 
-    assert search(with_ray_train(study_features, "--study", "mine", "--trials", "2")) == 0
+    new = ("--study", "mine", "--trials", "2")
+    assert search(arguments(study_features, *new, with_train=True)) == 0
 
     said = capsys.readouterr()
     assert "Ray dashboard: http://127.0.0.1:" in said.err

@@ -10,8 +10,8 @@ from optuna.trial import TrialState
 from ray.tune.schedulers import TrialScheduler
 
 from cpaan.study.records import best_trials
+from cpaan.study.row import AS_PRINTED, RECOMMENDED
 from cpaan.study.searcher import OptunaSearcher, RowScheduler, RowSearch
-from cpaan.study.space import AS_PRINTED, RECOMMENDED
 from helpers.studies import STEPS, HandRunSearch, new_study, result_of
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -25,7 +25,7 @@ def search(tmp_path) -> HandRunSearch:
 def test_the_first_two_trials_are_the_papers_and_the_settings_of_trials_are_recorded(search):
     for number, whose in enumerate([RECOMMENDED, AS_PRINTED]):
         training = search.suggest(whose).training
-        assert training == search.row.space.around(whose).training
+        assert training == search.row.around(whose).training
         recorded = json.loads(json.dumps(search.trial(number).user_attrs))["training"]
         assert type(training)(**recorded) == training
 

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -25,23 +24,6 @@ def test_a_study_reads_back_from_its_folder_wherever_that_is(tmp_path, methods):
     paths = [study.path_of(row, "best.json") for row in study.rows]
     wanted = ["best.json"] if len(methods) == 1 else ["cCov-GAN/best.json", "PN/best.json"]
     assert paths == wanted
-
-
-def test_a_row_resumes_with_more_trials_and_moved_data_but_with_nothing_else():
-    row = new_study(Path("study")).rows[0]
-    moved = replace(row.data, features=("/moved/features.parquet",))
-    more = replace(row, config=row.config.with_overrides({"num_trials": 100}), data=moved)
-
-    more.check_resumes(row)
-    for part, changes, message in (
-        ("config", {"seed": 1}, "started with seed = 0 and cannot be resumed with 1"),
-        ("training", {"num_episodes": 400}, "num_episodes = 200 and cannot be resumed with 400"),
-        ("evaluation", {"num_draws": 3}, "num_draws = 5 and cannot be resumed with 3"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            replace(row, **{part: getattr(row, part).with_overrides(changes)}).check_resumes(row)
-    with pytest.raises(ValueError, match="fingerprint 0123, but these features have 4567"):
-        replace(more, data=replace(moved, fingerprint="4567")).check_resumes(row)
 
 
 def test_the_newest_study_is_found(tmp_path):

@@ -1,16 +1,19 @@
-"""Search spaces: the parameters of a row, and the first points of its search."""
+"""One row of a study: its settings, its search space, and the first points of its search."""
 
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from optuna.trial import BaseTrial, FixedTrial
 
 from cpaan.core.settings import Settings
+from cpaan.data.reference import DataReference
 from cpaan.methods.registry import ROWS, num_episodes_of, with_episodes
 from cpaan.methods.table_row import Range, SearchSpace
 from cpaan.protocol.config import EvaluationConfig
+from cpaan.representation.config import EmbeddingConfig
+from cpaan.study.config import StudyConfig
 
 RECOMMENDED, AS_PRINTED = "recommended", "as_printed"
 """Whose settings apply where a proposal sets none: ours, or those of the method's source."""
@@ -45,14 +48,28 @@ class Resolved:
 
 
 @dataclass(frozen=True)
-class Space:
-    """Search space of one method on one data set, around the settings of a preset."""
+class StudyRow:
+    """One row of a study, with everything that determines its search."""
 
-    method: str
+    config: StudyConfig
     training: Settings
+    """Recommended settings of the method at the size of the study."""
     evaluation: EvaluationConfig
+    """Settings for the validation phase; all trials use the same draws."""
+    data: DataReference
     num_dims: int
-    num_base: int
+    embedding: EmbeddingConfig | None = None
+    """Settings of the method's embedding; None if it uses none."""
+
+    @property
+    def method(self) -> str:
+        """Name of the row in the registry."""
+        return self.config.method
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes of a trial that is not stopped early."""
+        return num_episodes_of(self.training)
 
     @property
     def points(self) -> tuple[str, ...]:
@@ -62,9 +79,11 @@ class Space:
 
     @property
     def searched(self) -> SearchSpace:
-        """Searched parameters by name."""
+        """Search space around the recommended settings: parameters by name."""
+        split = self.data.split
+        num_base = len(split.base_classes())
         row = ROWS[self.method]
-        return row.space_for(self.training, self.evaluation, self.num_dims, self.num_base)
+        return row.space_for(self.training, self.evaluation, self.num_dims, num_base)
 
     def around(self, whose: str) -> Resolved:
         """Return the settings that a proposal changes: ours, or the source's at the same sizes."""
@@ -85,7 +104,7 @@ class Space:
             for name, values in self.searched.items():
                 when = values.when if isinstance(values, Range) else None
                 if when is None or found[when[0]] == when[1]:
-                    found[name] = suggest(trial, name, values)
+                    found[name] = _suggest(trial, name, values)
         return self.around(whose).with_overrides(found)
 
     def point(self, whose: str) -> dict[str, Any]:
@@ -104,19 +123,40 @@ class Space:
                 raise ValueError(f"{self.method} cannot be searched: {warning}") from warning
         return given.params
 
-    def check_fixed(self, names: Collection[str]) -> None:
-        """Refuse to set a parameter that is searched.
+    def for_score(self, resolved: Resolved, **others: Any) -> Resolved:
+        """Return settings whose evaluation computes only the score of the search.
 
-        Raises:
-            ValueError: If a name is searched; the message has the name.
+        The score does not use a prior, and the search for a prior takes time.
         """
-        for name in names:
-            if name in self.searched:
-                raise ValueError(f"{name} is searched, so it cannot be set")
+        return resolved.with_overrides({"heads": (self.config.head,), "prior": 0.5, **others})
+
+    def describe(self) -> dict[str, Any]:
+        """Return the row as JSON-compatible data."""
+        return {
+            "config": self.config.to_dict(),
+            "training": self.training.to_dict(),
+            "evaluation": self.evaluation.to_dict(),
+            "data": self.data.to_dict(),
+            "embedding": None if self.embedding is None else self.embedding.to_dict(),
+            "dimensions": self.num_dims,
+        }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Return the row that `describe` was called on."""
+        config, embedding = StudyConfig(**content["config"]), content["embedding"]
+        resolved = Resolved.of(config.method, content)
+        return cls(
+            config,
+            resolved.training,
+            resolved.evaluation,
+            DataReference.from_dict(content["data"]),
+            content["dimensions"],
+            None if embedding is None else EmbeddingConfig(**embedding),
+        )
 
 
-def suggest(trial: BaseTrial, name: str, values: Range | tuple[Any, ...]) -> Any:
-    """Return the value that a trial suggests for a parameter, from a range or from choices."""
+def _suggest(trial: BaseTrial, name: str, values: Range | tuple[Any, ...]) -> Any:
     if not isinstance(values, Range):
         return trial.suggest_categorical(name, list(values))
     low, high = values.low, values.high
