@@ -87,19 +87,23 @@ class Trained(LowShotMethod, Generic[R]):
     def new_run(self, base: BaseSet, rng: torch.Generator, workers: Workers) -> R:
         """Return a new run. All of its random numbers come from ``rng``, which is on the CPU."""
 
-    def begin_training(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> R:
+    def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> Run:
         """Return a new run for the caller to train; `trained` then returns it as it is."""
-        self._run = self.new_run(base, rng, workers)
+        for_training, _ = spawn(rng, 2)
+        self._run = self.new_run(base, for_training, workers)
         return self._run
 
-    def trained(self, base: BaseSet, rng: torch.Generator) -> R:
-        """Return the run on these base examples, trained to the end unless the caller trains it."""
-        run = self._run
-        if run is None or run.data != base.fingerprint:
-            run = self.begin_training(base, rng)
+    def trained(self, base: BaseSet, rng: torch.Generator) -> tuple[R, torch.Generator]:
+        """Return the run on these base examples, and the random stream for its use.
+
+        The run is trained to the end unless the caller trains it.
+        """
+        for_training, for_use = spawn(rng, 2)
+        if self._run is None or self._run.data != base.fingerprint:
+            self._run = self.new_run(base, for_training, ALONE)
             path, progress = self._checkpointing.path, self._checkpointing.progress
-            self.origin = train_to_end(run, path, progress=progress)
-        return run
+            self.origin = train_to_end(self._run, path, progress=progress)
+        return self._run, for_use
 
 
 class LowShotLearner(Learner):
@@ -139,15 +143,10 @@ class MetaLearned(Trained[LearningRun]):
         learner = self._learner(ordered, self._config, new_rng(seed, 0))
         return LearningRun(self._name, learner, ordered, self._config, seed, workers)
 
-    def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> LearningRun:
-        """Return the training run."""
-        for_training, _ = spawn(rng, 2)
-        return self.begin_training(base, for_training, workers)
-
     def fit(self, task: LowShotTask, rng: torch.Generator) -> None:
         """Train once for these base examples; adapt at every call."""
-        for_training, for_adapting = spawn(rng, 2)
-        self.adapt(self.trained(task.base, for_training), task, for_adapting)
+        run, for_adapting = self.trained(task.base, rng)
+        self.adapt(run, task, for_adapting)
 
     @torch.no_grad()
     def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
@@ -176,7 +175,7 @@ class Augmented(LowShotMethod):
 
     def fit(self, task: LowShotTask, rng: torch.Generator) -> None:
         """Synthesise examples, then fit every head to the same examples."""
-        for_synthesis, *for_heads = self._spawn_for_fit(rng)
+        for_synthesis, *for_heads = _spawn_for_fit(rng)
         synthetic = self.synthesise(task, for_synthesis)
         if synthetic is not None:
             self.record_synthetic(list(synthetic))
@@ -190,11 +189,6 @@ class Augmented(LowShotMethod):
 
     def _num_synthetic(self, task: LowShotTask) -> int:
         return num_synthetic_of(task.base.counts, task.shots.shape[2], self._config)
-
-    @staticmethod
-    def _spawn_for_fit(rng: torch.Generator) -> list[torch.Generator]:
-        """Return one stream for synthesis and one for each head, whether configured or not."""
-        return spawn(rng, 1 + len(HEAD_CLASSES))
 
 
 class TrainedAugmentation(Augmented, Trained[R]):
@@ -212,16 +206,20 @@ class TrainedAugmentation(Augmented, Trained[R]):
     ) -> Tensor | Sequence[Tensor]:
         """Return synthetic examples of the trained generator, one tensor (N, S, D) per problem."""
 
-    def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> R:
-        """Return the training run."""
-        for_synthesis, *_ = self._spawn_for_fit(rng)
-        for_training, _ = spawn(for_synthesis, 2)
-        return self.begin_training(base, for_training, workers)
+    def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> Run:
+        """Return a new run for the caller to train."""
+        for_synthesis, *_ = _spawn_for_fit(rng)
+        return super().begin(base, for_synthesis, workers)
 
     def synthesise(self, task: LowShotTask, rng: torch.Generator) -> Tensor | Sequence[Tensor]:
         """Train once for these base examples; synthesise at every call."""
-        for_training, for_sources = spawn(rng, 2)
-        return self.synthesise_with(self.trained(task.base, for_training), task, for_sources)
+        run, for_sources = self.trained(task.base, rng)
+        return self.synthesise_with(run, task, for_sources)
+
+
+def _spawn_for_fit(rng: torch.Generator) -> list[torch.Generator]:
+    """Return one stream for synthesis and one for each head, whether configured or not."""
+    return spawn(rng, 1 + len(HEAD_CLASSES))
 
 
 def _copy(rng: torch.Generator) -> torch.Generator:
