@@ -46,8 +46,7 @@ class FakeNovelSettings(EpisodeSettings, LearningSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._refuse_unless_positive("cosine_scale")
-        if not 0 < self.novel_share < 1:
-            raise ValueError(f"novel_share must be above 0 and below 1, got {self.novel_share}")
+        self._refuse(["novel_share"], lambda share: 0 < share < 1, "above 0 and below 1")
         self._refuse_unless_below_one("dropout")
 
 

@@ -45,6 +45,8 @@ _MOST_BASE_SHOTS = 20
 class MAMLConfig(PerceptronSettings, EpisodeSettings, LearningSettings):
     """Settings of MAML."""
 
+    _REMOVED = (("first_order", False),)
+
     head: Literal["shared", "prototype"] = "shared"
     """Start of the head's rows: all equal, or at the prototypes (Proto-MAML)."""
     num_episodes: int = 1_500
@@ -62,8 +64,6 @@ class MAMLConfig(PerceptronSettings, EpisodeSettings, LearningSettings):
     scales_rows: bool = True
     """Whether the head's learning rate is multiplied by the number of classes, so that the steps of
     a row do not depend on that number."""
-    first_order: bool = False
-    """Whether the meta-gradient treats the inner gradients as constants."""
     clip: float = 10.0
     """Largest absolute value of each element of the meta-gradient."""
     num_base_shots: int | None = 20
@@ -81,9 +81,8 @@ class MAMLConfig(PerceptronSettings, EpisodeSettings, LearningSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._refuse_unless_positive("num_tasks", "inner_learning_rate", "clip", "prototype_scale")
+        self._refuse_unless_positive("num_base_shots")
         self._refuse_negative("num_inner_steps", "num_test_steps")
-        if self.num_base_shots is not None:
-            self._refuse_unless_positive("num_base_shots")
         if not self.num_inner_steps and self.head == "shared":
             raise ValueError("num_inner_steps must be positive with head=shared, got 0")
 
@@ -218,13 +217,12 @@ class AdaptedNetwork(Perceptron, LowShotLearner):
         rate = self._config.inner_learning_rate
         row_rate = rate * support.num_classes if self._config.scales_rows else rate
         rates = (rate, rate, rate, rate, row_rate, row_rate)  # in the order of `Weights`
-        create_graph = is_training and not self._config.first_order
         for _ in range(num_steps):
             with torch.enable_grad():
                 if not is_training:
                     weights = Weights._make(each.detach().requires_grad_() for each in weights)
                 losses = self.support_losses(weights, support)
-                gradients = torch.autograd.grad(losses.sum(), weights, create_graph=create_graph)
+                gradients = torch.autograd.grad(losses.sum(), weights, create_graph=is_training)
             steps = zip(weights, rates, gradients, strict=True)
             weights = Weights._make(each - by * gradient for each, by, gradient in steps)
         return weights if is_training else Weights._make(each.detach() for each in weights)

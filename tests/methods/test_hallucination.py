@@ -193,9 +193,3 @@ def test_no_analogies_are_an_error_that_says_so():
     task = small_task([[[0.0, 0.0], [1.0, 0.0]], [[5.0, 5.0]]], [[[1.0, 1.0]]])
     with pytest.raises(ValueError, match="at least 2 rows, got 1 of 2"):
         untrained(task)
-
-
-def test_settings_that_name_a_removed_one_are_read_where_its_value_is_what_is_left():
-    assert HallucinationConfig.from_dict({**SMALL.to_dict(), "most_pairs": None}) == SMALL
-    with pytest.raises(TypeError, match="most_pairs"):
-        HallucinationConfig.from_dict({**SMALL.to_dict(), "most_pairs": 3})

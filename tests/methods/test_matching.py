@@ -16,8 +16,6 @@ from cpaan.methods.matching import (
     QueryEncoder,
     SupportEncoder,
     SupportMatcher,
-    class_logits,
-    encode_problems,
 )
 from cpaan.protocol.config import OWN
 from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem
@@ -35,6 +33,10 @@ BASE = BaseSet(3 + 2 * normals(40, 6), torch.tensor([10, 20, 10]))
 
 def matcher_of(**settings: object) -> PrototypeMatcher:
     return PrototypeMatcher(BASE, PrototypeMatchingConfig(**{**EPISODES, **settings}), new_rng(0))
+
+
+def support_matcher(**settings: object) -> SupportMatcher:
+    return SupportMatcher(BASE, MatchingConfig(**{**EPISODES, **settings}), new_rng(0))
 
 
 def test_examples_are_encoded_as_by_easyfsl(easyfsl):
@@ -57,10 +59,7 @@ def test_examples_are_encoded_as_by_easyfsl(easyfsl):
 
 
 def test_a_closed_gate_leaves_examples_as_they_are_and_in_their_order():
-    closed, half = (
-        SupportMatcher(BASE, MatchingConfig(**{**CLOSED, "context_gate": gate}), new_rng(0))
-        for gate in (0.0, 0.5)
-    )
+    closed, half = (support_matcher(**{**CLOSED, "context_gate": gate}) for gate in (0.0, 0.5))
     supports, queries = normals(3, 4, 6), normals(5, 6, seed=1)
 
     assert torch.equal(closed.encode(supports, new_rng(0)), supports)
@@ -80,8 +79,7 @@ def test_centred_features_have_the_base_classes_in_the_middle_and_their_variance
 
 def test_every_problem_has_a_sequence_of_its_own():
     """Supports affect all supports of their own problem and none of another problem."""
-    matcher = SupportMatcher(BASE, MatchingConfig(**EPISODES), new_rng(0))
-    supports = normals(2, 3, 4, 6)
+    matcher, supports = support_matcher(), normals(2, 3, 4, 6)
     other = supports.clone()
     other[0, 0, 0] += 1
 
@@ -151,7 +149,7 @@ def test_far_classes_have_finite_scores_and_gradients():
     supports = torch.tensor([[[1.0, 0.0]], [[-1.0, 0.0]], [[0.0, 0.0]]], requires_grad=True)
     query = torch.tensor([[500.0, 0.0]], requires_grad=True)
 
-    logs = class_logits(query, supports, torch.tensor(1.0)).log_softmax(dim=1)
+    logs = support_matcher().logits(supports, query, torch.tensor(1.0)).log_softmax(dim=1)
     gradients = torch.autograd.grad(logs[0, 1], [supports, query])
 
     torch.testing.assert_close(logs[0], torch.tensor([0.0, -1000.0, -500.0]), atol=0.1, rtol=0)
@@ -172,7 +170,9 @@ def test_supports_of_a_task_are_balanced_and_encoded_in_blocks(monkeypatch):
         sizes.append(len(supports))
         return supports
 
-    one, three, *_ = encode_problems(task, 4, new_rng(0), encode)
+    matcher = matcher_of(num_examples=4)
+    matcher.encode = encode
+    one, three, *_ = matcher.encode_problems(task, new_rng(0))
 
     assert sizes == [2, 1, 1]
     assert (one.shape, three.shape) == ((4, 4, 2), (4, 6, 2))  # each of three shots twice
@@ -194,7 +194,9 @@ def test_supports_are_read_by_names_and_returned_in_the_order_of_the_task():
         read.extend(supports.flatten().tolist())
         return supports
 
-    (encoded,) = encode_problems(task, 1, new_rng(0), encode)
+    matcher = matcher_of(num_examples=1)
+    matcher.encode = encode
+    (encoded,) = matcher.encode_problems(task, new_rng(0))
 
     assert read == [1, 2, 0, 9]
     assert encoded.flatten().tolist() == [0, 1, 2, 9]

@@ -138,6 +138,18 @@ def test_the_settings_of_a_source_are_other_settings_of_the_same_method():
     assert ROWS["MAML"].published.head != ROWS["Proto-MAML"].published.head
 
 
+@pytest.mark.parametrize(
+    ("name", "setting", "supported"),
+    [("FH", "most_pairs", None), ("MAML", "first_order", False), ("DC", "spread_everywhere", True)],
+)
+def test_a_removed_setting_is_read_only_with_the_value_that_is_left(name, setting, supported):
+    config = ROWS[name].config
+
+    assert config.from_dict({**config.to_dict(), setting: supported}) == config
+    with pytest.raises(TypeError, match=setting):
+        config.from_dict({**config.to_dict(), setting: 3})
+
+
 def test_every_row_can_be_searched_with_every_preset_on_the_built_in_features():
     """The built-in features have at least 150 train rows for every base class."""
     num_rows = {f"class{number:02d}": 150 for number in range(76)}
