@@ -34,7 +34,7 @@ from torch.nn.functional import cross_entropy, one_hot, relu
 from cpaan.methods.base import LowShotLearner
 from cpaan.methods.table_row import Range, SearchSpace, learned_row
 from cpaan.protocol.tasks import BaseSet, LowShotTask
-from cpaan.training.few_shot_episodes import FewShotEpisodes, percent_right
+from cpaan.training.few_shot_episodes import FewShotEpisodes, FewShotLearner
 from cpaan.training.layers import Perceptron, PerceptronSettings
 from cpaan.training.learning import EpisodeSettings, LearningSettings
 
@@ -156,10 +156,8 @@ class Support(NamedTuple):
         return cls(inputs, torch.cat(labels), torch.cat(shares), num_classes)
 
 
-class AdaptedNetwork(Perceptron, LowShotLearner):
+class AdaptedNetwork(Perceptron, FewShotLearner, LowShotLearner):
     """The initial weights of a network, and their adaptation."""
-
-    TERMS = ("query_loss", "query_top1")
 
     _config: MAMLConfig
 
@@ -241,20 +239,15 @@ class AdaptedNetwork(Perceptron, LowShotLearner):
         weights = self.adapt(self.begin(support), support, num_steps, is_training=True)
         return self.logits(weights, queries)
 
-    def draw_shape(self, rng: torch.Generator) -> int:
-        """Draw the number of shots of an episode."""
-        return self.episodes.draw_num_shots(rng)
-
-    def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
-        """Return the cross-entropy of queries after adaptation, and their accuracy in percent."""
-        tasks = [self.episodes.draw(shape, rng) for _ in range(self._config.num_tasks)]
+    def draw_logits(self, num_shots: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw tasks; return logits of all of their queries after adaptation, and the labels."""
+        tasks = [self.episodes.draw(num_shots, rng) for _ in range(self._config.num_tasks)]
         supports, queries = (
             self.drop(self.normalise(torch.stack(each)), rng)
             for each in ([task.supports for task in tasks], [task.queries for task in tasks])
         )
         logits = self.query_logits(supports, queries).flatten(0, 1)
-        labels = torch.cat([task.labels for task in tasks])
-        return [cross_entropy(logits, labels), percent_right(logits, labels)]
+        return logits, torch.cat([task.labels for task in tasks])
 
     def solve(self, task: LowShotTask, rng: torch.Generator) -> Callable[[Tensor], Tensor]:
         """Adapt the network to all classes of each problem, base and novel ones together."""

@@ -27,14 +27,14 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import normalize
 
 from cpaan.core.randomness import draw_word, new_rng
 from cpaan.methods.base import LowShotLearner
 from cpaan.methods.table_row import Range, SearchSpace, learned_row
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.representation.embedding import prototype_scores
-from cpaan.training.few_shot_episodes import FewShotEpisodes, percent_right
+from cpaan.training.few_shot_episodes import FewShotEpisodes, FewShotLearner
 from cpaan.training.layers import Normalising, draw_weights, drop, find_log_scale
 from cpaan.training.learning import EpisodeSettings, LearningSettings
 
@@ -117,9 +117,7 @@ class MatchingConfig(ContextSettings):
 PUBLISHED = MatchingConfig(
     **PUBLISHED_RECIPE, num_ways=389, episode_shots=(*range(1, 11),), scale="one", num_examples=100
 )
-PROTOTYPE_PUBLISHED = PrototypeMatchingConfig(
-    **PUBLISHED_RECIPE, episode_shots=(1, 2, 3, 4, 5), distance="euclidean"
-)
+PROTOTYPE_RECIPE = PUBLISHED_RECIPE | {"episode_shots": (1, 2, 3, 4, 5), "distance": "euclidean"}
 SPACE: SearchSpace = {**CONTEXT_SPACE, "context_gate": Range(0.01, 1.0, log=True)}
 
 
@@ -164,13 +162,11 @@ class QueryEncoder(nn.Module):
         return hidden
 
 
-class Matcher(Normalising, LowShotLearner):
+class Matcher(Normalising, FewShotLearner, LowShotLearner):
     """Network that matches encoded queries with encoded supports, at a learnt scale.
 
     It learns all classes of a problem, base and novel, from equally many supports of each.
     """
-
-    TERMS = ("query_loss", "query_top1")
 
     def __init__(self, base: BaseSet, config: ContextSettings, rng: torch.Generator) -> None:
         super().__init__()
@@ -237,16 +233,11 @@ class Matcher(Normalising, LowShotLearner):
         """Return the examples from which an episode's classes are learnt, shape (N, ?, D)."""
         return supports
 
-    def draw_shape(self, rng: torch.Generator) -> int:
-        """Draw the number of shots of an episode."""
-        return self.episodes.draw_num_shots(rng)
-
-    def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
-        """Return the cross-entropy of an episode's queries, and their accuracy in percent."""
-        episode = self.episodes.draw(shape, rng)
+    def draw_logits(self, num_shots: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw an episode; match its queries with all examples of its classes."""
+        episode = self.episodes.draw(num_shots, rng)
         encoded = self.encode(self.fill(episode.supports, rng), rng, rng)
-        logits = self.match(encoded, episode.queries, rng)
-        return [cross_entropy(logits, episode.labels), percent_right(logits, episode.labels)]
+        return self.match(encoded, episode.queries, rng), episode.labels
 
     def solve(self, task: LowShotTask, rng: torch.Generator) -> Callable[[Tensor], Tensor]:
         """Encode the supports of every problem.
@@ -344,16 +335,16 @@ def _new_gate(config: ContextSettings) -> nn.Parameter:
     return nn.Parameter(torch.tensor(float(config.context_gate)), requires_grad=config.learns_gate)
 
 
-_QUICK: dict[str, Any] = {"num_episodes": 20, "num_ways": 20, "episode_shots": (1, 2)}
+QUICK: dict[str, Any] = {"num_episodes": 20, "num_ways": 20, "episode_shots": (1, 2)}
 
 ROWS = [
-    learned_row("MN", SupportMatcher, MatchingConfig(), PUBLISHED, SPACE, _QUICK),
+    learned_row("MN", SupportMatcher, MatchingConfig(), PUBLISHED, SPACE, QUICK),
     learned_row(
         "PMN",
         PrototypeMatcher,
         PrototypeMatchingConfig(),
-        PROTOTYPE_PUBLISHED,
+        PrototypeMatchingConfig(**PROTOTYPE_RECIPE),
         {**SPACE, "distance": ("cosine", "euclidean")},
-        _QUICK,
+        QUICK,
     ),
 ]

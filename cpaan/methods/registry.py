@@ -27,12 +27,8 @@ from cpaan.representation.config import EmbeddingConfig
 _CLASSIFIERS = (controls, siamese, maml, prototypical, matching, weight_generator)
 _GENERATORS = (hallucination, imagination, adversarial)
 _LATER = (distribution_calibration, denoising_weights)
-_MODULES = {
-    row.name: module for module in _CLASSIFIERS + _GENERATORS + _LATER for row in module.ROWS
-}
-ROWS: dict[str, TableRow] = {
-    row.name: row for module in dict.fromkeys(_MODULES.values()) for row in module.ROWS
-}
+_MODULES = _CLASSIFIERS + _GENERATORS + _LATER
+ROWS: dict[str, TableRow] = {row.name: row for module in _MODULES for row in module.ROWS}
 """All rows, in the order of the table."""
 
 METHODS = tuple(ROWS)
@@ -50,7 +46,8 @@ def rows_of_table() -> list[str]:
 
 def source_of(name: str) -> str:
     """Return the method of a row, its first author and year, from the module's docstring."""
-    text = " ".join((_MODULES[name].__doc__ or "").split())
+    module = next(module for module in _MODULES if ROWS[name] in module.ROWS)
+    text = " ".join((module.__doc__ or "").split())
     found = re.match(
         r"(.+?)(?: \([A-Za-z]+\)| on [^.]*)*\. [^A-Z]*(?:In the manner of )?(.*?)[ ,].*?(\d{4})",
         text,
