@@ -84,12 +84,6 @@ def tukey(features: Tensor, power: float) -> Tensor:
     return (wide.sign() * wide.abs() ** power).to(features.dtype)
 
 
-def tukey_base(base: BaseSet, power: float) -> BaseSet:
-    """Transform all base examples, in blocks to bound memory."""
-    blocks = [tukey(rows, power) for rows in base.features.split(_ROWS_PER_BLOCK)]
-    return BaseSet(torch.cat(blocks), base.counts, base.names)
-
-
 def calibrated_samples(
     supports: Tensor,
     base: BaseSet,
@@ -148,8 +142,10 @@ class DistributionCalibration(Augmented):
 
     def fit(self, task: LowShotTask, rng: torch.Generator) -> None:
         """Transform all examples, sample, and fit every head."""
-        if self._known is None or self._known[0] is not task.base:
-            self._known = (task.base, tukey_base(task.base, self._settings.tukey_power))
+        base = task.base
+        if self._known is None or self._known[0] is not base:
+            blocks = [self.represent(rows) for rows in base.features.split(_ROWS_PER_BLOCK)]
+            self._known = base, BaseSet(torch.cat(blocks), base.counts, base.names)
         super().fit(replace(task, base=self._known[1], shots=self.represent(task.shots)), rng)
 
     def represent(self, examples: Tensor) -> Tensor:

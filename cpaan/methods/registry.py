@@ -52,7 +52,7 @@ def source_of(name: str) -> str:
         r"(.+?)(?: \([A-Za-z]+\)| on [^.]*)*\. [^A-Z]*(?:In the manner of )?(.*?)[ ,].*?(\d{4})",
         text,
     )
-    if found is None or not ROWS[name].is_trained:
+    if found is None or not num_episodes_of(ROWS[name].config):
         return "learns nothing before the shots"
     return "{}, {} et al. {}".format(*found.groups())
 

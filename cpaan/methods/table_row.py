@@ -87,11 +87,6 @@ class TableRow:
     features: str = FEATURES
     """Feature table that the method reads."""
 
-    @property
-    def is_trained(self) -> bool:
-        """Whether the method itself is trained on base classes."""
-        return hasattr(self.config, "num_episodes")
-
     def published_for(self, training: Settings) -> Settings | None:
         """Return the source's settings at the sizes that a study has chosen for its data."""
         if self.published is None:
@@ -182,7 +177,6 @@ def learned_row(
     **others: Any,
 ) -> TableRow:
     """Return the row of a method that consists of a learner; by default, a row of the paper."""
-    fields: dict[str, Any] = {"representation": name, "is_printed": True, **others}
     return TableRow(
         name=name,
         config=config,
@@ -190,5 +184,5 @@ def learned_row(
         space=space,
         quick=quick,
         make=lambda config, evaluation, checkpointing: method(name, learner, config, checkpointing),
-        **fields,
+        **{"representation": name, "is_printed": True, **others},
     )
