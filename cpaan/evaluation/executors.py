@@ -17,9 +17,10 @@ from cpaan.data.splits import VALIDATION_PHASE
 from cpaan.data.table import FeatureTable
 from cpaan.evaluation.parts import Outcome, Part, PartJob, PartKey
 from cpaan.evaluation.scoring import draw_phase, run_method
-from cpaan.methods.base import LowShotMethod, Progress
+from cpaan.methods.base import LowShotMethod
 from cpaan.methods.registry import make_method
 from cpaan.protocol.tasks import LowShotTask, Queries, read_phase
+from cpaan.training.drive import Progress
 
 
 @dataclass(eq=False)

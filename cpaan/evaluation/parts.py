@@ -18,9 +18,9 @@ from cpaan.core.remote_paths import RemotePath
 from cpaan.core.settings import Settings
 from cpaan.data.reference import DataReference
 from cpaan.data.splits import TEST_PHASE, VALIDATION_PHASE, ShotRows
-from cpaan.methods.base import Progress
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.representation.config import EmbeddingConfig
+from cpaan.training.drive import Progress
 
 
 class PartKey(NamedTuple):

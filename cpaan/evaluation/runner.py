@@ -20,7 +20,6 @@ from cpaan.data.table import TEST, TRAIN, FeatureTable, align_rows
 from cpaan.evaluation.executors import LocalExecutor, ProcessExecutor
 from cpaan.evaluation.parts import Part, PartCache, PartJob, PartKey, run_parts
 from cpaan.evaluation.scoring import draw_phase
-from cpaan.methods.base import Progress
 from cpaan.methods.registry import ROWS, expand_methods
 from cpaan.methods.table_row import COSINE_FEATURES, FEATURES, PN
 from cpaan.protocol.config import EvaluationConfig
@@ -28,6 +27,7 @@ from cpaan.protocol.priors import best_heads, best_priors, with_priors
 from cpaan.protocol.statistics import summarise
 from cpaan.protocol.tasks import check_phase
 from cpaan.representation.config import EmbeddingConfig
+from cpaan.training.drive import Progress
 
 RESULT_COLUMNS = ["method", "head", "phase", "column", "shots", "draw", "seed", "top1", "top5"]
 

@@ -9,12 +9,13 @@ from torch import Tensor
 from cpaan.core.randomness import new_rng
 from cpaan.data.splits import ShotRows, Split, draw_shots
 from cpaan.data.table import FeatureTable
-from cpaan.methods.base import LowShotMethod, Progress
+from cpaan.methods.base import LowShotMethod
 from cpaan.protocol.accuracy import PRIORS, score
 from cpaan.protocol.augmentation import mean_pairwise_distance
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.priors import in_order
 from cpaan.protocol.tasks import LowShotTask, Queries
+from cpaan.training.drive import Progress
 
 DIVERSITY_COLUMNS = ["method", "shots", "draw", "seed", "distance", "ratio"]
 

@@ -17,11 +17,9 @@ from cpaan.protocol.augmentation import diversity_of, num_synthetic_of
 from cpaan.protocol.config import OWN, EvaluationConfig
 from cpaan.protocol.heads import HEAD_CLASSES, GroupedHeads
 from cpaan.protocol.tasks import BaseSet, LowShotTask
-from cpaan.training.drive import train_to_end
+from cpaan.training.drive import Progress, train_to_end
 from cpaan.training.learning import Learner, LearningRun, LearningSettings, Run
 from cpaan.training.workers import ALONE, Workers
-
-Progress = Callable[[str], None]
 
 R = TypeVar("R", bound=Run)
 

@@ -18,11 +18,12 @@ from cpaan.methods import (
     siamese,
     weight_generator,
 )
-from cpaan.methods.base import Checkpointing, LowShotMethod, Progress
+from cpaan.methods.base import Checkpointing, LowShotMethod
 from cpaan.methods.prototypical import Embedded
 from cpaan.methods.table_row import PN, TABLES, TableRow
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.representation.config import EmbeddingConfig
+from cpaan.training.drive import Progress
 
 _CLASSIFIERS = (controls, siamese, maml, prototypical, matching, weight_generator)
 _GENERATORS = (hallucination, imagination, adversarial)
