@@ -64,14 +64,15 @@ class Adversarial(TrainedAugmentation[TrainingRun]):
         data = TrainingData.prepare(base, config, with_covariances=self._gan.has_covariance)
         return TrainingRun(self._gan, MetaEpisodes(data, config), config, rng, workers=workers)
 
-    def synthesise_with(self, run: TrainingRun, task: LowShotTask, rng: torch.Generator) -> Tensor:
-        """Translate examples of related base classes."""
+    def synthesise(self, task: LowShotTask, rng: torch.Generator) -> Tensor:
+        """Translate examples of related base classes with the trained generator."""
+        run, for_sources = self.trained(task.base, rng)
         return run.episodes.data.synthesise(
             task,
             run.networks.base_to_novel,
             neighbours=self._settings,
             num_synthetic=self._num_synthetic(task),
-            rng=rng,
+            rng=for_sources,
         )
 
 

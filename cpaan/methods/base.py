@@ -126,10 +126,7 @@ class MetaLearned(Trained[LearningRun]):
         config: LearningSettings,
         checkpointing: Checkpointing = NO_CHECKPOINT,
     ) -> None:
-        """Take a name for messages and checkpoints, and a class of learners.
-
-        Learners are created from base examples in name order, the settings and an rng.
-        """
+        """Take a name for messages, and a class whose arguments are base set, settings and rng."""
         super().__init__(checkpointing)
         self._name = name
         self._learner = learner
@@ -179,7 +176,7 @@ class Augmented(LowShotMethod):
             self.record_synthetic(list(synthetic))
         rng_of_head = dict(zip(HEAD_CLASSES, for_heads, strict=True))
         # Each call copies the stream, so problems with other numbers of examples do not affect it.
-        self._heads.fit(task, synthetic, lambda name, count: _copy(rng_of_head[name]))
+        self._heads.fit(task, synthetic, lambda name, count: rng_of_head[name].clone_state())
 
     def predict(self, queries: Tensor) -> Mapping[str, Tensor]:
         """Return each head's scores."""
@@ -198,27 +195,12 @@ class TrainedAugmentation(Augmented, Trained[R]):
         Augmented.__init__(self, config)
         Trained.__init__(self, checkpointing)
 
-    @abstractmethod
-    def synthesise_with(
-        self, run: R, task: LowShotTask, rng: torch.Generator
-    ) -> Tensor | Sequence[Tensor]:
-        """Return synthetic examples of the trained generator, one tensor (N, S, D) per problem."""
-
     def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> Run:
         """Return a new run for the caller to train."""
         for_synthesis, *_ = _spawn_for_fit(rng)
         return super().begin(base, for_synthesis, workers)
 
-    def synthesise(self, task: LowShotTask, rng: torch.Generator) -> Tensor | Sequence[Tensor]:
-        """Train once for these base examples; synthesise at every call."""
-        run, for_sources = self.trained(task.base, rng)
-        return self.synthesise_with(run, task, for_sources)
-
 
 def _spawn_for_fit(rng: torch.Generator) -> list[torch.Generator]:
     """Return one stream for synthesis and one for each head, whether configured or not."""
     return spawn(rng, 1 + len(HEAD_CLASSES))
-
-
-def _copy(rng: torch.Generator) -> torch.Generator:
-    return torch.Generator(rng.device).set_state(rng.get_state())

@@ -302,15 +302,14 @@ class Hallucination(TrainedAugmentation[LearningRun]):
         learner = AnalogyNetwork(ordered, self._settings, seed)
         return LearningRun("feature hallucination", learner, ordered, self._settings, seed, workers)
 
-    def synthesise_with(
-        self, run: LearningRun, task: LowShotTask, rng: torch.Generator
-    ) -> list[Tensor]:
+    def synthesise(self, task: LowShotTask, rng: torch.Generator) -> list[Tensor]:
         """Return the missing examples of each problem, shape (N, S, D); S may be zero.
 
         Each draw has its own stream, so a problem's examples do not depend on other problems.
         """
+        run, for_sources = self.trained(task.base, rng)
         assert isinstance(run.learner, AnalogyNetwork)
-        word, most = draw_word(rng), self._settings.max_per_class
+        word, most = draw_word(for_sources), self._settings.max_per_class
         return [
             run.learner.hallucinate(
                 task.support(problem), max(0, most - problem.num_shots), new_rng(word, problem.draw)
