@@ -106,12 +106,13 @@ def evaluate(
     """
     config = config or EvaluationConfig()
     run = describe_run()
-    given_tables = [FEATURES] if cosine_table is None else [FEATURES, COSINE_FEATURES]
-    methods = expand_methods(methods, given_tables)
+    tables = {FEATURES: table}
+    if cosine_table is not None:
+        tables[COSINE_FEATURES] = cosine_table
+    methods = expand_methods(methods, tables)
     given, locations = settings or {}, locations or {}
     used = {name: given.get(name, ROWS[name].config) for name in methods}
     check_phase(table, split, phase, allow_trained_novel=allow_trained_novel)
-    tables = {FEATURES: table}
     if cosine_table is not None:
         with _explain("the cosine-trained features have different rows: "):
             tables[COSINE_FEATURES] = align_rows(cosine_table, table)

@@ -94,9 +94,5 @@ def run_method(
 def _real_diversity(task: LowShotTask, queries: Queries, method: LowShotMethod) -> Tensor:
     """Return the mean distance of two queries of each novel class, shape (N,)."""
     labels = range(task.num_base, task.num_base + task.num_novel)
-    return torch.stack(
-        [
-            mean_pairwise_distance(method.represent(queries.features[queries.labels == label]))
-            for label in labels
-        ]
-    )
+    by_class = [queries.features[queries.labels == label] for label in labels]
+    return torch.stack([mean_pairwise_distance(method.represent(rows)) for rows in by_class])

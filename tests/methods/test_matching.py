@@ -156,9 +156,21 @@ def test_far_classes_have_finite_scores_and_gradients():
     assert all(gradient.isfinite().all() for gradient in gradients)
 
 
+def encode_nothing(task: LowShotTask, num_examples: int) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the supports of each problem, and the blocks in which they are encoded."""
+    matcher, blocks = matcher_of(num_examples=num_examples), []
+
+    def encode(supports: Tensor, rng: torch.Generator) -> Tensor:
+        blocks.append(supports)
+        return supports
+
+    matcher.encode = encode
+    return matcher.encode_problems(task, new_rng(0)), blocks
+
+
 def test_supports_of_a_task_are_balanced_and_encoded_in_blocks(monkeypatch):
     """Every row has its class and its number; base classes have 4, 9 and 2 rows."""
-    counts, sizes = (4, 9, 2), []
+    counts = (4, 9, 2)
     rows = [[float(label), float(row)] for label, n in enumerate(counts) for row in range(n)]
     shots = [[[10.0 + label, float(row)] for row in range(3)] for label in range(2)]
     base = BaseSet(torch.tensor(rows), torch.tensor(counts), ["b", "c", "a"])
@@ -166,15 +178,9 @@ def test_supports_of_a_task_are_balanced_and_encoded_in_blocks(monkeypatch):
     task = LowShotTask(base, 2, torch.tensor([shots]), problems)
     monkeypatch.setattr("cpaan.methods.matching._ROWS_PER_BLOCK", 40)  # problems have 16 or 24 rows
 
-    def encode(supports: Tensor, rng: torch.Generator) -> Tensor:
-        sizes.append(len(supports))
-        return supports
+    (one, three, *_), blocks = encode_nothing(task, num_examples=4)
 
-    matcher = matcher_of(num_examples=4)
-    matcher.encode = encode
-    one, three, *_ = matcher.encode_problems(task, new_rng(0))
-
-    assert sizes == [2, 1, 1]
+    assert [len(block) for block in blocks] == [2, 1, 1]
     assert (one.shape, three.shape) == ((4, 4, 2), (4, 6, 2))  # each of three shots twice
     for supports in (one, three):
         assert supports[:, :, 0].unique(dim=1).flatten().tolist() == [0, 1, 10, 11]
@@ -188,16 +194,9 @@ def test_supports_are_read_by_names_and_returned_in_the_order_of_the_task():
     """Use three base classes with unsorted names, and one that is not an answer."""
     base = BaseSet(torch.arange(4.0).view(4, 1), torch.ones(4).long(), ["d", "a", "c", "b"])
     task = LowShotTask(base, 3, torch.tensor([[[[9.0]]]]), (Problem(1, 0),))
-    read = []
 
-    def encode(supports: Tensor, rng: torch.Generator) -> Tensor:
-        read.extend(supports.flatten().tolist())
-        return supports
+    (encoded,), (read,) = encode_nothing(task, num_examples=1)
 
-    matcher = matcher_of(num_examples=1)
-    matcher.encode = encode
-    (encoded,) = matcher.encode_problems(task, new_rng(0))
-
-    assert read == [1, 2, 0, 9]
+    assert read.flatten().tolist() == [1, 2, 0, 9]
     assert encoded.flatten().tolist() == [0, 1, 2, 9]
     assert task.columns_from(base.order).tolist() == [3, 0, 2, 4]  # four base, one novel class
