@@ -3,7 +3,7 @@
 import multiprocessing
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,9 +17,10 @@ from cpaan.data.splits import VALIDATION_PHASE
 from cpaan.data.table import FeatureTable
 from cpaan.evaluation.parts import Outcome, Part, PartJob, PartKey
 from cpaan.evaluation.scoring import draw_phase, run_method
-from cpaan.methods.base import LowShotMethod, Progress
+from cpaan.methods.base import LowShotMethod
 from cpaan.methods.registry import make_method
 from cpaan.protocol.tasks import LowShotTask, Queries, read_phase
+from cpaan.training.drive import Progress
 
 
 @dataclass(eq=False)
@@ -52,25 +53,21 @@ class LocalExecutor:
         return score_part(job, method, self.read, self.progress)
 
     def read(self, job: PartJob, phase: str) -> tuple[LowShotTask, Queries]:
-        """Read a phase for a part; see `read_phase_of`."""
-        key = job.data.fingerprint, phase
-        if key not in self._phases:
-            if job.data.fingerprint not in self.tables:
-                self.tables[job.data.fingerprint] = job.data.open()
-            self._phases[key] = read_phase_of(job, phase, self.tables[job.data.fingerprint])
-        return self._phases[key]
+        """Read a phase for a part, with the draws of the job, or with seeded draws on validation.
 
-
-def read_phase_of(job: PartJob, phase: str, table: FeatureTable) -> tuple[LowShotTask, Queries]:
-    """Read a phase for a part, with the draws of the job, or with seeded draws on validation.
-
-    The caller must have recorded the read of the test phase.
-    """
-    shot_rows = job.shot_rows
-    if phase != job.phase:
-        shot_rows = draw_phase(table, job.data.split, phase, job.evaluation)
-    shots, device = sorted(job.evaluation.shots), torch.device(job.device)
-    return read_phase(table, job.data.split, phase, shot_rows, shots, device, is_noted=True)
+        The caller must have recorded the read of the test phase.
+        """
+        fingerprint, split = job.data.fingerprint, job.data.split
+        if (fingerprint, phase) not in self._phases:
+            if fingerprint not in self.tables:
+                self.tables[fingerprint] = job.data.open()
+            table, shot_rows = self.tables[fingerprint], job.shot_rows
+            if phase != job.phase:
+                shot_rows = draw_phase(table, split, phase, job.evaluation)
+            shots, device = sorted(job.evaluation.shots), torch.device(job.device)
+            read = read_phase(table, split, phase, shot_rows, shots, device, is_noted=True)
+            self._phases[fingerprint, phase] = read
+        return self._phases[fingerprint, phase]
 
 
 def score_part(
@@ -124,13 +121,9 @@ class ProcessExecutor:
             initargs=(self.local.checkpoints, messages, num_threads),
         )
         try:
-            running: dict[Future[Part], PartKey] = {
-                executor.submit(_run, job): key for key, job in jobs.items()
-            }
-            while running:
-                ended, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in ended:
-                    yield running.pop(future), _outcome_of(future.result)
+            key_of = {executor.submit(_run, job): key for key, job in jobs.items()}
+            for future in as_completed(key_of):
+                yield key_of[future], _outcome_of(future.result)
         except BrokenProcessPool as error:
             raise ValueError(
                 "a process died, possibly because memory ran out; finished parts are saved; run "

@@ -23,13 +23,14 @@ from cpaan.core.randomness import new_rng
 from cpaan.core.settings import Settings
 from cpaan.data.splits import TEST_PHASE, VALIDATION_PHASE, Split
 from cpaan.data.table import TEST, TRAIN, FeatureTable
-from cpaan.methods.base import LowShotMethod, Progress
+from cpaan.methods.base import LowShotMethod
 from cpaan.methods.registry import ROWS, expand_methods, make_method
 from cpaan.methods.table_row import FEATURES, PN
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.statistics import mean_interval
 from cpaan.protocol.tasks import LowShotTask, Problem, check_phase, read_base
 from cpaan.representation.config import EmbeddingConfig
+from cpaan.training.drive import Progress
 
 # Problems that are fitted together are also scored on each other's queries, which is wasted.
 _TASKS_AT_ONCE = 8

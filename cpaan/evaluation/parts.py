@@ -18,9 +18,9 @@ from cpaan.core.remote_paths import RemotePath
 from cpaan.core.settings import Settings
 from cpaan.data.reference import DataReference
 from cpaan.data.splits import ShotRows
-from cpaan.methods.base import Progress
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.representation.config import EmbeddingConfig
+from cpaan.training.drive import Progress
 
 
 class PartKey(NamedTuple):
@@ -159,12 +159,8 @@ def run_parts(
 ) -> dict[PartKey, Outcome]:
     """Run all parts that are not cached, and cache their results.
 
-    Args:
-        jobs: The parts by their keys.
-        execute: Runs parts in this process, in several, or on Ray.
-        cache: Results of earlier runs, if they are kept.
-        progress: Called with a line for each part.
-        summarise: Returns the text of this line for a finished part.
+    ``progress`` is called with a line for each part. ``summarise`` returns its text for a finished
+    part.
 
     Returns:
         The outcome of each part, in the order of ``jobs``. Parts are missing if ``execute`` stopped

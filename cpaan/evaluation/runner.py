@@ -20,7 +20,6 @@ from cpaan.data.table import TEST, TRAIN, FeatureTable, align_rows
 from cpaan.evaluation.executors import LocalExecutor, ProcessExecutor
 from cpaan.evaluation.parts import Part, PartCache, PartJob, PartKey, run_parts
 from cpaan.evaluation.scoring import draw_phase
-from cpaan.methods.base import Progress
 from cpaan.methods.registry import ROWS, expand_methods
 from cpaan.methods.table_row import COSINE_FEATURES, FEATURES, PN
 from cpaan.protocol.config import EvaluationConfig
@@ -28,6 +27,7 @@ from cpaan.protocol.priors import best_heads, best_priors, with_priors
 from cpaan.protocol.statistics import summarise
 from cpaan.protocol.tasks import check_phase
 from cpaan.representation.config import EmbeddingConfig
+from cpaan.training.drive import Progress
 
 RESULT_COLUMNS = ["method", "head", "phase", "column", "shots", "draw", "seed", "top1", "top5"]
 
@@ -106,12 +106,13 @@ def evaluate(
     """
     config = config or EvaluationConfig()
     run = describe_run()
-    given_tables = [FEATURES] if cosine_table is None else [FEATURES, COSINE_FEATURES]
-    methods = expand_methods(methods, given_tables)
+    tables = {FEATURES: table}
+    if cosine_table is not None:
+        tables[COSINE_FEATURES] = cosine_table
+    methods = expand_methods(methods, tables)
     given, locations = settings or {}, locations or {}
     used = {name: given.get(name, ROWS[name].config) for name in methods}
     check_phase(table, split, phase, allow_trained_novel=allow_trained_novel)
-    tables = {FEATURES: table}
     if cosine_table is not None:
         with _explain("the cosine-trained features have different rows: "):
             tables[COSINE_FEATURES] = align_rows(cosine_table, table)

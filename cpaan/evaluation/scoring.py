@@ -9,12 +9,13 @@ from torch import Tensor
 from cpaan.core.randomness import new_rng
 from cpaan.data.splits import ShotRows, Split, draw_shots
 from cpaan.data.table import FeatureTable
-from cpaan.methods.base import LowShotMethod, Progress
+from cpaan.methods.base import LowShotMethod
 from cpaan.protocol.accuracy import PRIORS, score
 from cpaan.protocol.augmentation import mean_pairwise_distance
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.priors import in_order
 from cpaan.protocol.tasks import LowShotTask, Queries
+from cpaan.training.drive import Progress
 
 DIVERSITY_COLUMNS = ["method", "shots", "draw", "seed", "distance", "ratio"]
 
@@ -93,9 +94,5 @@ def run_method(
 def _real_diversity(task: LowShotTask, queries: Queries, method: LowShotMethod) -> Tensor:
     """Return the mean distance of two queries of each novel class, shape (N,)."""
     labels = range(task.num_base, task.num_base + task.num_novel)
-    return torch.stack(
-        [
-            mean_pairwise_distance(method.represent(queries.features[queries.labels == label]))
-            for label in labels
-        ]
-    )
+    by_class = [queries.features[queries.labels == label] for label in labels]
+    return torch.stack([mean_pairwise_distance(method.represent(rows)) for rows in by_class])

@@ -1,19 +1,11 @@
 """Settings of meta-training. Every choice that the paper leaves open is a field."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self, get_type_hints
 
 from cpaan.protocol.config import NeighbourSettings
 
 _LARGEST_COUNT = 10**9
-_REMOVED = {
-    "discriminator": "projection",
-    "noise_penalty": 0.0,
-    "cycle_noise": "both",
-    "relative_covariance": False,
-}
-"""Removed settings that older results contain, with the only value still supported."""
 
 META_TESTING_AS_PRINTED: dict[str, Any] = {"fill_to_capacity": True, "mixing_shots": None}
 """The paper's use of a trained generator. Fill every novel class to the mean size of a base class,
@@ -27,6 +19,13 @@ class TrainConfig(NeighbourSettings):
     The defaults are our recommendation (CP-AAN+). `faithful` is the paper's method; `as_printed`
     follows the paper literally. Weights and distances are in units of the normalised features.
     """
+
+    _REMOVED = (
+        ("discriminator", "projection"),
+        ("noise_penalty", 0.0),
+        ("cycle_noise", "both"),
+        ("relative_covariance", False),
+    )
 
     num_episodes: int = 10_000
     """Number of meta-training episodes."""
@@ -165,13 +164,3 @@ class TrainConfig(NeighbourSettings):
             prototype_weight=0.0,
             adam_beta1=0.9,
         )
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Create a config from saved content, which may contain removed settings.
-
-        Raises:
-            TypeError: If a removed setting has a value that is no longer supported.
-        """
-        known = {name: value for name, value in content.items() if value != _REMOVED.get(name, ...)}
-        return cls(**known)

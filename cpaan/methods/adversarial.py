@@ -7,7 +7,6 @@ is trained on real and synthetic examples. c-GAN, cCyc-GAN, cDeLi-GAN and cCov-G
 objective. Every choice that the paper leaves open is a field of `TrainConfig`.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,12 +16,11 @@ from torch import Tensor
 
 from cpaan.core.settings import Settings
 from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
-from cpaan.gan.episodes import MetaEpisodes, TrainingData, check_training
-from cpaan.gan.gans import GANS, Gan, check_objective
+from cpaan.gan.episodes import MetaEpisodes, TrainingData
+from cpaan.gan.gans import GANS, Gan
 from cpaan.gan.loop import TrainingRun
 from cpaan.methods.base import NO_CHECKPOINT, Checkpointing, TrainedAugmentation
 from cpaan.methods.table_row import IN_PN, Range, SearchSpace, TableRow, place_of
-from cpaan.protocol.augmentation import num_synthetic_of
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.training.workers import Workers
@@ -66,14 +64,15 @@ class Adversarial(TrainedAugmentation[TrainingRun]):
         data = TrainingData.prepare(base, config, with_covariances=self._gan.has_covariance)
         return TrainingRun(self._gan, MetaEpisodes(data, config), config, rng, workers=workers)
 
-    def synthesise_with(self, run: TrainingRun, task: LowShotTask, rng: torch.Generator) -> Tensor:
-        """Translate examples of related base classes."""
+    def synthesise(self, task: LowShotTask, rng: torch.Generator) -> Tensor:
+        """Translate examples of related base classes with the trained generator."""
+        run, for_sources = self.trained(task.base, rng)
         return run.episodes.data.synthesise(
             task,
             run.networks.base_to_novel,
             neighbours=self._settings,
             num_synthetic=self._num_synthetic(task),
-            rng=rng,
+            rng=for_sources,
         )
 
 
@@ -118,20 +117,6 @@ class GanRow(TableRow):
         return printed.with_overrides({**sizes, "episode_shots": shots})
 
 
-def _check(
-    gan: Gan,
-    config: TrainConfig,
-    evaluation: EvaluationConfig,
-    num_rows: Mapping[str, int],
-    num_dims: int,
-) -> None:
-    """Raise a ValueError if training or augmentation settings do not suit the classes."""
-    counts = torch.tensor(list(num_rows.values()))
-    check_training(config, counts, num_dims, with_covariances=gan.has_covariance)
-    check_objective(gan, config)
-    num_synthetic_of(counts, max(evaluation.shots), evaluation)
-
-
 def _row(gan: Gan, suffix: str) -> GanRow:
     return GanRow(
         name=f"{gan.name}{suffix}",
@@ -139,9 +124,9 @@ def _row(gan: Gan, suffix: str) -> GanRow:
         generation=gan.name,
         is_printed=bool(suffix) or gan is _BEST,
         gan=gan,
+        translates=True,
         config=TrainConfig.faithful(),
         space=_space(gan),
-        check_own=partial(_check, gan),
         published=TrainConfig.as_printed(),
         published_evaluation=META_TESTING_AS_PRINTED,
         quick=QUICK,

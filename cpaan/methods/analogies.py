@@ -137,32 +137,19 @@ class Analogies(NamedTuple):
 
 @torch.no_grad()
 def mine_analogies(
-    clusters: Clusters,
-    *,
-    block_bytes: int | None = None,
-    dtype: torch.dtype | None = None,
+    clusters: Clusters, *, block_bytes: int | None = None, dtype: torch.dtype | None = None
 ) -> Analogies:
-    """Find the best analogy of every pair of clusters, exact as in float64.
+    """Find the best analogy of every pair of clusters, of 2 or more classes, as in float64.
 
-    Of equally good analogies, the one with the first class is returned.
-
-    Args:
-        clusters: Clusters of all base classes.
-        block_bytes: Memory for a block of cosines.
-        dtype: Type of the approximate cosines.
+    Of equally good analogies, the one with the first class is returned. Approximate cosines have
+    the given type, and a block of them takes ``block_bytes`` of memory.
     """
-    centroids, counts = clusters
-    device = centroids.device
-    num_classes, num_clusters, _ = centroids.shape
-    if num_classes < 2 or num_clusters < 2:
-        raise ValueError(
-            f"analogies need 2 or more classes and clusters, got {num_classes} and {num_clusters}"
-        )
+    device = clusters.centroids.device
+    num_classes, num_clusters, _ = clusters.centroids.shape
     pairs = torch.combinations(torch.arange(num_clusters)).T  # (2, P)
     num_pairs = pairs.shape[1]
     search = _Search(
-        centroids,
-        counts,
+        clusters,
         # Pad with pairs of a cluster and itself: their difference is zero, and so is every cosine.
         pad(pairs, (0, -num_pairs % _ALIGNED)).to(device),
         dtype or _DTYPES[device.type],
@@ -186,13 +173,9 @@ class _Search:
     """Precomputed tensors, and the search for the analogies of one class."""
 
     def __init__(
-        self,
-        centroids: Tensor,
-        counts: Tensor,
-        pairs: Tensor,
-        dtype: torch.dtype,
-        block_bytes: int,
+        self, clusters: Clusters, pairs: Tensor, dtype: torch.dtype, block_bytes: int
     ) -> None:
+        centroids, counts = clusters
         num_classes, num_clusters, _ = centroids.shape
         self._first, self._second = pairs
         self._block_bytes = block_bytes

@@ -17,11 +17,9 @@ from cpaan.protocol.augmentation import diversity_of, num_synthetic_of
 from cpaan.protocol.config import OWN, EvaluationConfig
 from cpaan.protocol.heads import HEAD_CLASSES, GroupedHeads, real_share
 from cpaan.protocol.tasks import BaseSet, LowShotTask
-from cpaan.training.drive import train_to_end
+from cpaan.training.drive import Progress, train_to_end
 from cpaan.training.learning import Learner, LearningRun, LearningSettings, Run
 from cpaan.training.workers import ALONE, Workers
-
-Progress = Callable[[str], None]
 
 R = TypeVar("R", bound=Run)
 
@@ -93,19 +91,23 @@ class Trained(LowShotMethod, Generic[R]):
     def new_run(self, base: BaseSet, rng: torch.Generator, workers: Workers) -> R:
         """Return a new run. All of its random numbers come from ``rng``, which is on the CPU."""
 
-    def begin_training(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> R:
+    def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> Run:
         """Return a new run for the caller to train; `trained` then returns it as it is."""
-        self._run = self.new_run(base, rng, workers)
+        for_training, _ = spawn(rng, 2)
+        self._run = self.new_run(base, for_training, workers)
         return self._run
 
-    def trained(self, base: BaseSet, rng: torch.Generator) -> R:
-        """Return the run on these base examples, trained to the end unless the caller trains it."""
-        run = self._run
-        if run is None or run.data != base.fingerprint:
-            run = self.begin_training(base, rng)
+    def trained(self, base: BaseSet, rng: torch.Generator) -> tuple[R, torch.Generator]:
+        """Return the run on these base examples, and the random stream for its use.
+
+        The run is trained to the end unless the caller trains it.
+        """
+        for_training, for_use = spawn(rng, 2)
+        if self._run is None or self._run.data != base.fingerprint:
+            self._run = self.new_run(base, for_training, ALONE)
             path, progress = self._checkpointing.path, self._checkpointing.progress
-            self.origin = train_to_end(run, path, progress=progress)
-        return run
+            self.origin = train_to_end(self._run, path, progress=progress)
+        return self._run, for_use
 
 
 class LowShotLearner(Learner):
@@ -130,10 +132,7 @@ class MetaLearned(Trained[LearningRun]):
         config: LearningSettings,
         checkpointing: Checkpointing = NO_CHECKPOINT,
     ) -> None:
-        """Take a name for messages and checkpoints, and a class of learners.
-
-        Learners are created from base examples in name order, the settings and an rng.
-        """
+        """Take a name for messages, and a class whose arguments are base set, settings and rng."""
         super().__init__(checkpointing)
         self._name = name
         self._learner = learner
@@ -145,15 +144,10 @@ class MetaLearned(Trained[LearningRun]):
         learner = self._learner(ordered, self._config, new_rng(seed, 0))
         return LearningRun(self._name, learner, ordered, self._config, seed, workers)
 
-    def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> LearningRun:
-        """Return the training run."""
-        for_training, _ = spawn(rng, 2)
-        return self.begin_training(base, for_training, workers)
-
     def fit(self, task: LowShotTask, rng: torch.Generator) -> None:
         """Train once for these base examples; adapt at every call."""
-        for_training, for_adapting = spawn(rng, 2)
-        self.adapt(self.trained(task.base, for_training), task, for_adapting)
+        run, for_adapting = self.trained(task.base, rng)
+        self.adapt(run, task, for_adapting)
 
     @torch.no_grad()
     def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
@@ -182,13 +176,13 @@ class Augmented(LowShotMethod):
 
     def fit(self, task: LowShotTask, rng: torch.Generator) -> None:
         """Synthesise examples, then fit every head to the same examples."""
-        for_synthesis, *for_heads = self._spawn_for_fit(rng)
+        for_synthesis, *for_heads = _spawn_for_fit(rng)
         synthetic = self.synthesise(task, for_synthesis)
         if synthetic is not None:
             self.record_synthetic(list(synthetic))
         rng_of_head = dict(zip(HEAD_CLASSES, for_heads, strict=True))
         # Each call copies the stream, so problems with other numbers of examples do not affect it.
-        self._heads.fit(task, synthetic, lambda name, count: _copy(rng_of_head[name]))
+        self._heads.fit(task, synthetic, lambda name, count: rng_of_head[name].clone_state())
 
     def predict(self, queries: Tensor) -> Mapping[str, Tensor]:
         """Return each head's scores."""
@@ -204,11 +198,6 @@ class Augmented(LowShotMethod):
             return self.num_synthetic
         return num_synthetic_of(task.base.counts, task.shots.shape[2], self._config)
 
-    @staticmethod
-    def _spawn_for_fit(rng: torch.Generator) -> list[torch.Generator]:
-        """Return one stream for synthesis and one for each head, whether configured or not."""
-        return spawn(rng, 1 + len(HEAD_CLASSES))
-
 
 class TrainedAugmentation(Augmented, Trained[R]):
     """Augmentation by a generator that is trained on the base examples of the task."""
@@ -219,23 +208,12 @@ class TrainedAugmentation(Augmented, Trained[R]):
         Augmented.__init__(self, config)
         Trained.__init__(self, checkpointing)
 
-    @abstractmethod
-    def synthesise_with(
-        self, run: R, task: LowShotTask, rng: torch.Generator
-    ) -> Tensor | Sequence[Tensor]:
-        """Return synthetic examples of the trained generator, one tensor (N, S, D) per problem."""
-
-    def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> R:
-        """Return the training run."""
-        for_synthesis, *_ = self._spawn_for_fit(rng)
-        for_training, _ = spawn(for_synthesis, 2)
-        return self.begin_training(base, for_training, workers)
-
-    def synthesise(self, task: LowShotTask, rng: torch.Generator) -> Tensor | Sequence[Tensor]:
-        """Train once for these base examples; synthesise at every call."""
-        for_training, for_sources = spawn(rng, 2)
-        return self.synthesise_with(self.trained(task.base, for_training), task, for_sources)
+    def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> Run:
+        """Return a new run for the caller to train."""
+        for_synthesis, *_ = _spawn_for_fit(rng)
+        return super().begin(base, for_synthesis, workers)
 
 
-def _copy(rng: torch.Generator) -> torch.Generator:
-    return torch.Generator(rng.device).set_state(rng.get_state())
+def _spawn_for_fit(rng: torch.Generator) -> list[torch.Generator]:
+    """Return one stream for synthesis and one for each head, whether configured or not."""
+    return spawn(rng, 1 + len(HEAD_CLASSES))

@@ -12,13 +12,9 @@ learning rate that falls to zero. The benchmark's 10,000 steps are `LINEAR_AS_IN
 (``--linear benchmark``). With another head, the row is that head without augmentation.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from cpaan.core.settings import Settings
 from cpaan.methods.base import Augmented
 from cpaan.methods.table_row import (
     IN_PN,
@@ -34,11 +30,9 @@ from cpaan.protocol.augmentation import (
     copy,
     half_mean_shift,
     mean_shift,
-    num_synthetic_of,
     synthesise,
 )
 from cpaan.protocol.config import HEADS, EvaluationConfig
-from cpaan.protocol.neighbours import check_neighbours
 from cpaan.protocol.tasks import LowShotTask
 
 CONTROLS: dict[str, Translation | None] = {
@@ -79,17 +73,6 @@ class Control(Augmented):
         )
 
 
-def _check(
-    config: Settings, evaluation: EvaluationConfig, num_rows: Mapping[str, int], num_dims: int
-) -> None:
-    """Raise a ValueError if neighbours or synthetic examples do not suit the classes."""
-    check_neighbours(evaluation, len(num_rows))
-    num_synthetic_of(torch.tensor(list(num_rows.values())), max(evaluation.shots), evaluation)
-
-
-_TRANSLATES: dict[str, Any] = {"space": SPACE, "check_own": _check}
-
-
 def _make(translation: Translation | None) -> Make:
     return lambda config, evaluation, checkpointing: Control(translation, evaluation)
 
@@ -100,9 +83,10 @@ ROWS = [
             name=f"{name}{suffix}",
             group="Control",
             generation=name if translation else NO_GENERATION,
+            translates=translation is not None,
+            space=SPACE if translation else {},
             make=_make(translation),
             **place_of(is_embedded=bool(suffix)),
-            **(_TRANSLATES if translation else {}),
         )
         for suffix in ("", IN_PN)
         for name, translation in CONTROLS.items()

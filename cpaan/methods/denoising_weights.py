@@ -157,10 +157,10 @@ class DenoisingNetwork(WeightLearner):
     def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
         """Return the loss, the cross-entropy of the queries and the squared distance of weights."""
         episode = self.draw(shape, rng)
-        weights = self.weights(episode.base, episode.supports, rng)
+        weights = self.weights(episode.classes[: -self._num_novel], episode.supports, rng)
         query_loss = cross_entropy(self.scores(episode.queries, weights), episode.labels)
-        wanted = self.base_weights[torch.cat([episode.base, episode.novel])]
-        reconstruction = (weights - wanted).square().sum(dim=-1).mean()
+        errors = weights - self.base_weights[episode.classes]
+        reconstruction = errors.square().sum(dim=-1).mean()
         loss = query_loss + self._config.reconstruction_weight * reconstruction
         return [loss, query_loss, reconstruction]
 

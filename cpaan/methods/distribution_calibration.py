@@ -37,18 +37,18 @@ _ROWS_PER_BLOCK = 8192
 class DistributionCalibrationConfig(Settings):
     """Settings of the power transform and of the sampled Gaussians."""
 
+    _REMOVED = (("spread_everywhere", True),)
+
     tukey_power: float = 0.75
     """Power applied to the absolute values of features; signs are kept."""
     num_nearest: int = 4
     """Number of nearest base classes that calibrate a shot; all base classes if there are fewer."""
     spread: float = 0.2
-    """Constant added to covariances."""
+    """Constant added to every entry of a covariance, as in the source; it moves all dimensions of a
+    sample together."""
     relative_spread: bool = True
     """Unit of ``spread``. True: mean variance of a dimension within base classes; false: 1, as in
     the source."""
-    spread_everywhere: bool = True
-    """Whether ``spread`` is added to every entry, as in the source, so that all dimensions of a
-    sample move together, or only to the diagonal."""
     num_samples: int = 100
     """Samples of a novel class, over all shots. At the benchmark's scale, 100 samples take 1.6 GB
     for 25 problems."""
@@ -82,12 +82,6 @@ def tukey(features: Tensor, power: float) -> Tensor:
         return features
     wide = features.float()
     return (wide.sign() * wide.abs() ** power).to(features.dtype)
-
-
-def tukey_base(base: BaseSet, power: float) -> BaseSet:
-    """Transform all base examples, in blocks to bound memory."""
-    blocks = [tukey(rows, power) for rows in base.features.split(_ROWS_PER_BLOCK)]
-    return BaseSet(torch.cat(blocks), base.counts, base.names)
 
 
 def calibrated_samples(
@@ -133,8 +127,7 @@ def calibrated_samples(
         samples.index_add_(0, places, drawn @ deviations)
 
     if spread:
-        width = 1 if config.spread_everywhere else num_dims
-        noise = torch.randn((len(samples), width), generator=rng, device=device)
+        noise = torch.randn((len(samples), 1), generator=rng, device=device)  # in all dimensions
         samples += spread**0.5 * noise
     return samples.view(num_novel, config.num_samples, num_dims)
 
@@ -149,8 +142,10 @@ class DistributionCalibration(Augmented):
 
     def fit(self, task: LowShotTask, rng: torch.Generator) -> None:
         """Transform all examples, sample, and fit every head."""
-        if self._known is None or self._known[0] is not task.base:
-            self._known = (task.base, tukey_base(task.base, self._settings.tukey_power))
+        base = task.base
+        if self._known is None or self._known[0] is not base:
+            blocks = [self.represent(rows) for rows in base.features.split(_ROWS_PER_BLOCK)]
+            self._known = base, BaseSet(torch.cat(blocks), base.counts, base.names)
         super().fit(replace(task, base=self._known[1], shots=self.represent(task.shots)), rng)
 
     def represent(self, examples: Tensor) -> Tensor:

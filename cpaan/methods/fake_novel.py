@@ -12,7 +12,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from cpaan.methods.base import LowShotLearner
 from cpaan.protocol.tasks import BaseSet, LowShotTask
-from cpaan.training.few_shot_episodes import FewShotEpisodes
+from cpaan.training.few_shot_episodes import FewShotEpisode, FewShotEpisodes
 from cpaan.training.layers import drop
 from cpaan.training.learning import EpisodeSettings, LearningSettings
 
@@ -46,19 +45,8 @@ class FakeNovelSettings(EpisodeSettings, LearningSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._refuse_unless_positive("cosine_scale")
-        if not 0 < self.novel_share < 1:
-            raise ValueError(f"novel_share must be above 0 and below 1, got {self.novel_share}")
+        self._refuse(["novel_share"], lambda share: 0 < share < 1, "above 0 and below 1")
         self._refuse_unless_below_one("dropout")
-
-
-class FakeNovelEpisode(NamedTuple):
-    """Directions of base examples; some of their classes are treated as novel."""
-
-    base: Tensor  # (B,) positions of the base classes
-    novel: Tensor  # (N,) positions of the fake-novel classes
-    supports: Tensor  # (N, K, D)
-    queries: Tensor  # (Q, D) of all classes
-    labels: Tensor  # (Q,) base classes first, then novel classes
 
 
 class WeightLearner(LowShotLearner):
@@ -102,19 +90,15 @@ class WeightLearner(LowShotLearner):
         """Return scaled cosines (..., Q, classes) of directions (Q, D) and non-zero weights."""
         return self.log_scale.exp() * normalize(queries, dim=-1) @ normalize(weights, dim=-1).mT
 
-    def draw(self, num_shots: int, rng: torch.Generator) -> FakeNovelEpisode:
-        """Draw an episode."""
-        episode = self._episodes.draw(num_shots, rng)
-        novel, base = episode.classes.tensor_split([self._num_novel])
-        # The first classes drawn are novel, but their outputs come after those of the base classes.
-        labels = (episode.labels - self._num_novel) % len(episode.classes)
+    def draw(self, num_shots: int, rng: torch.Generator) -> FewShotEpisode:
+        """Draw directions of an episode: base classes, then novel ones, which have the supports."""
+        classes, supports, queries, labels = self._episodes.draw(num_shots, rng)
         share = self._config.dropout
-        return FakeNovelEpisode(
-            base,
-            novel,
-            drop(self.directions(episode.supports[: self._num_novel]), share, rng),
-            drop(self.directions(episode.queries), share, rng),
-            labels,
+        return FewShotEpisode(
+            classes.roll(-self._num_novel),  # the first classes drawn are novel
+            drop(self.directions(supports[: self._num_novel]), share, rng),
+            drop(self.directions(queries), share, rng),
+            (labels - self._num_novel) % len(classes),
         )
 
     def draw_shape(self, rng: torch.Generator) -> int:
@@ -124,7 +108,7 @@ class WeightLearner(LowShotLearner):
     def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
         """Return the cross-entropy of an episode's queries among all of its classes."""
         episode = self.draw(shape, rng)
-        weights = self.weights(episode.base, episode.supports, rng)
+        weights = self.weights(episode.classes[: -self._num_novel], episode.supports, rng)
         return [cross_entropy(self.scores(episode.queries, weights), episode.labels)]
 
     def solve(self, task: LowShotTask, rng: torch.Generator) -> Callable[[Tensor], Tensor]:

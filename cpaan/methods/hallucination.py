@@ -19,9 +19,8 @@ C = base classes, M = clusters of a class, D = feature dimension.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -37,13 +36,14 @@ from cpaan.training.layers import draw_linear, set_to_zero
 from cpaan.training.learning import Learner, LearningRun, LearningSettings
 from cpaan.training.workers import Workers
 
-_REMOVED = ("most_pairs", None)  # a removed setting of old files, with its only supported value
 _CLASSIFIER_BATCH_SIZE, _CLASSIFIER_RATE, _CLASSIFIER_DECAY = 1_000, 0.05, 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
 class HallucinationConfig(LearningSettings):
     """Settings of feature hallucination."""
+
+    _REMOVED = (("most_pairs", None),)
 
     num_episodes: int = 5_000
     """Training batches."""
@@ -84,21 +84,11 @@ class HallucinationConfig(LearningSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._refuse_unless_positive(
-            "batch_size", "num_cluster_steps", "hidden_dim", "num_classifier_steps", "max_per_class"
-        )
-        self._refuse_negative("squared_error_weight", "least_cosine")
-        if self.mixing_shots is not None:
-            self._refuse_unless_positive("mixing_shots")
-        if self.num_clusters < 2:
-            raise ValueError(f"num_clusters must be 2 or more, got {self.num_clusters}")
-        if self.least_cosine >= 1:
-            raise ValueError(f"least_cosine must be below 1, got {self.least_cosine}")
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Read saved settings, including those with a removed setting."""
-        return super().from_dict({k: v for k, v in content.items() if (k, v) != _REMOVED})
+        self._refuse_unless_positive("batch_size", "num_cluster_steps", "hidden_dim")
+        self._refuse_unless_positive("num_classifier_steps", "max_per_class", "mixing_shots")
+        self._refuse_negative("squared_error_weight")
+        self._refuse_unless_below_one("least_cosine")
+        self._refuse(["num_clusters"], lambda count: count >= 2, "2 or more")
 
 
 PUBLISHED = HallucinationConfig(
@@ -312,15 +302,14 @@ class Hallucination(TrainedAugmentation[LearningRun]):
         learner = AnalogyNetwork(ordered, self._settings, seed)
         return LearningRun("feature hallucination", learner, ordered, self._settings, seed, workers)
 
-    def synthesise_with(
-        self, run: LearningRun, task: LowShotTask, rng: torch.Generator
-    ) -> list[Tensor]:
+    def synthesise(self, task: LowShotTask, rng: torch.Generator) -> list[Tensor]:
         """Return the missing examples of each problem, shape (N, S, D); S may be zero.
 
         Each draw has its own stream, so a problem's examples do not depend on other problems.
         """
+        run, for_sources = self.trained(task.base, rng)
         assert isinstance(run.learner, AnalogyNetwork)
-        word, found = draw_word(rng), []
+        word, found = draw_word(for_sources), []
         for problem in task.problems:
             count = self.num_synthetic
             if count is None:

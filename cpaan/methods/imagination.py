@@ -25,7 +25,7 @@ D = feature dimension.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +36,8 @@ from cpaan.core.settings import Settings
 from cpaan.methods.base import NO_CHECKPOINT, Checkpointing, MetaLearned
 from cpaan.methods.matching import (
     CONTEXT_SPACE,
-    PUBLISHED_RECIPE,
+    PROTOTYPE_RECIPE,
+    QUICK,
     PrototypeMatcher,
     PrototypeMatchingConfig,
 )
@@ -93,19 +94,11 @@ class MatchingImaginationConfig(HallucinatorSettings, PrototypeMatchingConfig):
     context_gate: float = 0.1
 
 
-PUBLISHED = replace(
-    ImaginationConfig.plain(), num_augmented=20, hallucinator="relu", seeds="random"
-)
+_PUBLISHED: dict[str, Any] = {"num_augmented": 20, "hallucinator": "relu", "seeds": "random"}
+PUBLISHED = replace(ImaginationConfig.plain(), **_PUBLISHED)
 """The source does not state its numbers of episodes and examples or its learning rate. The rest is
 the common recipe of a prototypical network or, for PMN's encoders, that of Matching Networks."""
-MATCHING_PUBLISHED = MatchingImaginationConfig(
-    **PUBLISHED_RECIPE,
-    episode_shots=(1, 2, 3, 4, 5),
-    distance="euclidean",
-    num_augmented=20,
-    hallucinator="relu",
-    seeds="random",
-)
+MATCHING_PUBLISHED = MatchingImaginationConfig(**PROTOTYPE_RECIPE, **_PUBLISHED)
 HALLUCINATOR_SPACE: SearchSpace = {
     "num_augmented": (6, 10, 20, 40),
     "noise": Range(0.1, 3.0, log=True),
@@ -245,14 +238,12 @@ class Imagination(MetaLearned):
         ]
         # Base classes once, then the novel classes of every problem.
         prototypes = torch.cat([embedded.base.prototypes[: task.num_base], *novel]).unsqueeze(1)
-        columns = torch.arange(len(prototypes), device=task.device)
-        of_base, of_novel = columns.tensor_split([task.num_base])
-        of_novel = of_novel.view(len(novel), -1)
-        columns = torch.cat([of_base.expand(len(novel), -1), of_novel], dim=1)
+        sizes = [task.num_base, *map(len, novel)]
 
         def scores(queries: Tensor) -> Tensor:
             logits = network.log_scale.exp() * prototype_scores(prototypes, queries)
-            return logits[:, columns].transpose(0, 1)
+            of_base, *of_novel = logits.split(sizes, dim=1)
+            return torch.stack([torch.cat([of_base, each], dim=1) for each in of_novel])
 
         self._scores = scores
         word, places = draw_word(rng), list(HEAD_CLASSES)
@@ -294,19 +285,15 @@ class MatchingImagination(MetaLearned):
         assert isinstance(run.learner, ImaginingMatcher)
         hallucinated = run.learner.hallucinator.imagine(task, rng, self.num_synthetic)
         self.record_synthetic(hallucinated)
-        super().adapt(run, _filled(task, hallucinated), rng)
-
-
-def _filled(task: LowShotTask, hallucinated: list[Tensor]) -> LowShotTask:
-    """Return a task whose shots are the real and hallucinated examples of each problem."""
-    examples = [
-        torch.cat([task.support(problem), each], dim=1)
-        for problem, each in zip(task.problems, hallucinated, strict=True)
-    ]
-    counts = [each.shape[1] for each in examples]
-    shots = torch.stack([pad(each, (0, 0, 0, max(counts) - each.shape[1])) for each in examples])
-    problems = tuple(Problem(count, number) for number, count in enumerate(counts))
-    return replace(task, shots=shots, problems=problems)
+        examples = [
+            torch.cat([task.support(problem), each], dim=1)
+            for problem, each in zip(task.problems, hallucinated, strict=True)
+        ]
+        counts = [each.shape[1] for each in examples]
+        most = max(counts)
+        shots = torch.stack([pad(each, (0, 0, 0, most - each.shape[1])) for each in examples])
+        problems = tuple(Problem(count, number) for number, count in enumerate(counts))
+        super().adapt(run, replace(task, shots=shots, problems=problems), rng)
 
 
 ROWS = [
@@ -329,7 +316,7 @@ ROWS = [
         MatchingImaginationConfig(),
         MATCHING_PUBLISHED,
         {**CONTEXT_SPACE, **HALLUCINATOR_SPACE},
-        {"num_episodes": 20, "num_ways": 20, "episode_shots": (1, 2)},
+        QUICK,
         method=MatchingImagination,
         group="FI",
         representation="PMN",

@@ -34,7 +34,7 @@ from torch.nn.functional import cross_entropy, one_hot, relu
 from cpaan.methods.base import LowShotLearner
 from cpaan.methods.table_row import Range, SearchSpace, learned_row
 from cpaan.protocol.tasks import BaseSet, LowShotTask
-from cpaan.training.few_shot_episodes import FewShotEpisodes, percent_right
+from cpaan.training.few_shot_episodes import FewShotEpisodes, FewShotLearner
 from cpaan.training.layers import Perceptron, PerceptronSettings
 from cpaan.training.learning import EpisodeSettings, LearningSettings
 
@@ -44,6 +44,8 @@ _MOST_BASE_SHOTS = 20
 @dataclass(frozen=True, kw_only=True)
 class MAMLConfig(PerceptronSettings, EpisodeSettings, LearningSettings):
     """Settings of MAML."""
+
+    _REMOVED = (("first_order", False),)
 
     head: Literal["shared", "prototype"] = "shared"
     """Start of the head's rows: all equal, or at the prototypes (Proto-MAML)."""
@@ -62,8 +64,6 @@ class MAMLConfig(PerceptronSettings, EpisodeSettings, LearningSettings):
     scales_rows: bool = True
     """Whether the head's learning rate is multiplied by the number of classes, so that the steps of
     a row do not depend on that number."""
-    first_order: bool = False
-    """Whether the meta-gradient treats the inner gradients as constants."""
     clip: float = 10.0
     """Largest absolute value of each element of the meta-gradient."""
     num_base_shots: int | None = 20
@@ -81,9 +81,8 @@ class MAMLConfig(PerceptronSettings, EpisodeSettings, LearningSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._refuse_unless_positive("num_tasks", "inner_learning_rate", "clip", "prototype_scale")
+        self._refuse_unless_positive("num_base_shots")
         self._refuse_negative("num_inner_steps", "num_test_steps")
-        if self.num_base_shots is not None:
-            self._refuse_unless_positive("num_base_shots")
         if not self.num_inner_steps and self.head == "shared":
             raise ValueError("num_inner_steps must be positive with head=shared, got 0")
 
@@ -157,10 +156,8 @@ class Support(NamedTuple):
         return cls(inputs, torch.cat(labels), torch.cat(shares), num_classes)
 
 
-class AdaptedNetwork(Perceptron, LowShotLearner):
+class AdaptedNetwork(Perceptron, FewShotLearner, LowShotLearner):
     """The initial weights of a network, and their adaptation."""
-
-    TERMS = ("query_loss", "query_top1")
 
     _config: MAMLConfig
 
@@ -218,13 +215,12 @@ class AdaptedNetwork(Perceptron, LowShotLearner):
         rate = self._config.inner_learning_rate
         row_rate = rate * support.num_classes if self._config.scales_rows else rate
         rates = (rate, rate, rate, rate, row_rate, row_rate)  # in the order of `Weights`
-        create_graph = is_training and not self._config.first_order
         for _ in range(num_steps):
             with torch.enable_grad():
                 if not is_training:
                     weights = Weights._make(each.detach().requires_grad_() for each in weights)
                 losses = self.support_losses(weights, support)
-                gradients = torch.autograd.grad(losses.sum(), weights, create_graph=create_graph)
+                gradients = torch.autograd.grad(losses.sum(), weights, create_graph=is_training)
             steps = zip(weights, rates, gradients, strict=True)
             weights = Weights._make(each - by * gradient for each, by, gradient in steps)
         return weights if is_training else Weights._make(each.detach() for each in weights)
@@ -243,20 +239,15 @@ class AdaptedNetwork(Perceptron, LowShotLearner):
         weights = self.adapt(self.begin(support), support, num_steps, is_training=True)
         return self.logits(weights, queries)
 
-    def draw_shape(self, rng: torch.Generator) -> int:
-        """Draw the number of shots of an episode."""
-        return self.episodes.draw_num_shots(rng)
-
-    def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
-        """Return the cross-entropy of queries after adaptation, and their accuracy in percent."""
-        tasks = [self.episodes.draw(shape, rng) for _ in range(self._config.num_tasks)]
+    def draw_logits(self, num_shots: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw tasks; return logits of all of their queries after adaptation, and the labels."""
+        tasks = [self.episodes.draw(num_shots, rng) for _ in range(self._config.num_tasks)]
         supports, queries = (
             self.drop(self.normalise(torch.stack(each)), rng)
             for each in ([task.supports for task in tasks], [task.queries for task in tasks])
         )
         logits = self.query_logits(supports, queries).flatten(0, 1)
-        labels = torch.cat([task.labels for task in tasks])
-        return [cross_entropy(logits, labels), percent_right(logits, labels)]
+        return logits, torch.cat([task.labels for task in tasks])
 
     def solve(self, task: LowShotTask, rng: torch.Generator) -> Callable[[Tensor], Tensor]:
         """Adapt the network to all classes of each problem, base and novel ones together."""

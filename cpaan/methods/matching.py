@@ -27,14 +27,14 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import normalize
 
 from cpaan.core.randomness import draw_word, new_rng
 from cpaan.methods.base import LowShotLearner
 from cpaan.methods.table_row import Range, SearchSpace, learned_row
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.representation.embedding import prototype_scores
-from cpaan.training.few_shot_episodes import FewShotEpisodes, percent_right
+from cpaan.training.few_shot_episodes import FewShotEpisodes, FewShotLearner
 from cpaan.training.layers import Normalising, draw_weights, drop, find_log_scale
 from cpaan.training.learning import EpisodeSettings, LearningSettings
 
@@ -115,15 +115,9 @@ class MatchingConfig(ContextSettings):
 
 
 PUBLISHED = MatchingConfig(
-    **PUBLISHED_RECIPE,
-    num_ways=389,
-    episode_shots=tuple(range(1, 11)),
-    scale="one",
-    num_examples=100,
+    **PUBLISHED_RECIPE, num_ways=389, episode_shots=(*range(1, 11),), scale="one", num_examples=100
 )
-PROTOTYPE_PUBLISHED = PrototypeMatchingConfig(
-    **PUBLISHED_RECIPE, episode_shots=(1, 2, 3, 4, 5), distance="euclidean"
-)
+PROTOTYPE_RECIPE = PUBLISHED_RECIPE | {"episode_shots": (1, 2, 3, 4, 5), "distance": "euclidean"}
 SPACE: SearchSpace = {**CONTEXT_SPACE, "context_gate": Range(0.01, 1.0, log=True)}
 
 
@@ -132,9 +126,10 @@ class SupportEncoder(nn.Module):
 
     def __init__(self, num_dims: int, config: ContextSettings, rng: torch.Generator) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(num_dims, num_dims, bidirectional=True, device="meta")
+        lstm = nn.LSTM(num_dims, num_dims, bidirectional=True, device="meta")  # draws no weights
+        self.lstm = lstm.to_empty(device="cpu")
         self.gate = _new_gate(config)
-        _draw_weights(self.lstm, rng)
+        draw_weights(self.lstm, num_dims, rng)
 
     def forward(self, supports: Tensor) -> Tensor:
         """Encode sequences of supports, shape (length, sequences, D); their order matters."""
@@ -152,31 +147,26 @@ class QueryEncoder(nn.Module):
     def __init__(self, num_dims: int, config: ContextSettings, rng: torch.Generator) -> None:
         super().__init__()
         self._config = config
-        self.cell = nn.LSTMCell(2 * num_dims, num_dims, device="meta")
+        self.cell = nn.utils.skip_init(nn.LSTMCell, 2 * num_dims, num_dims)
         self.gate = _new_gate(config)
-        _draw_weights(self.cell, rng)
+        draw_weights(self.cell, num_dims, rng)
 
     def forward(self, queries: Tensor, memory: Tensor) -> Tensor:
         """Encode queries, shape (Q, D), by attention to a memory, shape (entries, D)."""
         hidden, cell = queries, torch.zeros_like(queries)
         for _ in range(self._config.num_read_outs):
-            read_out = self.read_out(hidden, memory)
+            attention = (self._config.attention_scale * hidden @ memory.T).softmax(dim=1)
+            read_out = attention @ memory
             output, cell = self.cell(torch.cat([queries, read_out], dim=1), (hidden, cell))
             hidden = queries + self.gate * output
         return hidden
 
-    def read_out(self, hidden: Tensor, memory: Tensor) -> Tensor:
-        """Return means of the memory, weighted by attention, shape (Q, D)."""
-        return (self._config.attention_scale * hidden @ memory.T).softmax(dim=1) @ memory
 
-
-class Matcher(Normalising, LowShotLearner):
+class Matcher(Normalising, FewShotLearner, LowShotLearner):
     """Network that matches encoded queries with encoded supports, at a learnt scale.
 
     It learns all classes of a problem, base and novel, from equally many supports of each.
     """
-
-    TERMS = ("query_loss", "query_top1")
 
     def __init__(self, base: BaseSet, config: ContextSettings, rng: torch.Generator) -> None:
         super().__init__()
@@ -243,16 +233,11 @@ class Matcher(Normalising, LowShotLearner):
         """Return the examples from which an episode's classes are learnt, shape (N, ?, D)."""
         return supports
 
-    def draw_shape(self, rng: torch.Generator) -> int:
-        """Draw the number of shots of an episode."""
-        return self.episodes.draw_num_shots(rng)
-
-    def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
-        """Return the cross-entropy of an episode's queries, and their accuracy in percent."""
-        episode = self.episodes.draw(shape, rng)
+    def draw_logits(self, num_shots: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw an episode; match its queries with all examples of its classes."""
+        episode = self.episodes.draw(num_shots, rng)
         encoded = self.encode(self.fill(episode.supports, rng), rng, rng)
-        logits = self.match(encoded, episode.queries, rng)
-        return [cross_entropy(logits, episode.labels), percent_right(logits, episode.labels)]
+        return self.match(encoded, episode.queries, rng), episode.labels
 
     def solve(self, task: LowShotTask, rng: torch.Generator) -> Callable[[Tensor], Tensor]:
         """Encode the supports of every problem.
@@ -260,8 +245,38 @@ class Matcher(Normalising, LowShotLearner):
         In the benchmark, encoded supports of 25 problems of 507 classes and 512 dimensions need
         0.5 GB with 20 supports per class, and 2.6 GB with 100.
         """
-        encoded = encode_problems(task, self._num_examples, rng, self.encode)
+        encoded = self.encode_problems(task, rng)
         return lambda queries: torch.stack([self.match(each, queries) for each in encoded])
+
+    def encode_problems(self, task: LowShotTask, rng: torch.Generator) -> list[Tensor]:
+        """Encode the supports of each problem of a task, equally many of every class.
+
+        Shots are repeated until there are at least ``num_examples``. Base classes have as many
+        rows, evenly spaced from a random start, without repetition if there are enough. Problems
+        are encoded in blocks that fit into memory. Base classes are read in name order, so that
+        their order in a phase has no effect; results are in the order of the task.
+        """
+        for_order = new_rng(draw_word(rng), device=task.device)
+        base_order = [number for number in task.base.order if number < task.num_base]
+        columns = task.columns_from(base_order)
+        classes = torch.tensor(base_order, device=task.device, dtype=torch.long)
+        start = torch.rand((len(classes), 1), generator=rng, dtype=torch.float64).to(task.device)
+        encoded: dict[int, Tensor] = {}
+        for num_shots in dict.fromkeys(problem.num_shots for problem in task.problems):
+            numbers = [n for n, each in enumerate(task.problems) if each.num_shots == num_shots]
+            num_repeats = math.ceil(self._num_examples / num_shots)
+            every_place = torch.arange(num_repeats * num_shots, device=task.device)
+            places = (start + every_place) / len(every_place)
+            base = task.base.pick(classes.unsqueeze(1).expand(places.shape), places)
+            per_problem = (task.num_base + task.num_novel) * len(every_place)
+            at_once = max(1, _ROWS_PER_BLOCK // per_problem)
+            for first in range(0, len(numbers), at_once):
+                block = numbers[first : first + at_once]
+                shots = torch.stack([task.support(task.problems[number]) for number in block])
+                novel = shots.repeat(1, 1, num_repeats, 1)
+                supports = torch.cat([base.expand(len(block), -1, -1, -1), novel], dim=1)
+                encoded |= zip(block, self.encode(supports, for_order)[:, columns], strict=True)
+        return [encoded[number] for number in range(len(task.problems))]
 
 
 class PrototypeMatcher(Matcher):
@@ -292,22 +307,6 @@ class PrototypeMatcher(Matcher):
         return scale * similarities.to(scale.dtype)
 
 
-def class_logits(queries: Tensor, supports: Tensor, scale: Tensor) -> Tensor:
-    """Return logits of classes, shape (Q, N).
-
-    Their softmax is that over the query's products with the directions of all supports, summed by
-    class. Log-sum-exp keeps the score of a class far from the query finite.
-
-    Args:
-        queries: Encoded, shape (Q, D); larger norms give more certain predictions.
-        supports: Encoded, shape (N, K, D).
-        scale: Factor of the products.
-    """
-    norms = supports.norm(dim=-1).flatten() + _LEAST_NORM
-    products = scale * (queries @ supports.flatten(0, 1).T) / norms
-    return products.unflatten(1, supports.shape[:2]).logsumexp(dim=2)
-
-
 class SupportMatcher(Matcher):
     """MN: an encoded query gets the classes of the single supports that are similar to it."""
 
@@ -316,8 +315,15 @@ class SupportMatcher(Matcher):
         self.log_scale.requires_grad_(config.scale == "learnt")
 
     def logits(self, encoded: Tensor, queries: Tensor, scale: Tensor) -> Tensor:
-        """Return logits of queries, shape (Q, N), for supports, shape (N, K, D)."""
-        return class_logits(queries.to(scale.dtype), encoded.to(scale.dtype), scale)
+        """Return logits of queries, shape (Q, N), for supports, shape (N, K, D).
+
+        Their softmax is that over the query's products with the directions of all supports, summed
+        by class. Log-sum-exp keeps the score of a class far from the query finite.
+        """
+        supports = encoded.to(scale.dtype)
+        norms = supports.norm(dim=-1).flatten() + _LEAST_NORM
+        products = scale * (queries.to(scale.dtype) @ supports.flatten(0, 1).T) / norms
+        return products.unflatten(1, supports.shape[:2]).logsumexp(dim=2)
 
     def solve(self, task: LowShotTask, rng: torch.Generator) -> Callable[[Tensor], Tensor]:
         """Encode the supports; scores are log-probabilities of classes."""
@@ -325,68 +331,20 @@ class SupportMatcher(Matcher):
         return lambda queries: logits(queries).log_softmax(dim=-1)
 
 
-def encode_problems(
-    task: LowShotTask,
-    num_examples: int,
-    rng: torch.Generator,
-    encode: Callable[[Tensor, torch.Generator], Tensor],
-) -> list[Tensor]:
-    """Encode the supports of all problems of a task, equally many of every class.
-
-    Shots are repeated until there are at least ``num_examples``. Base classes have as many rows,
-    evenly spaced from a random start, without repetition if there are enough. Problems are encoded
-    in blocks that fit into memory. Base classes are read in name order, so that their order in a
-    phase has no effect; results are in the order of the task.
-
-    Args:
-        task: The problems.
-        num_examples: Supports of a class.
-        rng: Random stream on the CPU for base rows and the order of supports.
-        encode: Encodes supports (problems, B + N, K, D), with an rng on their device.
-    """
-    for_order = new_rng(draw_word(rng), device=task.device)
-    base_order = [number for number in task.base.order if number < task.num_base]
-    columns = task.columns_from(base_order)
-    classes = torch.tensor(base_order, device=task.device, dtype=torch.long)
-    start = torch.rand((len(classes), 1), generator=rng, dtype=torch.float64).to(task.device)
-    encoded: dict[int, Tensor] = {}
-    for num_shots in dict.fromkeys(problem.num_shots for problem in task.problems):
-        numbers = [n for n, each in enumerate(task.problems) if each.num_shots == num_shots]
-        num_repeats = math.ceil(num_examples / num_shots)
-        every_place = torch.arange(num_repeats * num_shots, device=task.device)
-        places = (start + every_place) / len(every_place)
-        base = task.base.pick(classes.unsqueeze(1).expand(places.shape), places)
-        per_problem = (task.num_base + task.num_novel) * len(every_place)
-        at_once = max(1, _ROWS_PER_BLOCK // per_problem)
-        for first in range(0, len(numbers), at_once):
-            block = numbers[first : first + at_once]
-            shots = torch.stack([task.support(task.problems[number]) for number in block])
-            novel = shots.repeat(1, 1, num_repeats, 1)
-            supports = torch.cat([base.expand(len(block), -1, -1, -1), novel], dim=1)
-            encoded |= zip(block, encode(supports, for_order)[:, columns], strict=True)
-    return [encoded[number] for number in range(len(task.problems))]
-
-
 def _new_gate(config: ContextSettings) -> nn.Parameter:
     return nn.Parameter(torch.tensor(float(config.context_gate)), requires_grad=config.learns_gate)
 
 
-def _draw_weights(module: nn.LSTM | nn.LSTMCell, rng: torch.Generator) -> None:
-    """Draw the weights of a module from the meta device, to avoid global random state."""
-    module.to_empty(device="cpu")
-    draw_weights(module, module.hidden_size, rng)
-
-
-_QUICK: dict[str, Any] = {"num_episodes": 20, "num_ways": 20, "episode_shots": (1, 2)}
+QUICK: dict[str, Any] = {"num_episodes": 20, "num_ways": 20, "episode_shots": (1, 2)}
 
 ROWS = [
-    learned_row("MN", SupportMatcher, MatchingConfig(), PUBLISHED, SPACE, _QUICK),
+    learned_row("MN", SupportMatcher, MatchingConfig(), PUBLISHED, SPACE, QUICK),
     learned_row(
         "PMN",
         PrototypeMatcher,
         PrototypeMatchingConfig(),
-        PROTOTYPE_PUBLISHED,
+        PrototypeMatchingConfig(**PROTOTYPE_RECIPE),
         {**SPACE, "distance": ("cosine", "euclidean")},
-        _QUICK,
+        QUICK,
     ),
 ]

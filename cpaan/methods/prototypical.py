@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from cpaan.core.files import locked
-from cpaan.core.randomness import draw_word, spawn
+from cpaan.core.randomness import draw_word
 from cpaan.methods.base import Checkpointing, LowShotMethod, Trained
 from cpaan.methods.controls import Control
 from cpaan.methods.table_row import PN, Range, SearchSpace, TableRow
@@ -60,7 +60,7 @@ class Embedded(Trained[EmbeddingRun]):
         # Name order, so that the network is the same in both phases and in `represent`.
         return EmbeddingRun(base.in_order_of_names(), self._config, draw_word(rng), workers)
 
-    def trained(self, base: BaseSet, rng: torch.Generator) -> EmbeddingRun:
+    def trained(self, base: BaseSet, rng: torch.Generator) -> tuple[EmbeddingRun, torch.Generator]:
         """Return the trained embedding. The first process trains it for all that share its file."""
         path = self._checkpointing.path
         with locked(path.with_suffix(".lock")) if path else nullcontext():
@@ -68,14 +68,12 @@ class Embedded(Trained[EmbeddingRun]):
 
     def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> Run:
         """Train the embedding to the end, and return the run of the method on it."""
-        for_embedding, for_method = spawn(rng, 2)
-        self.trained(base, for_embedding)
+        _, for_method = self.trained(base, rng)
         return self._inner.begin(self._embed_base(base), for_method, workers)
 
     def fit(self, task: LowShotTask, rng: torch.Generator) -> None:
         """Train the embedding once for these base examples; fit the method at every call."""
-        for_embedding, for_method = spawn(rng, 2)
-        self.trained(task.base, for_embedding)
+        _, for_method = self.trained(task.base, rng)
         embedded = replace(
             task, base=self._embed_base(task.base), shots=self._network.embed(task.shots)
         )
@@ -115,8 +113,7 @@ class Prototypical(Embedded):
 
     def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> Run:
         """Return the run of the embedding."""
-        for_embedding, _ = spawn(rng, 2)
-        return self.begin_training(base, for_embedding, workers)
+        return Trained.begin(self, base, rng, workers)
 
 
 ROWS = [

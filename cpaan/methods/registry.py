@@ -18,21 +18,18 @@ from cpaan.methods import (
     siamese,
     weight_generator,
 )
-from cpaan.methods.base import Checkpointing, LowShotMethod, Progress
+from cpaan.methods.base import Checkpointing, LowShotMethod
 from cpaan.methods.prototypical import Embedded
 from cpaan.methods.table_row import PN, TABLES, TableRow
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.representation.config import EmbeddingConfig
+from cpaan.training.drive import Progress
 
 _CLASSIFIERS = (controls, siamese, maml, prototypical, matching, weight_generator)
 _GENERATORS = (hallucination, imagination, adversarial)
 _LATER = (distribution_calibration, denoising_weights)
-_MODULES = {
-    row.name: module for module in _CLASSIFIERS + _GENERATORS + _LATER for row in module.ROWS
-}
-ROWS: dict[str, TableRow] = {
-    row.name: row for module in dict.fromkeys(_MODULES.values()) for row in module.ROWS
-}
+_MODULES = _CLASSIFIERS + _GENERATORS + _LATER
+ROWS: dict[str, TableRow] = {row.name: row for module in _MODULES for row in module.ROWS}
 """All rows, in the order of the table."""
 
 METHODS = tuple(ROWS)
@@ -50,12 +47,13 @@ def rows_of_table() -> list[str]:
 
 def source_of(name: str) -> str:
     """Return the method of a row, its first author and year, from the module's docstring."""
-    text = " ".join((_MODULES[name].__doc__ or "").split())
+    module = next(module for module in _MODULES if ROWS[name] in module.ROWS)
+    text = " ".join((module.__doc__ or "").split())
     found = re.match(
         r"(.+?)(?: \([A-Za-z]+\)| on [^.]*)*\. [^A-Z]*(?:In the manner of )?(.*?)[ ,].*?(\d{4})",
         text,
     )
-    if found is None or not ROWS[name].is_trained:
+    if found is None or not num_episodes_of(ROWS[name].config):
         return "learns nothing before the shots"
     return "{}, {} et al. {}".format(*found.groups())
 

@@ -62,10 +62,8 @@ class SiameseConfig(PerceptronSettings, LearningSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._refuse_unless_positive("num_near", "num_exemplars")
-        if self.num_pairs < 2 or self.num_pairs % 2:
-            raise ValueError(f"num_pairs must be positive and even, got {self.num_pairs}")
-        if not 0 <= self.near_share <= 1:
-            raise ValueError(f"near_share must be from 0 to 1, got {self.near_share}")
+        self._refuse(["num_pairs"], lambda count: count > 0 and count % 2 == 0, "positive and even")
+        self._refuse(["near_share"], lambda share: 0 <= share <= 1, "from 0 to 1")
 
 
 PUBLISHED = SiameseConfig(

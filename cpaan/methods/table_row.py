@@ -4,10 +4,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+
 from cpaan.core.settings import Settings
-from cpaan.gan.gans import Gan
+from cpaan.gan.config import TrainConfig
+from cpaan.gan.episodes import check_training
+from cpaan.gan.gans import Gan, check_objective
 from cpaan.methods.base import Checkpointing, LowShotMethod, MetaLearned
+from cpaan.protocol.augmentation import num_synthetic_of
 from cpaan.protocol.config import HEADS, OWN, EvaluationConfig, NeighbourSettings
+from cpaan.protocol.neighbours import check_neighbours
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.training.few_shot_episodes import check_rows
 from cpaan.training.learning import EpisodeSettings, Learner, LearningSettings
@@ -37,8 +43,6 @@ class Range:
 SearchSpace = Mapping[str, Range | tuple[Any, ...]]
 """Search space: ranges or choices of settings of a method and of the evaluation, by name."""
 
-Check = Callable[[Any, EvaluationConfig, Mapping[str, int], int], None]
-
 Make = Callable[[Any, EvaluationConfig, Checkpointing], LowShotMethod]
 
 
@@ -64,9 +68,9 @@ class TableRow:
     """Classifiers to choose from."""
     make: Make
     """Function from method settings, evaluation settings and checkpoint to a method."""
-    check_own: Check = lambda config, evaluation, num_rows, num_dims: None
-    """Checks of this row that `check` adds to those of all rows."""
     gan: Gan | None = None
+    translates: bool = False
+    """Whether synthetic examples are translations of related base examples."""
 
     config: Settings = field(default_factory=NothingToSet)
     """Recommended training settings."""
@@ -86,11 +90,6 @@ class TableRow:
     """Whether the method works in the embedding of a prototypical network, trained first."""
     features: str = FEATURES
     """Feature table that the method reads."""
-
-    @property
-    def is_trained(self) -> bool:
-        """Whether the method itself is trained on base classes."""
-        return hasattr(self.config, "num_episodes")
 
     def published_for(self, training: Settings) -> Settings | None:
         """Return the source's settings at the sizes that a study has chosen for its data."""
@@ -137,8 +136,7 @@ class TableRow:
     ) -> None:
         """Raise a ValueError if settings do not suit base classes with these numbers of train rows.
 
-        Rows that work in an embedding also check ``embedding``, by default the recommended one. The
-        message contains the setting and both numbers.
+        Rows that work in an embedding also check ``embedding``, by default the recommended one.
         """
         if not isinstance(config, type(self.config)):
             raise ValueError(
@@ -151,7 +149,15 @@ class TableRow:
             )
         if isinstance(config, EpisodeSettings):
             check_rows(num_rows, config)
-        self.check_own(config, evaluation, num_rows, num_dims)
+        counts = torch.tensor(list(num_rows.values()))
+        if self.gan is not None:
+            assert isinstance(config, TrainConfig)
+            check_training(config, counts, num_dims, with_covariances=self.gan.has_covariance)
+            check_objective(self.gan, config)
+        elif self.translates:
+            check_neighbours(evaluation, len(counts))
+        if self.translates:
+            num_synthetic_of(counts, max(evaluation.shots), evaluation)
         if self.is_embedded:
             check_rows(num_rows, embedding or EmbeddingConfig())
 
@@ -182,7 +188,6 @@ def learned_row(
     **others: Any,
 ) -> TableRow:
     """Return the row of a method that consists of a learner; by default, a row of the paper."""
-    fields: dict[str, Any] = {"representation": name, "is_printed": True, **others}
     return TableRow(
         name=name,
         config=config,
@@ -190,5 +195,5 @@ def learned_row(
         space=space,
         quick=quick,
         make=lambda config, evaluation, checkpointing: method(name, learner, config, checkpointing),
-        **fields,
+        **{"representation": name, "is_printed": True, **others},
     )

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from cpaan.core.provenance import describe_run
 from cpaan.core.randomness import new_rng
@@ -24,7 +23,7 @@ from cpaan.protocol.tasks import BaseSet, read_base
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.representation.feature_folder import centroid_accuracy, read_made, write_made
 from cpaan.training.drive import Progress, train_to_end
-from cpaan.training.few_shot_episodes import FewShotEpisode, FewShotEpisodes, percent_right
+from cpaan.training.few_shot_episodes import FewShotEpisode, FewShotEpisodes, FewShotLearner
 from cpaan.training.layers import Perceptron, find_log_scale
 from cpaan.training.learning import LearningRun
 from cpaan.training.workers import ALONE, Workers
@@ -46,10 +45,8 @@ def prototype_scores(supports: Tensor, queries: Tensor) -> Tensor:
     return (2 * queries @ prototypes.T - squared) / queries.shape[1]
 
 
-class PrototypicalNetwork(Perceptron):
+class PrototypicalNetwork(Perceptron, FewShotLearner):
     """The embedding, and a learned scale of its distances."""
-
-    TERMS = ("query_loss", "query_top1")
 
     def __init__(self, base: BaseSet, config: EmbeddingConfig, rng: torch.Generator) -> None:
         super().__init__(base, config, rng)
@@ -73,15 +70,10 @@ class PrototypicalNetwork(Perceptron):
         part_of = dict(zip(ordered.names, parts, strict=True))
         return BaseSet(torch.cat([part_of[name] for name in base.names]), base.counts, base.names)
 
-    def draw_shape(self, rng: torch.Generator) -> int:
-        """Draw the number of shots of an episode."""
-        return self.episodes.draw_num_shots(rng)
-
-    def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
-        """Return the cross-entropy of an episode's queries, and their accuracy in percent."""
-        episode = self.episodes.draw(shape, rng)
-        scores = self.scores(episode, rng)
-        return [cross_entropy(scores, episode.labels), percent_right(scores, episode.labels)]
+    def draw_logits(self, num_shots: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw an episode; return its scores and labels."""
+        episode = self.episodes.draw(num_shots, rng)
+        return self.scores(episode, rng), episode.labels
 
     def scores(self, episode: FewShotEpisode, rng: torch.Generator | None = None) -> Tensor:
         """Return logits of an episode's queries, shape (N * Q, N)."""

@@ -4,14 +4,16 @@ Shapes: D = feature dimension, N = ways, K = shots, Q = queries per class.
 """
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from cpaan.protocol.tasks import BaseSet
-from cpaan.training.learning import EpisodeSettings
+from cpaan.training.learning import EpisodeSettings, Learner
 
 
 class FewShotEpisode(NamedTuple):
@@ -33,11 +35,6 @@ def check_rows(num_rows: Mapping[str, int], config: EpisodeSettings) -> None:
             f"rows, but at least 2 classes with {needed} rows each are needed: the largest of "
             "episode_shots plus num_queries (--set episode_shots=...)"
         )
-
-
-def percent_right(scores: Tensor, labels: Tensor) -> Tensor:
-    """Compute the accuracy in percent from scores, shape (queries, N)."""
-    return 100 * (scores.detach().argmax(dim=1) == labels).float().mean()
 
 
 class FewShotEpisodes:
@@ -71,3 +68,25 @@ class FewShotEpisodes:
         return FewShotEpisode(
             classes, rows[:, :num_shots], rows[:, num_shots:].flatten(0, 1), labels
         )
+
+
+class FewShotLearner(Learner):
+    """A learner that classifies the queries of an episode, given its supports."""
+
+    TERMS = ("query_loss", "query_top1")
+
+    episodes: FewShotEpisodes
+
+    def draw_shape(self, rng: torch.Generator) -> int:
+        """Draw the number of shots of an episode."""
+        return self.episodes.draw_num_shots(rng)
+
+    @abstractmethod
+    def draw_logits(self, num_shots: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw an episode; return logits of its queries, shape (queries, N), and their labels."""
+
+    def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
+        """Return the cross-entropy of an episode's queries, and their accuracy in percent."""
+        logits, labels = self.draw_logits(shape, rng)
+        is_right = logits.detach().argmax(dim=1) == labels
+        return [cross_entropy(logits, labels), 100 * is_right.float().mean()]

@@ -127,28 +127,23 @@ def part_of(name: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("content", [b"", b"PK", None], ids=["empty", "no archive", "truncated"])
-def test_a_damaged_part_is_measured_again(gaussians, content):
+@pytest.mark.parametrize("kind", ["empty", "no archive", "truncated", "of another commit"])
+def test_a_part_that_is_damaged_or_of_another_commit_is_measured_again(
+    gaussians, kind, monkeypatch
+):
     said: list[str] = []
     first = run(gaussians, said)
     done(said)
 
     path = part_of("copy")
-    path.write_bytes(path.read_bytes()[:-40] if content is None else content)
+    content = {"empty": b"", "no archive": b"PK", "truncated": path.read_bytes()[:-40]}
+    if kind in content:
+        path.write_bytes(content[kind])
+    else:
+        monkeypatch.setenv("CPAAN_COMMIT", "another")
 
     assert_same(run(gaussians, said), first)
-    assert done(said) == ["copy, seed 0"]
-
-
-def test_a_part_of_another_commit_is_measured_again(gaussians, monkeypatch):
-    said: list[str] = []
-    run(gaussians, said, names=["none"])
-    done(said)
-
-    monkeypatch.setenv("CPAAN_COMMIT", "another")
-    run(gaussians, said, names=["none"])
-
-    assert done(said) == ["none, seed 0"]
+    assert done(said) == [f"{name}, seed 0" for name in (["copy"] if kind in content else NAMES)]
 
 
 def other_row(table: FeatureTable) -> FeatureTable:

@@ -30,11 +30,10 @@ def cells(results: Results, **which) -> pd.DataFrame:
     return scores.reset_index(drop=True)
 
 
-def test_there_is_one_row_for_each_cell(gaussians):
-    config = QUICK.with_overrides({"num_seeds": 3, "seed": 7})
+def test_there_is_one_row_for_each_cell_and_seeds_change_only_what_is_random(gaussians):
+    results = run(gaussians, config=QUICK.with_overrides({"num_seeds": 3, "seed": 7}))
 
-    scores = run(gaussians, config=config).scores
-
+    scores = results.scores
     assert list(scores.columns) == RESULT_COLUMNS
     keys = ["method", "head", "column", "shots", "draw", "seed"]
     assert len(scores) == 2 * 4 * 5 * 2 * 2 * 3
@@ -44,27 +43,11 @@ def test_there_is_one_row_for_each_cell(gaussians):
     assert scores[["top1", "top5"]].min().min() >= 0
     assert (scores["top1"] <= scores["top5"]).all()
 
-
-def test_fewer_draws_and_shots_give_the_same_scores_for_what_is_left(gaussians):
-    config = QUICK.with_overrides({"heads": ("centroid", "knn")})
-    fewer = config.with_overrides({"shots": (5,), "num_draws": 1, "heads": ("knn",)})
-
-    few = run(gaussians, config=fewer)
-
-    pd.testing.assert_frame_equal(
-        cells(few, column="novel"),
-        cells(run(gaussians, config=config), column="novel", shots=5, draw=0, head="knn"),
-    )
-
-
-def test_training_seeds_change_what_is_random_and_nothing_else(gaussians):
-    results = run(gaussians, config=QUICK.with_overrides({"num_seeds": 2}))
-
     def top5(method: str, seed: int) -> list[float]:
         return cells(results, method=method, head="centroid", seed=seed)["top5"].tolist()
 
-    assert top5("none", 0) == top5("none", 1)
-    assert top5("copy", 0) != top5("copy", 1)
+    assert top5("none", 7) == top5("none", 8)
+    assert top5("copy", 7) != top5("copy", 8)
 
 
 def test_explicit_draws_are_used(gaussians):
@@ -92,20 +75,17 @@ def test_shots_from_python_are_checked_like_those_of_a_file(gaussians):
             run(gaussians, shot_rows=refused)
 
 
-def test_many_draws_are_run_in_parts_without_a_difference(gaussians):
+def test_fewer_draws_shots_and_heads_give_the_same_scores_for_what_is_left(gaussians):
+    """Seven draws run in two parts."""
     config = QUICK.with_overrides({"num_draws": 7, "heads": ("centroid", "knn")})
+    fewer = config.with_overrides({"num_draws": 6, "shots": (5,), "heads": ("knn",)})
 
-    many, few = (
-        each.scores[each.scores["column"] != "all_prior"]
-        for each in (
-            run(gaussians, config=config),
-            run(gaussians, config=config.with_overrides({"num_draws": 6})),
-        )
-    )
+    many, few = (run(gaussians, config=each) for each in (config, fewer))
 
-    assert set(many["draw"]) == set(range(7))
+    assert set(many.scores["draw"]) == set(range(7))
+    of_many = cells(many, column="novel", shots=5, head="knn")
     pd.testing.assert_frame_equal(
-        many[many["draw"] < 6].reset_index(drop=True), few.reset_index(drop=True)
+        of_many[of_many["draw"] < 6].reset_index(drop=True), cells(few, column="novel")
     )
 
 
@@ -197,12 +177,7 @@ def test_cosine_trained_features_may_have_their_rows_in_another_order(gaussians,
     assert not np.array_equal(other.features, gaussians.table.features)
 
     results = run(
-        gaussians,
-        config=config,
-        phase=phase,
-        methods=names,
-        settings=settings,
-        cosine_table=other,
+        gaussians, config=config, phase=phase, methods=names, settings=settings, cosine_table=other
     )
 
     plain, cosine = (cells(results, method=name).drop(columns="method") for name in names)

@@ -172,9 +172,3 @@ def test_blocks_keep_to_their_budget():
             mine_analogies(whole(normals(10, 10, 10)), block_bytes=block_bytes)
 
         assert 0.1 * block_bytes < noted.num_bytes <= block_bytes
-
-
-@pytest.mark.parametrize(("num_classes", "num_clusters"), [(1, 5), (5, 1)])
-def test_without_two_of_each_there_are_no_analogies(num_classes, num_clusters):
-    with pytest.raises(ValueError, match=f"got {num_classes} and {num_clusters}"):
-        mine_analogies(whole(normals(num_classes, num_clusters, 3)))

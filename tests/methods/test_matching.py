@@ -16,8 +16,6 @@ from cpaan.methods.matching import (
     QueryEncoder,
     SupportEncoder,
     SupportMatcher,
-    class_logits,
-    encode_problems,
 )
 from cpaan.protocol.config import OWN
 from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem
@@ -35,6 +33,10 @@ BASE = BaseSet(3 + 2 * normals(40, 6), torch.tensor([10, 20, 10]))
 
 def matcher_of(**settings: object) -> PrototypeMatcher:
     return PrototypeMatcher(BASE, PrototypeMatchingConfig(**{**EPISODES, **settings}), new_rng(0))
+
+
+def support_matcher(**settings: object) -> SupportMatcher:
+    return SupportMatcher(BASE, MatchingConfig(**{**EPISODES, **settings}), new_rng(0))
 
 
 def test_examples_are_encoded_as_by_easyfsl(easyfsl):
@@ -57,10 +59,7 @@ def test_examples_are_encoded_as_by_easyfsl(easyfsl):
 
 
 def test_a_closed_gate_leaves_examples_as_they_are_and_in_their_order():
-    closed, half = (
-        SupportMatcher(BASE, MatchingConfig(**{**CLOSED, "context_gate": gate}), new_rng(0))
-        for gate in (0.0, 0.5)
-    )
+    closed, half = (support_matcher(**{**CLOSED, "context_gate": gate}) for gate in (0.0, 0.5))
     supports, queries = normals(3, 4, 6), normals(5, 6, seed=1)
 
     assert torch.equal(closed.encode(supports, new_rng(0)), supports)
@@ -80,8 +79,7 @@ def test_centred_features_have_the_base_classes_in_the_middle_and_their_variance
 
 def test_every_problem_has_a_sequence_of_its_own():
     """Supports affect all supports of their own problem and none of another problem."""
-    matcher = SupportMatcher(BASE, MatchingConfig(**EPISODES), new_rng(0))
-    supports = normals(2, 3, 4, 6)
+    matcher, supports = support_matcher(), normals(2, 3, 4, 6)
     other = supports.clone()
     other[0, 0, 0] += 1
 
@@ -151,16 +149,28 @@ def test_far_classes_have_finite_scores_and_gradients():
     supports = torch.tensor([[[1.0, 0.0]], [[-1.0, 0.0]], [[0.0, 0.0]]], requires_grad=True)
     query = torch.tensor([[500.0, 0.0]], requires_grad=True)
 
-    logs = class_logits(query, supports, torch.tensor(1.0)).log_softmax(dim=1)
+    logs = support_matcher().logits(supports, query, torch.tensor(1.0)).log_softmax(dim=1)
     gradients = torch.autograd.grad(logs[0, 1], [supports, query])
 
     torch.testing.assert_close(logs[0], torch.tensor([0.0, -1000.0, -500.0]), atol=0.1, rtol=0)
     assert all(gradient.isfinite().all() for gradient in gradients)
 
 
+def encode_nothing(task: LowShotTask, num_examples: int) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the supports of each problem, and the blocks in which they are encoded."""
+    matcher, blocks = matcher_of(num_examples=num_examples), []
+
+    def encode(supports: Tensor, rng: torch.Generator) -> Tensor:
+        blocks.append(supports)
+        return supports
+
+    matcher.encode = encode
+    return matcher.encode_problems(task, new_rng(0)), blocks
+
+
 def test_supports_of_a_task_are_balanced_and_encoded_in_blocks(monkeypatch):
     """Every row has its class and its number; base classes have 4, 9 and 2 rows."""
-    counts, sizes = (4, 9, 2), []
+    counts = (4, 9, 2)
     rows = [[float(label), float(row)] for label, n in enumerate(counts) for row in range(n)]
     shots = [[[10.0 + label, float(row)] for row in range(3)] for label in range(2)]
     base = BaseSet(torch.tensor(rows), torch.tensor(counts), ["b", "c", "a"])
@@ -168,13 +178,9 @@ def test_supports_of_a_task_are_balanced_and_encoded_in_blocks(monkeypatch):
     task = LowShotTask(base, 2, torch.tensor([shots]), problems)
     monkeypatch.setattr("cpaan.methods.matching._ROWS_PER_BLOCK", 40)  # problems have 16 or 24 rows
 
-    def encode(supports: Tensor, rng: torch.Generator) -> Tensor:
-        sizes.append(len(supports))
-        return supports
+    (one, three, *_), blocks = encode_nothing(task, num_examples=4)
 
-    one, three, *_ = encode_problems(task, 4, new_rng(0), encode)
-
-    assert sizes == [2, 1, 1]
+    assert [len(block) for block in blocks] == [2, 1, 1]
     assert (one.shape, three.shape) == ((4, 4, 2), (4, 6, 2))  # each of three shots twice
     for supports in (one, three):
         assert supports[:, :, 0].unique(dim=1).flatten().tolist() == [0, 1, 10, 11]
@@ -188,14 +194,9 @@ def test_supports_are_read_by_names_and_returned_in_the_order_of_the_task():
     """Use three base classes with unsorted names, and one that is not an answer."""
     base = BaseSet(torch.arange(4.0).view(4, 1), torch.ones(4).long(), ["d", "a", "c", "b"])
     task = LowShotTask(base, 3, torch.tensor([[[[9.0]]]]), (Problem(1, 0),))
-    read = []
 
-    def encode(supports: Tensor, rng: torch.Generator) -> Tensor:
-        read.extend(supports.flatten().tolist())
-        return supports
+    (encoded,), (read,) = encode_nothing(task, num_examples=1)
 
-    (encoded,) = encode_problems(task, 1, new_rng(0), encode)
-
-    assert read == [1, 2, 0, 9]
+    assert read.flatten().tolist() == [1, 2, 0, 9]
     assert encoded.flatten().tolist() == [0, 1, 2, 9]
     assert task.columns_from(base.order).tolist() == [3, 0, 2, 4]  # four base, one novel class

@@ -131,12 +131,16 @@ def test_an_embedding_or_settings_of_another_method_are_refused():
         ROWS["MN"].check(TrainConfig(), QUICK, NUM_ROWS, 8)
 
 
-def test_the_settings_of_a_source_are_other_settings_of_the_same_method():
-    for name, row in ROWS.items():
-        assert row.published != row.config, name
-        assert row.published is None or type(row.published) is type(row.config), name
-    # These two rows differ in the head only.
-    assert ROWS["MAML"].published.head != ROWS["Proto-MAML"].published.head
+@pytest.mark.parametrize(
+    ("name", "setting", "supported"),
+    [("FH", "most_pairs", None), ("MAML", "first_order", False), ("DC", "spread_everywhere", True)],
+)
+def test_a_removed_setting_is_read_only_with_the_value_that_is_left(name, setting, supported):
+    config = ROWS[name].config
+
+    assert config.from_dict({**config.to_dict(), setting: supported}) == config
+    with pytest.raises(TypeError, match=setting):
+        config.from_dict({**config.to_dict(), setting: 3})
 
 
 def test_every_row_can_be_searched_with_every_preset_on_the_built_in_features():
@@ -146,6 +150,7 @@ def test_every_row_can_be_searched_with_every_preset_on_the_built_in_features():
         row, space = ROWS[name], row_of_preset(name, preset, num_base=38)
         of_training = set(row.config.to_dict())
 
+        assert row.published != row.config, name
         assert {*row.quick, *row.full} <= of_training, name
         assert set(row.space) <= of_training | set(EvaluationConfig().to_dict()), name
         assert set(space.point(RECOMMENDED)) <= set(row.space), name

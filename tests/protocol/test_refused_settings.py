@@ -127,8 +127,8 @@ REFUSED: dict[type[Settings], list[Case]] = {
     ),
     HallucinationConfig: [
         ({"num_clusters": 1}, "num_clusters must be 2 or more, got 1"),
-        ({"least_cosine": 1.0}, "least_cosine must be below 1"),
-        *each("least_cosine squared_error_weight", [-0.1], "must be finite and not negative"),
+        *each("least_cosine", [-0.1, 1.0], "must be at least 0 and below 1"),
+        *each("squared_error_weight", [-0.1], "must be finite and not negative"),
         *each("max_per_class mixing_shots batch_size", [0], "must be positive"),
         ({"cluster_start": "zero"}, "cluster_start must be one of rows, sphere"),
     ],
