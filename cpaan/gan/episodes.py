@@ -115,7 +115,7 @@ def check_training(
     check_neighbours(config, num_base - config.num_ways)
 
 
-class Support(NamedTuple):
+class EpisodeClasses(NamedTuple):
     """Examples of an episode's meta-novel classes, and its meta-base classes."""
 
     shots: Tensor  # (N, K, D)
@@ -127,7 +127,7 @@ class Support(NamedTuple):
 
 
 class Episode(NamedTuple):
-    """A simulated low-shot problem: a `Support`, base examples, and weights of all pairs."""
+    """A simulated low-shot problem: its classes, base examples, and weights of all pairs."""
 
     shots: Tensor
     shot_weights: Tensor
@@ -156,7 +156,7 @@ class Episodes(ABC):
         self.data, self._config = data, config
 
     @abstractmethod
-    def draw_support(self, rng: torch.Generator) -> Support:
+    def draw_classes(self, rng: torch.Generator) -> EpisodeClasses:
         """Draw the classes of an episode, and examples of its novel classes."""
 
     def draw(self, rng: torch.Generator) -> Episode:
@@ -167,9 +167,9 @@ class Episodes(ABC):
         classes could not share examples. So one batch is drawn by ᾱ, the mean of α over novel
         classes. An example of base class b has weight α_b / ᾱ_b, which gives the same expectation.
         """
-        config, data, support = self._config, self.data, self.draw_support(rng)
-        prototypes = torch.einsum("nkd,k->nd", support.shots, support.shot_weights)
-        base_prototypes = data.base.prototypes[support.base_classes]
+        config, data, classes = self._config, self.data, self.draw_classes(rng)
+        prototypes = torch.einsum("nkd,k->nd", classes.shots, classes.shot_weights)
+        base_prototypes = data.base.prototypes[classes.base_classes]
         alpha = similarity(prototypes, base_prototypes, config)
         # Scores of the paper's formula fall to 1e-40 and below. Such weights do not change a loss,
         # but their products are subnormal numbers, for which a CPU is ten times slower.
@@ -184,7 +184,7 @@ class Episodes(ABC):
         device, tiny = alpha.device, torch.finfo(alpha.dtype).tiny
         sources = draw_by(share, _uniforms((1, num_examples), rng, device))
         places = _uniforms(sources.shape, rng, device)
-        base_examples = data.base.pick(support.base_classes[sources], places)
+        base_examples = data.base.pick(classes.base_classes[sources], places)
 
         pair_alpha = alpha.gather(1, sources.expand(num_novel, -1))  # (N, M)
         if config.normalised_weights:
@@ -205,9 +205,9 @@ class Episodes(ABC):
             back_weights = pair_alpha / pair_alpha.numel()
 
         places = _uniforms((num_novel * num_examples,), rng, device)
-        partners = draw_by(support.shot_weights, places).view(num_novel, num_examples)
+        partners = draw_by(classes.shot_weights, places).view(num_novel, num_examples)
         return Episode(
-            *support,
+            *classes,
             novel_prototypes=prototypes,
             base_prototypes=base_prototypes,
             alpha=alpha,
@@ -228,7 +228,7 @@ class MetaEpisodes(Episodes):
         self._numbers_of_shots = torch.tensor(config.episode_shots, device=data.base.counts.device)
         self._most_examples = int(data.base.counts.max())
 
-    def draw_support(self, rng: torch.Generator) -> Support:
+    def draw_classes(self, rng: torch.Generator) -> EpisodeClasses:
         """Draw classes and shots."""
         config, base = self._config, self.data.base
         device = base.counts.device
@@ -245,7 +245,7 @@ class MetaEpisodes(Episodes):
             real = base.pick(novel_classes.unsqueeze(1).expand(shots.shape[:2]), places)
             real_weights = torch.full_like(shot_weights, 1 / config.max_shots)
         class_means = base.prototypes[novel_classes]
-        return Support(shots, shot_weights, class_means, real, real_weights, base_classes)
+        return EpisodeClasses(shots, shot_weights, class_means, real, real_weights, base_classes)
 
     def _draw_shots(self, classes: Tensor, rng: torch.Generator) -> Tensor:
         """Draw the largest number of shots of each class, without replacement."""

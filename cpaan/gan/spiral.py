@@ -14,7 +14,7 @@ from torch import Tensor
 from cpaan.core.randomness import new_rng
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.covariance import covariances, ky_fan_norm
-from cpaan.gan.episodes import Episodes, Support, TrainingData
+from cpaan.gan.episodes import EpisodeClasses, Episodes, TrainingData
 from cpaan.gan.gans import GANS, check_objective
 from cpaan.gan.loop import TrainingRun
 from cpaan.protocol.augmentation import mean_pairwise_distance
@@ -92,11 +92,11 @@ class SpiralEpisodes(Episodes):
         super().__init__(data, config)
         weights = torch.full_like(shots[0, :, 0], 1 / shots.shape[1])
         both = torch.arange(len(shots), device=shots.device)
-        self._support = Support(shots, weights, shots.mean(dim=1), shots, weights, both)
+        self._classes = EpisodeClasses(shots, weights, shots.mean(dim=1), shots, weights, both)
 
-    def draw_support(self, rng: torch.Generator) -> Support:
+    def draw_classes(self, rng: torch.Generator) -> EpisodeClasses:
         """Return the fixed shots."""
-        return self._support
+        return self._classes
 
 
 def run_spiral(
@@ -117,7 +117,7 @@ def run_spiral(
     gan = GANS[name]
     data = TrainingData.prepare(base, config, with_covariances=gan.has_covariance)
     episodes = SpiralEpisodes(data, data.normalise(points.shots), config)
-    run = TrainingRun(gan, episodes, config, for_training, has_reverse_generator=True)
+    run = TrainingRun(gan, episodes, config, for_training, with_reverse_generator=True)
     train_to_end(run, progress=progress)
 
     def there_and_back(examples: Tensor, source: Tensor, target: Tensor) -> Tensor:

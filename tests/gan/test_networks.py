@@ -13,7 +13,7 @@ from torch import Tensor
 from cpaan.core.randomness import new_rng
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.networks import Discriminator, Generator
-from cpaan.gan.noise import GaussianNoise, MixtureNoise, make_noise
+from cpaan.gan.noise import GaussianNoise, MixtureNoise
 from helpers.tasks import normals
 
 NUM_DIMS, NOISE_DIM = 3, 2
@@ -81,7 +81,9 @@ def test_weights_come_from_the_rng_alone():
 
 def mixture(means: Tensor, deviations: Tensor) -> MixtureNoise:
     """Return a mixture with given components."""
-    noise = MixtureNoise(means.shape[1], len(means), spread=1.0, rng=new_rng(0))
+    num_components, noise_dim = means.shape
+    config = TrainConfig(noise_dim=noise_dim, num_components=num_components)
+    noise = MixtureNoise(config, new_rng(0))
     noise.means.data, noise.deviations.data = means.double(), deviations.double()
     return noise
 
@@ -116,7 +118,7 @@ def test_the_sign_of_a_deviation_leaves_the_distribution_unchanged(signs):
 
 
 def test_components_start_as_in_the_paper_and_are_trained():
-    noise = make_noise("mixture", TrainConfig(), new_rng(0))
+    noise = MixtureNoise(TrainConfig(), new_rng(0))
     means, deviations = noise.means.detach().clone(), noise.deviations.detach().clone()
 
     noise((5_000,), new_rng(1), LIKE).square().sum().backward()

@@ -36,7 +36,7 @@ def play(name: str = "cCov-GAN", **settings) -> tuple[Networks, Episode, Transla
     """Draw and translate one episode, and compute the generators' terms."""
     config = tiny_config(**settings)
     data, gan, rng = tiny_data(config), GANS[name], new_rng(1)
-    networks = Networks(gan, data, config, new_rng(0), has_reverse_generator=gan.has_cycle)
+    networks = Networks(gan, data, config, new_rng(0))
     episode = MetaEpisodes(data, config).draw(rng)
     moved = networks.translate(episode, rng)
     terms = moment_terms(gan, episode, moved, data, config)
