@@ -20,10 +20,10 @@ if not torch.cuda.is_available():
 from cpaan.core.remote_paths import RemotePath
 from cpaan.data.builtin import FOLDER as BUILTIN
 from cpaan.data.cache import open_features
-from cpaan.data.synthetic import GaussianClasses, gaussian_classes
 from cpaan.study.cluster import Cluster, ray_cluster
 from cpaan.study.config import StudyConfig
 from helpers.buckets import Bucket
+from helpers.gaussians import GaussianClasses, gaussian_classes
 from helpers.tables import write_data
 
 
@@ -71,7 +71,7 @@ def builtin_cache(decoded_builtin_features: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.fixture(scope="session")
 def gaussians() -> GaussianClasses:
     """Return 12 base and 12 novel classes in each phase, in 8 dimensions."""
-    return gaussian_classes(num_families=6, num_train=25, num_test=10, num_dims=8)
+    return gaussian_classes(num_dims=8)
 
 
 @pytest.fixture(scope="session")
@@ -102,8 +102,7 @@ def two_cpus() -> Iterator[Cluster]:
 def study_features(tmp_path_factory) -> Path:
     """Write features of Gaussian classes, with enough dimensions for a search, and a split."""
     folder = tmp_path_factory.mktemp("data")
-    classes = gaussian_classes(num_families=6, num_train=25, num_test=10, num_dims=16)
-    return write_data(folder, classes)
+    return write_data(folder, gaussian_classes(num_dims=16))
 
 
 @pytest.fixture(scope="session")

@@ -146,7 +146,7 @@ def measure(bench: Bench) -> None:
     def evaluate() -> None:
         method = Control(copy, config)
         method.fit(task, new_rng(seed))
-        list(score(method, task, queries))
+        list(score(method.predict, task, queries))
 
     bench.say(f"{iteration} ...")
     fit_together()

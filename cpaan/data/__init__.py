@@ -1,1 +1,1 @@
-"""Feature tables and their files, splits and draws, the built-in data set, synthetic classes."""
+"""Feature tables and their files, splits and draws, the built-in data set."""

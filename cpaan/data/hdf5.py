@@ -6,11 +6,13 @@ files are padded: only the first ``count`` rows are data.
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
-from cpaan.data.files import ROWS_PER_BLOCK, Block, Source
+from cpaan.data.files import ROWS_PER_BLOCK, Block, Source, naming
 from cpaan.data.table import as_feature_block
 
 
@@ -28,32 +30,29 @@ class _Part:
     """One file of a pair, with validated arrays."""
 
     def __init__(self, path: Path) -> None:
-        self.name = path.name
-        try:
+        self._name = path.name
+        with naming(path.name):
             self.file = h5py.File(path, "r")
-        except OSError as error:
-            problem = "cannot be read; it may be truncated or damaged"
-            raise ValueError(f"{path} {problem}: {error}") from error
-        self.features = self._array(["all_feats", "all_features"], "f", [2])
-        self.labels = self._array(["all_labels"], "iu", [1])
-        counts = np.ravel(self._array(["count"], "iu", [0, 1]))
-        most = min(len(self.features), len(self.labels))
-        if len(counts) != 1 or not 0 < counts[0] <= most:
-            raise ValueError(
-                f"{self.name}: count is {counts.tolist()}, but must be one number from 1 to {most}"
-            )
-        self.num_rows = int(counts[0])
+            self._features = self._array(["all_feats", "all_features"], "f", [2])
+            self._labels = self._array(["all_labels"], "iu", [1])
+            counts = np.ravel(self._array(["count"], "iu", [0, 1]))
+            most = min(len(self._features), len(self._labels))
+            if len(counts) != 1 or not 0 < counts[0] <= most:
+                raise ValueError(
+                    f"count is {counts.tolist()}, but must be one number from 1 to {most}"
+                )
+            self.num_rows = int(counts[0])
 
     def _array(self, names: Sequence[str], kinds: str, num_dims: Sequence[int]) -> h5py.Dataset:
         """Return the array with one of these names; check its kind of dtype and its dimensions."""
         found = next((self.file[name] for name in names if name in self.file), None)
         if found is None:
-            raise ValueError(f"{self.name} has no {' or '.join(names)}, found {sorted(self.file)}")
+            raise ValueError(f"there is no {' or '.join(names)}, found {sorted(self.file)}")
         is_array = isinstance(found, h5py.Dataset) and found.dtype.kind in kinds
         if not is_array or found.ndim not in num_dims:
             wanted = "floating-point" if kinds == "f" else "whole"
             raise ValueError(
-                f"{self.name}: {found.name[1:]} must be an array of {wanted} numbers with "
+                f"{found.name[1:]} must be an array of {wanted} numbers with "
                 f"{num_dims[-1]} dimensions, got {found}"
             )
         return found
@@ -62,18 +61,18 @@ class _Part:
         """Iterate over blocks of rows."""
         for start in range(0, self.num_rows, ROWS_PER_BLOCK):
             stop = min(start + ROWS_PER_BLOCK, self.num_rows)
-            try:
-                features = as_feature_block(self.features[start:stop], first_row=start)
-            except ValueError as error:
-                raise ValueError(f"{self.name}: {error}") from error
-            numbers = self.labels[start:stop]
-            if label_names is None:
-                classes = numbers.astype(np.str_)
-            elif numbers.min() < 0 or numbers.max() >= len(label_names):
-                raise ValueError(
-                    f"{self.name}: labels range from {numbers.min()} to {numbers.max()}, "
-                    f"but there are {len(label_names)} label names"
-                )
-            else:
-                classes = np.asarray(label_names, dtype=np.str_)[numbers]
+            with naming(self._name):
+                features = as_feature_block(self._features[start:stop], first_row=start)
+                classes = _name_labels(self._labels[start:stop], label_names)
             yield Block(features, classes, np.full(stop - start, is_train))
+
+
+def _name_labels(labels: NDArray[Any], names: Sequence[str] | None) -> NDArray[np.str_]:
+    if names is None:
+        return labels.astype(np.str_)
+    if labels.min() < 0 or labels.max() >= len(names):
+        raise ValueError(
+            f"labels range from {labels.min()} to {labels.max()}, "
+            f"but there are {len(names)} label names"
+        )
+    return np.asarray(names, dtype=np.str_)[labels]

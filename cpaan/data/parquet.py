@@ -33,13 +33,10 @@ _ABOUT = "cpaan.about"
 def write_features(
     path: str | Path, table: FeatureTable, about: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a table to a Parquet file atomically.
+    """Write a table to a Parquet file atomically; an existing file is replaced.
 
-    Args:
-        path: Path of the file; an existing file is replaced.
-        table: The table.
-        about: Origin of the features (command, commit, seed, ...) as JSON-compatible data, for
-            `read_about`.
+    ``about`` is the origin of the features (command, commit, seed, ...) as JSON-compatible data,
+    for `read_about`.
     """
     metadata = {}
     if table.backbone is not None:

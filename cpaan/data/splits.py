@@ -222,17 +222,16 @@ def read_draws(
     phase, draws = split.phase(phase_name), []
     for path in paths:
         for where, draw in _draws_in(path, table, split, phase_name):
-            missing = [class_name for class_name in phase.novel if class_name not in draw]
-            if missing:
-                raise ValueError(f"{where}: no shots for {name_some('class', missing)}")
-            shots = [_whole_numbers(draw[class_name]) for class_name in phase.novel]
-            for class_name, rows in zip(phase.novel, shots, strict=True):
+            shots = []
+            for class_name in phase.novel:
+                given = draw.get(class_name, "none")
+                rows = _whole_numbers(given)
                 if rows is None or rows.ndim != 1 or len(rows) < max_shots:
                     raise ValueError(
-                        f"{where}: class {class_name} needs {max_shots} row numbers, "
-                        f"got {draw[class_name]!r}"
+                        f"{where}: class {class_name} needs {max_shots} row numbers, got {given}"
                     )
-            draws.append(np.stack([rows[:max_shots] for rows in shots if rows is not None]))
+                shots.append(rows[:max_shots])
+            draws.append(np.stack(shots))
             check_shots(draws[-1][None], table, phase, max_shots, where=f"{where}: ")
     return np.stack(draws)
 

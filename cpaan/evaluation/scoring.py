@@ -14,6 +14,7 @@ from cpaan.protocol.accuracy import PRIORS, score
 from cpaan.protocol.augmentation import mean_pairwise_distance
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.priors import in_order
+from cpaan.protocol.statistics import CELL
 from cpaan.protocol.tasks import LowShotTask, Queries
 from cpaan.training.drive import Progress
 
@@ -72,21 +73,9 @@ def run_method(
                 }
                 for problem, distances in zip(part.problems, method.diversity, strict=True)
             ]
-        rows += [
-            {
-                "method": name,
-                "head": entry.head,
-                "column": entry.column,
-                "shots": entry.problem.num_shots,
-                "draw": entry.problem.draw,
-                "seed": seed,
-                "prior": entry.prior,
-                "top1": entry.top1,
-                "top5": entry.top5,
-            }
-            for entry in score(method, part, queries, priors)
-        ]
-    frame = pd.DataFrame(rows)
+        found = score(method.predict, part, queries, priors)
+        rows += [{"method": name, "seed": seed, **row} for row in found]
+    frame = pd.DataFrame(rows, columns=[*CELL, "draw", "seed", "prior", "top1", "top5"])
     frame = frame.sort_values(["head", "column", "prior", "shots", "draw"], key=in_order)
     return frame, pd.DataFrame(diversities, columns=DIVERSITY_COLUMNS)
 

@@ -19,8 +19,6 @@ _EXTRA_DIRECTIONS = 6
 _WIDTH_ON_GPU = 32
 """Columns of a block on a GPU for m up to `_LARGEST_ORDER_ON_GPU`; kernels are slow for 64."""
 _LARGEST_ORDER_ON_GPU = 20
-_NUM_PASSES_OF_FEW = 2
-"""Multiplications of a difference with a block that has fewer than 2 (m + 6) columns."""
 _NUM_STEPS = 4
 """Number of multiplications of a covariance with estimates of its leading eigenvectors."""
 _NUM_STEPS_FOR_SPECTRA = 30
@@ -37,9 +35,8 @@ class _KyFanNorm(torch.autograd.Function):
     def forward(ctx: Any, matrices: Tensor, m: int) -> Tensor:
         # Factorisations square entries, which would overflow or underflow at extreme scales.
         # Division by a power of two does not round.
-        largest = matrices.abs().amax(dim=(-2, -1), keepdim=True)
-        exponent = torch.frexp(largest).exponent - 1
-        scale = exponent.to(largest.dtype).exp2().clamp(min=torch.finfo(largest.dtype).tiny)
+        exponent = torch.frexp(_largest_entry(matrices)).exponent - 1
+        scale = _nonzero(exponent.to(matrices.dtype).exp2())
         u, sigma, vh = torch.linalg.svd(matrices / scale, full_matrices=False)
         u, sigma, vh = u[..., :m], sigma[..., :m], vh[..., :m, :]
 
@@ -219,7 +216,8 @@ def _singular_vectors(
     kernels = kernels_for("covariances", other)
     halves = kernels.to_halves(other) if kernels and base.halves else None
     dtype = torch.half if halves else other.dtype
-    if width < 2 * num_directions:
+    is_narrow = width < 2 * num_directions
+    if is_narrow:
         start = _directions_of_largest_variance(base, classes, other, directions, width, dtype)
     else:
         start = other.new_empty((*classes.shape, num_dims, width), dtype=dtype)
@@ -233,16 +231,16 @@ def _singular_vectors(
         return _times_difference(base.matrices, classes, other, block)
 
     block = _orthonormal(multiply(start), dtype)
-    if width < 2 * (m + _EXTRA_DIRECTIONS):
-        for _ in range(_NUM_PASSES_OF_FEW - 1):
-            block = _orthonormal(multiply(block), dtype)
+    if is_narrow:  # one more multiplication makes up for the missing columns
+        block = _orthonormal(multiply(block), dtype)
     images = multiply(block)
     if kernels and halves:
         _, rotation = kernels.eigh(kernels.scaled_gram(images), tolerance=1e-5)
         # A GPU is slow for rows whose length is not a multiple of eight.
         rotation = pad(rotation[..., :m], (0, -m % 8))
     else:
-        _, rotation = _eigh(_scaled_gram(images))
+        scaled = images / _largest_entry(images)
+        _, rotation = _eigh(scaled.mT @ scaled)
         rotation = rotation[..., :m]
     rotation = rotation.mT
     return rotation.to(dtype) @ block.mT, (rotation / unit) @ images.mT
@@ -274,15 +272,16 @@ def _directions_of_largest_variance(
 
 def _largest_variance(covariances: Tensor) -> Tensor:
     """Return the largest entry of each covariance, which is on its diagonal; never zero."""
-    largest = covariances.diagonal(dim1=-2, dim2=-1).amax(dim=-1)
-    return largest.clamp(min=torch.finfo(covariances.dtype).tiny)
+    return _nonzero(covariances.diagonal(dim1=-2, dim2=-1).amax(dim=-1))
 
 
-def _scaled_gram(block: Tensor) -> Tensor:
-    """Return blockᵀ @ block over the square of its largest entry, for blocks (..., D, W)."""
-    largest = block.abs().amax(dim=(-2, -1), keepdim=True)
-    block = block / largest.clamp(min=torch.finfo(block.dtype).tiny)
-    return block.mT @ block
+def _largest_entry(matrices: Tensor) -> Tensor:
+    """Return the largest magnitude in each matrix, shape (..., 1, 1); never zero."""
+    return _nonzero(matrices.abs().amax(dim=(-2, -1), keepdim=True))
+
+
+def _nonzero(sizes: Tensor) -> Tensor:
+    return sizes.clamp(min=torch.finfo(sizes.dtype).tiny)
 
 
 def _largest_columns(matrices: Tensor, count: int) -> Tensor:
@@ -290,8 +289,7 @@ def _largest_columns(matrices: Tensor, count: int) -> Tensor:
     diagonal = matrices.diagonal(dim1=-2, dim2=-1)
     largest = diagonal.topk(count, dim=-1)
     places = largest.indices.unsqueeze(-2).expand(*matrices.shape[:-1], -1)
-    tiny = torch.finfo(matrices.dtype).tiny
-    return matrices.gather(-1, places) / largest.values.unsqueeze(-2).clamp(min=tiny)
+    return matrices.gather(-1, places) / _nonzero(largest.values.unsqueeze(-2))
 
 
 def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
@@ -307,8 +305,7 @@ def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
     kernels = kernels_for("covariances", matrices)
     if kernels and kernels.fits(width, width):
         # Divided by the largest entry, because the kernel squares entries.
-        largest = matrices.abs().amax(dim=(-2, -1), keepdim=True)
-        largest = largest.clamp(min=torch.finfo(matrices.dtype).tiny)
+        largest = _largest_entry(matrices)
         values, vectors = kernels.eigh(matrices / largest)
         return values * largest.squeeze(-1), vectors
     if matrices.is_cuda and width > _WIDEST_ON_GPU:
@@ -356,9 +353,7 @@ def _orthonormal(block: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         result: Tensor = kernels.orthonormal(block, dtype or block.dtype)
         return result
     # Divided by the largest entry, because squares may overflow or underflow.
-    tiny = torch.finfo(block.dtype).tiny
-    block = block / block.abs().amax(dim=-2, keepdim=True).clamp(min=tiny)
-    return torch.linalg.qr(block)[0]
+    return torch.linalg.qr(block / _nonzero(block.abs().amax(dim=-2, keepdim=True)))[0]
 
 
 def needs_processor(features: Tensor, m: int) -> bool:

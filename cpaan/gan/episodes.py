@@ -5,9 +5,9 @@ M = meta-base examples, K = shots, D = feature dimension. Pairs of a meta-novel 
 meta-base example have shape (N, M); values that all meta-novel classes share have shape (1, M).
 """
 
-import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -48,9 +48,10 @@ class TrainingData:
         Classes are sorted by name. Each phase puts its own classes first, but both have the same
         base classes; sorting lets them share a training run.
         """
-        scale = base.variance**0.5 if config.normalisation == "spread" else 1.0
-        if not math.isfinite(scale):
-            raise ValueError("the squared features overflow; scale the features down")
+        scale = 1.0
+        if config.normalisation == "spread":
+            base.check_finite()
+            scale = base.variance**0.5
         ordered = base.in_order_of_names()
         normalised = BaseSet(ordered.features.to(dtype) / scale, ordered.counts, ordered.names)
         every = None
@@ -114,17 +115,27 @@ def check_training(
     check_neighbours(config, num_base - config.num_ways)
 
 
-class Episode(NamedTuple):
-    """A simulated low-shot problem."""
+class EpisodeClasses(NamedTuple):
+    """Examples of an episode's meta-novel classes, and its meta-base classes."""
 
-    novel_classes: Tensor  # (N,) positions among the base classes
     shots: Tensor  # (N, K, D)
     shot_weights: Tensor  # (K,) sums to one; zero beyond this episode's number of shots
-    novel_prototypes: Tensor  # (N, D) of the shots
     class_means: Tensor  # (N, D) of the whole classes, unknown in low-shot learning
     real: Tensor  # (N, K, D) real examples for D_n
     real_weights: Tensor  # (K,) sums to one
     base_classes: Tensor  # (C - N,) positions of the meta-base classes
+
+
+class Episode(NamedTuple):
+    """A simulated low-shot problem: its classes, base examples, and weights of all pairs."""
+
+    shots: Tensor
+    shot_weights: Tensor
+    class_means: Tensor
+    real: Tensor
+    real_weights: Tensor
+    base_classes: Tensor
+    novel_prototypes: Tensor  # (N, D) of the shots
     base_prototypes: Tensor  # (C - N, D) of the whole classes
     alpha: Tensor  # (N, C - N) similarity
     sources: Tensor  # (1, M) meta-base class of each example
@@ -135,29 +146,90 @@ class Episode(NamedTuple):
     back_weights: Tensor  # (N, M) of translations to base classes
 
 
-class Episodes(Protocol):
-    """Source of the episodes of a training run."""
-
-    data: TrainingData
-
-    def draw(self, rng: torch.Generator) -> Episode:
-        """Draw one episode, advancing ``rng``."""
-
-
-class MetaEpisodes:
-    """Episodes of base classes, some of which act as novel classes.
+class Episodes(ABC):
+    """Source of the episodes of a training run.
 
     It has no random state: equal ``rng`` states give equal episodes, in any process.
     """
 
     def __init__(self, data: TrainingData, config: TrainConfig) -> None:
-        self.data = data
-        self._config = config
+        self.data, self._config = data, config
+
+    @abstractmethod
+    def draw_classes(self, rng: torch.Generator) -> EpisodeClasses:
+        """Draw the classes of an episode, and examples of its novel classes."""
+
+    def draw(self, rng: torch.Generator) -> Episode:
+        """Draw novel classes and base examples, and weight every pair of the two.
+
+        A novel class's loss is an expectation over base classes, weighted by similarity α. With
+        uniform draws, most weights would be near zero. With separate draws by each class's own α,
+        classes could not share examples. So one batch is drawn by ᾱ, the mean of α over novel
+        classes. An example of base class b has weight α_b / ᾱ_b, which gives the same expectation.
+        """
+        config, data, classes = self._config, self.data, self.draw_classes(rng)
+        prototypes = torch.einsum("nkd,k->nd", classes.shots, classes.shot_weights)
+        base_prototypes = data.base.prototypes[classes.base_classes]
+        alpha = similarity(prototypes, base_prototypes, config)
+        # Scores of the paper's formula fall to 1e-40 and below. Such weights do not change a loss,
+        # but their products are subnormal numbers, for which a CPU is ten times slower.
+        alpha = alpha.masked_fill(alpha < _LEAST_SIMILARITY, 0)
+        # Soft scores pair a novel class with all base classes, even if they underflow to zero.
+        is_related = alpha > 0 if config.neighbours == "hard" else torch.ones_like(alpha).bool()
+        num_novel, num_examples = len(alpha), config.num_base_examples
+        share = alpha.mean(dim=0, keepdim=True)  # probability of each base class, shape (1, C - N)
+        if config.sampling == "uniform":
+            share = is_related.any(dim=0, keepdim=True).to(alpha.dtype)
+            share = share / share.sum()
+        device, tiny = alpha.device, torch.finfo(alpha.dtype).tiny
+        sources = draw_by(share, _uniforms((1, num_examples), rng, device))
+        places = _uniforms(sources.shape, rng, device)
+        base_examples = data.base.pick(classes.base_classes[sources], places)
+
+        pair_alpha = alpha.gather(1, sources.expand(num_novel, -1))  # (N, M)
+        if config.normalised_weights:
+            weights = pair_alpha / share.gather(1, sources).clamp(min=tiny)
+            # A shared batch may lack examples related to a class; all then have equal weights.
+            weights = weights.masked_fill((weights == 0).all(dim=1, keepdim=True), 1)
+            weights = sample_weights = weights / weights.sum(dim=1, keepdim=True)
+            # In reverse, the novel classes of a base class are weighted by their similarity to it.
+            back = pair_alpha / alpha.sum(dim=0)[sources].clamp(min=tiny)
+            back_weights = back / back.sum()
+        else:
+            # The paper's literal formula: a plain mean over examples of related classes, with each
+            # loss multiplied by α. The mean and covariance of translated examples are unweighted.
+            pairs = is_related.gather(1, sources.expand(num_novel, -1))
+            pairs = (pairs | ~pairs.any(dim=1, keepdim=True)).to(alpha.dtype)
+            sample_weights = pairs / pairs.sum(dim=1, keepdim=True)
+            weights = pair_alpha * sample_weights
+            back_weights = pair_alpha / pair_alpha.numel()
+
+        places = _uniforms((num_novel * num_examples,), rng, device)
+        partners = draw_by(classes.shot_weights, places).view(num_novel, num_examples)
+        return Episode(
+            *classes,
+            novel_prototypes=prototypes,
+            base_prototypes=base_prototypes,
+            alpha=alpha,
+            sources=sources,
+            base_examples=base_examples,
+            partners=partners,
+            weights=weights,
+            sample_weights=sample_weights,
+            back_weights=back_weights,
+        )
+
+
+class MetaEpisodes(Episodes):
+    """Episodes of base classes, some of which act as novel classes."""
+
+    def __init__(self, data: TrainingData, config: TrainConfig) -> None:
+        super().__init__(data, config)
         self._numbers_of_shots = torch.tensor(config.episode_shots, device=data.base.counts.device)
         self._most_examples = int(data.base.counts.max())
 
-    def draw(self, rng: torch.Generator) -> Episode:
-        """Draw classes, shots and meta-base examples."""
+    def draw_classes(self, rng: torch.Generator) -> EpisodeClasses:
+        """Draw classes and shots."""
         config, base = self._config, self.data.base
         device = base.counts.device
         order = _uniforms((len(base.counts),), rng, device).argsort()
@@ -172,105 +244,17 @@ class MetaEpisodes:
             places = _uniforms(shots.shape[:2], rng, device)
             real = base.pick(novel_classes.unsqueeze(1).expand(shots.shape[:2]), places)
             real_weights = torch.full_like(shot_weights, 1 / config.max_shots)
-        return make_episode(
-            self.data,
-            config,
-            novel_classes=novel_classes,
-            shots=shots,
-            shot_weights=shot_weights,
-            class_means=base.prototypes[novel_classes],
-            real=real,
-            real_weights=real_weights,
-            base_classes=base_classes,
-            rng=rng,
-        )
+        class_means = base.prototypes[novel_classes]
+        return EpisodeClasses(shots, shot_weights, class_means, real, real_weights, base_classes)
 
     def _draw_shots(self, classes: Tensor, rng: torch.Generator) -> Tensor:
         """Draw the largest number of shots of each class, without replacement."""
         base = self.data.base
         keys = _uniforms((len(classes), self._most_examples), rng, classes.device)
         every_row = torch.arange(self._most_examples, device=classes.device)
-        counts = base.counts[classes].unsqueeze(1)
-        keys = keys.masked_fill(every_row >= counts, torch.inf)
+        keys = keys.masked_fill(every_row >= base.counts[classes].unsqueeze(1), torch.inf)
         rows = keys.topk(self._config.max_shots, dim=1, largest=False).indices
         return base.features[base.first_row[classes].unsqueeze(1) + rows]
-
-
-def make_episode(
-    data: TrainingData,
-    config: TrainConfig,
-    *,
-    novel_classes: Tensor,
-    shots: Tensor,
-    shot_weights: Tensor,
-    class_means: Tensor,
-    real: Tensor,
-    real_weights: Tensor,
-    base_classes: Tensor,
-    rng: torch.Generator,
-) -> Episode:
-    """Draw base examples for novel classes, and weight every pair of the two.
-
-    A novel class's loss is an expectation over base classes, weighted by similarity α. With
-    uniform draws, most weights would be near zero. With separate draws by each class's own α,
-    classes could not share examples. So one batch is drawn by ᾱ, the mean of α over novel classes.
-    An example of base class b has weight α_b / ᾱ_b, which gives the same expectation.
-    """
-    prototypes = torch.einsum("nkd,k->nd", shots, shot_weights)
-    base_prototypes = data.base.prototypes[base_classes]
-    alpha = similarity(prototypes, base_prototypes, config)
-    # Scores of the paper's formula fall to 1e-40 and below. Such weights do not change a loss, but
-    # their products are subnormal numbers, for which a CPU is ten times slower.
-    alpha = alpha.masked_fill(alpha < _LEAST_SIMILARITY, 0)
-    # Soft scores pair a novel class with all base classes, even if they underflow to zero.
-    is_related = alpha > 0 if config.neighbours == "hard" else torch.ones_like(alpha).bool()
-    num_novel, num_examples = len(alpha), config.num_base_examples
-    share = alpha.mean(dim=0, keepdim=True)  # probability of each base class, shape (1, C - N)
-    if config.sampling == "uniform":
-        share = is_related.any(dim=0, keepdim=True).to(alpha.dtype)
-        share = share / share.sum()
-    device, tiny = alpha.device, torch.finfo(alpha.dtype).tiny
-    sources = draw_by(share, _uniforms((1, num_examples), rng, device))
-    places = _uniforms(sources.shape, rng, device)
-    base_examples = data.base.pick(base_classes[sources], places)
-
-    pair_alpha = alpha.gather(1, sources.expand(num_novel, -1))  # (N, M)
-    if config.normalised_weights:
-        weights = pair_alpha / share.gather(1, sources).clamp(min=tiny)
-        # A shared batch may lack examples related to a class; all then have equal weights.
-        weights = weights.masked_fill((weights == 0).all(dim=1, keepdim=True), 1)
-        weights = sample_weights = weights / weights.sum(dim=1, keepdim=True)
-        # In reverse, the novel classes of a base class are weighted by their similarity to it.
-        back = pair_alpha / alpha.sum(dim=0)[sources].clamp(min=tiny)
-        back_weights = back / back.sum()
-    else:
-        # The paper's literal formula: a plain mean over examples of related classes, with each
-        # loss multiplied by α. The mean and covariance of translated examples are unweighted.
-        pairs = is_related.gather(1, sources.expand(num_novel, -1))
-        pairs = (pairs | ~pairs.any(dim=1, keepdim=True)).to(alpha.dtype)
-        sample_weights = pairs / pairs.sum(dim=1, keepdim=True)
-        weights = pair_alpha * sample_weights
-        back_weights = pair_alpha / pair_alpha.numel()
-
-    partners = draw_by(shot_weights, _uniforms((num_novel * num_examples,), rng, device))
-    return Episode(
-        novel_classes=novel_classes,
-        shots=shots,
-        shot_weights=shot_weights,
-        novel_prototypes=prototypes,
-        class_means=class_means,
-        real=real,
-        real_weights=real_weights,
-        base_classes=base_classes,
-        base_prototypes=base_prototypes,
-        alpha=alpha,
-        sources=sources,
-        base_examples=base_examples,
-        partners=partners.view(num_novel, num_examples),
-        weights=weights,
-        sample_weights=sample_weights,
-        back_weights=back_weights,
-    )
 
 
 def _uniforms(shape: tuple[int, ...], rng: torch.Generator, device: torch.device) -> Tensor:

@@ -16,7 +16,7 @@ from cpaan.gan.config import TrainConfig
 from cpaan.gan.episodes import Episode, TrainingData
 from cpaan.gan.fast.kernels import kernels_for
 from cpaan.gan.networks import Answers, Chosen, Discriminator, Generator
-from cpaan.gan.noise import make_noise
+from cpaan.gan.noise import GaussianNoise, MixtureNoise
 
 SideStream = Callable[[], AbstractContextManager[None]]
 """Context for work that a GPU may do concurrently; see `cpaan.core.devices.Beside`."""
@@ -75,18 +75,22 @@ class Networks(nn.Module):
         config: TrainConfig,
         rng: torch.Generator,
         *,
-        has_reverse_generator: bool,
+        with_reverse_generator: bool = False,
     ) -> None:
-        """Draw the initial weights from an ``rng`` on the CPU."""
+        """Draw the initial weights from an ``rng`` on the CPU.
+
+        A GAN without a cycle has a reverse generator only if it is requested.
+        """
         super().__init__()
         features, is_positive = data.base.features, data.is_positive
-        num_dims = features.shape[1]
+        num_dims, noise_dim = features.shape[1], config.noise_dim
         self.base_to_novel = Generator(num_dims, 0, config, is_positive, rng)  # G_n
         self.novel_discriminator = Discriminator(num_dims, config, rng)  # D_n
-        self.has_reverse_generator = has_reverse_generator
-        if has_reverse_generator:
-            self.noise = make_noise(gan.noise or config.noise, config, rng)
-            self.novel_to_base = Generator(num_dims, config.noise_dim, config, is_positive, rng)
+        self.has_reverse_generator = gan.has_cycle or with_reverse_generator
+        if self.has_reverse_generator:
+            is_mixture = (gan.noise or config.noise) == "mixture"
+            self.noise = MixtureNoise(config, rng) if is_mixture else GaussianNoise(noise_dim)
+            self.novel_to_base = Generator(num_dims, noise_dim, config, is_positive, rng)  # G_b
             self.base_discriminator = Discriminator(num_dims, config, rng)  # D_b
         self.to(device=features.device, dtype=features.dtype)
         is_mixed = kernels_for("pairs", features) is not None and config.precision == "mixed"

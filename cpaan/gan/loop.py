@@ -58,16 +58,14 @@ class TrainingRun(EpisodeRun):
         config: TrainConfig,
         rng: torch.Generator,
         *,
-        has_reverse_generator: bool | None = None,
+        with_reverse_generator: bool = False,
         workers: Workers = ALONE,
     ) -> None:
         """Create the networks on the device and in the type of the episodes.
 
-        ``has_reverse_generator`` is whether to train G_b; by default, if the GAN has a cycle. All
-        workers must make the same calls; see `_TrainingStep`.
+        ``with_reverse_generator`` is as in `Networks`. All workers must make the same calls; see
+        `_TrainingStep`.
         """
-        if has_reverse_generator is None:
-            has_reverse_generator = gan.has_cycle
         self.gan, self.episodes = gan, episodes
         self._seed_word = draw_word(rng)
         self.networks = Networks(
@@ -75,7 +73,7 @@ class TrainingRun(EpisodeRun):
             episodes.data,
             config,
             new_rng(self._seed_word, 0),
-            has_reverse_generator=has_reverse_generator,
+            with_reverse_generator=with_reverse_generator,
         )
         self._step = _TrainingStep(gan, episodes, self.networks, config, self._seed_word, workers)
         data, device = episodes.data.fingerprint, self._step.device

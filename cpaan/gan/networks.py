@@ -73,11 +73,9 @@ class Generator(nn.Module):
         if self.from_noise is not None:
             assert noise is not None, "this generator needs noise"
             first.append((noise, self.from_noise))
-        kept: list[tuple[Tensor | Chosen, float]] = []
-        if self.residual != "none":
-            kept.append((examples, 1.0))
+        kept = [examples] if self.residual != "none" else []
         if self.residual == "mean-shift":
-            kept += [(source, -1.0), (target, 1.0)]
+            kept += [-source, target]
 
         shape = _shape_of_pairs([values for values, _ in first])
         dtype = (examples.table if isinstance(examples, Chosen) else examples).dtype
@@ -195,22 +193,20 @@ def _project(
 
 
 def combine(
-    parts: Sequence[tuple[Tensor | Chosen, float]], bias: Tensor | None = None
+    parts: Sequence[Tensor | Chosen], bias: Tensor | None = None
 ) -> tuple[Tensor | None, Shared]:
-    """Return the signed sum of the parts that differ between pairs, and that of all others.
+    """Return the sum of the parts that differ between pairs, and that of all others.
 
     Parts broadcast to (N, M, W); the bias has shape (W,).
     """
     added = None
     tables: list[_Table] = []
-    for values, sign in parts:
+    for values in parts:
         if isinstance(values, Tensor) and 1 not in values.shape[:-1]:
             rows = values.flatten(0, 1)
-            rows = rows if sign == 1 else sign * rows
             added = rows if added is None else added + rows
         else:
-            table, places = values if isinstance(values, Chosen) else (values, None)
-            tables.append((table if sign == 1 else sign * table, places))
+            tables.append(values if isinstance(values, Chosen) else (values, None))
     return added, _to_shared(tables, bias)
 
 

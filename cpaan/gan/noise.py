@@ -16,43 +16,28 @@ class GaussianNoise(nn.Module):
 
     def forward(self, shape: tuple[int, ...], rng: torch.Generator, like: Tensor) -> Tensor:
         """Draw vectors, shape (*shape, Z), with the device and type of ``like``."""
-        return _normal((*shape, self.num_dims), rng, like)
+        shape = (*shape, self.num_dims)
+        return torch.randn(shape, generator=rng, device=like.device, dtype=like.dtype)
 
 
-class MixtureNoise(nn.Module):
+class MixtureNoise(GaussianNoise):
     """A mixture of C Gaussians with trainable means and diagonal deviations, as in DeLiGAN.
 
     z = μ_i + σ_i ε for a component i drawn uniformly. The paper draws σ from N(0, 0.2), so half
     of them are negative; ε is symmetric, so the sign of σ does not matter.
     """
 
-    def __init__(
-        self, num_dims: int, num_components: int, spread: float, rng: torch.Generator
-    ) -> None:
-        super().__init__()
-        self.num_dims = num_dims
-        shape = (num_components, num_dims)
+    def __init__(self, config: TrainConfig, rng: torch.Generator) -> None:
+        super().__init__(config.noise_dim)
+        shape = (config.num_components, config.noise_dim)
         self.means = nn.Parameter(torch.rand(shape, generator=rng) * 2 - 1)
-        self.deviations = nn.Parameter(torch.randn(shape, generator=rng) * spread)
+        self.deviations = nn.Parameter(torch.randn(shape, generator=rng) * config.noise_spread)
 
     def forward(self, shape: tuple[int, ...], rng: torch.Generator, like: Tensor) -> Tensor:
         """Draw vectors, shape (*shape, Z), with the device and type of ``like``."""
         component = torch.randint(len(self.means), shape, generator=rng, device=like.device)
-        standard = _normal((*shape, self.num_dims), rng, like)
+        standard = super().forward(shape, rng, like)
         # A product is as fast as indexing, and its gradient is summed in a fixed order.
         picked = one_hot(component, len(self.means)).to(like.dtype)
         means, deviations = (each.to(like.dtype) for each in (self.means, self.deviations))
         return picked @ means + (picked @ deviations) * standard
-
-
-def make_noise(
-    kind: str, config: TrainConfig, rng: torch.Generator
-) -> GaussianNoise | MixtureNoise:
-    """Create "gaussian" or "mixture" noise of the configured size."""
-    if kind == "gaussian":
-        return GaussianNoise(config.noise_dim)
-    return MixtureNoise(config.noise_dim, config.num_components, config.noise_spread, rng)
-
-
-def _normal(shape: tuple[int, ...], rng: torch.Generator, like: Tensor) -> Tensor:
-    return torch.randn(shape, generator=rng, device=like.device, dtype=like.dtype)

@@ -172,7 +172,7 @@ def cycle_loss(restored: Tensor, originals: Tensor | Chosen, weights: Tensor) ->
     Examples have shape (N, M, D), weights (N, M). The paper's formula lacks the originals and
     would pull all translations to zero; its text includes them.
     """
-    added, shared = combine([(originals, 1.0)])
+    added, shared = combine([originals])
     shape = (weights.shape[0], weights.shape[1])
     return squared_distance(
         restored.flatten(0, 1), shared, weights.flatten(), shape=shape, added=added

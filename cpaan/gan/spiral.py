@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from cpaan.core.randomness import new_rng
-from cpaan.data.synthetic import Spiral, spiral
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.covariance import covariances, ky_fan_norm
-from cpaan.gan.episodes import Episode, TrainingData, make_episode
+from cpaan.gan.episodes import EpisodeClasses, Episodes, TrainingData
 from cpaan.gan.gans import GANS, check_objective
 from cpaan.gan.loop import TrainingRun
 from cpaan.protocol.augmentation import mean_pairwise_distance
@@ -43,6 +42,38 @@ SPIRAL_CONFIG = TrainConfig(
 
 
 @dataclass(frozen=True, eq=False)
+class Spiral:
+    """Four arms of a spiral in the plane; methods are given a few points of the novel arms."""
+
+    base: Tensor  # (2, examples, 2): top and bottom
+    novel: Tensor  # (2, examples, 2): left and right, the ground truth
+    shots: Tensor  # (2, shots, 2): some of the novel points
+
+
+def draw_points(seed: int) -> Spiral:
+    """Draw the paper's toy data set: 300 points of each arm, and four shots.
+
+    The paper does not give its geometry. Here the bottom arm mirrors the top arm, so that their
+    covariances differ. The left arm resembles the top arm and is nearer to it, the right arm the
+    bottom arm. Both are slightly larger, so that related covariances are nearly equal.
+    """
+    rng, num_examples = new_rng(seed, 3), 300
+
+    def arm(mirror: float, size: float, centre: tuple[float, float]) -> Tensor:
+        along = torch.rand(num_examples, generator=rng, dtype=torch.float64)
+        angle = 1.25 * torch.pi * along  # makes the longest axis oblique to both coordinates
+        radius = size * (0.4 + 1.6 * along)
+        points = torch.stack([mirror * radius * angle.cos(), radius * angle.sin()], dim=1)
+        noise = torch.randn(num_examples, 2, generator=rng, dtype=torch.float64)
+        return points + 0.08 * noise + torch.tensor(centre, dtype=torch.float64)
+
+    base = torch.stack([arm(1, 1.0, (0.0, 3.5)), arm(-1, 1.0, (0.0, -3.5))])
+    novel = torch.stack([arm(1, 1.05, (-3.5, 1.0)), arm(-1, 1.05, (3.5, -1.0))])
+    # The points of an arm are already in random order.
+    return Spiral(base=base, novel=novel, shots=novel[:, :4])
+
+
+@dataclass(frozen=True, eq=False)
 class SpiralOutcome:
     """The base points of a spiral, translated by one GAN."""
 
@@ -54,31 +85,18 @@ class SpiralOutcome:
     """Nuclear norm of translated minus true covariance over that of the true one; mean of arms."""
 
 
-class SpiralEpisodes:
+class SpiralEpisodes(Episodes):
     """Episodes with fixed normalised shots, shape (2, shots, 2), and random base points."""
 
     def __init__(self, data: TrainingData, shots: Tensor, config: TrainConfig) -> None:
-        self.data = data
-        self._shots = shots
-        self._config = config
-
-    def draw(self, rng: torch.Generator) -> Episode:
-        """Draw base points."""
-        shots = self._shots
+        super().__init__(data, config)
         weights = torch.full_like(shots[0, :, 0], 1 / shots.shape[1])
         both = torch.arange(len(shots), device=shots.device)
-        return make_episode(
-            self.data,
-            self._config,
-            novel_classes=both,
-            shots=shots,
-            shot_weights=weights,
-            class_means=shots.mean(dim=1),
-            real=shots,
-            real_weights=weights,
-            base_classes=both,
-            rng=rng,
-        )
+        self._classes = EpisodeClasses(shots, weights, shots.mean(dim=1), shots, weights, both)
+
+    def draw_classes(self, rng: torch.Generator) -> EpisodeClasses:
+        """Return the fixed shots."""
+        return self._classes
 
 
 def run_spiral(
@@ -99,7 +117,7 @@ def run_spiral(
     gan = GANS[name]
     data = TrainingData.prepare(base, config, with_covariances=gan.has_covariance)
     episodes = SpiralEpisodes(data, data.normalise(points.shots), config)
-    run = TrainingRun(gan, episodes, config, for_training, has_reverse_generator=True)
+    run = TrainingRun(gan, episodes, config, for_training, with_reverse_generator=True)
     train_to_end(run, progress=progress)
 
     def there_and_back(examples: Tensor, source: Tensor, target: Tensor) -> Tensor:
@@ -135,20 +153,12 @@ def check_spiral(config: TrainConfig) -> None:
         check_objective(gan, config)
 
 
-def draw_points(seed: int) -> Spiral:
-    """Draw the spiral of a seed."""
-    return spiral(new_rng(seed, 3))
-
-
-_DIGITS = 3  # decimals of coordinates, which range from -6 to 6
-
-
 def to_plain(points: Spiral, outcomes: Mapping[str, SpiralOutcome]) -> dict[str, Any]:
     """Convert a spiral and its translations to JSON-compatible data, rounded for a figure."""
 
     def plain(part: Spiral | SpiralOutcome) -> dict[str, Any]:
         return {
-            name: value.round(decimals=_DIGITS).tolist() if isinstance(value, Tensor) else value
+            name: value.round(decimals=3).tolist() if isinstance(value, Tensor) else value
             for name, value in vars(part).items()
         }
 
@@ -159,13 +169,13 @@ def from_plain(content: Mapping[str, Any]) -> tuple[Spiral, dict[str, SpiralOutc
     """Create a spiral and its translations from the result of `to_plain`."""
 
     def read(kind: Any, part: Mapping[str, Any]) -> Any:
-        values = {field.name: part[field.name] for field in fields(kind)}
-        tensors = {
-            name: torch.tensor(value, dtype=torch.float64)
-            for name, value in values.items()
-            if isinstance(value, list)
-        }
-        return kind(**{**values, **tensors})
+        values = [part[field.name] for field in fields(kind)]
+        return kind(
+            *(
+                torch.tensor(value, dtype=torch.float64) if isinstance(value, list) else value
+                for value in values
+            )
+        )
 
     try:
         points = read(Spiral, content)

@@ -25,7 +25,7 @@ R = TypeVar("R", bound=Run)
 
 
 class LowShotMethod(ABC):
-    """A method of the table. The evaluation uses it as a `cpaan.protocol.tasks.Method`."""
+    """A method that learns novel classes from a few examples; the evaluation scores `predict`."""
 
     diversity: Tensor | None = None
     """Mean distance of two synthetic examples of a class in the last fit, shape (P, N)."""
@@ -47,11 +47,19 @@ class LowShotMethod(ABC):
 
     @abstractmethod
     def fit(self, task: LowShotTask, rng: torch.Generator) -> None:
-        """Learn all problems of a task."""
+        """Learn all problems of a task from its examples alone.
+
+        Further calls may have other problems, but the same base examples and an equal ``rng``.
+        State that was learnt from base examples alone may be reused.
+        """
 
     @abstractmethod
     def predict(self, queries: Tensor) -> Mapping[str, Tensor]:
-        """Return scores of shape (P, Q, C) by head."""
+        """Score queries, shape (Q, D), for every problem of the task.
+
+        Returns scores of shape (P, Q, B + N) by the name of a classifier head; larger is more
+        likely. A method with only a built-in classifier returns one entry.
+        """
 
     def represent(self, examples: Tensor) -> Tensor:
         """Map examples, shape (..., D), into the space in which heads use synthetic examples."""

@@ -1,17 +1,17 @@
-"""Scoring of fitted methods, which uses only their ``fit`` and ``predict``.
+"""Scoring of fitted methods, which uses only their ``predict``, so it cannot favour a method.
 
 Shapes: P = problems, B = base classes of the phase, N = novel classes, C = B + N, Q = queries.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from cpaan.protocol.tasks import LowShotTask, Method, Problem, Queries
+from cpaan.protocol.tasks import LowShotTask, Queries
 
 TOP_KS = (1, 5)
 PRIORS = tuple(percent / 100 for percent in range(5, 100, 5))
@@ -23,27 +23,21 @@ class NonFiniteScoresError(ValueError):
     """A method's scores contain NaN or infinity, so they cannot be ranked."""
 
 
-@dataclass(frozen=True)
-class Score:
-    """Accuracy in percent of one head on one problem."""
-
-    head: str
-    problem: Problem
-    column: str
-    prior: float | None
-    """Assumed share of novel queries; None for columns without a prior."""
-    top1: float
-    top5: float
-
-
 def score(
-    method: Method, task: LowShotTask, queries: Queries, priors: Sequence[float] = PRIORS
-) -> Iterator[Score]:
+    predict: Callable[[Tensor], Mapping[str, Tensor]],
+    task: LowShotTask,
+    queries: Queries,
+    priors: Sequence[float] = PRIORS,
+) -> Iterator[dict[str, Any]]:
     """Score a fitted method in every column, for every head and problem of its task.
 
     An answer is correct for top-k if fewer than k other classes score at least as high as the
     true class. Ties count as errors; otherwise equal scores for all would always be correct.
     ``priors`` are assumed shares of novel queries for the column all_prior.
+
+    Yields:
+        Rows with head, column, shots, draw, prior (None for columns without one), and the
+        accuracies top1 and top5 in percent.
     """
     num_problems, num_base = len(task.problems), task.num_base
     is_novel = queries.labels >= num_base
@@ -51,7 +45,7 @@ def score(
     every_query = torch.arange(len(queries.labels), device=is_novel.device)
     for block in every_query.split(_QUERIES_PER_BLOCK):
         labels = queries.labels[block]
-        for head, scores in method.predict(queries.features[block]).items():
+        for head, scores in predict(queries.features[block]).items():
             expected = (num_problems, len(block), num_base + task.num_novel)
             assert tuple(scores.shape) == expected, f"{head}: {tuple(scores.shape)} != {expected}"
             if not scores.isfinite().all():
@@ -72,7 +66,15 @@ def score(
             # Whole lists, because reading single numbers would wait for the GPU thousands of times.
             top1, top5 = ((100 * (rank < k).double().mean(dim=1)).tolist() for k in TOP_KS)
             for number, problem in enumerate(task.problems):
-                yield Score(head, problem, column, prior, top1[number], top5[number])
+                yield {
+                    "head": head,
+                    "column": column,
+                    "shots": problem.num_shots,
+                    "draw": problem.draw,
+                    "prior": prior,
+                    "top1": top1[number],
+                    "top5": top5[number],
+                }
 
 
 def _ranks(

@@ -98,13 +98,13 @@ def num_synthetic_of(counts: Tensor, max_shots: int, config: EvaluationConfig) -
 def mean_pairwise_distance(examples: Tensor) -> Tensor:
     """Compute the mean distance between two examples (..., S, D), the paper's diversity.
 
-    The result has shape (...), and is NaN if there is only one example.
+    The result has shape (...), and is NaN for fewer than two examples.
     """
     *batch, num_examples, num_dims = examples.shape
     # In blocks, because all distances together may fill a GPU's memory.
     num_classes = max(1, _MOST_NUMBERS // max(1, num_examples * max(num_examples, num_dims)))
     totals = []
-    for block in examples.view(-1, num_examples, num_dims).split(num_classes):
+    for block in examples.view(math.prod(batch), num_examples, num_dims).split(num_classes):
         # Centred, because products of large coordinates lose precision.
         centred = block - block.mean(dim=1, keepdim=True)
         totals.append(torch.cdist(centred, centred).sum(dim=(1, 2)))
@@ -119,9 +119,4 @@ def diversity_of(synthetic: Sequence[Tensor]) -> Tensor | None:
     """
     if not any(each.shape[1] for each in synthetic):
         return None
-    return torch.stack(
-        [
-            mean_pairwise_distance(each) if each.shape[1] else torch.full((len(each),), math.nan)
-            for each in synthetic
-        ]
-    )
+    return torch.stack([mean_pairwise_distance(each) for each in synthetic])

@@ -115,13 +115,12 @@ class EvaluationConfig(NeighbourSettings):
         self._refuse_unless_positive("num_draws", "num_seeds", "num_synthetic", "cosine_scale")
         self._refuse_unless_positive("knn_temperature", "linear_num_steps", "linear_batch_size")
         self._refuse_unless_positive("linear_learning_rate")
-        self._refuse_negative("linear_weight_decay")
-        if self.draw_seed < 0 or self.seed < 0:
-            raise ValueError(f"seeds must not be negative, got {self.draw_seed} and {self.seed}")
-        if min(self.shots, default=0) < 1 or len(set(self.shots)) < len(self.shots):
-            raise ValueError(
-                f"shots must be distinct positive whole numbers, got {list(self.shots)}"
-            )
+        self._refuse_negative("linear_weight_decay", "draw_seed", "seed")
+        self._refuse(
+            ["shots"],
+            lambda shots: min(shots, default=0) > 0 and len(set(shots)) == len(shots),
+            "distinct positive whole numbers",
+        )
         unknown = [head for head in self.heads if head not in (*HEADS, OWN)]
         if unknown or not self.heads or len(set(self.heads)) < len(self.heads):
             raise ValueError(
@@ -131,7 +130,7 @@ class EvaluationConfig(NeighbourSettings):
             )
         if self.mixing_shots is not None:
             self._refuse_unless_positive("mixing_shots")
-        if self.mixing_weight is not None and not 0 <= self.mixing_weight <= 1:
-            raise ValueError(f"mixing_weight must be from 0 to 1, got {self.mixing_weight}")
-        if self.prior is not None and not 0 < self.prior < 1:
-            raise ValueError(f"prior must be above 0 and below 1, got {self.prior}")
+        if self.mixing_weight is not None:
+            self._refuse(["mixing_weight"], lambda share: 0 <= share <= 1, "from 0 to 1")
+        if self.prior is not None:
+            self._refuse(["prior"], lambda share: 0 < share < 1, "above 0 and below 1")

@@ -50,22 +50,18 @@ class NearestCentroid(Head):
         return -_squared_distances(queries - self._centre, self._centroids) / self._unit
 
 
-class CosineCentroid(Head):
+class CosineCentroid(NearestCentroid):
     """Classify by the centroid at the smallest angle, measured from the mean base prototype.
 
     Features after a ReLU lie in one orthant, where all angles measured from zero are small.
     """
 
-    def fit(self, task: LowShotTask, synthetic: Tensor | None, rng: torch.Generator) -> None:
-        """Compute the directions of the centroids."""
-        self._centre = task.base.prototypes.mean(dim=0)
-        centroids = mixed_centroids(task, synthetic, self._config)
-        self._directions = normalize(centroids - self._centre, dim=-1)
-
     def scores(self, queries: Tensor) -> Tensor:
         """Return scaled cosines."""
-        directions = normalize(queries - self._centre, dim=-1)
-        return self._config.cosine_scale * directions @ self._directions.transpose(1, 2)
+        queries, centroids = (
+            normalize(each, dim=-1) for each in (queries - self._centre, self._centroids)
+        )
+        return self._config.cosine_scale * queries @ centroids.transpose(1, 2)
 
 
 class SoftNearestNeighbours(Head):
@@ -124,23 +120,19 @@ class LinearHead(Head):
         examples_per_class = max(1, round(config.linear_batch_size / num_classes))
         self._factor = 1 / task.base.mean_norm if config.linear_unit_norm else 1.0
 
-        num_dims = task.shots.shape[-1]
+        device, num_dims = task.device, task.shots.shape[-1]
         # Problem and class share a dimension, so that the base product needs no copy.
-        weight = torch.zeros(num_dims, num_problems * num_classes, device=task.device)
-        bias = torch.zeros(num_problems * num_classes, device=task.device)
-        weight.requires_grad_()
-        bias.requires_grad_()
-        optimiser = self._optimiser([weight, bias], task.device)
+        bias = torch.zeros(num_problems * num_classes, device=device, requires_grad=True)
+        weight = torch.zeros(num_dims, len(bias), device=device, requires_grad=True)
+        optimiser = self._optimiser([weight, bias], device)
 
         pool = NovelPool(task, synthetic, config)
-        every_example = torch.arange(examples_per_class, device=task.device)
-        base_classes = torch.arange(num_base, device=task.device)
-        base_classes = base_classes.repeat_interleave(examples_per_class)
+        every_example = torch.arange(examples_per_class, device=device)
+        labels = torch.arange(num_classes, device=device).repeat_interleave(examples_per_class)
+        base_classes, novel_classes = labels.tensor_split([num_base * examples_per_class])
         base_labels = base_classes.repeat_interleave(num_problems)
-        novel_labels = torch.arange(num_base, num_classes, device=task.device)
-        novel_labels = novel_labels.repeat_interleave(examples_per_class).repeat(num_problems)
-        batch_size = num_classes * examples_per_class
-        uniforms = torch.zeros(num_classes, 2, dtype=torch.float64, device=task.device)
+        novel_labels = novel_classes.repeat(num_problems)
+        uniforms = torch.zeros(num_classes, 2, dtype=torch.float64, device=device)
 
         def step() -> None:
             for_base, for_novel = uniforms.split([num_base, num_novel])
@@ -156,14 +148,14 @@ class LinearHead(Head):
             loss = (
                 cross_entropy(base_logits.view(-1, num_classes), base_labels, reduction="sum")
                 + cross_entropy(novel_logits.flatten(0, 1), novel_labels, reduction="sum")
-            ) / batch_size
+            ) / len(labels)
 
             weight.grad, bias.grad = torch.autograd.grad(loss, [weight, bias])
             optimiser.step()
 
         set_rate(optimiser, config.linear_learning_rate)
-        graph = CudaGraph(step, task.device)
-        with quick_products(task.device):
+        graph = CudaGraph(step, device)
+        with quick_products(device):
             for number in range(config.linear_num_steps):
                 drawn = torch.rand(num_classes, 2, generator=rng, dtype=torch.float64)
                 uniforms.copy_(drawn, non_blocking=True)
@@ -196,21 +188,14 @@ class NovelPool:
     def __init__(
         self, task: LowShotTask, synthetic: Tensor | None, config: EvaluationConfig
     ) -> None:
-        _, num_novel, most_shots, _ = task.shots.shape
-        self._real = task.shots.flatten(0, 2)
-        self._synthetic = None if synthetic is None else synthetic.flatten(0, 2)
+        self._real, self._synthetic = task.shots, synthetic
         self._real_share = real_shares(task, synthetic, config).view(-1, 1, 1)
-        device = task.device
-        draws = torch.tensor([problem.draw for problem in task.problems], device=device)
-        shots = torch.tensor([problem.num_shots for problem in task.problems], device=device)
-        novel = torch.arange(num_novel, device=device)
-        self._first_real = ((draws[:, None] * num_novel + novel) * most_shots).unsqueeze(-1)
-        self._num_real = shots.view(-1, 1, 1)
-        if synthetic is not None:
-            num_problems, _, self._num_synthetic, _ = synthetic.shape
-            problems = torch.arange(num_problems, device=device)
-            first = (problems[:, None] * num_novel + novel) * self._num_synthetic
-            self._first_synthetic = first.unsqueeze(-1)
+        self._num_real, self._draws = (
+            torch.tensor(each, device=task.device).view(-1, 1, 1)
+            for each in zip(*task.problems, strict=True)
+        )
+        self._problems = torch.arange(len(task.problems), device=task.device).view(-1, 1, 1)
+        self._classes = torch.arange(task.num_novel, device=task.device).unsqueeze(1)
 
     def pick(self, uniforms: Tensor, num_examples: int) -> Tensor:
         """Pick examples of every novel class, shape (P, N * num_examples, D).
@@ -221,17 +206,17 @@ class NovelPool:
         start, rounding = uniforms.split(1, dim=-1)
         order = torch.arange(num_examples, device=uniforms.device)
         num_real = (self._real_share * num_examples + rounding).floor()  # (P, N, 1)
-        is_real = order < num_real
         place = (order + start) / num_real.clamp(min=1)
         # The product can round up to the number of examples.
-        rows = self._first_real + (place * self._num_real).long().minimum(self._num_real - 1)
-        picked = self._real[rows.flatten(1)]
-        if self._synthetic is None:
-            return picked
-        place = (order - num_real + start) / (num_examples - num_real).clamp(min=1)
-        offset = (place * self._num_synthetic).long().clamp(0, self._num_synthetic - 1)
-        synthetic = self._synthetic[(self._first_synthetic + offset).flatten(1)]
-        return torch.where(is_real.flatten(1).unsqueeze(-1), picked, synthetic)
+        rows = (place * self._num_real).long().minimum(self._num_real - 1)
+        picked = self._real[self._draws, self._classes, rows]
+        if self._synthetic is not None:
+            num_synthetic = self._synthetic.shape[2]
+            place = (order - num_real + start) / (num_examples - num_real).clamp(min=1)
+            rows = (place * num_synthetic).long().clamp(0, num_synthetic - 1)
+            synthetic = self._synthetic[self._problems, self._classes, rows]
+            picked = torch.where((order < num_real).unsqueeze(-1), picked, synthetic)
+        return picked.flatten(1, 2)
 
 
 HEAD_CLASSES: dict[str, type[Head]] = {

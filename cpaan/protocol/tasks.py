@@ -1,14 +1,14 @@
-"""Low-shot tasks, their queries, and the interface of methods.
+"""Low-shot tasks and their queries.
 
 Shapes: P = problems, B = base classes of the phase, N = novel classes, D = feature dimension.
 """
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -166,31 +166,6 @@ class Queries(NamedTuple):
 
     features: Tensor  # (Q, D), float32
     labels: Tensor  # (Q,) in the order of scores: base classes, then novel classes
-
-
-class Method(Protocol):
-    """Interface of a method that learns novel classes from a few examples.
-
-    The evaluation uses only these two functions, so it cannot favour a method.
-    """
-
-    def fit(self, task: LowShotTask, rng: torch.Generator) -> None:
-        """Learn all problems of a task from its examples alone.
-
-        Further calls may have other problems, but the same base examples and an equal ``rng``.
-        State that was learnt from base examples alone may be reused.
-        """
-
-    def predict(self, queries: Tensor) -> Mapping[str, Tensor]:
-        """Score query examples for every problem of the task.
-
-        Args:
-            queries: Shape (Q, D).
-
-        Returns:
-            Name of a classifier head -> scores of shape (P, Q, B + N); larger is more likely. A
-            method with only a built-in classifier returns one entry.
-        """
 
 
 def read_phase(

@@ -36,7 +36,7 @@ def config_of(**settings) -> TrainConfig:
 def drawn_networks(name: str, data: TrainingData, config: TrainConfig, size: float) -> Networks:
     """Return networks with random weights; residual generators start at zero without gradients."""
     gan, rng = GANS[name], new_rng(3)
-    networks = Networks(gan, data, config, new_rng(0), has_reverse_generator=gan.has_cycle)
+    networks = Networks(gan, data, config, new_rng(0))
     for parameter in networks.parameters():
         parameter.data.copy_(size * torch.randn(parameter.shape, generator=rng))
     return networks

@@ -15,13 +15,13 @@ from cpaan import write_features
 from cpaan.cli import main
 from cpaan.core.provenance import TEST_READS
 from cpaan.core.settings import parse_settings
-from cpaan.data.synthetic import GaussianClasses
 from cpaan.data.table import TRAIN
 from cpaan.gan.config import TrainConfig
 from cpaan.methods.registry import ROWS, rows_of_table
 from cpaan.protocol.config import HEADS, OWN, EvaluationConfig
 from cpaan.report.table_one import BY_PAPER, BY_VALIDATION
 from cpaan.representation.config import BackboneConfig, EmbeddingConfig
+from helpers.gaussians import GaussianClasses
 from helpers.tables import in_other_order, write_data, write_hdf5
 
 FEATURES, SPLIT = "features.parquet", "split.json"

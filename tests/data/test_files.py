@@ -34,26 +34,20 @@ def cache_entries() -> list[Path]:
     return list(default_cache_folder().glob("*"))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_a_written_table_reads_back_the_same(tmp_path, dtype):
+@pytest.mark.parametrize(
+    ("dtype", "backbone", "classes", "about"),
+    [("float16", None, None, None), ("float32", "ResNet-10", {"b", "c"}, {"of": ["ä"], "seed": 0})],
+)
+def test_a_written_table_reads_back_the_same(tmp_path, dtype, backbone, classes, about):
     table = random_table(num_rows=20_000, num_dims=2, dtype=dtype)  # more than one block
-
-    write_features(tmp_path / "f.parquet", table)
-
-    read = open_features(tmp_path / "f.parquet")
-    assert read.features.dtype == dtype
-    assert_same_table(read, table)
-    assert read_about(tmp_path / "f.parquet") is None
-
-
-def test_backbone_and_origin_are_written_with_the_features(tmp_path):
-    table = random_table().with_changes(backbone="ResNet-10", backbone_classes={"b", "c"})
-    about = {"command": "python -m cpaan represent", "seed": 0, "classes": ["ä", "b"]}
+    table = table.with_changes(backbone=backbone, backbone_classes=classes)
 
     write_features(tmp_path / "f.parquet", table, about)
 
     read = open_features(tmp_path / "f.parquet")
-    assert (read.backbone, read.backbone_classes) == ("ResNet-10", {"b", "c"})
+    assert read.features.dtype == dtype
+    assert_same_table(read, table)
+    assert (read.backbone, read.backbone_classes) == (backbone, classes)
     assert read_about(tmp_path / "f.parquet") == about
 
 
@@ -180,9 +174,9 @@ def test_a_bad_value_is_named_with_its_row(tmp_path, columns, message):
         ("count", np.array([], np.int32), r"count is \[\], but must be one number from 1 to 7"),
         ("count", np.array([2.5]), "count must be .* whole numbers"),
         ("count", np.array([100]), r"count is \[100\], but must be one number from 1 to 7"),
-        ("all_feats", None, "has no all_feats"),
-        ("all_labels", None, "has no all_labels"),
-        ("count", None, "has no count"),
+        ("all_feats", None, "no all_feats or all_features, found"),
+        ("all_labels", None, "no all_labels, found"),
+        ("count", None, "no count, found"),
     ],
 )
 def test_an_hdf5_array_of_another_form_is_named(tmp_path, name, value, message):

@@ -127,27 +127,6 @@ def test_explicit_draws_are_taken_as_they_are(tmp_path):
     assert shots.tolist() == [[[2, 0], [3, 5]], [[1, 2], [4, 3]]]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"phase": "test", "draws": [{}]}, "draws of the test phase, not of validation"),
-        ({"draws": []}, "has no draws"),
-        ({"draws": [{"c": [[0], [1, 2]], "d": [4, 5]}]}, "class c needs 2 row numbers"),
-        ([[0, 1], [2]], "index file for 2 classes"),
-        ({"draws": [{"c": [0, 1]}]}, "draw 0: no shots for class d"),
-        ({"draws": [{"c": [0], "d": [3, 4]}]}, "class c needs 2 row numbers, got"),
-        ({"draws": [{"c": [0, 3], "d": [4, 5]}]}, "distinct train rows of this class: row 3"),
-        ({"draws": [{"c": [0, 0], "d": [4, 5]}]}, "a row is repeated"),
-        ({"draws": [{"c": ["0", "1"], "d": [4, 5]}]}, "class c needs 2 row numbers"),
-    ],
-)
-def test_unsound_draws_are_refused(tmp_path, content, message):
-    path = write_json(tmp_path / "draws.json", content)
-
-    with pytest.raises(ValueError, match=message):
-        read_draws([path], table_of({"c": 3, "d": 3}), SPLIT, "validation", max_shots=2)
-
-
 def test_index_files_count_train_images_in_the_order_of_the_label_names(tmp_path):
     # The table has two train rows for each class, in another order than the label names.
     table = table_of(dict.fromkeys("abcdef", 2))
@@ -158,18 +137,28 @@ def test_index_files_count_train_images_in_the_order_of_the_label_names(tmp_path
 
     # In the table, class c has rows 4 and 5, and class d has rows 6 and 7.
     assert shots.tolist() == [[[4, 5], [7, 6]], [[5, 4], [6, 7]]]
+    with pytest.raises(ValueError, match=r"index file for 6 classes, .* has 0 label names"):
+        read_draws([first], table, SPLIT, "validation", max_shots=2)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([[0, 1]], "index file for 1 classes, .* has 6 label names"),
+        ({"phase": "test", "draws": [{}]}, "draws of the test phase, not of validation"),
+        ({"draws": []}, "has no draws"),
+        ({"draws": [{"c": [4, 5]}]}, "draw 0: class d needs 2 row numbers, got none"),
+        ({"draws": [{"c": [4], "d": [6, 7]}]}, "class c needs 2 row numbers, got"),
+        ({"draws": [{"c": ["4", "5"], "d": [6, 7]}]}, "class c needs 2 row numbers"),
+        ({"draws": [{"c": [[4], [5, 4]], "d": [6, 7]}]}, "class c needs 2 row numbers"),
+        ({"draws": [{"c": [4, 6], "d": [6, 7]}]}, "distinct train rows of this class: row 6"),
+        ({"draws": [{"c": [4, 4], "d": [6, 7]}]}, "a row is repeated"),
+        ([[0, 1], [2]], "index file for 2 classes, .* has 6 label names"),
         ([[0, 2], [1, 3], [4, 5], [6, 7], [8, 9], [10, 11]], "distinct train rows of this class"),
         ([[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 12]], "from 0 to 12, .* 12 train rows"),
     ],
 )
-def test_index_files_that_do_not_fit_the_table_are_refused(tmp_path, content, message):
-    path = write_json(tmp_path / "1.json", content)
+def test_unsound_draws_and_index_files_are_refused(tmp_path, content, message):
+    path = write_json(tmp_path / "draws.json", content)
 
     with pytest.raises(ValueError, match=message):
         read_draws([path], table_of(dict.fromkeys("abcdef", 2)), BENCHMARK, "validation", 2)

@@ -16,7 +16,7 @@ from cpaan.evaluation.runner import Results
 from cpaan.methods.registry import ROWS
 from cpaan.representation.config import EmbeddingConfig
 from helpers.runs import SMALL_AWG
-from helpers.tables import in_other_order, rebuilt, write_data
+from helpers.tables import in_other_order, write_data
 
 QUICK = EvaluationConfig(
     shots=(1, 2), num_draws=2, perplexity=4, num_synthetic=5, linear_num_steps=3
@@ -149,7 +149,7 @@ def test_a_part_that_is_damaged_or_of_another_commit_is_measured_again(
 def other_row(table: FeatureTable) -> FeatureTable:
     features = np.array(table.features)
     features[0, 0] += 1e-3
-    return rebuilt(table, features)
+    return table.with_changes(features=features)
 
 
 def fewer_base_classes(split: Split) -> Split:

@@ -10,7 +10,7 @@ from cpaan.methods.controls import CONTROLS
 from cpaan.protocol.config import COLUMNS
 from cpaan.protocol.priors import best_priors, with_priors
 from helpers.runs import SMALL_AWG
-from helpers.tables import in_other_order, poisoned, rebuilt
+from helpers.tables import in_other_order, poisoned
 from helpers.tasks import shots_of
 
 QUICK = EvaluationConfig(
@@ -134,7 +134,8 @@ def test_what_keeps_priors_from_being_chosen_is_told(gaussians):
 
 
 def test_priors_are_chosen_even_where_the_backbone_knows_the_validation_classes(gaussians):
-    table = rebuilt(gaussians.table, backbone_classes=gaussians.split.validation.novel)
+    novel = frozenset(gaussians.split.validation.novel)
+    table = gaussians.table.with_changes(backbone_classes=novel)
 
     results = evaluate(table, gaussians.split, phase="test", config=QUICK)
 
@@ -189,7 +190,7 @@ def test_cosine_trained_features_of_other_rows_or_of_novel_classes_are_refused(g
     table, novel = gaussians.table, gaussians.split.validation.novel
     is_train = np.array(table.is_train)
     is_train[table.rows_of(novel[3], "train")[0]] = False
-    moved = rebuilt(table, is_train=is_train)
+    moved = table.with_changes(is_train=is_train)
 
     with pytest.raises(
         ValueError, match=f"different rows: class {novel[3]} has 24 train rows, not"

@@ -11,9 +11,8 @@ from helpers.gan_runs import tiny_config, tiny_data
 
 
 def networks_of(name: str, **settings) -> Networks:
-    config, gan = tiny_config(**settings), GANS[name]
-    data = tiny_data(config)
-    return Networks(gan, data, config, new_rng(0), has_reverse_generator=gan.has_cycle)
+    config = tiny_config(**settings)
+    return Networks(GANS[name], tiny_data(config), config, new_rng(0))
 
 
 @pytest.mark.parametrize(
@@ -26,7 +25,7 @@ def networks_of(name: str, **settings) -> Networks:
     ],
 )
 def test_only_the_covariance_preserving_gan_has_its_noise_configured(name, configured, kind):
-    assert isinstance(networks_of(name, noise=configured).noise, kind)
+    assert type(networks_of(name, noise=configured).noise) is kind
 
 
 @pytest.mark.parametrize("name", GANS)

@@ -100,12 +100,6 @@ TARGETS = torch.tensor([2, 0, 0, 2])
 WEIGHTS = torch.tensor([0.5, 0.25, 0.0, 2.0], dtype=torch.float64)
 
 
-def without_second() -> Tensor:
-    biases = BIASES.detach().clone()
-    biases[1] = -math.inf
-    return biases.requires_grad_()
-
-
 @pytest.mark.parametrize("possible", [(0, 1, 2), (0, 2)])
 def test_a_log_likelihood_is_a_weighted_sum_of_log_probabilities(possible):
     biases = BIASES.detach().clone()

@@ -9,8 +9,8 @@ import h5py
 import numpy as np
 
 from cpaan.data.parquet import write_features
-from cpaan.data.synthetic import GaussianClasses
 from cpaan.data.table import FeatureTable
+from helpers.gaussians import GaussianClasses
 
 LABEL_NAMES = ["n03", "n01", "n02"]  # not sorted, as in the benchmark
 
@@ -52,24 +52,6 @@ def random_table(num_rows: int = 40, num_dims: int = 6, dtype: str = "float32") 
     return FeatureTable.from_arrays(features, names, partitions)
 
 
-def rebuilt(
-    table: FeatureTable,
-    features: np.ndarray | None = None,
-    is_train: np.ndarray | None = None,
-    order: np.ndarray | slice = slice(None),
-    **about: object,
-) -> FeatureTable:
-    """Return a copy of a table with other features, partitions or order of rows."""
-    return FeatureTable.from_arrays(
-        np.array(table.features if features is None else features)[order],
-        [table.class_names[label] for label in table.labels[order]],
-        np.where(
-            (table.is_train if is_train is None else is_train)[order], "train", "test"
-        ).tolist(),
-        **about,
-    )
-
-
 def poisoned(gaussians: GaussianClasses, is_allowed: Callable[[str, bool], bool]) -> FeatureTable:
     """Replace every row that a run must not read by large numbers."""
     table = gaussians.table
@@ -77,13 +59,18 @@ def poisoned(gaussians: GaussianClasses, is_allowed: Callable[[str, bool], bool]
     for row, (label, is_train) in enumerate(zip(table.labels, table.is_train, strict=True)):
         if not is_allowed(table.class_names[label], bool(is_train)):
             features[row] = 1e4 * (1 + row % 7)
-    return rebuilt(table, features)
+    return table.with_changes(features=features)
 
 
 def in_other_order(table: FeatureTable, backbone_classes: tuple[str, ...] = ()) -> FeatureTable:
     """Return the same rows with the classes in reverse order."""
     order = np.argsort(-table.labels, kind="stable")
-    return rebuilt(table, order=order, backbone_classes=backbone_classes)
+    return table.with_changes(
+        features=table.features[order],
+        labels=table.labels[order],
+        is_train=table.is_train[order],
+        backbone_classes=frozenset(backbone_classes),
+    )
 
 
 def write_data(folder: Path, data: GaussianClasses) -> Path:

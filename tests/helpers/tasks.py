@@ -6,9 +6,9 @@ import torch
 
 from cpaan.core.randomness import new_rng
 from cpaan.data.splits import ShotRows, Split, draw_shots
-from cpaan.data.synthetic import GaussianClasses
 from cpaan.data.table import FeatureTable
 from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem, Queries, read_phase
+from helpers.gaussians import GaussianClasses
 
 
 def shots_of(table: FeatureTable, split: Split, num_draws: int = 2, max_shots: int = 5) -> ShotRows:
@@ -52,5 +52,5 @@ def read_problems(
     return read_phase(data.table, data.split, phase, rows, shots, device, is_noted=True)
 
 
-def normals(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, generator=new_rng(seed))
+def normals(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape, generator=new_rng(seed), dtype=dtype)

@@ -76,7 +76,7 @@ REFUSED: dict[type[Settings], list[Case]] = {
         ({"heads": ("knn", "knn")}, "heads must be distinct .*, got 'knn, knn'"),
         ({"mixing_weight": 1.1}, "mixing_weight must be from 0 to 1, got 1.1"),
         ({"prior": 1.0}, "prior must be above 0 and below 1"),
-        ({"seed": -1}, "seeds must not be negative"),
+        ({"seed": -1}, "seed must be finite and not negative, got -1"),
         ({"neighbours": "some"}, "neighbours must be one of soft, hard, none, got 'some'"),
         ({"linear_optimiser": "lbfgs"}, "linear_optimiser must be one of adam, sgd, got 'lbfgs'"),
         ({"linear_weight_decay": -1.0}, "linear_weight_decay must be finite and not negative"),

@@ -2,33 +2,18 @@ import pandas as pd
 import pytest
 
 from cpaan.protocol.statistics import paired_differences, summarise
+from helpers.frames import frame_of
 
 T_95_TWO_DEGREES = 4.302653  # Student's t, from a printed table
-
-
-def scores_of(rows: dict[str, list[list[float]]]) -> pd.DataFrame:
-    """Return scores from top-5 by "method/head", draw and seed; top-1 is half of top-5."""
-    return pd.DataFrame(
-        {
-            **dict(zip(["method", "head"], row.split("/"), strict=True)),
-            "column": "novel",
-            "shots": 1,
-            "draw": draw,
-            "seed": seed,
-            "top1": value / 2,
-            "top5": value,
-        }
-        for row, draws in rows.items()
-        for draw, seeds in enumerate(draws)
-        for seed, value in enumerate(seeds)
-    )
+NONE, COPY = ("none", "knn"), ("copy", "knn")
 
 
 def test_the_interval_is_over_draws_of_means_over_seeds_and_one_draw_has_none():
     # Means over seeds: 10, 20, 30; their standard deviation is 10.
-    scores = {"none/knn": [[9.0, 11.0], [18.0, 22.0], [27.0, 33.0]], "copy/knn": [[9.0]]}
+    draws = {NONE: [[9.0, 11.0], [18.0, 22.0], [27.0, 33.0]], COPY: [9.0]}
+    scores = frame_of({row: {("novel", 1): each} for row, each in draws.items()})
 
-    cell, single = summarise(scores_of(scores)).to_dict(orient="records")
+    cell, single = summarise(scores).to_dict(orient="records")
 
     assert cell["top5_mean"] == pytest.approx(20.0)
     assert cell["top1_mean"] == pytest.approx(10.0)
@@ -41,9 +26,10 @@ def test_the_interval_is_over_draws_of_means_over_seeds_and_one_draw_has_none():
 
 def test_differences_are_taken_draw_by_draw():
     # Draws differ by tens of points, but only the differences of methods count: 1, 2 and 3.
-    scores = {"none/knn": [[10.0], [30.0], [60.0]], "copy/knn": [[11.0], [32.0], [63.0]]}
+    draws = {NONE: [10.0, 30.0, 60.0], COPY: [11.0, 32.0, 63.0]}
+    scores = frame_of({row: {("novel", 1): each} for row, each in draws.items()})
 
-    (cell,) = paired_differences(scores_of(scores), "none").to_dict(orient="records")
+    (cell,) = paired_differences(scores, "none").to_dict(orient="records")
 
     assert (cell["method"], cell["head"]) == ("copy", "knn")
     assert cell["top5_difference"] == pytest.approx(2.0)
@@ -51,8 +37,8 @@ def test_differences_are_taken_draw_by_draw():
 
 
 def test_a_row_is_compared_with_the_same_head_or_with_a_named_one_that_there_is():
-    draws = {"none/centroid": 10.0, "none/linear": 20.0, "copy/linear": 23.0}
-    scores = scores_of({row: [[top5], [top5]] for row, top5 in draws.items()})
+    means = {("none", "centroid"): 10.0, ("none", "linear"): 20.0, ("copy", "linear"): 23.0}
+    scores = frame_of({row: {("novel", 1): top5} for row, top5 in means.items()})
 
     assert paired_differences(scores, "none")["top5_difference"].tolist() == [3.0]
     named = paired_differences(scores, "none/centroid")

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from cpaan.core.randomness import new_rng
-from cpaan.data.synthetic import GaussianClasses
 from cpaan.protocol.tasks import BaseSet, read_base
 from cpaan.representation import embedding
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.representation.embedding import EmbeddingRun, embed_table, prototype_scores
 from cpaan.training.few_shot_episodes import FewShotEpisode, FewShotEpisodes
+from helpers.gaussians import GaussianClasses
 from helpers.runs import flat
 from helpers.tables import assert_same_table, poisoned
 

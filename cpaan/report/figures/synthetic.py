@@ -10,8 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from cpaan.data.synthetic import Spiral
-from cpaan.gan.spiral import SpiralOutcome
+from cpaan.gan.spiral import Spiral, SpiralOutcome
 from cpaan.report.figures.picture import (
     COLOURS,
     GROUND,
