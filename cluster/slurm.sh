@@ -60,21 +60,16 @@ export CPAAN_FOLDER=${CPAAN_FOLDER:-$PWD}
 results=$CPAAN_FOLDER/results
 mkdir -p "$results"
 probe=$(mktemp "$results/.seen-by-all-nodes-XXXXXX")
-trap 'rm -f "$probe"' EXIT
+token=$HOME/.ray/slurm-$SLURM_JOB_ID.token
+trap 'rm -f "$probe" "$token"' EXIT
 "${on_all_nodes[@]}" test -e "$probe" ||
   fail "not all nodes see $results: it must be on a file system that they share"
 
-# Without a token, anyone who can reach a node can run code as you. This is Ray's default path, so
-# `ray job list` finds the token too.
-export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$HOME/.ray/auth_token
+# Without a token, anyone who can reach a node can run code as you. Each job has its own.
+export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$token
 mkdir -p "$HOME/.ray"
-if [[ ! -s $RAY_AUTH_TOKEN_PATH ]]; then
-  fresh=$(mktemp "$HOME/.ray/auth_token-XXXXXX") # readable only by its owner
-  python -c 'import secrets; print(secrets.token_hex(32), end="")' >"$fresh"
-  mv -n "$fresh" "$RAY_AUTH_TOKEN_PATH" # keep the token of another job that was first
-  rm -f "$fresh"
-fi
-chmod 600 "$RAY_AUTH_TOKEN_PATH"
+rm -f "$token" # of the same job before it was requeued
+(umask 077 && python -c 'import secrets; print(secrets.token_hex(32), end="")' >"$token")
 
 # Ports and folder are specific to this job, so that it does not join another Ray on the same machine.
 # The ports are below the system's ephemeral ports and above Ray's defaults.

@@ -4,7 +4,10 @@ import copy
 import json
 import re
 import shlex
+import subprocess
+import sys
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +15,13 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+from ray.autoscaler._private.docker import docker_start_cmds
 from ray.autoscaler._private.util import prepare_config, validate_config
 
 from cpaan.cli import main
 from cpaan.cli.parsers import parse
 from cpaan.study.cluster_job import ClusterCommand, ClusterJob
+from cpaan.study.trial import _Gauges
 
 search = partial(main, command="search")
 
@@ -32,7 +37,7 @@ def text_of(name: str) -> str:
 
 
 def file_of(name: str) -> dict[str, Any]:
-    return yaml.safe_load(text_of(f"{name}.yaml"))
+    return next(yaml.safe_load_all(text_of(f"{name}.yaml")))
 
 
 def locked(package: str) -> str:
@@ -40,11 +45,22 @@ def locked(package: str) -> str:
     return version
 
 
-def start_command(name: str, kind: str) -> tuple[str, dict[str, str]]:
-    """Return the command that starts Ray on the head or a worker, and its exported variables."""
-    command = file_of(name)[f"{kind}_start_ray_commands"][-1]
-    words = re.findall(r"(\w+)=('[^']*'|\S+)", command.partition(";")[0])
-    return command, {key: value.strip("'") for key, value in words}
+def variables_of(name: str, home: Path) -> dict[str, str]:
+    """Return the variables of every shell: those of the container, or those of ``~/.bashrc``."""
+    content = file_of(name)
+    if name in CLOUDS:
+        docker = content["docker"]
+        options = [docker["container_name"], docker["run_options"], content["cluster_name"]]
+        command = docker_start_cmds("any", docker["image"], {}, *options, "/home/ray", "docker")
+        words = pairwise(shlex.split(command))
+        return dict(value.split("=", 1) for option, value in words if option == "--env")
+    (home / "cpaan").mkdir()
+    writes = [each for each in content["setup_commands"] if "environment.sh" in each]
+    # As in ray.autoscaler._private.command_runner. Twice, as by a second `ray up`.
+    for command in [*(f"({each})" for each in 2 * writes), ". ~/.bashrc; env"]:
+        shown = subprocess.check_output(["bash", "-c", command], env={"HOME": str(home)}, text=True)
+    assert (home / ".bashrc").read_text().count("\n") == 1
+    return dict(line.split("=", 1) for line in shown.splitlines())
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -61,37 +77,50 @@ def test_ray_accepts_the_file_and_would_refuse_a_misspelt_field(name, monkeypatc
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_node_installs_the_project_from_its_lock_file_and_asks_for_a_token(name):
-    content = file_of(name)
-    (install,) = [each for each in content["setup_commands"] if "install" in each]
-    assert re.search(r"--constraint \S*constraints.txt", install)
-    assert not any("torch" in each for each in content["setup_commands"])  # it is in the lock file
-    assert locked("torch")
-    for source in content["file_mounts"].values():
-        assert not re.search(r"results|cache|\.venv|\.git$", source)
-        assert source.startswith("~") or (ROOT / source).exists()
+def test_every_shell_has_the_storage_the_token_and_the_machines(name, tmp_path):
+    content, variables = file_of(name), variables_of(name, tmp_path)
+    assert (variables["RAY_AUTH_MODE"], variables["RAY_ADDRESS"]) == ("token", "auto")
+    assert "SET-" in variables["CPAAN_STORAGE"]
+    assert int(variables["RAY_worker_maximum_startup_concurrency"]) > 1
+    (machines,) = json.loads(variables["CPAAN_NODES"])
+    assert machines["count"] == content["max_workers"]
 
-    assert "chmod 600 ~/.ray/auth_token" in content["setup_commands"]
-    for kind in ("head", "worker"):
-        assert start_command(name, kind)[1]["RAY_AUTH_MODE"] == "token"
-    assert "--dashboard-host=127.0.0.1" in start_command(name, "head")[0]
+    default = f"{tmp_path}/.ray/auth_token"
+    path = variables.get("RAY_AUTH_TOKEN_PATH", default).replace(str(tmp_path), "~")
+    assert content["file_mounts"][path] == f"~/.ray/{name}.token"  # each cluster has its own
+    assert f"chmod 600 {path}" in content["setup_commands"]
+    assert "--dashboard-host=127.0.0.1" in content["head_start_ray_commands"][-1]
+
+
+def test_your_own_machines_get_the_commands_and_the_locked_versions():
+    content = file_of("local")
+    (install,) = [each for each in content["setup_commands"] if "pip install" in each]
+    assert "--constraint constraints.txt" in install
+    assert locked("torch")
+    for there, here in content["file_mounts"].items():
+        assert here.startswith("~") or (here == Path(there).name and (ROOT / here).exists())
+    assert {"cpaan", "tune"} <= set(content["file_mounts"].values())
 
 
 @pytest.mark.parametrize("name", CLOUDS)
-def test_in_a_cloud_the_head_does_not_train_and_workers_start_on_demand(name):
+def test_in_a_cloud_the_head_does_not_train_and_workers_start_on_demand(name, tmp_path):
     content = file_of(name)
     kinds = content["available_node_types"]
-    assert f"FROM {content['docker']['image']}\n" in text_of("Dockerfile")
-    command, variables = start_command(name, "head")
     assert kinds["head"]["resources"] == {"CPU": 0}
-    assert "--num-cpus=0" in command
+    assert "--num-cpus=0" in content["head_start_ray_commands"][-1]
     spot, on_demand = kinds["gpu-spot"], kinds["gpu-on-demand"]
     assert {spot["min_workers"], on_demand["min_workers"]} == {0}
     assert spot["priority"] > on_demand["priority"]
     assert spot["resources"] == on_demand["resources"]
-    assert json.loads(variables["CPAAN_NODES"]) == [
-        {"count": content["max_workers"], **spot["resources"]}
-    ]
+    (machines,) = json.loads(variables_of(name, tmp_path)["CPAAN_NODES"])
+    assert machines == {"count": content["max_workers"], **spot["resources"]}
+
+
+@pytest.mark.parametrize("name", CLOUDS)
+def test_machines_of_a_cloud_install_no_python_packages_and_run_no_downloaded_script(name):
+    content = file_of(name)
+    commands = [each for key, lists in content.items() if "commands" in key for each in lists]
+    assert not [each for each in commands if re.search(r"\b(pip|curl|wget|git)\b", each)]
 
 
 def test_all_files_fix_the_same_ports_and_the_readme_lists_them():
@@ -104,24 +133,91 @@ def test_all_files_fix_the_same_ports_and_the_readme_lists_them():
     assert "20000 to 29999" in page
 
 
+class Template(yaml.SafeLoader):
+    """Reads a CloudFormation template, with its functions as text such as "!Ref Bucket"."""
+
+
+Template.add_multi_constructor("!", lambda _, tag, node: f"!{tag} {node.value}")
+ACCOUNT = yaml.load(text_of("aws-account.yaml"), Template)
+STACK = {name: each.get("Properties", {}) for name, each in ACCOUNT["Resources"].items()}
+
+
+def test_cloudformation_accepts_the_template():
+    lint = Path(sys.executable).with_name("cfn-lint")
+    command = [lint, ROOT / "cluster" / "aws-account.yaml"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
 def test_on_aws_ssh_is_open_to_one_range_and_disks_are_encrypted():
     content = file_of("gpu")
     for kind in content["available_node_types"].values():
         machine = kind["node_config"]
         assert machine["MetadataOptions"]["HttpTokens"] == "required"
         assert all(disk["Ebs"]["Encrypted"] for disk in machine["BlockDeviceMappings"])
-        profile = f"cpaan-node-{content['provider']['region']}"  # its name in the stack
-        assert machine["IamInstanceProfile"] == {"Name": profile}
         # A security group that Ray creates opens ssh to all addresses.
         assert machine["SecurityGroupIds"] == ["SET-SECURITY-GROUP-ID"]
     assert "security_group" not in content["provider"]
 
-    account = text_of("aws-account.yaml")
-    allowed = re.search(r"AllowedPattern: '(.*)'", account)[1]
-    assert not re.search(r"^\s+Default:", account, flags=re.MULTILINE)
-    assert re.findall(r"CidrIp: (.*)}", account) == ["!Ref SshFrom"]
+    assert not any("Default" in each for each in ACCOUNT["Parameters"].values())
+    (ssh,) = STACK["SecurityGroup"]["SecurityGroupIngress"]
+    assert ssh == {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "CidrIp": "!Ref SshFrom"}
+    allowed = ACCOUNT["Parameters"]["SshFrom"]["AllowedPattern"]
     assert re.fullmatch(allowed, "203.0.113.7/32")
     for refused in ("0.0.0.0/0", "10.0.0.0/8", "", "SET-RANGE", "203.0.113.7"):
+        assert not re.fullmatch(allowed, refused)
+
+
+@pytest.mark.parametrize("kind", ["head", "gpu-spot", "gpu-on-demand"])
+def test_machines_have_the_role_of_a_head_or_of_a_worker(kind):
+    role = "head" if kind == "head" else "worker"
+    aws, google = (file_of(name)["available_node_types"][kind]["node_config"] for name in CLOUDS)
+    region = file_of("gpu")["provider"]["region"]
+    assert aws["IamInstanceProfile"] == {"Name": f"cpaan-{role}-{region}"}
+    profile = STACK[f"{role.capitalize()}Profile"]
+    assert profile["InstanceProfileName"] == f"!Sub cpaan-{role}-${{AWS::Region}}"
+    assert profile["Roles"] == [f"!Ref {role.capitalize()}Role"]
+    (account,) = google["serviceAccounts"]
+    assert account["email"].startswith(f"cpaan-{role}@")
+
+
+def test_workers_can_only_use_the_bucket_and_the_head_can_also_start_workers():
+    worker, head = STACK["WorkerRole"], STACK["HeadRole"]
+    assert worker["ManagedPolicyArns"] == head["ManagedPolicyArns"] == ["!Ref UseBucket"]
+    assert "Policies" not in worker
+    of_bucket, of_files = STACK["UseBucket"]["PolicyDocument"]["Statement"]
+    assert of_bucket["Resource"] == "!GetAtt Bucket.Arn"
+    assert of_bucket["Action"] == ["s3:ListBucket", "s3:GetBucketLocation"]
+    assert of_files["Resource"] == "!Sub ${Bucket.Arn}/*"
+    assert of_files["Action"] == ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"]
+
+    (policy,) = head["Policies"]
+    rights = {str(each["Action"]): each for each in policy["PolicyDocument"]["Statement"]}
+    assert [each for each in rights if "iam:" in each] == ["iam:PassRole"]
+    assert rights["iam:PassRole"]["Resource"] == "!GetAtt WorkerRole.Arn"
+
+
+def test_the_bucket_keeps_old_versions_and_names_who_may_write():
+    bucket, policy = STACK["Bucket"], STACK["BucketPolicy"]["PolicyDocument"]
+    assert bucket["VersioningConfiguration"] == {"Status": "Enabled"}
+    days = [
+        each["NoncurrentVersionExpiration"]["NoncurrentDays"]
+        for each in bucket["LifecycleConfiguration"]["Rules"]
+    ]
+    assert min(days) >= 1
+    assert all(bucket["PublicAccessBlockConfiguration"].values())
+
+    encrypted, others = policy["Statement"]
+    assert {each["Effect"] for each in policy["Statement"]} == {"Deny"}
+    assert encrypted["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
+    assert (others["Principal"], others["NotAction"]) == ("*", "s3:GetObject*")
+    writers = ["!Ref Writer", "!GetAtt HeadRole.Arn", "!GetAtt WorkerRole.Arn"]
+    assert others["Condition"] == {"ArnNotEquals": {"aws:PrincipalArn": writers}}
+    allowed = ACCOUNT["Parameters"]["Writer"]["AllowedPattern"]
+    user = "arn:aws:iam::123456789012:user/me"
+    assert re.fullmatch(allowed, user)
+    session = user.replace("iam", "sts").replace("user/", "assumed-role/role/")
+    for refused in ("*", "arn:aws:iam::123456789012:root", session):
         assert not re.fullmatch(allowed, refused)
 
 
@@ -195,8 +291,6 @@ def test_the_image_is_of_the_locked_versions_and_has_the_script_of_the_job():
     assert f'requires-python = ">={python[2]}.{python[3:]}"' in project
     # PyPI's torch sets the version of CUDA. Update the tag together with torch.
     assert (cuda, locked("torch")) == ("cu130", "2.13.0")
-    (image,) = {each["image"] for pod in pod_templates(JOB) for each in pod["spec"]["containers"]}
-    assert image.endswith(f"/cpaan:{tag}")
 
     entrypoint = JOB["spec"]["entrypoint"]
     assert re.fullmatch(r"[\w ./-]+", entrypoint)  # KubeRay inserts it into a shell script
@@ -240,13 +334,40 @@ def test_gpus_are_started_on_demand_and_stopped_when_idle():
     ]
 
 
-@pytest.mark.usefixtures("builtin_cache")
-def test_placeholders_are_neither_an_image_nor_a_storage(capsys):
-    image_name = r"[a-z0-9._:-]+(/[a-z0-9._-]+)*(:[\w.-]+)?(@sha256:[0-9a-f]{64})?"
-    image = containers(JOB)[0]["image"]
-    assert not re.fullmatch(image_name, image)
-    assert re.fullmatch(image_name, re.sub(r"SET-[A-Z]+", "registry.example.org", image))
+def test_the_image_is_named_by_its_digest_and_not_by_a_tag_that_can_move():
+    fixed = r"[a-z0-9.:-]+(/[a-z0-9._-]+)*@sha256:[0-9a-f]{64}"
+    images = [each["image"] for pod in pod_templates(JOB) for each in pod["spec"]["containers"]]
+    (image,) = {*images, *(file_of(name)["docker"]["image"] for name in CLOUDS)}
 
+    filled = image.replace("SET-REGISTRY", "registry.example.org")
+    assert re.fullmatch(fixed, filled.replace("SET-DIGEST", "0" * 64))
+    for refused in (image, filled, "registry.example.org/cpaan:latest", "cpaan:2.60.0"):
+        assert not re.fullmatch(fixed, refused)
+    assert image in text_of("README.md")  # in the command that replaces it
+
+
+def test_only_pods_of_the_study_and_the_operator_reach_its_pods():
+    _, policy = yaml.safe_load_all(text_of("kuberay-job.yaml"))
+    kubernetes_validate.validate(policy, KUBERNETES, strict=True)
+    assert policy["kind"] == "NetworkPolicy"
+    pods = policy["spec"]["podSelector"]
+    for pod in pod_templates(JOB):
+        assert pods["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert policy["spec"]["policyTypes"] == ["Ingress"]
+    of_study, of_operator = policy["spec"]["ingress"]
+    assert of_study == {"from": [{"podSelector": pods}]}
+    assert of_operator["ports"] == [{"port": 8265, "protocol": "TCP"}]
+
+
+def test_the_dashboard_of_grafana_shows_metrics_that_trials_export():
+    exported = {f"ray_cpaan_{name}" for name in (*_Gauges(0)._gauges, "loss")}
+    panels = json.loads(text_of("grafana.json"))["panels"]
+    shown = {target["expr"] for panel in panels for target in panel["targets"]}
+    assert {"ray_cpaan_score", "ray_cpaan_loss"} <= shown <= exported
+
+
+@pytest.mark.usefixtures("builtin_cache")
+def test_a_placeholder_is_not_a_storage(capsys):
     storage = head_variables()["CPAAN_STORAGE"]
     assert "SET-" in storage
     assert search(["--study", "s", "--storage", storage]) == 2

@@ -4,6 +4,8 @@ import hashlib
 import json
 import os
 import re
+import secrets
+import shlex
 import shutil
 import signal
 import socket
@@ -44,17 +46,23 @@ class Laptop:
     @property
     def environment(self) -> dict[str, str]:
         own = {"HOME": str(self.home), "RAY_UP_enable_autoscaler_v2": "0"}
+        own["RAY_AUTH_TOKEN_PATH"] = str(self.token_file)
         return {**os.environ, **own, "PYTHONPATH": str(ROOT)}
 
-    def ray(self, *arguments: str) -> None:
+    def ray(self, *arguments: str) -> str:
         command = [sys.executable, "-m", "ray.scripts.scripts", *arguments]
         settings = {"cwd": ROOT, "env": self.environment, "stdin": subprocess.DEVNULL}
         done = subprocess.run(command, **settings, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    @property
+    def token_file(self) -> Path:
+        return self.home / ".ray" / "local.token"
 
     @property
     def token(self) -> str:
-        return (self.home / ".ray" / "auth_token").read_text().strip()
+        return self.token_file.read_text().strip()
 
     def ask(self, path: str) -> requests.Response:
         """Send a request with the token to the dashboard on the head."""
@@ -103,8 +111,9 @@ def laptop(machines, tmp_path_factory):
     text, port = cluster_file(machines)
     cluster.write_text(text)
     laptop = Laptop(home, cluster, port)
-    laptop.ray("get-auth-token", "--generate")
-    (home / ".ray" / "auth_token").chmod(0o600)
+    laptop.token_file.parent.mkdir()
+    laptop.token_file.write_text(f"{secrets.token_hex(32)}\n")
+    laptop.token_file.chmod(0o600)
     laptop.ray("up", "--yes", str(cluster))
     wait_for(lambda: len(laptop.nodes()) == 2, 600, lambda: str(laptop.nodes()))
     yield laptop
@@ -176,7 +185,8 @@ def cluster_file(machines: Machines) -> tuple[str, int]:
     of_head = of_head.replace("ray start", f"ray start --node-ip-address={HEAD} --num-cpus=1")
     of_worker = of_worker.replace("ray start", f"ray start --node-ip-address={WORKER} --num-cpus=1")
     # A worker without its head ends after ten more seconds instead of the default minute.
-    of_worker = of_worker.replace("export ", "export RAY_gcs_rpc_server_reconnect_timeout_s=10 ")
+    reconnect = "RAY_gcs_rpc_server_reconnect_timeout_s=10"
+    of_worker = of_worker.replace("setsid nohup", f"{reconnect} setsid nohup")
     dashboard = int(re.search(r"--dashboard-port=(\d+)", of_head)[1])
     return f"{of_head}worker_start_ray_commands:{of_worker}", dashboard
 
@@ -200,7 +210,7 @@ def test_the_head_answers_no_one_without_the_token(laptop, machines):
     assert requests.get(f"{address}/api/jobs/", headers=wrong).status_code in (401, 403)
 
     assert laptop.ask("/api/jobs/").json() == []
-    there = machines.home / ".ray" / "auth_token"
+    there = machines.home / "cpaan" / "auth_token"
     assert stat.S_IMODE(there.stat().st_mode) == 0o600
     assert there.read_text().strip() == laptop.token
 
@@ -271,16 +281,19 @@ def test_a_study_outlives_a_machine_and_its_results_come_home(laptop, machines, 
     assert config["storage"] == str(machines.home / "shared" / "one")
 
 
-def test_a_study_is_searched_and_reported_on_the_cluster(laptop, features):
+def test_a_study_is_searched_by_ray_exec_and_reported_from_the_laptop(laptop, machines, features):
     """Use a row without training, so that only the transfers take time."""
     row = ["--method", "copy", "--head", "centroid", "--trials", "1", "--set", "shots=1,2"]
     short = ["--heads", "centroid", "--draws", "2", "--table-only"]
+    search = shlex.join(["python", "tune/search.py", "--study", "two", *features, *row])
 
-    status, said = laptop.run("search.py", "--study", "two", *features, *row)
-    assert status == 0, said
+    said = laptop.ray("exec", str(laptop.cluster), f"cd cpaan && {search}")
+    assert "checking that 2 nodes share" in said
     status, said = laptop.run("report.py", "two", *short)
 
     assert status == 0, said
+    config = json.loads((laptop.home / "results" / "two" / "config.json").read_text())
+    assert config["storage"] == str(machines.home / "shared" / "two")
     assert (laptop.home / "results" / "two" / "report" / "report.md").exists()
     assert len((laptop.home / "results" / "test-reads.jsonl").read_text().splitlines()) == 1
 

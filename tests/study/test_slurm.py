@@ -6,7 +6,6 @@ import re
 import shlex
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 from contextlib import suppress
@@ -91,9 +90,12 @@ def test_slurm_reports_what_is_missing(project):
 @pytest.mark.slow
 def test_slurm_starts_ray_with_a_token_and_ports_of_its_own(project, monkeypatch):
     commands = project.parent / "commands"
-    write_ray(commands, f'{REPORTS}; env > "{commands}/environment.txt"')
+    token = '"$RAY_AUTH_TOKEN_PATH"'
+    print_token = f'echo -n "$(stat --format %a {token}) $(cat {token})" > {commands}/token.txt'
+    write_ray(commands, f'{REPORTS}; env > "{commands}/environment.txt"; {print_token}')
     monkeypatch.setenv("SLURM_GPUS_ON_NODE", "4")
-    ports = []
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(project / "of-another-cluster"))
+    folder, ports, tokens = project.parent / ".ray", [], []
     for job in ("4711", "4712"):
         monkeypatch.setenv("SLURM_JOB_ID", job)
         done = run("cluster/slurm.sh", "mine", "--preset", "paper")
@@ -111,6 +113,8 @@ def test_slurm_starts_ray_with_a_token_and_ports_of_its_own(project, monkeypatch
         assert options["--min-nodes"] == "1"
         environment = (commands / "environment.txt").read_text()
         assert "RAY_AUTH_MODE=token\n" in environment
+        assert f"RAY_AUTH_TOKEN_PATH={folder}/slurm-{job}.token\n" in environment
+        tokens.append((commands / "token.txt").read_text())
         assert f"RAY_TMPDIR=/tmp/cpaan-{job}\n" in environment
         assert called[0] == "symmetric-run"
         assert called[mark + 1 :] == shlex.split(
@@ -119,11 +123,9 @@ def test_slurm_starts_ray_with_a_token_and_ports_of_its_own(project, monkeypatch
 
     assert len(set(ports)) == len(ports)
     assert all(20000 <= port < 32768 for port in ports)
-    token = project.parent / ".ray" / "auth_token"
-    assert f"RAY_AUTH_TOKEN_PATH={token}\n" in environment
-    assert re.fullmatch("[0-9a-f]{64}", token.read_text())
-    assert stat.S_IMODE(token.stat().st_mode) == 0o600
-    assert [path.name for path in token.parent.iterdir()] == ["auth_token"]
+    assert all(re.fullmatch("600 [0-9a-f]{64}", token) for token in tokens)
+    assert tokens[0] != tokens[1]
+    assert not list(folder.iterdir())  # the tokens are deleted at the end
     assert [path.name for path in (project / "results").iterdir()] == ["mine"]
 
 
