@@ -53,7 +53,7 @@ class PairedDifference:
 
 def signed(value: float, digits: int = 2) -> str:
     """Return a number with its sign; zero is positive."""
-    return f"{round(value, digits) + 0.0:+.{digits}f}".replace("-", "−")
+    return f"{value:+z.{digits}f}".replace("-", "−")
 
 
 class PairedScores:

@@ -5,6 +5,7 @@ on ResNet-10 features, a method's own classifier where it has one), or the best 
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import pandas as pd
@@ -105,17 +106,23 @@ def make_table_one(
         (label,): (row.group, row.representation, row.generation, label, head_of[label])
         for label, row in ((label, ROWS[method]) for label, method in methods.items())
     }
-    known = {(label,): words[label,] for label, _, _ in printed}
     keys = [(column, k) for column in TITLES for k in shots]
     ours = Table(_WORDS, words, keys, {"": plain})
+    known = {(label,): words[label,] for label, _, _ in printed}
+    theirs = Table(_WORDS, known, keys, {"": printed})
     both = Table(_WORDS, words, keys, {"": cells, " printed": printed})
     differences = differences_to(chosen, best) if len(methods) > 1 else {}
     minus = Table(_WORDS, words, keys, {"": differences}, "+")
+
+    def brief(table: Table) -> str:
+        """Return a table for a terminal, which has no room for the first three words."""
+        rows = {row: words[3:] for row, words in table.rows.items()}
+        return replace(table, words=_WORDS[3:], rows=rows).text()
+
     return TableOne(
-        text=f"Top-5, %, {rule}; [best], (second best)\n{ours.text()}\n\n"
-        "Printed in the papers, ImageNet, top-5, %\n"
-        f"{Table(_WORDS, known, keys, {'': printed}).text()}\n\n"
-        f"Minus {best}, paired by draw, ± 95 % interval\n{minus.text()}",
+        text=f"Top-5, %, {rule}; [best], (second best)\n{brief(ours)}\n\n"
+        f"Printed in the papers, ImageNet, top-5, %\n{brief(theirs)}\n\n"
+        f"Minus {best}, paired by draw, ± 95 % interval\n{brief(minus)}",
         markdown="\n\n".join(
             [
                 f"Top-5, %, {rule}: **best**, <u>second best</u>, ± half the 95 % interval over "

@@ -12,30 +12,21 @@ from cpaan.study.report_rows import MeasuredRow
 IDEAS = "ideas"
 """Ablations of the ideas of CP-AAN+; `NEIGHBOURS` varies the related base classes (Figure 5a)."""
 
-_OF_TABLE = {NEIGHBOURS: ("cCov-GAN-PN", "cCov-GAN"), IDEAS: ("CP-AAN+-PN", "CP-AAN+")}
-"""Rows to ablate, by family; the first of them that a table has is used."""
+_ABLATED = {
+    NEIGHBOURS: ("cCov-GAN-PN", "cCov-GAN", *(name for name, row in ROWS.items() if row.gan)),
+    IDEAS: ("CP-AAN+-PN", "CP-AAN+"),
+}
+"""Methods to ablate, by family; the first of them that a study has searched is used."""
 _NUMBERS_OF_NEIGHBOURS = (1, 5, 20, 50)
-_EXTENDED = "CP-AAN+"
 
 
-def ablations_of_table(rows: Sequence[MeasuredRow], num_seeds: int) -> list[MeasuredRow]:
-    """Return the ablations of a table's rows, with the first ``num_seeds`` seeds of each row."""
-    by_name = {row.name: row for row in rows}
+def ablations_of(rows: Sequence[MeasuredRow], num_seeds: int) -> list[MeasuredRow]:
+    """Return the ablations of searched rows, with the first ``num_seeds`` seeds of each row."""
+    by_method = {row.method: row for row in rows}
     found = []
-    for family, candidates in _OF_TABLE.items():
-        whole = next((by_name[name] for name in candidates if name in by_name), None)
-        if whole is not None:
-            found += _ablations(whole, family, num_seeds)
-    return found
-
-
-def ablations_of_best(row: MeasuredRow, num_seeds: int) -> list[MeasuredRow]:
-    """Return the ablations of the best row of a one-row study; empty if it is not a GAN."""
-    if ROWS[row.method].gan is None:
-        return []
-    found = _ablations(row, NEIGHBOURS, num_seeds)
-    if ROWS[row.method].group == _EXTENDED:
-        found += _ablations(row, IDEAS, num_seeds)
+    for family, methods in _ABLATED.items():
+        if (method := next((each for each in methods if each in by_method), None)) is not None:
+            found += _ablations(by_method[method], family, num_seeds)
     return found
 
 

@@ -91,9 +91,9 @@ class ReportSettings:
 def rows_of(study: Study, settings: ReportSettings) -> list[MeasuredRow]:
     """Return the best configuration of every row of a study.
 
-    For a study of one row, add the controls and the first trial of its search.
+    A single row has others before it to compare it with: the controls, and its first trial.
     """
-    if study.has_row_folders:
+    if len(study.rows) > 1:
         return [_best_row(study, row, row.method, settings) for row in study.rows]
     (row,) = study.rows
     best = _best_row(study, row, f"{row.method}, best", settings)

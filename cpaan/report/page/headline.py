@@ -44,9 +44,7 @@ class Headline(NamedTuple):
 
 def make_headline(contents: Contents, table: TableViews) -> Headline:
     """State the main finding, and the data, question and paper that it is about."""
-    sentences = _finding(contents, table)
-    if not contents.is_table:
-        sentences = [*_of_search(contents, table), *sentences]
+    sentences = [*_of_search(contents, table), *_finding(contents, table)]
     return Headline(
         sentences[0],
         sentences[1:],
@@ -64,8 +62,7 @@ def _finding(contents: Contents, table: TableViews) -> list[str]:
     Without such a row the generators are compared with the best row that does not augment, and
     without generators the best row is compared with the second best.
     """
-    shots = table.shots[0]
-    ranked = sorted(table.head_of, key=lambda name: table.cells[name, "novel", shots].rank)
+    ranked, shots = table.ranked, table.shots[0]
     rows, where = table.rows, f"points (LSL, {_count(shots)})"
     generators = [name for name in ranked if is_trained(rows[name])]
     augments = {name: rows[name].generation != NO_GENERATION for name in ranked}
@@ -123,9 +120,10 @@ def _count(shots: int) -> str:
 
 
 def _of_search(contents: Contents, table: TableViews) -> list[str]:
-    """Compare the winner of a search with the default settings in the score of the search."""
-    winner = list(contents.methods)[-1]
-    method = contents.methods[winner]
+    """Compare the winner of a single search with the default settings in the search's score."""
+    if len(contents.best) > 1:
+        return []
+    winner, method = list(contents.methods.items())[-1]
     default, head = f"{method}, {DEFAULT}", table.head_of.get(winner, "")
     if contents.best[method]["trial"] == 0:
         return [f"The search found no settings that beat the default settings of {method}."]

@@ -82,6 +82,11 @@ class TableViews:
         """Return the view that is shown first: top-5."""
         return self.views[self.default_rule, "top5", next(iter(self.draws))]
 
+    @property
+    def ranked(self) -> list[str]:
+        """Return the rows of that view, the best in LSL with the fewest shots first."""
+        return sorted(self.head_of, key=lambda name: self.cells[name, "novel", self.shots[0]].rank)
+
     def for_page(self) -> dict[str, Any]:
         """Return views and comparisons as plain lists, rounded as the page shows them."""
 
@@ -114,7 +119,7 @@ def _plain(cell: Cell | None) -> list[float | None] | None:
     if cell is None:
         return None
     interval = None if isnan(cell.interval) else round(cell.interval, 1)
-    return [round(cell.value, 1), interval, cell.rank or side_of(cell.value, cell.interval)]
+    return [round(cell.value, 1) + 0.0, interval, cell.rank or side_of(cell.value, cell.interval)]
 
 
 def make_views(contents: Contents) -> TableViews:
