@@ -32,10 +32,10 @@ class StudyProgress:
 
     def conclude(self, lines: Sequence[str]) -> None:
         """Print the last lines of a command to the output stream, and append them to the log."""
-        text = "\n".join(lines)
-        print(text)
         with self._log.open("a") as file:
-            file.write(f"{text}\n")
+            for line in lines:
+                print(line)
+                file.write(f"{line}\n")
 
     def show(self, searches: Sequence[RowSearch]) -> None:
         """Print a line for each trial that was evaluated or has ended since the last call."""

@@ -89,9 +89,10 @@ def _search(options: argparse.Namespace) -> int:
             progress.say(f"stopped; all work is saved; resume with: {resume}")
         return INTERRUPTED
     statuses = [_print_problems(outcome, resume) for outcome in outcomes]
-    is_complete = all(study.has_best(row) for row in study.rows)
-    following = f"Next: {REPORT} {study.folder}" if is_complete else f"Resume with: {resume}"
-    progress.conclude([*_describe_best(outcomes), following])
+    lines = _describe_best(outcomes)
+    if all(study.has_best(row) for row in study.rows):
+        lines.append(f"Next: {REPORT} {study.folder}")
+    progress.conclude(lines)
     return max(statuses)
 
 

@@ -1,4 +1,4 @@
-"""A study's report as files to read: `report.md` and `table.csv`."""
+"""The tables of a study's report: `report.md` and `table.csv`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

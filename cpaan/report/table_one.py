@@ -11,10 +11,12 @@ from typing import NamedTuple
 import pandas as pd
 
 from cpaan.methods.registry import ROWS
-from cpaan.protocol.statistics import paired_differences, summarise
+from cpaan.protocol.config import HEADS, OWN
+from cpaan.protocol.statistics import ROW, paired_differences, summarise
 from cpaan.report.published import printed_elsewhere, printed_of
 from cpaan.report.tables import NAN, TITLES, Cell, Table, cells_of
 
+PAPER, VALIDATION = "paper", "validation"
 BY_PAPER, BY_VALIDATION = "the paper's rule for the final classifier", "head chosen on validation"
 
 _WORDS = ("Method", "Representation", "Generation", "row", "head")
@@ -23,15 +25,26 @@ CellKey = tuple[str, str, int]
 Cells = Mapping[CellKey, Cell]
 
 
-def heads_by_paper(methods: Mapping[str, str]) -> dict[str, str]:
-    """Return the head of every row, by the paper's rule; ``methods`` are by label of row."""
-    return {label: ROWS[method].head for label, method in methods.items()}
+def rules_of(
+    scores: pd.DataFrame, methods: Mapping[str, str], heads: pd.DataFrame | None
+) -> dict[str, dict[str, str]]:
+    """Return the head of every row by each rule; rows without scores of that head are left out.
 
-
-def heads_by_validation(heads: pd.DataFrame) -> dict[str, str]:
-    """Return the best head of every row there; see `cpaan.protocol.priors.best_heads`."""
-    best = heads.drop_duplicates("method")
-    return dict(zip(best["method"], best["head"], strict=True))
+    The rules are the paper's, the best head on validation, and each head alone. ``methods`` are by
+    label of row, ``heads`` as of `cpaan.protocol.priors.best_heads`.
+    """
+    best = {} if heads is None else heads.drop_duplicates("method").set_index("method")["head"]
+    rules = {
+        PAPER: {label: ROWS[method].head for label, method in methods.items()},
+        VALIDATION: {label: str(best[label]) for label in methods if label in best},
+        **{head: dict.fromkeys(methods, head) for head in (*HEADS, OWN)},
+    }
+    scored = set(scores[ROW].itertuples(index=False, name=None))
+    found = {
+        rule: {label: head for label, head in head_of.items() if (label, head) in scored}
+        for rule, head_of in rules.items()
+    }
+    return {rule: head_of for rule, head_of in found.items() if head_of}
 
 
 def with_heads(scores: pd.DataFrame, head_of: Mapping[str, str]) -> pd.DataFrame:
@@ -89,13 +102,8 @@ def make_table_one(
 
     The best row has the highest mean of LSL and GLSL over all shots. ``methods`` are by label, in
     the order of the table; the rule says how heads were chosen.
-
-    Raises:
-        ValueError: If a row has no scores with its head.
     """
-    chosen = with_heads(scores, {label: head_of[label] for label in methods})
-    if absent := [label for label in methods if label not in set(chosen["method"])]:
-        raise ValueError(f"{absent[0]} has no scores with the head {head_of[absent[0]]}")
+    chosen = with_heads(scores, head_of)
     means = chosen.groupby(["method", "column"])["top5"].mean().groupby("method").mean()
     best = str(means.round(9).idxmax())
     shots = sorted(int(k) for k in chosen["shots"].unique())
@@ -141,14 +149,10 @@ def make_table_one(
 def tables_of(
     scores: pd.DataFrame, methods: Mapping[str, str], heads: pd.DataFrame | None
 ) -> list[TableOne]:
-    """Return the table by the paper's rule, and by the validation phase if that was scored.
-
-    With scores of the validation phase, the paper's rule may lack heads; it is then left out.
-    """
-    by_paper, tables = heads_by_paper(methods), []
-    scored = set(scores[["method", "head"]].itertuples(index=False, name=None))
-    if heads is None or scored.issuperset(by_paper.items()):
-        tables.append(make_table_one(scores, by_paper, methods, BY_PAPER))
-    if heads is not None:
-        tables.append(make_table_one(scores, heads_by_validation(heads), methods, BY_VALIDATION))
-    return tables
+    """Return the table by the paper's rule and by the validation phase, if these have all rows."""
+    rules = rules_of(scores, methods, heads)
+    return [
+        make_table_one(scores, rules[rule], methods, title)
+        for rule, title in ((PAPER, BY_PAPER), (VALIDATION, BY_VALIDATION))
+        if len(rules.get(rule, ())) == len(methods)
+    ]

@@ -111,8 +111,8 @@ def make_report(
     say("writing the tables and drawing the page")
     # Table 1 is of the fixed draws, by each rule of heads whose heads were scored.
     methods = {row.name: row.method for row in measured if row.ablation is None}
-    fixed, chosen = frames["scores"]["draw"] < num_fixed, frames["heads"]["method"].isin(methods)
-    layouts = tables_of(frames["scores"][fixed], methods, frames["heads"][chosen])
+    fixed = frames["scores"][frames["scores"]["draw"] < num_fixed]
+    layouts = tables_of(fixed, methods, frames["heads"])
     lines = _write(study, layouts, about, frames, drawn)
     cache = part_cache(study.storage)
     for job in jobs.values():

@@ -123,7 +123,10 @@ def gains_by_row(
         cells |= {(name, _DIVERSITY): diverse[name] for name in names if name in diverse}
         if cells:
             series[title] = cells
-    panels = {**TITLES, _DIVERSITY: "Diversity"} if diverse.keys() & set(ranked) else TITLES
+    panels, label = TITLES, _GAIN
+    if diverse.keys() & set(ranked):
+        panels = {**TITLES, _DIVERSITY: "Diversity"}
+        label = "gain in points; diversity over that of real examples"
     facts = [
         f"{name} {_text(gains[name, 'novel', shots])}"
         + (f" (diversity {diverse[name].value:.2f})" if name in diverse else "")
@@ -137,7 +140,7 @@ def gains_by_row(
         "synthetic examples of a class over that of two real ones: at one, they are as diverse as "
         "real examples.",
         alt=f"Gain in LSL at K = {shots}, the largest first: {', '.join(facts)}.",
-        figure=_draw_differences(lines, series, _GAIN, panels),
+        figure=_draw_differences(lines, series, label, panels),
     )
 
 

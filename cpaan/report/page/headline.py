@@ -1,6 +1,6 @@
 """The finding of a report in one sentence, and what data, question and paper it is about."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from cpaan.methods.registry import ROWS
@@ -10,7 +10,7 @@ from cpaan.report.gains import PairedScores, signed
 from cpaan.report.page.contents import DEFAULT, Contents
 from cpaan.report.page.facts import plus_minus
 from cpaan.report.page.views import TableViews, is_trained
-from cpaan.report.tables import TITLES, Cell, side_of
+from cpaan.report.tables import TITLES, side_of
 
 _CONTROLS = {
     "copy": "copies of related base examples",
@@ -62,25 +62,26 @@ def _finding(contents: Contents, table: TableViews) -> list[str]:
     Without such a row the generators are compared with the best row that does not augment, and
     without generators the best row is compared with the second best.
     """
-    ranked, shots = table.ranked, table.shots[0]
-    rows, where = table.rows, f"points (LSL, {_count(shots)})"
+    rows, ranked, shots = table.rows, table.ranked, table.shots[0]
+    where = f"points (LSL, {'one shot' if shots == 1 else f'{shots} shots'})"
     generators = [name for name in ranked if is_trained(rows[name])]
     augments = {name: rows[name].generation != NO_GENERATION for name in ranked}
     controls = [name for name in ranked if rows[name].group == "Control" and augments[name]]
     others = controls or [name for name in ranked if not augments[name]]
     differences = table.differences[table.default_rule]
 
-    def minus(one: str, other: str) -> Cell:
-        return differences[one, other, "novel", shots]
+    def minus(one: str, other: str) -> str:
+        gap = differences[one, other, "novel", shots]
+        return f"{one} − {other} is {signed(gap.value)}{plus_minus(gap.interval, 2)}"
 
     if not generators or not others:
         if len(ranked) < 2:
             return [f"{ranked[0]} is the only row: there is nothing to compare it with."]
         first, second = ranked[:2]
-        return [f"{first} has the highest mean: {_minus(minus, first, second)} {where}."]
-    best, words = others[0], _words(contents, others[0])
-    gaps = {name: minus(name, best) for name in generators}
-    sides = {name: side_of(*gap[:2]) for name, gap in gaps.items()}
+        return [f"{first} has the highest mean: {minus(first, second)} {where}."]
+    best = others[0]
+    words = _CONTROLS.get(contents.methods[best].removesuffix(IN_PN), best)
+    sides = {name: side_of(*differences[name, best, "novel", shots][:2]) for name in generators}
     every = "the trained generator" if len(generators) == 1 else "every trained generator"
     if ahead := [name for name in generators if sides[name] > 0]:
         share = f"{every} scores"
@@ -91,32 +92,15 @@ def _finding(contents: Contents, table: TableViews) -> list[str]:
         level = "score higher than" if max(sides.values()) < 0 else "score as well as"
         of_paper = [name for name in generators if contents.methods[name] == BEST]
         finding, subject = f"{words} {level} {every}", [*of_paper, generators[0]][0]
-    sentences = [f"On these features, {finding}: {_minus(minus, subject, best)} {where}."]
+    sentences = [f"On these features, {finding}: {minus(subject, best)} {where}."]
     if subject != generators[0] and not ahead:
-        line = f"The best of {len(generators)} generators: {_minus(minus, generators[0], best)}."
-        sentences.append(line)
-    plain = next((name for name in ranked if not augments[name] and _space(rows, name, best)), None)
-    if controls and plain is not None:
-        sentences.append(f"Augmentation itself: {_minus(minus, best, plain)}.")
+        best_of_all = minus(generators[0], best)
+        sentences.append(f"The best of {len(generators)} generators: {best_of_all}.")
+    space = rows[best].representation
+    plain = [x for x in ranked if not augments[x] and rows[x].representation == space]
+    if controls and plain:
+        sentences.append(f"Augmentation itself: {minus(best, plain[0])}.")
     return sentences
-
-
-def _space(rows: Mapping[str, Any], one: str, other: str) -> bool:
-    return bool(rows[one].representation == rows[other].representation)
-
-
-def _minus(minus: Any, one: str, other: str) -> str:
-    gap = minus(one, other)
-    return f"{one} − {other} is {signed(gap.value)}{plus_minus(gap.interval, 2)}"
-
-
-def _words(contents: Contents, name: str) -> str:
-    method = contents.methods[name]
-    return _CONTROLS.get(method.removesuffix(IN_PN), name)
-
-
-def _count(shots: int) -> str:
-    return "one shot" if shots == 1 else f"{shots} shots"
 
 
 def _of_search(contents: Contents, table: TableViews) -> list[str]:

@@ -16,12 +16,13 @@ from cpaan.protocol.config import HEADS, OWN
 from cpaan.protocol.statistics import summarise
 from cpaan.report.page.contents import Contents
 from cpaan.report.table_one import (
+    PAPER,
+    VALIDATION,
     Cells,
     differences_to,
-    heads_by_paper,
-    heads_by_validation,
     printed_cells,
     ranked_cells,
+    rules_of,
     with_heads,
 )
 from cpaan.report.tables import TITLES, Cell, side_of
@@ -35,7 +36,6 @@ MEANINGS = {
     "all_prior": "among all, with a prior on novel classes that validation chose",
 }
 METRICS = {"top5": "Top-5", "top1": "Top-1"}
-PAPER, VALIDATION = "paper", "validation"
 RULES = {
     PAPER: "the paper’s rule",
     VALIDATION: "chosen on validation",
@@ -129,7 +129,7 @@ def make_views(contents: Contents) -> TableViews:
     is_fixed = scores["draw"] < contents.num_fixed
     kinds = {SEEDED: scores[~is_fixed], FIXED: scores[is_fixed]}
     summaries = {kind: summarise(of_kind) for kind, of_kind in kinds.items() if len(of_kind)}
-    rules = _rules_of(contents)
+    rules = rules_of(contents.seeded, methods, contents.heads)
     # The first rule that leaves out no row, or else the one that leaves out the fewest.
     default_rule = max(rules, key=lambda rule: len(rules[rule]))
     known = set(scores["column"])
@@ -153,21 +153,6 @@ def make_views(contents: Contents) -> TableViews:
         },
         printed=printed_cells(methods, contents.shots),
     )
-
-
-def _rules_of(contents: Contents) -> dict[str, dict[str, str]]:
-    """Return the heads of rows by every rule, as far as they were scored."""
-    rules = {
-        PAPER: heads_by_paper(contents.methods),
-        VALIDATION: heads_by_validation(contents.heads),
-        **{head: dict.fromkeys(contents.methods, head) for head in (*HEADS, OWN)},
-    }
-    known = {(name, head) for name, head in contents.scored if name in contents.methods}
-    scored = {
-        rule: {name: head for name, head in head_of.items() if (name, head) in known}
-        for rule, head_of in rules.items()
-    }
-    return {rule: head_of for rule, head_of in scored.items() if head_of}
 
 
 def _compare(

@@ -5,8 +5,9 @@ import math
 import pandas as pd
 import pytest
 
-from cpaan.report.claims import Claim, judge_claims
+from cpaan.report.claims.judge import judge_claims
 from cpaan.report.claims.mechanisms import judge_diversity
+from cpaan.report.claims.verdict import Claim
 from helpers.frames import frame_of, same
 
 OF = "cCov-GAN-PN"

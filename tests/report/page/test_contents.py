@@ -10,7 +10,6 @@ from helpers.report_folders import make_trials, write_report
 
 
 def test_a_report_of_many_rows_has_the_searches_of_each_and_its_variants(contents):
-    assert contents.is_table
     assert list(contents.methods) == ["none", "copy", "MAML", "PN", "cCov-GAN-PN"]
     assert list(contents.best) == list(contents.studies) == list(contents.methods)
     assert list(contents.trials) == ["PN", "cCov-GAN-PN"]
@@ -27,7 +26,6 @@ def test_a_report_of_many_rows_has_the_searches_of_each_and_its_variants(content
 def test_a_report_of_one_row_has_its_trials_beside_it(tmp_path):
     contents = read_contents(write_report(tmp_path, is_table=False))
 
-    assert not contents.is_table
     assert list(contents.best) == list(contents.studies) == list(contents.trials) == ["cCov-GAN-PN"]
 
 

@@ -7,12 +7,18 @@ from dataclasses import replace
 import pytest
 from matplotlib.figure import Figure
 
-from cpaan.report.claims import Claim, Mark
+from cpaan.report.claims.verdict import Claim, Mark
 from cpaan.report.figures.picture import Picture
 from cpaan.report.page import page as page_module
 from cpaan.report.page.contents import read_contents
-from cpaan.report.page.page import axis_of, compose, render, render_findings, write_page
-from cpaan.report.page.pictures import Search
+from cpaan.report.page.page import (
+    Search,
+    axis_of,
+    compose,
+    render,
+    render_findings,
+    write_page,
+)
 from helpers.report_folders import write_report
 
 CLAIMS = [
@@ -132,10 +138,17 @@ def test_a_page_and_its_pictures_are_written_below_the_report(tmp_path):
     folder = write_report(tmp_path / "hand", is_table=False)
     written, again = dict[str, bytes](), dict[str, bytes]()
 
-    write_page(folder, written.__setitem__)
+    lines = write_page(folder, written.__setitem__)
     write_page(folder, again.__setitem__)
 
     assert again == written, "to the last byte"
+    assert lines[0].startswith("On these features, the trained generator scores higher than")
+    assert lines[1:] == [
+        "  cCov-GAN-PN  LSL 41.0 ± 5.0, GLSL 46.0 ± 5.0 (K = 1, centroid head)",
+        "  PN           LSL 40.0 ± 5.0, GLSL 45.0 ± 5.0 (K = 1, centroid head)",
+        "  MAML         LSL 35.0 ± 5.0, GLSL 40.0 ± 5.0 (K = 1, own head)",
+        f"The page: {folder}/report/index.html",
+    ]
     assert written.pop("report/findings.md").startswith(b"# hand: what was found\n")
     page = written.pop("report/index.html").decode()
     assert page.startswith("<!DOCTYPE html>")
