@@ -59,17 +59,15 @@ def judge_claims(
         scores: Scores by method (name of a row), head, column, shots, draw and seed.
         diversity: Columns method (name of a row), shots, draw, seed and ratio: the mean distance
             of two synthetic examples of a class over that of two real ones; or empty.
-        methods: The method of each row, in the order of the report.
+        methods: The method of each row but ablations, in the order of the report.
         head_of: The head of each row.
         ablations: Of each row of an ablation: name, of (the row that it varies), family, label.
 
     Raises:
         ValueError: If rows that are compared have different draws.
     """
-    varied = {each["name"] for each in ablations}
-    own = {name: method for name, method in methods.items() if name not in varied}
     # A row has the name of its method. In a study of one method, the last of its rows is the best.
-    row_of = {method: name for name, method in own.items()} | {name: name for name in own}
+    row_of = {method: name for name, method in methods.items()} | {name: name for name in methods}
     table = MethodScores(scores, row_of, head_of)
     return [
         *(claim for name, gain in _GAINS.items() for claim in _gain(table, name, *gain)),
@@ -78,7 +76,7 @@ def judge_claims(
         *_collapse(table),
         *_first_or_second(table),
         *_largest_at_few_shots(table),
-        *judge_neighbours(table, own, head_of, ablations),
+        *judge_neighbours(table, methods, head_of, ablations),
         *judge_diversity(diversity, row_of),
         *(claim for space in _CONTROLS for claim in _beyond(table, space)),
     ]

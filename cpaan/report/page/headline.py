@@ -1,4 +1,4 @@
-"""The finding of a report in one sentence, and what data, question and paper it is about."""
+"""The finding of a report in one sentence, and the data that it is about."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -20,11 +20,6 @@ _CONTROLS = {
     "PN": "examples without augmentation",
     "LR": "examples without augmentation",
 }
-_PAPER = (
-    "Low-shot Learning via Covariance-Preserving Adversarial Augmentation Networks",
-    "https://arxiv.org/abs/1810.11730",
-    "Gao et al., NeurIPS 2018",
-)
 
 
 class Headline(NamedTuple):
@@ -35,25 +30,14 @@ class Headline(NamedTuple):
     beside: Sequence[str]
     """Further differences."""
     data: str
-    question: str
-    paper: tuple[str, str, str]
-    """Title, address and authors."""
     training: str
     """How long generators were trained here and in the paper; empty without generators."""
 
 
 def make_headline(contents: Contents, table: TableViews) -> Headline:
-    """State the main finding, and the data, question and paper that it is about."""
-    sentences = [*_of_search(contents, table), *_finding(contents, table)]
-    return Headline(
-        sentences[0],
-        sentences[1:],
-        _data(contents, table),
-        "does a generator that translates examples of related base classes help a classifier that "
-        "has only a few labelled examples (shots) of each novel class?",
-        _PAPER,
-        _training(contents),
-    )
+    """State the main finding, and the data and the training that it is about."""
+    first, *others = [*_of_search(contents, table), *_finding(contents, table)]
+    return Headline(first, others, _data(contents, table), _training(contents))
 
 
 def _finding(contents: Contents, table: TableViews) -> list[str]:

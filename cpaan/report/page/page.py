@@ -26,7 +26,7 @@ from cpaan.report.figures.synthetic import draw_spiral, projections, spectra
 from cpaan.report.gains import PairedScores, signed
 from cpaan.report.illustration import REAL
 from cpaan.report.page.contents import REPORT, Contents, read_contents
-from cpaan.report.page.facts import duration, make_commands, make_provenance, plus_minus
+from cpaan.report.page.facts import make_commands, make_provenance, plus_minus
 from cpaan.report.page.headline import Headline, make_headline
 from cpaan.report.page.views import (
     MEANINGS,
@@ -39,9 +39,11 @@ from cpaan.report.page.views import (
 )
 from cpaan.report.published import printed_elsewhere
 from cpaan.report.table_one import Cells
-from cpaan.report.tables import TITLES, Cell, side_of
+from cpaan.report.tables import TITLES, Cell
+from cpaan.training.drive import in_words
 
 INDEX, FINDINGS, FIGURES = (f"{REPORT}/{name}" for name in ("index.html", "findings.md", "figures"))
+_MARKDOWN = "findings.md.jinja"
 SYMBOLS = {"confirmed": "✓", "not confirmed": "✗", "unclear": "?"}
 
 _UNAUGMENTED = {RESNET: ("none", "LR"), PN: ("none-PN", "PN")}
@@ -59,14 +61,6 @@ _OWN_SPACE = "FI-PN"
 _SHOWN_BESIDE = ("copy", "mean-shift", "copy-PN", "mean-shift-PN")
 
 
-class Search(NamedTuple):
-    """A search and its picture."""
-
-    name: str
-    summary: str
-    picture: Picture | None
-
-
 @dataclass(frozen=True, eq=False)
 class Page:
     """A report summarised and drawn."""
@@ -78,7 +72,8 @@ class Page:
     """The picture beside the headline."""
     claims: Sequence[Claim]
     pictures: Sequence[Picture]
-    searches: Sequence[Search]
+    searches: Sequence[tuple[str, str, Picture | None]]
+    """Name, summary and picture of each search."""
 
 
 class Axis(NamedTuple):
@@ -123,7 +118,7 @@ def write_page(folder: Path, write: Callable[[str, bytes], None]) -> list[str]:
     for picture in [*([page.lead] if page.lead else []), *page.pictures]:
         for kind in ("svg", "png"):
             write(f"{FIGURES}/{picture.name}.{kind}", picture.file(kind))
-    write(FINDINGS, render_findings(page).encode())
+    write(FINDINGS, render(page, _MARKDOWN).encode())
     write(INDEX, render(page).encode())
     return [*_summary(page), f"The page: {folder / INDEX}"]
 
@@ -159,29 +154,9 @@ def compose(contents: Contents) -> Page:
     )
 
 
-def render(page: Page) -> str:
-    """Return the page as one HTML file, with style, script, data and pictures inside."""
-    table, folder = page.table, files("cpaan.report.page")
-    return _fill(
-        "index.html.jinja",
-        page,
-        axis=axis_of(page.claims),
-        provenance=make_provenance(page.contents),
-        elsewhere=printed_elsewhere(page.contents.methods.values()),
-        column_choices={"both": "LSL and GLSL", **table.columns},
-        printed_columns=[name for name in TITLES if name in table.columns],
-        draw_choices={kind: f"{count} {kind}" for kind, count in table.draws.items()},
-        style=folder.joinpath("page.css").read_text(encoding="utf-8"),
-        script=folder.joinpath("page.js").read_text(encoding="utf-8"),
-    )
-
-
-def render_findings(page: Page) -> str:
-    """Return the page's words and small tables as Markdown, to read without a browser."""
-    return _fill("findings.md.jinja", page)
-
-
-def _fill(template: str, page: Page, **values: Any) -> str:
+def render(page: Page, template: str = "index.html.jinja") -> str:
+    """Return the page as one HTML file that loads nothing, or with another template as Markdown."""
+    contents, table, folder = page.contents, page.table, files("cpaan.report.page")
     environment = Environment(
         loader=PackageLoader("cpaan.report.page", "."),
         autoescape="html" in template,
@@ -192,23 +167,31 @@ def _fill(template: str, page: Page, **values: Any) -> str:
     environment.filters |= {
         "signed": signed,
         "plus_minus": plus_minus,
-        "side": lambda value, interval: ("", "above", "below")[side_of(value, interval)],
         "minus": lambda text: re.sub(r"(?<![\w.])-(?=\d)", "−", text),  # as people print it
         "short": lambda value: f"{value:.3g}" if isinstance(value, float) else str(value),
         "cell": lambda text: text.replace("|", r"\|"),  # of a Markdown table
     }
     environment.globals |= {
-        "contents": page.contents,
-        "table": page.table,
-        "commands": make_commands(page.contents),
+        "page": page,
+        "contents": contents,
+        "table": table,
+        "axis": axis_of(page.claims),
+        "provenance": make_provenance(contents),
+        "commands": make_commands(contents),
+        "elsewhere": printed_elsewhere(contents.methods.values()),
+        "column_choices": {"both": "LSL and GLSL", **table.columns},
+        "printed_columns": [name for name in TITLES if name in table.columns],
+        "draw_choices": {kind: f"{count} {kind}" for kind, count in table.draws.items()},
         "symbols": SYMBOLS,
         "rule_of_verdicts": RULE,
         "meanings": MEANINGS,
         "metrics": METRICS,
         "rule_titles": RULES,
         "ours": OURS,
+        "style": folder.joinpath("page.css").read_text(encoding="utf-8"),
+        "script": folder.joinpath("page.js").read_text(encoding="utf-8"),
     }
-    return environment.get_template(template).render(page=page, **values)
+    return environment.get_template(template).render()
 
 
 def gains_of(contents: Contents, table: TableViews) -> Cells:
@@ -236,17 +219,14 @@ def gains_of(contents: Contents, table: TableViews) -> Cells:
 
 def draw_lead(contents: Contents, table: TableViews, gains: Cells) -> Picture | None:
     """Draw the gain and diversity of rows at the fewest shots; None if no row augments."""
-    names = [name for name in table.rows if (name, "novel", table.shots[0]) in gains]
-    found = {name: table.rows[name].representation for name in names}
-    known = dict.fromkeys([*_SPACES, *found.values()])
-    spaces = {
-        name: _SPACES.get(space, f"{space} embedding")
-        for space in known
-        for name in names
-        if found[name] == space
+    found = {
+        name: row.representation
+        for name, row in table.rows.items()
+        if (name, "novel", table.shots[0]) in gains
     }
-    trained = [name for name in names if is_trained(table.rows[name])]
-    if not names:
+    spaces = {name: _SPACES.get(of, f"{of} embedding") for name, of in found.items()}
+    trained = [name for name in found if is_trained(table.rows[name])]
+    if not found:
         return None
     return gains_by_row(gains, contents.diversity, spaces, trained, table.shots[0])
 
@@ -317,13 +297,13 @@ def _only_shown(frame: pd.DataFrame, last: str) -> pd.DataFrame:
     return pd.concat([by_name[name] for name in shown], ignore_index=True)
 
 
-def draw_searches(contents: Contents) -> list[Search]:
+def draw_searches(contents: Contents) -> list[tuple[str, str, Picture | None]]:
     """Draw every search that left its trials."""
     searches = []
     for name, trials in contents.trials.items():
         best, counts = contents.best[name], trials["state"].value_counts(sort=False)
         states = ", ".join(f"{count} {state}" for state, count in counts.items())
-        time = duration(trials["seconds"].sum())
+        time = in_words(trials["seconds"].sum())
         summary = f"{states}, {time}; winner {best['score']:.1f} on validation"
-        searches.append(Search(name, summary, draw_search(trials, name, int(best["trial"]))))
+        searches.append((name, summary, draw_search(trials, name, int(best["trial"]))))
     return searches

@@ -11,14 +11,7 @@ from cpaan.report.claims.verdict import Claim, Mark
 from cpaan.report.figures.picture import Picture
 from cpaan.report.page import page as page_module
 from cpaan.report.page.contents import read_contents
-from cpaan.report.page.page import (
-    Search,
-    axis_of,
-    compose,
-    render,
-    render_findings,
-    write_page,
-)
+from cpaan.report.page.page import axis_of, compose, render, write_page
 from helpers.report_folders import write_report
 
 CLAIMS = [
@@ -36,7 +29,7 @@ def picture(name: str) -> Picture:
 def page(tmp_path_factory):
     """Return the page of a small report, with four pictures in place of all."""
     drawn = [picture("a"), picture("b")]
-    searches = [Search("PN", "4 trials", picture("c")), Search("LR", "1 trial", None)]
+    searches = [("PN", "4 trials", picture("c")), ("LR", "1 trial", None)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page_module, "draw_lead", lambda *arguments: picture("lead"))
         patch.setattr(page_module, "draw_figures", lambda *arguments: drawn)
@@ -118,7 +111,7 @@ def test_the_finding_comes_first_and_empty_sections_are_left_out(page, text):
 
 
 def test_findings_are_tables_whose_lines_have_the_same_width(page):
-    text = render_findings(page)
+    text = render(page, "findings.md.jinja")
 
     claim = "**three** (not the paper’s): Nearest (\\|log ratio\\|). | – | −0.3 ± 0.9 |"
     assert claim in text
