@@ -28,11 +28,10 @@ from cpaan.report.page.contents import REPORT
 from cpaan.report.page.page import FIGURES, FINDINGS, INDEX, write_page
 from cpaan.report.study_tables import make_cells, report_page
 from cpaan.report.table_one import TableOne, tables_of
-from cpaan.study.ablations import ablations_of
 from cpaan.study.cluster import Cluster
 from cpaan.study.job import NUM_THREADS
 from cpaan.study.machines import check_machines
-from cpaan.study.report_rows import MeasuredRow, ReportSettings, rows_of
+from cpaan.study.report_rows import MeasuredRow, ReportSettings, ablations_of, rows_of
 from cpaan.study.study import Study
 from cpaan.study.worker_pool import PoolJob, measure, part_cache
 

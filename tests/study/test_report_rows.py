@@ -2,8 +2,7 @@
 
 from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
 from cpaan.report.claims.mechanisms import NEIGHBOURS
-from cpaan.study.ablations import IDEAS, ablations_of
-from cpaan.study.report_rows import MeasuredRow
+from cpaan.study.report_rows import IDEAS, MeasuredRow, ablations_of
 from helpers.studies import best_row
 
 
