@@ -142,7 +142,7 @@ def make_table_one(
                 minus.markdown(),
             ]
         ),
-        latex=ours.latex(f"Top-5, {rule}", is_grouped=True),
+        latex=ours.latex(f"Top-5, {rule}"),
     )
 
 

@@ -86,11 +86,10 @@ class Table:
         marks = ("**{}**", "<u>{}</u>", "{}")
         return markdown_table([titles, *self._lines("±{:.1f}", marks)])
 
-    def latex(self, caption: str, *, is_grouped: bool = False) -> str:
+    def latex(self, caption: str) -> str:
         """Write the table for booktabs: best in bold, second best underlined.
 
-        The caption is a comment above it. If it is grouped, there is a rule where the first word of
-        the rows changes.
+        The caption is a comment above it. There is a rule where the first word of rows changes.
         """
         columns, words = self._columns(), [word.capitalize() for word in self.words]
         spans = [
@@ -107,10 +106,9 @@ class Table:
         marks = (r"\textbf{{{}}}", r"\underline{{{}}}", "{}")
         group = None
         for first, *texts in self._lines(r"\,{{\scriptsize$\pm${:.1f}}}", marks, escape_latex):
-            if group is None or (is_grouped and first != group):
-                lines.append(r"\midrule")
-            group = first
+            lines += [] if first == group else [r"\midrule"]
             lines.append(rf"{' & '.join([first, *texts])} \\")
+            group = first
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
     def _columns(self) -> list[tuple[str, int]]:

@@ -71,7 +71,7 @@ def test_markdown_has_bold_and_underlined_numbers():
 
 
 def test_latex_has_spans_escaped_names_and_a_rule_between_groups():
-    lines = TABLE.latex("Top-5", is_grouped=True).splitlines()
+    lines = TABLE.latex("Top-5").splitlines()
 
     assert lines == [
         r"% Top-5; needs \usepackage{booktabs}",
@@ -88,7 +88,6 @@ def test_latex_has_spans_escaped_names_and_a_rule_between_groups():
         r"\bottomrule",
         r"\end{tabular}",
     ]
-    assert TABLE.latex("Top-5").count(r"\midrule") == 1
 
 
 def test_a_grid_has_a_row_for_each_method_and_head_that_has_the_value():
