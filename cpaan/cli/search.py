@@ -89,7 +89,7 @@ def _search(options: argparse.Namespace) -> int:
             progress.say(f"stopped; all work is saved; resume with: {resume}")
         return INTERRUPTED
     statuses = [_print_problems(outcome, resume) for outcome in outcomes]
-    lines = _describe_best(outcomes)
+    lines = describe_best(outcomes)
     if all(study.has_best(row) for row in study.rows):
         lines.append(f"Next: {REPORT} {study.folder}")
     progress.conclude(lines)
@@ -230,7 +230,7 @@ def _print_problems(outcome: RowSearch, resume: str) -> int:
     return 0 if best is not None and not outcome.failed else INCOMPLETE
 
 
-def _describe_best(outcomes: Sequence[RowSearch]) -> list[str]:
+def describe_best(outcomes: Sequence[RowSearch]) -> list[str]:
     """Return the best configuration, and the three best rows; of one row, its three best trials."""
     bests = {each.row.method: each.best for each in outcomes if each.best is not None}
     if not bests:
