@@ -123,10 +123,14 @@ def gains_by_row(
         cells |= {(name, _DIVERSITY): diverse[name] for name in names if name in diverse}
         if cells:
             series[title] = cells
-    panels, label = TITLES, _GAIN
+    panels, label, meaning = TITLES, _GAIN, ""
     if diverse.keys() & set(ranked):
         panels = {**TITLES, _DIVERSITY: "Diversity"}
         label = "gain in points; diversity over that of real examples"
+        meaning = (
+            " Diversity is the mean distance of two synthetic examples of a class over that of two "
+            "real ones."
+        )
     facts = [
         f"{name} {_text(gains[name, 'novel', shots])}"
         + (f" (diversity {diverse[name].value:.2f})" if name in diverse else "")
@@ -136,9 +140,7 @@ def gains_by_row(
         name="gains",
         title=f"Gain over no augmentation, K = {shots}",
         caption=f"Top-5 accuracy minus that of {NO_AUGMENTATION}, paired by draw, with 95 % "
-        "intervals. Filled marks are clear of zero. Diversity is the mean distance of two "
-        "synthetic examples of a class over that of two real ones: at one, they are as diverse as "
-        "real examples.",
+        f"intervals. Filled marks are clear of the line.{meaning}",
         alt=f"Gain in LSL at K = {shots}, the largest first: {', '.join(facts)}.",
         figure=_draw_differences(lines, series, label, panels),
     )
