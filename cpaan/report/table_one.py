@@ -33,10 +33,12 @@ def rules_of(
     The rules are the paper's, the best head on validation, and each head alone. ``methods`` are by
     label of row, ``heads`` as of `cpaan.protocol.priors.best_heads`.
     """
-    best = {} if heads is None else heads.drop_duplicates("method").set_index("method")["head"]
+    best: dict[str, str] = {}
+    if heads is not None:
+        best = dict(heads.drop_duplicates("method")[ROW].to_numpy().tolist())
     rules = {
         PAPER: {label: ROWS[method].head for label, method in methods.items()},
-        VALIDATION: {label: str(best[label]) for label in methods if label in best},
+        VALIDATION: {label: best[label] for label in methods if label in best},
         **{head: dict.fromkeys(methods, head) for head in (*HEADS, OWN)},
     }
     scored = set(scores[ROW].itertuples(index=False, name=None))

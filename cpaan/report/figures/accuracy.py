@@ -85,7 +85,7 @@ def _draw_differences(
         axes.tick_params(axis="y", length=0)
     for line, text in zip(lines, figure.axes[0].get_yticklabels(), strict=True):
         text.set_fontweight("normal" if shares[line] else "bold")
-    handles = figure.axes[0].get_legend_handles_labels()
+    handles = figure.axes[1].get_legend_handles_labels()
     figure.legend(*handles, loc="outside upper right", ncols=len(series))
     return figure
 
