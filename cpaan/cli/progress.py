@@ -21,7 +21,8 @@ class StudyProgress:
     """Prints lines about a study to the error stream, and appends them to a log."""
 
     def __init__(self, study: Study, log: Path) -> None:
-        self._print, self._is_only_row = new_progress(log), len(study.rows) == 1
+        self._log, self._print = log, new_progress(log)
+        self._is_only_row = len(study.rows) == 1
         self._num_trials = sum(row.config.num_trials for row in study.rows)
         self._shown: set[str] | None = None
         self._most_at_once = 1
@@ -29,6 +30,13 @@ class StudyProgress:
     def say(self, message: str) -> None:
         """Print a line with the time since the start."""
         self._print(message)
+
+    def conclude(self, lines: Sequence[str]) -> None:
+        """Print the last lines of a command to the output stream, and append them to the log."""
+        with self._log.open("a") as file:
+            for line in lines:
+                print(line)
+                file.write(f"{line}\n")
 
     def show(self, searches: Sequence[RowSearch]) -> None:
         """Print a line for each trial that was evaluated or has ended since the last call."""

@@ -15,8 +15,7 @@ from cpaan.core.provenance import TEST_READS, take_over_test_reads
 from cpaan.core.remote_paths import RemotePath
 from cpaan.data.splits import TEST_PHASE, read_draws
 from cpaan.methods.registry import ROWS
-from cpaan.report.page.contents import REPORT
-from cpaan.report.page.page import INDEX, write_page
+from cpaan.report.page.page import write_page
 from cpaan.study.cluster import ray_cluster
 from cpaan.study.cluster_job import ClusterCommand
 from cpaan.study.report import make_report
@@ -45,8 +44,8 @@ def _report(options: argparse.Namespace) -> int:
     if options.redraw:
         check_writable(folder)
         print("drawing the page (a minute or two for many searches)", file=sys.stderr)
-        write_page(folder, lambda name, content: (RemotePath.at(folder) / name).write(content))
-        print(f"The page: {folder / INDEX}")
+        place = RemotePath.at(folder)
+        print(*write_page(folder, lambda name, text: (place / name).write(text)), sep="\n")
         return 0
     download_if_absent(folder)
     study = _finished(read_study(folder), is_partial=options.partial)
@@ -63,18 +62,15 @@ def _report(options: argparse.Namespace) -> int:
     try:
         with ray_cluster(options.address, progress.say) as cluster, study.locked():
             progress.say(cluster.announcement)
-            headline, failed = make_report(study, cluster, progress.say, settings, fixed)
+            lines, failed = make_report(study, cluster, progress.say, settings, fixed)
     except WorkLostError as error:
         raise ValueError(f"{error}; {kept}") from error
     except KeyboardInterrupt:
         progress.say(f"stopped; {kept}")
         return INTERRUPTED
-    written = folder / REPORT
-    print(f"\n{(written / 'report.md').read_text()}")
-    if headline:
-        print(headline)
-    print(f"\nWritten: {written}/report.md, table.csv, table.tex, report.json, scores.parquet")
-    print(f"The page: {folder / INDEX}")
+    for reason in failed.values():
+        progress.say(reason)
+    progress.conclude(lines)
     return INCOMPLETE if failed else 0
 
 

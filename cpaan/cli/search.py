@@ -32,7 +32,7 @@ from cpaan.study.resolve import StudyRequest, new_study, resumed_study
 from cpaan.study.row import StudyRow
 from cpaan.study.search import search
 from cpaan.study.searcher import RowSearch
-from cpaan.study.study import BEST, CONFIG, LOG, Study, download_study, find_study
+from cpaan.study.study import CONFIG, LOG, Study, download_study, find_study
 from cpaan.study.trial import PROBLEM
 from cpaan.study.worker_pool import WorkLostError
 from cpaan.training.drive import in_words
@@ -90,9 +90,11 @@ def _search(options: argparse.Namespace) -> int:
         if (study.folder / CONFIG).exists():
             progress.say(f"stopped; all work is saved; resume with: {resume}")
         return INTERRUPTED
-    statuses = [_conclude(study, outcome, resume) for outcome in outcomes]
+    statuses = [_print_problems(outcome, resume) for outcome in outcomes]
+    lines = describe_best(outcomes)
     if all(study.has_best(row) for row in study.rows):
-        print(f"Next: {REPORT} {study.folder}")
+        lines.append(f"Next: {REPORT} {study.folder}")
+    progress.conclude(lines)
     return max(statuses)
 
 
@@ -206,26 +208,38 @@ def _describe(study: Study) -> str:
     return "\n".join(shown)
 
 
-def _conclude(study: Study, outcome: RowSearch, resume: str) -> int:
-    """Print how the search of a row ended; return its exit status."""
+def _print_problems(outcome: RowSearch, resume: str) -> int:
+    """Print which trials of a row failed and what is left to do; return its exit status."""
     row, best = outcome.row, outcome.best
     for trial in outcome.failed:
         problem, parameters = trial.user_attrs[PROBLEM], json.dumps(trial.params)
         print(f"trial {trial.number} failed: {problem}; parameters: {parameters}")
-    if best is not None:
-        print(
-            f"\n{row.method}: trial {best['trial']} is best with score {best['score']:.2f} "
-            f"on new draws (LSL {best['novel_top5']:.2f}, GLSL {best['all_top5']:.2f})"
-        )
-        scores = {each["trial"]: each["score"] for each in best["finalists"]}
-        for number in sorted(scores, key=lambda number: -scores[number])[:3]:
-            print(
-                f"  trial {number:<4} {scores[number]:.2f}{'  (default settings)' * (not number)}"
-            )
-        print(f"Written: {study.folder / study.path_of(row)}/{BEST}")
     if outcome.num_left > 0:
         left = f"{outcome.num_left} of {row.config.num_trials} trials are left"
         print(f"{left}; resume with: {resume}")
     elif best is None:
         print(f"the best trial of {row.method} is not chosen yet; resume with: {resume}")
     return 0 if best is not None and not outcome.failed else INCOMPLETE
+
+
+def describe_best(outcomes: Sequence[RowSearch]) -> list[str]:
+    """Return the best configuration, and the three best rows; of one row, its three best trials."""
+    bests = {each.row.method: each.best for each in outcomes if each.best is not None}
+    if not bests:
+        return []
+    method = max(bests, key=lambda name: bests[name]["score"])
+    best = bests[method]
+    scores = {name: each["score"] for name, each in bests.items()}
+    if len(outcomes) == 1:
+        scores = {_trial_of(method, x["trial"]): x["score"] for x in best["finalists"]}
+    ranked = sorted(scores, key=lambda name: -scores[name])[:3]
+    width = max(map(len, ranked))
+    return [
+        f"{_trial_of(method, best['trial'])} is best with score {best['score']:.2f} on new "
+        f"validation draws (LSL {best['novel_top5']:.2f}, GLSL {best['all_top5']:.2f})",
+        *(f"  {name:<{width}}  {scores[name]:.2f}" for name in ranked),
+    ]
+
+
+def _trial_of(method: str, number: int) -> str:
+    return f"{method}, trial {number}" if number else f"{method}, default settings"

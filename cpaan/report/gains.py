@@ -24,7 +24,6 @@ Scored = tuple[str, str]
 class PairedDifference:
     """One row minus another, paired by draw."""
 
-    label: str
     start: Scored
     end: Scored
     difference: float
@@ -53,7 +52,7 @@ class PairedDifference:
 
 def signed(value: float, digits: int = 2) -> str:
     """Return a number with its sign; zero is positive."""
-    return f"{round(value, digits) + 0.0:+.{digits}f}".replace("-", "−")
+    return f"{value:+z.{digits}f}".replace("-", "−")
 
 
 class PairedScores:
@@ -102,11 +101,10 @@ class PairedScores:
         column: ArrayLike,
         shots: ArrayLike,
         *,
-        label: str = "",
         num_comparisons: int = 1,
         same_seeds: bool = False,
     ) -> PairedDifference:
-        """Return the subject minus the other, labelled with the subject's row by default.
+        """Return the subject minus the other.
 
         Where a comparison was picked out of several, ``num_comparisons`` is their number, and its
         interval holds for all. ``same_seeds`` drops seeds of the other row that the subject lacks,
@@ -127,7 +125,6 @@ class PairedScores:
         of_draw = end.mean(axis=1) - start.mean(axis=1)
         ends, starts = (of.iloc[0] if len(of) == 1 else of for of in (end.mean(), start.mean()))
         return PairedDifference(
-            label=label or subject[0],
             start=other,
             end=subject,
             difference=float(of_draw.mean()),

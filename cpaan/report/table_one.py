@@ -5,15 +5,18 @@ on ResNet-10 features, a method's own classifier where it has one), or the best 
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import pandas as pd
 
 from cpaan.methods.registry import ROWS
-from cpaan.protocol.statistics import paired_differences, summarise
+from cpaan.protocol.config import HEADS, OWN
+from cpaan.protocol.statistics import ROW, paired_differences, summarise
 from cpaan.report.published import printed_elsewhere, printed_of
 from cpaan.report.tables import NAN, TITLES, Cell, Table, cells_of
 
+PAPER, VALIDATION = "paper", "validation"
 BY_PAPER, BY_VALIDATION = "the paper's rule for the final classifier", "head chosen on validation"
 
 _WORDS = ("Method", "Representation", "Generation", "row", "head")
@@ -22,15 +25,28 @@ CellKey = tuple[str, str, int]
 Cells = Mapping[CellKey, Cell]
 
 
-def heads_by_paper(methods: Mapping[str, str]) -> dict[str, str]:
-    """Return the head of every row, by the paper's rule; ``methods`` are by label of row."""
-    return {label: ROWS[method].head for label, method in methods.items()}
+def rules_of(
+    scores: pd.DataFrame, methods: Mapping[str, str], heads: pd.DataFrame | None
+) -> dict[str, dict[str, str]]:
+    """Return the head of every row by each rule; rows without scores of that head are left out.
 
-
-def heads_by_validation(heads: pd.DataFrame) -> dict[str, str]:
-    """Return the best head of every row there; see `cpaan.protocol.priors.best_heads`."""
-    best = heads.drop_duplicates("method")
-    return dict(zip(best["method"], best["head"], strict=True))
+    The rules are the paper's, the best head on validation, and each head alone. ``methods`` are by
+    label of row, ``heads`` as of `cpaan.protocol.priors.best_heads`.
+    """
+    best: dict[str, str] = {}
+    if heads is not None:
+        best = dict(heads.drop_duplicates("method")[ROW].to_numpy().tolist())
+    rules = {
+        PAPER: {label: ROWS[method].head for label, method in methods.items()},
+        VALIDATION: {label: best[label] for label in methods if label in best},
+        **{head: dict.fromkeys(methods, head) for head in (*HEADS, OWN)},
+    }
+    scored = set(scores[ROW].itertuples(index=False, name=None))
+    found = {
+        rule: {label: head for label, head in head_of.items() if (label, head) in scored}
+        for rule, head_of in rules.items()
+    }
+    return {rule: head_of for rule, head_of in found.items() if head_of}
 
 
 def with_heads(scores: pd.DataFrame, head_of: Mapping[str, str]) -> pd.DataFrame:
@@ -88,13 +104,8 @@ def make_table_one(
 
     The best row has the highest mean of LSL and GLSL over all shots. ``methods`` are by label, in
     the order of the table; the rule says how heads were chosen.
-
-    Raises:
-        ValueError: If a row has no scores with its head.
     """
-    chosen = with_heads(scores, {label: head_of[label] for label in methods})
-    if absent := [label for label in methods if label not in set(chosen["method"])]:
-        raise ValueError(f"{absent[0]} has no scores with the head {head_of[absent[0]]}")
+    chosen = with_heads(scores, head_of)
     means = chosen.groupby(["method", "column"])["top5"].mean().groupby("method").mean()
     best = str(means.round(9).idxmax())
     shots = sorted(int(k) for k in chosen["shots"].unique())
@@ -105,17 +116,23 @@ def make_table_one(
         (label,): (row.group, row.representation, row.generation, label, head_of[label])
         for label, row in ((label, ROWS[method]) for label, method in methods.items())
     }
-    known = {(label,): words[label,] for label, _, _ in printed}
     keys = [(column, k) for column in TITLES for k in shots]
     ours = Table(_WORDS, words, keys, {"": plain})
+    known = {(label,): words[label,] for label, _, _ in printed}
+    theirs = Table(_WORDS, known, keys, {"": printed})
     both = Table(_WORDS, words, keys, {"": cells, " printed": printed})
     differences = differences_to(chosen, best) if len(methods) > 1 else {}
     minus = Table(_WORDS, words, keys, {"": differences}, "+")
+
+    def brief(table: Table) -> str:
+        """Return a table for a terminal, which has no room for the first three words."""
+        rows = {row: words[3:] for row, words in table.rows.items()}
+        return replace(table, words=_WORDS[3:], rows=rows).text()
+
     return TableOne(
-        text=f"Top-5, %, {rule}; [best], (second best)\n{ours.text()}\n\n"
-        "Printed in the papers, ImageNet, top-5, %\n"
-        f"{Table(_WORDS, known, keys, {'': printed}).text()}\n\n"
-        f"Minus {best}, paired by draw, ± 95 % interval\n{minus.text()}",
+        text=f"Top-5, %, {rule}; [best], (second best)\n{brief(ours)}\n\n"
+        f"Printed in the papers, ImageNet, top-5, %\n{brief(theirs)}\n\n"
+        f"Minus {best}, paired by draw, ± 95 % interval\n{brief(minus)}",
         markdown="\n\n".join(
             [
                 f"Top-5, %, {rule}: **best**, <u>second best</u>, ± half the 95 % interval over "
@@ -127,21 +144,17 @@ def make_table_one(
                 minus.markdown(),
             ]
         ),
-        latex=ours.latex(f"Top-5, {rule}", is_grouped=True),
+        latex=ours.latex(f"Top-5, {rule}"),
     )
 
 
 def tables_of(
     scores: pd.DataFrame, methods: Mapping[str, str], heads: pd.DataFrame | None
 ) -> list[TableOne]:
-    """Return the table by the paper's rule, and by the validation phase if that was scored.
-
-    With scores of the validation phase, the paper's rule may lack heads; it is then left out.
-    """
-    by_paper, tables = heads_by_paper(methods), []
-    scored = set(scores[["method", "head"]].itertuples(index=False, name=None))
-    if heads is None or scored.issuperset(by_paper.items()):
-        tables.append(make_table_one(scores, by_paper, methods, BY_PAPER))
-    if heads is not None:
-        tables.append(make_table_one(scores, heads_by_validation(heads), methods, BY_VALIDATION))
-    return tables
+    """Return the table by the paper's rule and by the validation phase, if these have all rows."""
+    rules = rules_of(scores, methods, heads)
+    return [
+        make_table_one(scores, rules[rule], methods, title)
+        for rule, title in ((PAPER, BY_PAPER), (VALIDATION, BY_VALIDATION))
+        if len(rules.get(rule, ())) == len(methods)
+    ]

@@ -13,6 +13,7 @@ from cpaan.protocol.statistics import ROW, paired_differences, summarise
 TITLES = {"novel": "LSL", "all": "GLSL"}
 OTHER_COLUMNS = ("novel_joint", "base", "all_prior")
 NAN = float("nan")
+_MOST_LETTERS = 100  # in a line of a terminal
 
 
 class Cell(NamedTuple):
@@ -54,21 +55,30 @@ class Table:
     """ "+" for differences."""
 
     def text(self) -> str:
-        """Align the table for a terminal: best in [ ], second best in ( )."""
+        """Align the table for a terminal: best in [ ], second best in ( ).
+
+        A table that is wider than 100 letters is split, by the titles of its columns if possible.
+        """
         is_ranked = any(cell.rank for side in self.sides.values() for cell in side.values())
         marks = ("[{}]", "({})", " {} " if is_ranked else "{}")
         titles = [*self.words, *(f"{title} {k}" for title, k in self._columns())]
         lines = [titles, *self._lines("±{:.1f}", marks)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        num_words, num_columns = len(self.words), len(titles) - len(self.words)
+        room = _MOST_LETTERS - sum(width + 2 for width in widths[:num_words])
+        if num_columns > (at_once := max(1, room // (max(widths[num_words:]) + 1))):
+            num_columns = min(at_once, len({k for _, k in self.cells}))
 
-        def aligned(line: Sequence[str]) -> str:
+        def aligned(line: Sequence[str], start: int) -> str:
+            places = [*range(num_words), *range(start, min(start + num_columns, len(line)))]
             texts = [
-                f"{text:<{width}} " if at < len(self.words) else f"{text:>{width}}"
-                for at, (text, width) in enumerate(zip(line, widths, strict=True))
+                f"{line[at]:<{widths[at]}} " if at < num_words else f"{line[at]:>{widths[at]}}"
+                for at in places
             ]
             return " ".join(texts).rstrip()
 
-        return "\n".join(map(aligned, lines))
+        starts = range(num_words, len(titles), num_columns)
+        return "\n\n".join("\n".join(aligned(line, at) for line in lines) for at in starts)
 
     def markdown(self) -> str:
         """Write the table in Markdown: best in bold, second best underlined."""
@@ -76,11 +86,10 @@ class Table:
         marks = ("**{}**", "<u>{}</u>", "{}")
         return markdown_table([titles, *self._lines("±{:.1f}", marks)])
 
-    def latex(self, caption: str, *, is_grouped: bool = False) -> str:
+    def latex(self, caption: str) -> str:
         """Write the table for booktabs: best in bold, second best underlined.
 
-        The caption is a comment above it. If it is grouped, there is a rule where the first word of
-        the rows changes.
+        The caption is a comment above it. There is a rule where the first word of rows changes.
         """
         columns, words = self._columns(), [word.capitalize() for word in self.words]
         spans = [
@@ -97,10 +106,9 @@ class Table:
         marks = (r"\textbf{{{}}}", r"\underline{{{}}}", "{}")
         group = None
         for first, *texts in self._lines(r"\,{{\scriptsize$\pm${:.1f}}}", marks, escape_latex):
-            if group is None or (is_grouped and first != group):
-                lines.append(r"\midrule")
-            group = first
+            lines += [] if first == group else [r"\midrule"]
             lines.append(rf"{' & '.join([first, *texts])} \\")
+            group = first
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
     def _columns(self) -> list[tuple[str, int]]:
@@ -117,7 +125,7 @@ class Table:
             texts = list(map(escape, words))
             for side, key in product(self.sides.values(), self.cells):
                 cell = side.get((*row, *key), Cell(NAN))
-                text = "–" if isnan(cell.value) else f"{cell.value:{self.sign}.1f}"
+                text = "–" if isnan(cell.value) else f"{cell.value:{self.sign}z.1f}"
                 text += "" if isnan(cell.interval) else interval.format(cell.interval)
                 texts.append(marks[cell.rank - 1 if cell.rank in (1, 2) else 2].format(text))
             yield texts

@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,35 +21,22 @@ from cpaan.gan.config import TrainConfig
 from cpaan.gan.gans import GANS
 from cpaan.gan.spiral import SPIRAL_CONFIG, draw_points, run_spiral, to_plain
 from cpaan.methods.registry import ROWS
-from cpaan.methods.table_row import IN_PN
 from cpaan.protocol.config import HEADS, OWN
 from cpaan.protocol.priors import best_heads, best_priors
 from cpaan.protocol.tasks import check_phase
-from cpaan.report.page.contents import DEFAULT, REPORT
+from cpaan.report.page.contents import REPORT
 from cpaan.report.page.page import FIGURES, FINDINGS, INDEX, write_page
-from cpaan.report.study_tables import Tables, make_cells, make_tables, table_page
+from cpaan.report.study_tables import make_cells, report_page
 from cpaan.report.table_one import TableOne, tables_of
-from cpaan.study.ablations import ablations_of_best, ablations_of_table
 from cpaan.study.cluster import Cluster, check_machines
 from cpaan.study.job import NUM_THREADS
-from cpaan.study.report_rows import MeasuredRow, ReportSettings, rows_of
+from cpaan.study.report_rows import MeasuredRow, ReportSettings, ablations_of, rows_of
 from cpaan.study.study import Study
 from cpaan.study.worker_pool import PoolJob, measure, part_cache
 
 _SEEDED_DRAWS = 1  # added to the seed of the fixed draws
+_ILLUSTRATIONS = ("spectra", "projections")
 _MOST_LETTERS = 300  # shown of an error message of Ray, which ends with the cause
-
-
-class Measured(NamedTuple):
-    """The results of all rows."""
-
-    frames: dict[str, pd.DataFrame]
-    """Tables by name: scores, diversity, priors, heads, spectra and projections."""
-    failed: dict[str, str]
-    """Reasons why rows have no scores, by name."""
-    earlier: list[dict[str, Any]]
-    """Interrupted commands, and the parts that each has measured."""
-    seconds: float
 
 
 def make_report(
@@ -58,7 +45,7 @@ def make_report(
     say: Callable[[str], None],
     settings: ReportSettings | None = None,
     fixed_rows: ShotRows | None = None,
-) -> tuple[str, dict[str, str]]:
+) -> tuple[list[str], dict[str, str]]:
     """Train and evaluate the rows of a study on the test phase, and write the report.
 
     Args:
@@ -69,25 +56,20 @@ def make_report(
         fixed_rows: The fixed draws, shape (draws, novel classes, shots); seeded by default.
 
     Returns:
-        The headline, and the reason for each row without scores.
+        The lines of `write_page`, and the reason for each row without scores.
 
     Raises:
-        ValueError: If a search has no result, the data does not suit the test phase, or no row
-            could be trained.
+        ValueError: If a search has no result, the data does not suit the test phase, or no
+            searched row could be trained.
         WorkLostError: If machines or processes failed too often; finished parts stay cached.
     """
-    settings = settings or ReportSettings()
-    rows = rows_of(study, settings)
-    is_single = not study.has_row_folders
-    heads = settings.heads or _default_heads(study)
-    missing = {ROWS[row.method].head for row in rows} - {*heads, OWN}
-    if missing and not is_single:
-        raise ValueError(f"the paper's table also needs --heads {','.join(sorted(missing))}")
+    settings, started = settings or ReportSettings(), time.monotonic()
+    rows, heads = rows_of(study, settings), settings.heads or _default_heads(study)
+    searched = rows[-len(study.rows) :]
     extra: list[MeasuredRow] = []
     spiral = None
     if not settings.is_table_only:
-        seeds = settings.num_ablation_seeds
-        extra = ablations_of_best(rows[-1], seeds) if is_single else ablations_of_table(rows, seeds)
+        extra = ablations_of(searched, settings.num_ablation_seeds)
         # The spiral runs in parallel with the rows, because it is small and needs no GPU.
         spiral = ray.remote(num_cpus=1)(_spiral).remote(SPIRAL_CONFIG)
     draws = _draw(study, settings, fixed_rows)
@@ -98,58 +80,49 @@ def make_report(
         f"{settings.num_seeded_draws} seeded draws, {settings.num_seeds} new seeds for each "
         "trained row"
     )
-    found = _measure(study, jobs, [*rows, *extra], cluster, say)
-    if is_single and rows[-1].name in found.failed:
-        raise ValueError(found.failed[rows[-1].name])
-    rows = [row for row in rows if row.name not in found.failed]
-    if not rows:
-        raise ValueError("; ".join(found.failed.values()))
-    drawn = None if spiral is None else _result_of(spiral, say)
+    outcomes = _measure(study, jobs, cluster, say)
+    failed = {
+        key.row: f"{key.row} failed with seed {key.seed}: {outcome}"
+        for key, outcome in outcomes.items()
+        if isinstance(outcome, ValueError)
+    }
+    if all(row.name in failed for row in searched):
+        raise ValueError("; ".join(failed.values()))
+    measured = [row for row in [*rows, *extra] if row.measured_as not in failed]
+    frames = _frames_of(outcomes, measured)
+    seconds = time.monotonic() - started
     about: dict[str, Any] = {
         "run": describe_run(),
         "settings": {**vars(settings), "heads": list(heads)},
         "phase": TEST_PHASE,
-        "rows": [row.describe() for row in [*rows, *extra] if row.measured_as not in found.failed],
+        "rows": [row.describe() for row in measured],
         "num_fixed": num_fixed,
-        "failed": found.failed,
-        "earlier": found.earlier,
+        "failed": failed,
+        "earlier": _earlier(outcomes),
         "test_reads": count_test_reads(study.rows[0].data.fingerprint),
         "nodes": list(cluster.nodes),
-        "cost": {"seconds": found.seconds, "gpu_seconds": found.seconds * cluster.num_gpus},
+        "cost": {"seconds": seconds, "gpu_seconds": seconds * cluster.num_gpus},
+        "studies": {row.method: row.describe() for row in study.rows},
+        "best": {row.method: study.read_best(row) for row in study.rows},
     }
+    drawn = None if spiral is None else _result_of(spiral, say)
     say("writing the tables and drawing the page")
-    layouts = _layouts(rows, found, num_fixed)
-    if is_single:
-        tables = _tables_of(rows, found, layouts, num_fixed)
-        about |= {
-            "study": study.rows[0].describe(),
-            "best": study.read_best(study.rows[0]),
-            "best_minus_trial_0": tables.gains,
-        }
-        page, latex, headline = tables.markdown(about), tables.latex(), tables.headline
-        cells = tables.cells
-    else:
-        about |= {
-            "studies": {row.method: row.describe() for row in study.rows},
-            "best": {row.name: study.read_best(row.source) for row in rows},
-        }
-        num_seeded = settings.num_seeded_draws
-        page = table_page(layouts, about, num_fixed=num_fixed, num_seeded=num_seeded)
-        latex = "\n".join(layout.latex for layout in layouts)
-        cells, headline = make_cells(found.frames["scores"], num_fixed=num_fixed), ""
-    _write(study, page, latex, cells, about, found.frames, drawn)
+    # Table 1 is of the fixed draws, by each rule of heads whose heads were scored.
+    methods = {row.name: row.method for row in measured if row.ablation is None}
+    fixed = frames["scores"][frames["scores"]["draw"] < num_fixed]
+    layouts = tables_of(fixed, methods, frames["heads"])
+    lines = _write(study, layouts, about, frames, drawn)
     cache = part_cache(study.storage)
     for job in jobs.values():
         cache.delete(job.part)
-    return headline, found.failed
+    return lines, failed
 
 
 def _default_heads(study: Study) -> tuple[str, ...]:
-    if study.has_row_folders:
-        return (*HEADS, OWN)
     head = study.config.head
-    # The controls need the other heads, because they have no classifier of their own.
-    return (OWN, *HEADS) if head == OWN else (head,)
+    if len(study.rows) > 1 or head == OWN:  # controls have no classifier of their own
+        return (*HEADS, OWN)
+    return (head,)
 
 
 def _jobs(
@@ -206,12 +179,10 @@ def _draw(study: Study, settings: ReportSettings, fixed_rows: ShotRows | None) -
 def _measure(
     study: Study,
     jobs: Mapping[PartKey, PoolJob],
-    rows: Sequence[MeasuredRow],
     cluster: Cluster,
     say: Callable[[str], None],
-) -> Measured:
-    """Run all parts on the cluster, and concatenate their results."""
-    started = time.monotonic()
+) -> dict[PartKey, Outcome]:
+    """Run all parts on the cluster, after checks, and record the read of the test phase."""
     references = {row.data.fingerprint: row.data for row in study.rows}
     for reference in references.values():
         check_phase(reference.open(), reference.split, TEST_PHASE)
@@ -220,41 +191,35 @@ def _measure(
     for fingerprint in references:
         count_test_reads(fingerprint)  # refuses a damaged log before the work
         record_test_read(fingerprint)
-    outcomes = measure(jobs, study.storage, cluster.most_trials_at_once(study.config), say)
-    failed = {
-        key.row: f"{key.row} failed with seed {key.seed}: {outcome}"
-        for key, outcome in outcomes.items()
-        if isinstance(outcome, ValueError)
-    }
+    return measure(jobs, study.storage, cluster.most_trials_at_once(study.config), say)
+
+
+def _frames_of(
+    outcomes: Mapping[PartKey, Outcome], rows: Sequence[MeasuredRow]
+) -> dict[str, pd.DataFrame]:
+    """Concatenate the results of rows: scores, diversity, priors, heads, spectra, projections."""
     parts = [
-        _renamed(row, part)
+        (row, part)
         for row in rows
         for seed in row.seeds
-        if row.measured_as not in failed
-        and isinstance(part := outcomes[PartKey(row.measured_as, seed)], Part)
+        if isinstance(part := outcomes[PartKey(row.measured_as, seed)], Part)
     ]
-    if not parts:
-        raise ValueError("; ".join(failed.values()))
+    # An ablation that changes nothing has the results of its row under its own name.
     frames = {
-        name: _together([getattr(part, name) for part in parts])
-        for name in ("scores", "diversity", "validation", "spectra", "projections")
-    }
-    frames["heads"] = best_heads(frames.pop("validation"))
-    frames["priors"] = _together(
-        [best_priors(part.validation).assign(seed=part.scores["seed"][0]) for part in parts]
-    )
-    return Measured(frames, failed, _earlier(outcomes), time.monotonic() - started)
-
-
-def _renamed(row: MeasuredRow, part: Part) -> Part:
-    """Return the result of a row; if an equal row was measured, under the name of this row."""
-    if row.same_as is None:
-        return part
-    frames = {
-        name: getattr(part, name).assign(method=row.name)
+        name: _together([getattr(part, name).assign(method=row.name) for row, part in parts])
         for name in ("scores", "diversity", "validation")
     }
-    return part._replace(**frames, spectra=part.spectra[:0], projections=part.projections[:0])
+    frames["heads"] = best_heads(frames.pop("validation"))
+    priors = [
+        best_priors(part.validation).assign(method=row.name, seed=part.scores["seed"][0])
+        for row, part in parts
+    ]
+    own = [part for row, part in parts if row.ablation is None]
+    return {
+        **frames,
+        "priors": _together(priors),
+        **{name: _together([getattr(part, name) for part in own]) for name in _ILLUSTRATIONS},
+    }
 
 
 def _together(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -293,47 +258,20 @@ def _result_of(spiral: "ray.ObjectRef[Any]", say: Callable[[str], None]) -> dict
     return result
 
 
-def _layouts(rows: Sequence[MeasuredRow], found: Measured, num_fixed: int) -> list[TableOne]:
-    """Return Table 1 on the fixed draws, for each rule of heads whose heads were scored."""
-    scores, heads = found.frames["scores"], found.frames["heads"]
-    methods = {row.name: row.method for row in rows}
-    heads = heads[heads["method"].isin(methods)]
-    return tables_of(scores[scores["draw"] < num_fixed], methods, heads)
-
-
-def _tables_of(
-    rows: Sequence[MeasuredRow], found: Measured, layouts: list[TableOne], num_fixed: int
-) -> Tables:
-    """Return the tables of a study with one row: its best, its default, the controls."""
-    names, scores = [row.name for row in rows], found.frames["scores"]
-    best = rows[-1]
-    return make_tables(
-        scores[scores["method"].isin(names)],
-        num_fixed=num_fixed,
-        best=best.name,
-        paper=next((row.name for row in rows[:-1] if row.trial == 0), None),
-        is_best_paper=best.trial == 0,
-        none=next((name for name in names if name in ("none", f"none{IN_PN}")), best.name),
-        layouts=layouts,
-        trial_0=f"{best.method}, {DEFAULT}",
-    )
-
-
 def _write(
     study: Study,
-    page: str,
-    latex: str,
-    cells: pd.DataFrame,
+    layouts: Sequence[TableOne],
     about: dict[str, Any],
     frames: dict[str, pd.DataFrame],
     spiral: dict[str, Any] | None,
-) -> None:
-    """Write the tables, their data and the page."""
+) -> list[str]:
+    """Write the tables, their data and the page; return the lines of `write_page`."""
     _delete_earlier(study)
-    study.write_file(f"{REPORT}/report.md", page)
+    cells = make_cells(frames["scores"], about["num_fixed"])
+    study.write_file(f"{REPORT}/report.md", report_page(study.folder.name, layouts, about))
     study.write_file(f"{REPORT}/table.csv", cells.to_csv(index=False))
-    study.write_file(f"{REPORT}/table.tex", latex)
-    for name in ("scores", "spectra", "projections"):
+    study.write_file(f"{REPORT}/table.tex", "\n".join(layout.latex for layout in layouts))
+    for name in ("scores", *_ILLUSTRATIONS):
         if len(frames[name]):
             study.write_file(f"{REPORT}/{name}.parquet", frames[name].to_parquet(index=False))
     if spiral is not None:
@@ -341,7 +279,7 @@ def _write(
     records = {"cells": cells, **{name: frames[name] for name in ("diversity", "priors", "heads")}}
     records = {name: to_records(frame) for name, frame in records.items()}
     study.write_json(f"{REPORT}/report.json", {**about, **records})
-    write_page(study.folder, study.write_file)
+    return write_page(study.folder, study.write_file)
 
 
 def _delete_earlier(study: Study) -> None:

@@ -1,17 +1,31 @@
-"""The rows of a report: their settings and their training seeds."""
+"""The rows of a report: their settings and their training seeds.
 
-from collections.abc import Mapping
+Ablations are the best configuration of a row with one design choice changed at a time.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
+from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
 from cpaan.methods.controls import CONTROLS
 from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import IN_PN
+from cpaan.report.claims.mechanisms import HARD, NEIGHBOURS, NOBODY, SOFT
 from cpaan.report.page.contents import DEFAULT, Ablation
 from cpaan.study.row import Resolved, StudyRow
 from cpaan.study.searcher import open_trials
 from cpaan.study.study import Study
 
+IDEAS = "ideas"
+"""Ablations of the ideas of CP-AAN+; `NEIGHBOURS` varies the related base classes (Figure 5a)."""
+
+_ABLATED = {
+    NEIGHBOURS: ("cCov-GAN-PN", "cCov-GAN", *(name for name, row in ROWS.items() if row.gan)),
+    IDEAS: ("CP-AAN+-PN", "CP-AAN+"),
+}
+"""Methods to ablate, by family; the first of them that a study has searched is used."""
+_NUMBERS_OF_NEIGHBOURS = (1, 5, 20, 50)
 _FEWEST_SEEDS = 3
 
 
@@ -49,17 +63,6 @@ class MeasuredRow:
             "ablation": None if self.ablation is None else vars(self.ablation),
         }
 
-    def changed(self, family: str, label: str, overrides: Mapping[str, Any]) -> "MeasuredRow":
-        """Return an ablation of this row: the same row with some settings changed."""
-        resolved = self.resolved.with_overrides(overrides)
-        return replace(
-            self,
-            name=f"{self.name}: {label}",
-            resolved=resolved,
-            ablation=Ablation(self.name, family, label),
-            same_as=self.name if resolved == self.resolved else None,
-        )
-
 
 @dataclass(frozen=True)
 class ReportSettings:
@@ -91,9 +94,9 @@ class ReportSettings:
 def rows_of(study: Study, settings: ReportSettings) -> list[MeasuredRow]:
     """Return the best configuration of every row of a study.
 
-    For a study of one row, add the controls and the first trial of its search.
+    A single row has others before it to compare it with: the controls, and its first trial.
     """
-    if study.has_row_folders:
+    if len(study.rows) > 1:
         return [_best_row(study, row, row.method, settings) for row in study.rows]
     (row,) = study.rows
     best = _best_row(study, row, f"{row.method}, best", settings)
@@ -116,3 +119,73 @@ def _best_row(study: Study, row: StudyRow, name: str, settings: ReportSettings) 
     first = row.config.seed + row.config.num_final_seeds  # after the seeds that chose the best
     seeds = tuple(range(first, first + settings.num_seeds))
     return MeasuredRow(name, row.method, resolved, seeds, row, best["trial"])
+
+
+def ablations_of(rows: Sequence[MeasuredRow], num_seeds: int) -> list[MeasuredRow]:
+    """Return the ablations of searched rows, with the first ``num_seeds`` seeds of each row."""
+    by_method = {row.method: row for row in rows}
+    found = list[MeasuredRow]()
+    for family, methods in _ABLATED.items():
+        if (method := next((each for each in methods if each in by_method), None)) is not None:
+            found += _ablations(by_method[method], family, num_seeds)
+    return found
+
+
+def _ablations(row: MeasuredRow, family: str, num_seeds: int) -> Iterator[MeasuredRow]:
+    training = cast(TrainConfig, row.resolved.training)  # only GANs have ablations
+    changes = _neighbours(row, training) if family == NEIGHBOURS else _ideas(row, training)
+    for label, overrides in changes.items():
+        resolved = row.resolved.with_overrides(overrides)
+        yield replace(
+            row,
+            name=f"{row.name}: {label}",
+            resolved=resolved,
+            seeds=row.seeds[:num_seeds],
+            ablation=Ablation(row.name, family, label),
+            same_as=row.name if resolved == row.resolved else None,
+        )
+
+
+def _neighbours(row: MeasuredRow, training: TrainConfig) -> dict[str, Mapping[str, Any]]:
+    """Return overrides by label: every kind of neighbours, and every number of hard neighbours."""
+    split = row.source.data.split
+    num_base = len(split.base_classes())
+    num_meta_base = num_base - training.num_ways
+    perplexity = training.perplexity
+    if training.neighbours != "soft":
+        perplexity = TrainConfig().perplexity
+    soft = {"neighbours": "soft", "perplexity": perplexity}
+    hard = {
+        f"{HARD}, k = {count}": {"neighbours": "hard", "num_neighbours": count}
+        for count in _NUMBERS_OF_NEIGHBOURS
+        if count <= num_meta_base
+    }
+    return {NOBODY: {"neighbours": "none"}, SOFT: soft, **hard}
+
+
+def _ideas(row: MeasuredRow, training: TrainConfig) -> dict[str, Mapping[str, Any]]:
+    """Return overrides by label: each reverts one idea to the paper or removes one term."""
+    faithful = TrainConfig.faithful()
+    share = row.source.config.workers_per_trial  # all workers train on equally many episodes
+    found: dict[str, Mapping[str, Any]] = {
+        "without the prototype term": {"prototype_weight": 0.0},
+        "shots as real examples": {"real_examples": faithful.real_examples},
+        "no residual start": {"residual": faithful.residual},
+        "one number of episode shots": {
+            "episode_shots": (min(faithful.max_shots, training.max_shots),)
+        },
+        "synthetic as if real": META_TESTING_AS_PRINTED,
+        "a fifth of the synthetic examples": {
+            "num_synthetic": max(1, row.resolved.evaluation.num_synthetic // 5)
+        },
+        "half of the training": {
+            "num_episodes": max(1, training.num_episodes // 2 // share) * share
+        },
+        "without the adversary": {"adversarial_weight": 0.0},
+    }
+    gan = ROWS[row.method].gan
+    if gan and gan.has_cycle:
+        found["without the cycle term"] = {"cycle_weight": 0.0}
+    if gan and gan.has_covariance:
+        found["without the covariance term"] = {"covariance_weight": 0.0}
+    return found

@@ -6,11 +6,13 @@ import socket
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from cpaan import open_features, write_features
 from cpaan.cli import main
+from cpaan.cli.search import describe_best
 from cpaan.methods.registry import ROWS, rows_of_table
 from cpaan.study import cluster
 from cpaan.study.config import StudyConfig
@@ -259,3 +261,21 @@ def test_a_dry_run_is_a_dozen_lines_with_the_expected_time(capsys):
     assert len(lines) <= 12
     assert re.search(r"^time: +about \d+ (s|min) of training", "\n".join(lines), re.M)
     assert max(map(len, lines)) <= 100
+
+
+def test_a_search_ends_with_its_best_and_three_finalists_or_the_three_best_rows():
+    def ended(method: str, *finalists: float) -> SimpleNamespace:
+        of_trials = [{"trial": number, "score": x} for number, x in enumerate(finalists)]
+        scores = {"score": max(finalists), "novel_top5": 50.0, "all_top5": 60.0}
+        best = {**scores, "trial": finalists.index(max(finalists)), "finalists": of_trials}
+        return SimpleNamespace(row=SimpleNamespace(method=method), best=best)
+
+    one = describe_best([ended("FH", 53.0, 51.0, 55.0, 52.0)])
+    many = describe_best([ended("FH", 53.0), ended("PN", 54.0, 51.0), ended("MN", 52.0)])
+
+    best = "is best with score {} on new validation draws (LSL 50.00, GLSL 60.00)"
+    assert one[0] == f"FH, trial 2 {best.format('55.00')}"
+    assert one[1:3] == ["  FH, trial 2           55.00", "  FH, default settings  53.00"]
+    assert many[0] == f"PN, default settings {best.format('54.00')}"
+    assert many[1:] == ["  PN  54.00", "  FH  53.00", "  MN  52.00"]
+    assert describe_best([SimpleNamespace(best=None)]) == []

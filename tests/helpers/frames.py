@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from cpaan.report.claims import Claim, judge_claims
-from cpaan.report.table_one import heads_by_paper
+from cpaan.methods.registry import ROWS
+from cpaan.report.claims.judge import judge_claims
+from cpaan.report.claims.verdict import Claim
 
 Cell = tuple[str, int]
 Draws = float | Sequence[float | Sequence[float]]
@@ -61,5 +62,6 @@ def claims_of(rows: Mapping[tuple[str, str], Mapping[Cell, Draws] | Draws]) -> d
     """Return claims by name; rows have the names of their methods and the paper's heads."""
     scores = frame_of(rows)
     methods = {name: name for name in scores["method"].unique()}
-    claims = judge_claims(scores, pd.DataFrame(), methods, heads_by_paper(methods))
+    heads = {name: ROWS[name].head for name in methods}
+    claims = judge_claims(scores, pd.DataFrame(), methods, heads)
     return {claim.name: claim for claim in claims}

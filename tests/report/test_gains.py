@@ -33,7 +33,7 @@ def test_a_difference_is_the_mean_of_differences_by_draw():
     assert gap.difference == pytest.approx(2.0)
     assert gap.interval == pytest.approx(T_95_TWO_DEGREES * 1.0 / 3**0.5)
     assert (gap.low, gap.high) == pytest.approx((2 - gap.interval, 2 + gap.interval))
-    assert (gap.start, gap.end, gap.label) == (old, new, "new")
+    assert (gap.start, gap.end) == (old, new)
     assert gap.by_seed == pytest.approx((1.0, 3.0))
 
 

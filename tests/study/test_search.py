@@ -88,7 +88,11 @@ def test_a_study_is_searched_resumed_and_reported(two_cpus, study_features, caps
     said = capsys.readouterr()
     assert "Ray dashboard: http://127.0.0.1:" in said.err
     assert said.err.count("of 2 trials ended") == 2
-    assert "Next: python tune/report.py results/mine" in said.out
+    verdict, *finalists, following = said.out.splitlines()
+    assert re.match(r"CP-AAN\+, .+ is best with score \d+\.\d\d on new validation draws", verdict)
+    assert finalists
+    assert following == "Next: python tune/report.py results/mine"
+    assert (folder / "study.log").read_text().splitlines()[-1] == following
     best = json.loads((folder / "best.json").read_text())
     assert best["run"]["commit"]
     (row,) = json.loads((folder / "config.json").read_text())["rows"]
@@ -123,8 +127,11 @@ def test_a_study_is_searched_resumed_and_reported(two_cpus, study_features, caps
     monkeypatch.setattr(report_module, "SPIRAL_CONFIG", short)
     assert report(["--draws", "6"]) == 0
 
-    said = capsys.readouterr().out
-    assert said.rstrip().splitlines()[-1] == "The page: results/mine/report/index.html"
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5, "the verdict, three rows, and the path of the page"
+    assert lines[0] in (folder / "report" / "findings.md").read_text().replace("\xa0", " ")
+    assert lines[-1] == "The page: results/mine/report/index.html"
+    assert (folder / "study.log").read_text().splitlines()[-5:] == lines
     content = json.loads((folder / "report" / "report.json").read_text())
     assert content["phase"] == "test"
     assert content["test_reads"] == 1
@@ -244,7 +251,7 @@ def test_a_row_with_a_classifier_of_its_own_is_reported_beside_the_controls(
     scores = pd.read_parquet("results/own/report/scores.parquet")
     assert set(scores[scores["method"] == "AWG, best"]["head"]) == {"own"}
     assert set(scores[scores["method"] == "none"]["head"]) == set(HEADS)
-    assert "AWG, best" in capsys.readouterr().out
+    assert "| AWG | - | AWG, best | own |" in Path("results/own/report/report.md").read_text()
 
 
 def test_a_trial_that_fails_is_listed_with_its_parameters(two_cpus, study_features, capsys):

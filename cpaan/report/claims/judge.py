@@ -59,17 +59,15 @@ def judge_claims(
         scores: Scores by method (name of a row), head, column, shots, draw and seed.
         diversity: Columns method (name of a row), shots, draw, seed and ratio: the mean distance
             of two synthetic examples of a class over that of two real ones; or empty.
-        methods: The method of each row, in the order of the report.
+        methods: The method of each row but ablations, in the order of the report.
         head_of: The head of each row.
         ablations: Of each row of an ablation: name, of (the row that it varies), family, label.
 
     Raises:
         ValueError: If rows that are compared have different draws.
     """
-    varied = {each["name"] for each in ablations}
-    own = {name: method for name, method in methods.items() if name not in varied}
     # A row has the name of its method. In a study of one method, the last of its rows is the best.
-    row_of = {method: name for name, method in own.items()} | {name: name for name in own}
+    row_of = {method: name for name, method in methods.items()} | {name: name for name in methods}
     table = MethodScores(scores, row_of, head_of)
     return [
         *(claim for name, gain in _GAINS.items() for claim in _gain(table, name, *gain)),
@@ -78,7 +76,7 @@ def judge_claims(
         *_collapse(table),
         *_first_or_second(table),
         *_largest_at_few_shots(table),
-        *judge_neighbours(table, own, head_of, ablations),
+        *judge_neighbours(table, methods, head_of, ablations),
         *judge_diversity(diversity, row_of),
         *(claim for space in _CONTROLS for claim in _beyond(table, space)),
     ]
@@ -95,7 +93,7 @@ def _printed(better: str, worse: str, column: str, shots: int) -> float | None:
 
 
 def _signs(values: Iterable[float | None], between: str = ", ") -> str:
-    return between.join(f"{value:+.1f}" for value in values if value is not None)
+    return between.join(f"{value:+z.1f}" for value in values if value is not None)
 
 
 def _gain(
@@ -110,11 +108,11 @@ def _gain(
         return
     gap = table.compare(rows[0], rows[1], *table.few)
     printed = _printed(better, worse, *table.few)
-    found = listed([("", gap)], has_seeds=True)
+    found, of_paper = listed([("", gap)], has_seeds=True), _signs([printed])
     if printed is not None and not math.isnan(gap.interval):
         off = round(printed - gap.difference, 9)
         place = "in" if abs(off) <= gap.interval else "above" if off > 0 else "below"
-        found += f"; the printed {printed:+.1f} is {place} this interval"
+        found += f"; the printed {of_paper} is {place} this interval"
     (subject, own_head), (other, other_head) = rows
     same = [
         (head, table.compare((subject, head), (other, head), *table.few))
@@ -125,8 +123,9 @@ def _gain(
         found += f". Both under the same head: {listed(same)}"
     title = better if ROWS[better].group == "CP-AAN+" else ROWS[better].generation
     text = f"{title} does better than {what} ({_cell(*table.few)})."
-    marks = marks_of([gap], [printed])
-    yield Claim(name, text, _signs([printed]), found, is_positive(gap), is_paper, marks)
+    yield from judge(
+        name, text, [("", gap)], printed=of_paper, found=found, values=[printed], is_paper=is_paper
+    )
 
 
 def _over_earlier(table: MethodScores) -> Iterator[Claim]:
@@ -214,7 +213,7 @@ def _first_or_second(table: MethodScores) -> Iterator[Claim]:
             far = max(ahead, key=lambda cell: ahead[cell].difference)
             found += (
                 f"; ranks by K: {'; '.join(by_column)}; farthest behind at {_cell(*far)}, where "
-                f"{ahead[far].label} is {ahead[far].text()}"
+                f"{ahead[far].end[0]} is {ahead[far].text()}"
             )
         ours = TABLE_1[BEST]
         yield Claim(
@@ -248,15 +247,15 @@ def _largest_at_few_shots(table: MethodScores) -> Iterator[Claim]:
     few, many = (
         table.by_draw(rows[0], _NOVEL, k) - table.by_draw(rows[1], _NOVEL, k) for k in ends
     )
-    gap = PairedDifference("", rows[1], rows[0], (few - many).mean(), mean_interval(few - many))
+    gap = PairedDifference(rows[1], rows[0], (few - many).mean(), mean_interval(few - many))
     at_few, at_many = (_printed(BEST, "PN", _NOVEL, k) for k in ends)
-    yield Claim(
+    yield from judge(
         "gain is largest at the fewest shots",
         f"The gain over PN is larger at K = {ends[0]} than at K = {ends[1]} (LSL).",
-        _signs([at_few, at_many], " and "),
-        f"{signed(few.mean())} and {signed(many.mean())}, so {gap.text()}",
-        is_positive(gap),
-        marks=marks_of([gap], [at_few - at_many if at_few and at_many else None]),
+        [("", gap)],
+        printed=_signs([at_few, at_many], " and "),
+        found=f"{signed(few.mean())} and {signed(many.mean())}, so {gap.text()}",
+        values=[at_few - at_many if at_few and at_many else None],
     )
 
 
@@ -285,8 +284,6 @@ def _beyond(table: MethodScores, space: str) -> Iterator[Claim]:
             f"{row} does better than no augmentation, and than controls that train no generator, "
             f"under the same head ({_cell(*table.few)})."
         )
-        verdict = all_of(is_positive(gap) for _, gap in own)
-        marks = marks_of([gap for _, gap in own], [])
-        yield Claim(f"{row} over the controls", text, "", found, verdict, False, marks)
+        yield from judge(f"{row} over the controls", text, own, found=found, is_paper=False)
     name = f"{further} over {faithful}"
     yield from _gain(table, name, further, faithful, f"the faithful {faithful}", is_paper=False)

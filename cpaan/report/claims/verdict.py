@@ -99,6 +99,7 @@ def judge(
     gaps: Sequence[Labelled],
     *,
     printed: str = "",
+    found: str = "",
     values: Sequence[float | None] = (),
     has_seeds: bool = False,
     is_ratio: bool = False,
@@ -108,10 +109,11 @@ def judge(
 ) -> Iterator[Claim]:
     """Judge a claim about some differences; without differences there is no claim.
 
-    ``values`` are the paper's numbers for the first of these differences.
+    ``values`` are the paper's numbers for the first of these differences. The claim lists the
+    differences unless ``found`` describes them.
     """
     if gaps:
-        found = listed(gaps, has_seeds=has_seeds)
+        found = found or listed(gaps, has_seeds=has_seeds)
         marks = marks_of([gap for _, gap in gaps], values)
         verdict = together(each(gap) for _, gap in gaps)
         yield Claim(name, text, printed, found, verdict, is_paper, () if is_ratio else marks)

@@ -1,4 +1,4 @@
-"""Gains over no augmentation: by row, by shots and by diversity; and gains of variants of a row."""
+"""Gains over no augmentation: by row and by shots; and gains of variants of a row."""
 
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
@@ -12,14 +12,12 @@ from matplotlib.ticker import MaxNLocator
 
 from cpaan.protocol.statistics import mean_interval, summarise
 from cpaan.report.figures.picture import (
-    COLOURS,
     INK,
     PALE,
     Look,
     Picture,
     drawing,
     label_ends,
-    label_points,
     look_of,
     new_figure,
 )
@@ -29,6 +27,7 @@ from cpaan.report.tables import TITLES, Cell, side_of
 
 _ACCURACY, _SHOTS, _GAIN = "top-5 accuracy, %", "shots a class", "minus no augmentation, points"
 _SHOTS_OF_VARIANTS = (1, 5)
+_DIVERSITY = "diversity"
 NO_AUGMENTATION = (
     "no augmentation of the same features, with the same final classifier where it has one"
 )
@@ -44,82 +43,106 @@ def _lsl_and_glsl(cells: Cells) -> dict[str, pd.DataFrame]:
     return {column: frame[frame["column"] == column].sort_values("shots") for column in TITLES}
 
 
-def _draw_differences(lines: Sequence[str], series: _Series, label: str) -> Figure:
+def _draw_differences(
+    lines: Sequence[str], series: _Series, label: str, panels: Mapping[str, str] = TITLES
+) -> Figure:
     """Draw differences with intervals: a panel each for LSL and GLSL, a mark a series.
 
-    A line of which no series has a difference is the heading of the lines below it.
+    A line of which no series has a difference is the heading of the lines below it. A panel of
+    ratios has its line at one in place of zero.
     """
     texts = [textwrap.fill(line, 24) for line in lines]
     num_lines = sum(max(1.0, 0.8 * (1 + text.count("\n"))) for text in texts)
     figure = new_figure(height=1.3 + 0.22 * num_lines)
     figure.supxlabel(label, size="medium")
     shares = {line: [name for name in series if (line, "novel") in series[name]] for line in lines}
-    headings = [line for line in lines if not shares[line]]
-    for column, axes in zip(TITLES, figure.subplots(1, len(TITLES), sharey=True), strict=True):
+    for column, axes in zip(panels, figure.subplots(1, len(panels), sharey=True), strict=True):
         for place in range(0, len(lines), 2):
             axes.axhspan(place - 0.5, place + 0.5, color=INK, alpha=0.04, lw=0)
-        axes.axvline(0, color=INK, lw=0.9)
-        ends = [0.0]
+        zero = float(column == _DIVERSITY)
+        axes.axvline(zero, color=INK, lw=0.9)
+        ends = [zero]
         for number, (name, found) in enumerate(series.items()):
-            own = [line for line in lines if name in shares[line]]
+            own = [line for line in lines if (line, column) in found]
             x, reach = (np.array([found[line, column][at] for line in own]) for at in (0, 1))
             steps = [(shares[line].index(name) + 0.5) / len(shares[line]) - 0.5 for line in own]
             y = [lines.index(line) + 0.36 * step for line, step in zip(own, steps, strict=True)]
             color, marker, _ = look_of(number)
             axes.errorbar(x, y, xerr=reach, fmt="none", ecolor=color, elinewidth=1.3)
-            filled = [color if side_of(*each) else "none" for each in zip(x, reach, strict=True)]
+            sides = [side_of(*each) for each in zip(x - zero, reach, strict=True)]
+            filled = [color if side else "none" for side in sides]
             look = {"marker": marker, "facecolors": filled, "edgecolors": color, "zorder": 3}
             axes.scatter(x, y, 22, label=name, **look)
             ends += [*(x - np.nan_to_num(reach)), *(x + np.nan_to_num(reach))]
         room = 0.08 * (max(ends) - min(ends)) or 0.1
         axes.set_xlim(min(ends) - room, max(ends) + room)  # whiskers are whole
-        axes.set_title(TITLES[column])
+        axes.set_title(panels[column])
         axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
         axes.set_yticks(range(len(texts)), texts)
         axes.set_ylim(len(texts) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
         axes.spines["left"].set_visible(False)
         axes.tick_params(axis="y", length=0)
-    for text in figure.axes[0].get_yticklabels():
-        text.set_fontweight("bold" if text.get_text() in headings else "normal")
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper right", ncols=len(series))
+    for line, text in zip(lines, figure.axes[0].get_yticklabels(), strict=True):
+        text.set_fontweight("normal" if shares[line] else "bold")
+    handles = figure.axes[1].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside upper right", ncols=len(series))
     return figure
 
 
 @drawing()
 def gains_by_row(
-    gains: Cells, spaces: Mapping[str, str], trained: Collection[str], shots: int
+    gains: Cells,
+    diversity: pd.DataFrame,
+    spaces: Mapping[str, str],
+    trained: Collection[str],
+    shots: int,
 ) -> Picture:
     """Draw what each row gains over no augmentation of its features, the largest first.
 
+    The paper's Figure 5b compares gains with diversity: it is in a panel beside them.
+
     Args:
         gains: Top-5 minus no augmentation, by row, column and shots.
+        diversity: Columns method, shots, draw and ``ratio``: the mean distance of two synthetic
+            examples of a class over that of two real ones. Rows may be missing.
         spaces: The features of each row in words, in the order of their parts of the picture.
-        trained: The rows that train a generator.
-        shots: Of the gains that are drawn.
+        trained: Rows that train a generator.
+        shots: The number of shots to draw.
     """
+    ratios = diversity[diversity["shots"] == shots].groupby(["method", "draw"])["ratio"].mean()
+    found = ratios.groupby("method").agg(["mean", mean_interval]).dropna(subset="mean")
+    diverse = {str(name): Cell(*numbers) for name, *numbers in found.itertuples()}
     ranked = sorted(spaces, key=lambda name: -gains[name, "novel", shots].value)
-    lines = list[str]()
+    lines, series = list[str](), dict[str, dict[tuple[str, str], Cell]]()
     for space in dict.fromkeys(spaces.values()):
         lines += [space, *(name for name in ranked if spaces[name] == space)]
-    kinds = {"trained generator": True, "nothing trained": False}
-    series = {
-        title: {
-            (name, column): gains[name, column, shots]
-            for name in ranked
-            for column in TITLES
-            if (name in trained) == is_trained
-        }
-        for title, is_trained in kinds.items()
-    }
-    facts = [f"{name} {_text(gains[name, 'novel', shots])}" for name in ranked]
+    for title, is_trained in (("trained generator", True), ("nothing trained", False)):
+        names = [name for name in ranked if (name in trained) == is_trained]
+        cells = {(name, column): gains[name, column, shots] for name in names for column in TITLES}
+        cells |= {(name, _DIVERSITY): diverse[name] for name in names if name in diverse}
+        if cells:
+            series[title] = cells
+    panels, label, meaning = TITLES, _GAIN, ""
+    if diverse.keys() & set(ranked):
+        panels = {**TITLES, _DIVERSITY: "Diversity"}
+        label = "gain in points; diversity over that of real examples"
+        meaning = (
+            " Diversity is the mean distance of two synthetic examples of a class over that of two "
+            "real ones."
+        )
+    facts = [
+        f"{name} {_text(gains[name, 'novel', shots])}"
+        + (f" (diversity {diverse[name].value:.2f})" if name in diverse else "")
+        for name in ranked
+    ]
     return Picture(
         name="gains",
         title=f"Gain over no augmentation, K = {shots}",
         caption=f"Top-5 accuracy minus that of {NO_AUGMENTATION}, paired by draw, with 95 % "
-        "intervals. Filled marks are clear of zero.",
+        f"intervals. Filled marks are clear of the line.{meaning}",
         alt=f"Gain in LSL at K = {shots}, the largest first: {', '.join(facts)}.",
-        figure=_draw_differences(lines, {key: of for key, of in series.items() if of}, _GAIN),
+        figure=_draw_differences(lines, series, label, panels),
     )
 
 
@@ -203,58 +226,6 @@ def draw_accuracy(scores: pd.DataFrame) -> str:
     figure.legend(handles=handles, loc="outside lower center", ncols=2 + 2 * len(heads))
     text = "Top-5 accuracy against the number of shots, with 95 % intervals over draws."
     return Picture("accuracy", "Accuracy", text, text, figure).file("svg").decode()
-
-
-@drawing()
-def gains_against_diversity(gains: Cells, diversity: pd.DataFrame, shots: int = 1) -> Picture:
-    """Draw gains against the diversity of synthetic examples (the paper's Figure 5b).
-
-    The ``ratio`` of a row is the mean distance of two synthetic examples of a class over that of
-    two real ones. Rows without a ratio are left out.
-
-    Raises:
-        ValueError: If no row is left.
-    """
-    ratios = diversity[diversity["shots"] == shots].groupby(["method", "draw"])["ratio"].mean()
-    found = ratios.groupby("method").agg(["mean", mean_interval]).dropna(subset="mean")
-    frames = {
-        column: frame[frame["shots"] == shots].join(found, on="row", how="inner")
-        for column, frame in _lsl_and_glsl(gains).items()
-    }
-    novel = frames["novel"]
-    if novel.empty:
-        raise ValueError(f"no row has scores and a diversity at K = {shots}")
-    figure = new_figure(height=8.2)
-    panels = dict(zip(TITLES, figure.subplots(len(TITLES), 1, sharex=True), strict=True))
-    # Bars are paler than the labels that cross them.
-    look: Any = {"fmt": "o", "color": COLOURS[0], "ecolor": f"{COLOURS[0]}77", "elinewidth": 0.9}
-    for column, axes in panels.items():
-        x, y, across, up = (
-            frames[column][c] for c in ("mean", "value", "mean_interval", "interval")
-        )
-        axes.axvline(1, color=INK, lw=1, ls="--")
-        axes.axhline(0, color=INK, lw=0.9)
-        axes.errorbar(x, y, xerr=across, yerr=up, **look)
-        axes.margins(x=0.16, y=0.1)
-        axes.set(title=f"{TITLES[column]}, K = {shots}", ylabel=_GAIN)
-    panels["all"].set_xlabel("diversity of synthetic examples over that of real ones")
-    for column, axes in panels.items():
-        points = frames[column][["row", "mean", "value"]].itertuples(index=False, name=None)
-        label_points(axes, {name: (x, y) for name, x, y in points}, lines=[1])
-    best = novel.iloc[novel["value"].argmax()]
-    nearest = novel.iloc[(novel["mean"] - 1).abs().argmin()]
-    return Picture(
-        name="diversity",
-        title="Gain against diversity",
-        caption="Diversity is the mean distance of two synthetic examples of a class over that of "
-        f"two real ones, at K = {shots} too: at one (dashed) they are as diverse as real examples. "
-        "Bars are 95 % intervals over draws.",
-        alt=f"At K = {shots}, of {len(novel)} rows, {best['row']} gains the most in LSL, "
-        f"{signed(best['value'], 1)}, with a diversity of {best['mean']:.2f} times the real one; "
-        f"{nearest['row']} is nearest to the real diversity, with {nearest['mean']:.2f} and a gain "
-        f"of {signed(nearest['value'], 1)}.",
-        figure=figure,
-    )
 
 
 @drawing()

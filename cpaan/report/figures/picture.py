@@ -2,10 +2,10 @@
 
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
 import matplotlib.style
@@ -13,9 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
-from matplotlib.transforms import Bbox
 
 INK = "#262626"
 """Text, axes and what should be as strong as these; on a page, the page's text colour."""
@@ -56,7 +54,6 @@ _STYLE = {
 }
 _WITHOUT_DATE = {"Date": None, "Creator": None, "Format": None, "Type": None}
 _PIXELS_A_POINT = 1.6  # on a screen, where there is room
-_SIDES = np.array([(1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1)])
 
 
 class Look(NamedTuple):
@@ -123,59 +120,6 @@ def label_ends(axes: Axes, ends: Sequence[tuple[str, str, float, float]]) -> Non
             size=SMALL,
             arrowprops={**arrow, "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 3},
         )
-
-
-def label_points(
-    axes: Axes, points: Mapping[str, tuple[float, float]], lines: Sequence[float] = ()
-) -> None:
-    """Write the label of each point beside it, where it hides least of other labels and points.
-
-    The panel has its final limits. Labels do not cross vertical ``lines`` either.
-    """
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    figure.draw_without_rendering()
-    scale, panel = figure.dpi / 72, axes.get_window_extent()
-    marks = axes.transData.transform(list(points.values()))
-    taken = [Bbox.from_bounds(x - 4 * scale, y - 4 * scale, 8 * scale, 8 * scale) for x, y in marks]
-    for x, _ in axes.transData.transform([(line, 0) for line in lines] or np.empty((0, 2))):
-        taken.append(Bbox.from_extents(x - scale, panel.y0, x + scale, panel.y1))
-
-    def cost(choice: tuple[float, Bbox], mark: Any) -> float:
-        distance, box = choice
-        outside = box.width * box.height - _overlap(box, panel)
-        # The way from a point to its label does not pass other points.
-        way = np.array([(box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2]) - mark
-        along = ((marks - mark) @ way / (way @ way)).clip(0, 1)
-        passed = np.linalg.norm(mark + along[:, None] * way - marks, axis=1) < 6 * scale
-        hidden = sum(_overlap(box, x) for x in taken) + outside
-        return float(6 * hidden + (0.2 * distance + 4 * (passed.sum() - 1)) * box.height)
-
-    for (label, point), mark in zip(points.items(), marks, strict=True):
-        arrow = {"arrowstyle": "-", "color": INK, "lw": 0.5, "alpha": 0.5, "shrinkB": 3}
-        style: dict[str, Any] = {"size": SMALL, "ha": "center", "va": "center"}
-        style["bbox"] = {"fc": GROUND, "ec": "none", "pad": 0.3, "alpha": 0.8}
-        text = axes.annotate(
-            label, point, (0, 0), textcoords="offset points", arrowprops=arrow, **style
-        )
-        text.get_window_extent()  # ties the label's coordinates to its point
-        size = np.array(Text.get_window_extent(text).size)
-        choices = [
-            (distance, Bbox([centre - size / 2, centre + size / 2]))
-            for distance in (5.0, 9.0, 14.0, 20.0, 28.0, 38.0)
-            for centre in mark + _SIDES * (distance * scale + size / 2)
-        ]
-        distance, box = min(choices, key=lambda choice: cost(choice, mark))
-        taken.append(box)
-        text.set_position((np.array(box.min) + size / 2 - mark) / scale)
-        if text.arrow_patch is not None:
-            text.arrow_patch.set_visible(distance > choices[0][0])
-
-
-def _overlap(one: Bbox, other: Bbox) -> float:
-    """Return the area that two boxes share."""
-    both = Bbox.intersection(one, other)
-    return 0.0 if both is None else float(both.width * both.height)
 
 
 @dataclass(frozen=True, eq=False)

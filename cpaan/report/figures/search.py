@@ -49,21 +49,14 @@ def draw_search(trials: pd.DataFrame, method: str, winner: int) -> Picture | Non
         The picture; None for fewer than four scored trials, or if no parameter was varied.
     """
     scored = trials[trials["state"].isin([COMPLETE, STOPPED]) & np.isfinite(trials["score"])]
-    # A trial that learned nothing would flatten all others.
-    is_far = scored["score"] < _floor(scored["score"])
+    # A trial that learned nothing would flatten all others: it is more than three times as far
+    # below the lower quartile as the best is above it.
+    quartile = scored["score"].quantile(0.25)
+    is_far = scored["score"] < quartile - 3 * (scored["score"].max() - quartile)
     near, far = scored[~is_far].sort_values("trial"), scored[is_far]
     if len(near) >= _LEAST and near["score"].nunique() > 1 and (ranges := _ranges(near)):
         return _slices(near, far, method, ranges, winner)
     return None
-
-
-def _floor(scores: pd.Series) -> float:
-    """Return the score below which a trial is far from the others.
-
-    That is three times as far below the lower quartile as the best is above it.
-    """
-    quartile = scores.quantile(0.25)
-    return float(quartile - 3 * (scores.max() - quartile))
 
 
 def _ranges(trials: pd.DataFrame) -> dict[str, BaseDistribution]:

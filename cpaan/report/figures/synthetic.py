@@ -62,8 +62,6 @@ def projections(frame: pd.DataFrame) -> Picture:
 
     See `cpaan.report.illustration.Illustration` for the columns.
     """
-    if frame.empty:
-        raise ValueError("there are no points to draw")
     methods, classes = list(frame["method"].unique()), list(frame["class"].unique())
     colours = {name: look_of(number).color for number, name in enumerate(classes)}
     panels: dict[str, list[_Layer]] = {method: [] for method in methods}
@@ -113,8 +111,6 @@ def spectra(frame: pd.DataFrame) -> Picture:
     See `cpaan.report.illustration.Illustration` for the columns; the method "real" is the truth.
     """
     methods = list(frame["method"].unique())
-    if REAL not in methods:
-        raise ValueError(f"there are no real shares, only those of {', '.join(methods)}")
     others = [name for name in methods if name != REAL]
     looks: dict[str, dict[str, Any]] = {REAL: {"color": INK, "lw": 2.4, "zorder": 3}}
     looks |= {name: {**look_of(n)._asdict(), "markevery": 4} for n, name in enumerate(others)}

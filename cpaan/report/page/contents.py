@@ -57,8 +57,6 @@ class Contents:
     """Columns method (a row's name), head, column, shots, draw, seed, top1, top5."""
     num_fixed: int
     """The first so many draws are the fixed ones, the others are seeded."""
-    is_table: bool
-    """Whether every row had a search, not one of them alone."""
     studies: Mapping[str, Mapping[str, Any]]
     """Settings and data of every search, by name."""
     best: Mapping[str, Mapping[str, Any]]
@@ -99,7 +97,7 @@ class Contents:
 
 
 def read_contents(folder: Path) -> Contents:
-    """Read the report of a study, of one row or many, and the trials of its searches.
+    """Read the report of a study, and the trials of its searches.
 
     Raises:
         ValueError: If the report is absent, damaged, or has rows of unknown methods.
@@ -114,11 +112,10 @@ def read_contents(folder: Path) -> Contents:
             raise ValueError(f"{report / name} is not of a report: it lacks {', '.join(absent)}")
     about, scores = found.values()
     scores = _renamed(scores)
-    is_table = "studies" in about
     studies, best = about.get("studies", {}), about["best"]
-    if not is_table:
+    if not studies:  # reports of one row once had it alone
         studies, best = {best["method"]: about["study"]}, {best["method"]: best}
-    trials = {name: _read(folder / (name if is_table else "") / _TRIALS) for name in best}
+    trials = {name: _read(_trials_of(folder, name)) for name in best}
     num_fixed, known = int(about["num_fixed"]), _read(FOLDER / "split.json")
     diversity = pd.DataFrame(about["diversity"], columns=_DIVERSITY)
     return Contents(
@@ -127,7 +124,6 @@ def read_contents(folder: Path) -> Contents:
         rows=_rows_of(about["rows"], set(scores["method"])),
         scores=scores,
         num_fixed=num_fixed,
-        is_table=is_table,
         studies=studies,
         best=best,
         trials={name: table for name, table in trials.items() if table is not None and len(table)},
@@ -139,6 +135,12 @@ def read_contents(folder: Path) -> Contents:
         spiral=_read(report / "spiral.json"),
         words={name: text.split(",")[0] for name, text in known["classes"].items()},
     )
+
+
+def _trials_of(folder: Path, name: str) -> Path:
+    """Return the file of a row's trials; a single row has no folder of its own."""
+    path = folder / name / _TRIALS
+    return path if path.exists() else folder / _TRIALS
 
 
 def _read(path: Path) -> Any:

@@ -6,6 +6,7 @@ from math import isnan
 from typing import NamedTuple
 
 from cpaan.report.page.contents import Contents
+from cpaan.training.drive import in_words
 
 _HOUR = 3600.0
 
@@ -41,7 +42,7 @@ def make_provenance(contents: Contents) -> dict[str, str]:
     searched = sorted({int(each["config"]["seed"]) for each in contents.studies.values()})
     trained = sorted({seed for row in contents.rows for seed in row.seeds})
     cost, num_draws = about["cost"], contents.seeded["draw"].nunique()
-    time = duration(sum(table["seconds"].sum() for table in trials))
+    time = in_words(sum(table["seconds"].sum() for table in trials))
     hours = [sum(table["gpu_seconds"].sum() for table in trials), cost["gpu_seconds"] or 0.0]
     return {
         "Rows": f"{len(contents.methods)}, and {num_variants} variants of them",
@@ -55,7 +56,7 @@ def make_provenance(contents: Contents) -> dict[str, str]:
         "Commit": str(run["commit"]),
         "Versions": ", ".join(f"{name} {run[name]}" for name in ("python", "numpy", "torch")),
         "Hardware": _hardware(about["nodes"]),
-        "Time": f"trials {time}, report {duration(cost['seconds'])}, finished {run['time'][:10]}",
+        "Time": f"trials {time}, report {in_words(cost['seconds'])}, finished {run['time'][:10]}",
         "GPU hours": "trials {:.2f}, by their shares of a card; report {:.2f}, the last command by "
         "whole cards; finalists are not counted".format(*(seconds / _HOUR for seconds in hours)),
     }
@@ -71,13 +72,6 @@ def _hardware(nodes: Sequence[Mapping[str, float]]) -> str:
         for node in nodes
     )
     return "; ".join(f"{count} × {text}" for text, count in counts.items())
-
-
-def duration(seconds: float) -> str:
-    """Return a time in seconds, minutes or hours."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / _HOUR:.1f} h"
 
 
 def make_commands(contents: Contents) -> list[Command]:

@@ -1,6 +1,6 @@
-"""The finding of a report in one sentence, and what data, question and paper it is about."""
+"""The finding of a report in one sentence, and the data that it is about."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from cpaan.methods.registry import ROWS
@@ -10,7 +10,7 @@ from cpaan.report.gains import PairedScores, signed
 from cpaan.report.page.contents import DEFAULT, Contents
 from cpaan.report.page.facts import plus_minus
 from cpaan.report.page.views import TableViews, is_trained
-from cpaan.report.tables import TITLES, Cell, side_of
+from cpaan.report.tables import TITLES, side_of
 
 _CONTROLS = {
     "copy": "copies of related base examples",
@@ -20,11 +20,6 @@ _CONTROLS = {
     "PN": "examples without augmentation",
     "LR": "examples without augmentation",
 }
-_PAPER = (
-    "Low-shot Learning via Covariance-Preserving Adversarial Augmentation Networks",
-    "https://arxiv.org/abs/1810.11730",
-    "Gao et al., NeurIPS 2018",
-)
 
 
 class Headline(NamedTuple):
@@ -35,27 +30,14 @@ class Headline(NamedTuple):
     beside: Sequence[str]
     """Further differences."""
     data: str
-    question: str
-    paper: tuple[str, str, str]
-    """Title, address and authors."""
     training: str
     """How long generators were trained here and in the paper; empty without generators."""
 
 
 def make_headline(contents: Contents, table: TableViews) -> Headline:
-    """State the main finding, and the data, question and paper that it is about."""
-    sentences = _finding(contents, table)
-    if not contents.is_table:
-        sentences = [*_of_search(contents, table), *sentences]
-    return Headline(
-        sentences[0],
-        sentences[1:],
-        _data(contents, table),
-        "does a generator that translates examples of related base classes help a classifier that "
-        "has only a few labelled examples (shots) of each novel class?",
-        _PAPER,
-        _training(contents),
-    )
+    """State the main finding, and the data and the training that it is about."""
+    first, *others = [*_of_search(contents, table), *_finding(contents, table)]
+    return Headline(first, others, _data(contents, table), _training(contents))
 
 
 def _finding(contents: Contents, table: TableViews) -> list[str]:
@@ -64,26 +46,26 @@ def _finding(contents: Contents, table: TableViews) -> list[str]:
     Without such a row the generators are compared with the best row that does not augment, and
     without generators the best row is compared with the second best.
     """
-    shots = table.shots[0]
-    ranked = sorted(table.head_of, key=lambda name: table.cells[name, "novel", shots].rank)
-    rows, where = table.rows, f"points (LSL, {_count(shots)})"
+    rows, ranked, shots = table.rows, table.ranked, table.shots[0]
+    where = f"points (LSL, {'one shot' if shots == 1 else f'{shots} shots'})"
     generators = [name for name in ranked if is_trained(rows[name])]
     augments = {name: rows[name].generation != NO_GENERATION for name in ranked}
     controls = [name for name in ranked if rows[name].group == "Control" and augments[name]]
     others = controls or [name for name in ranked if not augments[name]]
     differences = table.differences[table.default_rule]
 
-    def minus(one: str, other: str) -> Cell:
-        return differences[one, other, "novel", shots]
+    def minus(one: str, other: str) -> str:
+        gap = differences[one, other, "novel", shots]
+        return f"{one} − {other} is {signed(gap.value)}{plus_minus(gap.interval, 2)}"
 
     if not generators or not others:
         if len(ranked) < 2:
             return [f"{ranked[0]} is the only row: there is nothing to compare it with."]
         first, second = ranked[:2]
-        return [f"{first} has the highest mean: {_minus(minus, first, second)} {where}."]
-    best, words = others[0], _words(contents, others[0])
-    gaps = {name: minus(name, best) for name in generators}
-    sides = {name: side_of(*gap[:2]) for name, gap in gaps.items()}
+        return [f"{first} has the highest mean: {minus(first, second)} {where}."]
+    best = others[0]
+    words = _CONTROLS.get(contents.methods[best].removesuffix(IN_PN), best)
+    sides = {name: side_of(*differences[name, best, "novel", shots][:2]) for name in generators}
     every = "the trained generator" if len(generators) == 1 else "every trained generator"
     if ahead := [name for name in generators if sides[name] > 0]:
         share = f"{every} scores"
@@ -94,38 +76,22 @@ def _finding(contents: Contents, table: TableViews) -> list[str]:
         level = "score higher than" if max(sides.values()) < 0 else "score as well as"
         of_paper = [name for name in generators if contents.methods[name] == BEST]
         finding, subject = f"{words} {level} {every}", [*of_paper, generators[0]][0]
-    sentences = [f"On these features, {finding}: {_minus(minus, subject, best)} {where}."]
+    sentences = [f"On these features, {finding}: {minus(subject, best)} {where}."]
     if subject != generators[0] and not ahead:
-        line = f"The best of {len(generators)} generators: {_minus(minus, generators[0], best)}."
-        sentences.append(line)
-    plain = next((name for name in ranked if not augments[name] and _space(rows, name, best)), None)
-    if controls and plain is not None:
-        sentences.append(f"Augmentation itself: {_minus(minus, best, plain)}.")
+        best_of_all = minus(generators[0], best)
+        sentences.append(f"The best of {len(generators)} generators: {best_of_all}.")
+    space = rows[best].representation
+    plain = [x for x in ranked if not augments[x] and rows[x].representation == space]
+    if controls and plain:
+        sentences.append(f"Augmentation itself: {minus(best, plain[0])}.")
     return sentences
 
 
-def _space(rows: Mapping[str, Any], one: str, other: str) -> bool:
-    return bool(rows[one].representation == rows[other].representation)
-
-
-def _minus(minus: Any, one: str, other: str) -> str:
-    gap = minus(one, other)
-    return f"{one} − {other} is {signed(gap.value)}{plus_minus(gap.interval, 2)}"
-
-
-def _words(contents: Contents, name: str) -> str:
-    method = contents.methods[name]
-    return _CONTROLS.get(method.removesuffix(IN_PN), name)
-
-
-def _count(shots: int) -> str:
-    return "one shot" if shots == 1 else f"{shots} shots"
-
-
 def _of_search(contents: Contents, table: TableViews) -> list[str]:
-    """Compare the winner of a search with the default settings in the score of the search."""
-    winner = list(contents.methods)[-1]
-    method = contents.methods[winner]
+    """Compare the winner of a single search with the default settings in the search's score."""
+    if len(contents.best) > 1:
+        return []
+    winner, method = list(contents.methods.items())[-1]
     default, head = f"{method}, {DEFAULT}", table.head_of.get(winner, "")
     if contents.best[method]["trial"] == 0:
         return [f"The search found no settings that beat the default settings of {method}."]

@@ -9,22 +9,56 @@ from math import isnan
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.ticker import MaxNLocator
 
-from cpaan.report.claims import RULE, Claim, judge_claims
+from cpaan.gan.spiral import from_plain
+from cpaan.methods.registry import ROWS
+from cpaan.methods.table_row import NO_GENERATION, PN, RESNET
+from cpaan.report.claims.judge import judge_claims
+from cpaan.report.claims.mechanisms import NEIGHBOURS
+from cpaan.report.claims.verdict import RULE, Claim
+from cpaan.report.figures.accuracy import gain_of_variants, gains_against_shots, gains_by_row
 from cpaan.report.figures.picture import Picture
-from cpaan.report.gains import signed
+from cpaan.report.figures.search import draw_search
+from cpaan.report.figures.synthetic import draw_spiral, projections, spectra
+from cpaan.report.gains import PairedScores, signed
+from cpaan.report.illustration import REAL
 from cpaan.report.page.contents import REPORT, Contents, read_contents
 from cpaan.report.page.facts import make_commands, make_provenance, plus_minus
 from cpaan.report.page.headline import Headline, make_headline
-from cpaan.report.page.pictures import Search, draw_figures, draw_lead, draw_searches, gains_of
-from cpaan.report.page.views import MEANINGS, METRICS, OURS, RULES, TableViews, make_views
+from cpaan.report.page.views import (
+    MEANINGS,
+    METRICS,
+    OURS,
+    RULES,
+    TableViews,
+    is_trained,
+    make_views,
+)
 from cpaan.report.published import printed_elsewhere
-from cpaan.report.tables import TITLES, side_of
+from cpaan.report.table_one import Cells
+from cpaan.report.tables import TITLES, Cell
+from cpaan.training.drive import in_words
 
 INDEX, FINDINGS, FIGURES = (f"{REPORT}/{name}" for name in ("index.html", "findings.md", "figures"))
+_MARKDOWN = "findings.md.jinja"
 SYMBOLS = {"confirmed": "✓", "not confirmed": "✗", "unclear": "?"}
+
+_UNAUGMENTED = {RESNET: ("none", "LR"), PN: ("none-PN", "PN")}
+"""Rows without augmentation by features. The first has the same network as rows that augment."""
+_SPACES = {RESNET: "ResNet-10 features", PN: "PN embedding"}
+_MOST_STRONG = 7  # lines that one can tell apart
+_STRONG = ("cCov-GAN-PN", "copy-PN", "CP-AAN+-PN", "copy", "CP-AAN+", "cCov-GAN", "FH")
+_NEIGHBOUR_WORDS = (
+    "gain-by-neighbours",
+    "Gain by the choice of base classes",
+    "base classes weighted by their similarity (NBS-S), the k nearest ones (NBS-H), or all alike",
+)
+_SHOWN = ("P-FH", "FI-PN", "cCov-GAN-PN", "CP-AAN+-PN")
+_OWN_SPACE = "FI-PN"
+_SHOWN_BESIDE = ("copy", "mean-shift", "copy-PN", "mean-shift-PN")
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +72,8 @@ class Page:
     """The picture beside the headline."""
     claims: Sequence[Claim]
     pictures: Sequence[Picture]
-    searches: Sequence[Search]
+    searches: Sequence[tuple[str, str, Picture | None]]
+    """Name, summary and picture of each search."""
 
 
 class Axis(NamedTuple):
@@ -65,13 +100,16 @@ def axis_of(claims: Sequence[Claim]) -> Axis:
     return Axis(low, high, [float(tick) for tick in ticks if low <= tick <= high])
 
 
-def write_page(folder: Path, write: Callable[[str, bytes], None]) -> None:
+def write_page(folder: Path, write: Callable[[str, bytes], None]) -> list[str]:
     """Write the page of a study's report, its words as Markdown, and its pictures as files.
 
     Pictures of searches are on the page only: a table has too many of them.
 
     ``write`` is called with the name of each file below the study's folder, and its content. Only
     the report's files are read: nothing is trained, and the test phase is not read again.
+
+    Returns:
+        The last lines of a command: the finding, the three best rows and the path of the page.
 
     Raises:
         ValueError: If the report is absent or damaged.
@@ -80,8 +118,24 @@ def write_page(folder: Path, write: Callable[[str, bytes], None]) -> None:
     for picture in [*([page.lead] if page.lead else []), *page.pictures]:
         for kind in ("svg", "png"):
             write(f"{FIGURES}/{picture.name}.{kind}", picture.file(kind))
-    write(FINDINGS, render_findings(page).encode())
+    write(FINDINGS, render(page, _MARKDOWN).encode())
     write(INDEX, render(page).encode())
+    return [*_summary(page), f"The page: {folder / INDEX}"]
+
+
+def _summary(page: Page) -> list[str]:
+    """Return the finding, and the three rows with the highest LSL at the fewest shots."""
+    table, shots = page.table, page.table.shots[0]
+    best = table.ranked[:3]
+    lines = [page.headline.finding]
+    for name in best:
+        cells = {title: table.cells[name, column, shots] for column, title in TITLES.items()}
+        numbers = [
+            f"{of} {each.value:.1f}{plus_minus(each.interval)}" for of, each in cells.items()
+        ]
+        where = f"K = {shots}, {table.head_of[name]} head"
+        lines.append(f"  {name:<{max(map(len, best))}}  {', '.join(numbers)} ({where})")
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def compose(contents: Contents) -> Page:
@@ -93,36 +147,16 @@ def compose(contents: Contents) -> Page:
         contents=contents,
         table=table,
         headline=make_headline(contents, table),
-        lead=draw_lead(gains, table),
+        lead=draw_lead(contents, table, gains),
         claims=judge_claims(contents.seeded, contents.diversity, methods, table.head_of, variants),
         pictures=draw_figures(contents, table, gains),
         searches=draw_searches(contents),
     )
 
 
-def render(page: Page) -> str:
-    """Return the page as one HTML file, with style, script, data and pictures inside."""
-    table, folder = page.table, files("cpaan.report.page")
-    return _fill(
-        "index.html.jinja",
-        page,
-        axis=axis_of(page.claims),
-        provenance=make_provenance(page.contents),
-        elsewhere=printed_elsewhere(page.contents.methods.values()),
-        column_choices={"both": "LSL and GLSL", **table.columns},
-        printed_columns=[name for name in TITLES if name in table.columns],
-        draw_choices={kind: f"{count} {kind}" for kind, count in table.draws.items()},
-        style=folder.joinpath("page.css").read_text(encoding="utf-8"),
-        script=folder.joinpath("page.js").read_text(encoding="utf-8"),
-    )
-
-
-def render_findings(page: Page) -> str:
-    """Return the page's words and small tables as Markdown, to read without a browser."""
-    return _fill("findings.md.jinja", page)
-
-
-def _fill(template: str, page: Page, **values: Any) -> str:
+def render(page: Page, template: str = "index.html.jinja") -> str:
+    """Return the page as one HTML file that loads nothing, or with another template as Markdown."""
+    contents, table, folder = page.contents, page.table, files("cpaan.report.page")
     environment = Environment(
         loader=PackageLoader("cpaan.report.page", "."),
         autoescape="html" in template,
@@ -133,20 +167,143 @@ def _fill(template: str, page: Page, **values: Any) -> str:
     environment.filters |= {
         "signed": signed,
         "plus_minus": plus_minus,
-        "side": lambda value, interval: ("", "above", "below")[side_of(value, interval)],
         "minus": lambda text: re.sub(r"(?<![\w.])-(?=\d)", "−", text),  # as people print it
         "short": lambda value: f"{value:.3g}" if isinstance(value, float) else str(value),
         "cell": lambda text: text.replace("|", r"\|"),  # of a Markdown table
     }
     environment.globals |= {
-        "contents": page.contents,
-        "table": page.table,
-        "commands": make_commands(page.contents),
+        "page": page,
+        "contents": contents,
+        "table": table,
+        "axis": axis_of(page.claims),
+        "provenance": make_provenance(contents),
+        "commands": make_commands(contents),
+        "elsewhere": printed_elsewhere(contents.methods.values()),
+        "column_choices": {"both": "LSL and GLSL", **table.columns},
+        "printed_columns": [name for name in TITLES if name in table.columns],
+        "draw_choices": {kind: f"{count} {kind}" for kind, count in table.draws.items()},
         "symbols": SYMBOLS,
         "rule_of_verdicts": RULE,
         "meanings": MEANINGS,
         "metrics": METRICS,
         "rule_titles": RULES,
         "ours": OURS,
+        "style": folder.joinpath("page.css").read_text(encoding="utf-8"),
+        "script": folder.joinpath("page.js").read_text(encoding="utf-8"),
     }
-    return environment.get_template(template).render(page=page, **values)
+    return environment.get_template(template).render()
+
+
+def gains_of(contents: Contents, table: TableViews) -> Cells:
+    """Return top-5 of each row that augments minus no augmentation of the same features.
+
+    Both have the head that the table shows first. A classifier of a method's own is compared with
+    the head of the row without augmentation. Rows without such a row are left out.
+    """
+    found: dict[tuple[str, str, int], Cell] = {}
+    paired = PairedScores(contents.seeded[contents.seeded["column"].isin(list(TITLES))])
+    for name, head in table.head_of.items():
+        row = table.rows[name]
+        names = _UNAUGMENTED.get(row.representation, (row.representation,))
+        wanted = [(other, of) for of in (head, "") for other in names]
+        wanted = [(other, of or table.head_of.get(other, "")) for other, of in wanted]
+        reference = next((each for each in wanted if each in contents.scored), None)
+        if row.generation == NO_GENERATION or reference is None:
+            continue
+        for column in TITLES:
+            for k in table.shots:
+                gap = paired.compare((name, head), reference, column, k)
+                found[name, column, k] = Cell(gap.difference, gap.interval)
+    return found
+
+
+def draw_lead(contents: Contents, table: TableViews, gains: Cells) -> Picture | None:
+    """Draw the gain and diversity of rows at the fewest shots; None if no row augments."""
+    found = {
+        name: row.representation
+        for name, row in table.rows.items()
+        if (name, "novel", table.shots[0]) in gains
+    }
+    spaces = {name: _SPACES.get(of, f"{of} embedding") for name, of in found.items()}
+    trained = [name for name in found if is_trained(table.rows[name])]
+    if not found:
+        return None
+    return gains_by_row(gains, contents.diversity, spaces, trained, table.shots[0])
+
+
+def draw_figures(contents: Contents, table: TableViews, gains: Cells) -> list[Picture]:
+    """Draw everything but the lead and the searches.
+
+    Intervals are over the seeded draws, by the rule for heads that the table shows first.
+    """
+    names, pictures = list(dict.fromkeys(name for name, _, _ in gains)), list[Picture]()
+    if names and len(table.shots) > 1:
+        strong = names if len(names) <= _MOST_STRONG else [x for x in _STRONG if x in names]
+        pictures.append(gains_against_shots(gains, strong or names[:_MOST_STRONG]))
+    return [*pictures, *_ablations(contents, table), *_synthetic(contents)]
+
+
+def _ablations(contents: Contents, table: TableViews) -> list[Picture]:
+    """Draw the gains of neighbours and of ideas: a picture for each row that has such variants."""
+    variants: dict[tuple[str, str], dict[str, str]] = {}
+    for row in contents.rows:
+        if row.ablation is not None and row.ablation.of in table.head_of:
+            key = row.ablation.family, row.ablation.of
+            variants.setdefault(key, {})[row.ablation.label] = row.name
+    scored, pictures = contents.scored, list[Picture]()
+    for (family, of), labels in variants.items():
+        representation = ROWS[contents.methods[of]].representation
+        references: tuple[str, ...] = _UNAUGMENTED[representation]
+        name, title, meaning = _NEIGHBOUR_WORDS
+        if family != NEIGHBOURS:
+            references, name, meaning = (of,), "gain-by-idea", "left of zero, the idea helps"
+            title = f"{of}, with one idea at a time taken away"
+        if same := sum(each.name.startswith(name) for each in pictures):
+            name = f"{name}-{same + 1}"
+        # Variants may have been scored with one head only: that of the search.
+        others = sorted(head for row, head in scored if row in labels.values())
+        heads = dict.fromkeys([table.head_of[of], *others])
+        for head, reference in ((h, r) for h in heads for r in references if (r, h) in scored):
+            if drawn := {label: row for label, row in labels.items() if (row, head) in scored}:
+                words = {"name": name, "title": title, "meaning": meaning}
+                pictures.append(gain_of_variants(contents.seeded, drawn, head, reference, **words))
+                break
+    return pictures
+
+
+def _synthetic(contents: Contents) -> list[Picture]:
+    """Draw the paper's generators, and ours; of a study that has none of them, its last row."""
+    pictures, last = [], list(contents.methods)[-1]
+    if contents.projections is not None and len(contents.projections):
+        shown = _only_shown(contents.projections, last)
+        pictures.append(projections(shown.replace({"class": dict(contents.words)})))
+    if contents.spectra is not None and len(contents.spectra):
+        # All in one space: FI has an embedding of its own.
+        together = _only_shown(contents.spectra[contents.spectra["method"] != _OWN_SPACE], last)
+        first = f"{together['method'].iloc[0]}, {REAL}"
+        real = contents.spectra[contents.spectra["method"] == first].assign(method=REAL)
+        if len(real):
+            pictures.append(spectra(pd.concat([real, together], ignore_index=True)))
+    if contents.spiral is not None:
+        pictures.append(draw_spiral(*from_plain(contents.spiral)))
+    return pictures
+
+
+def _only_shown(frame: pd.DataFrame, last: str) -> pd.DataFrame:
+    by_name: dict[Any, pd.DataFrame] = dict(iter(frame.groupby("method", sort=False)))
+    shown = [name for name in _SHOWN if name in by_name]
+    if len(shown) < 2:
+        shown = [x for x in (last, *_SHOWN_BESIDE) if x in by_name] or list(by_name)[:1]
+    return pd.concat([by_name[name] for name in shown], ignore_index=True)
+
+
+def draw_searches(contents: Contents) -> list[tuple[str, str, Picture | None]]:
+    """Draw every search that left its trials."""
+    searches = []
+    for name, trials in contents.trials.items():
+        best, counts = contents.best[name], trials["state"].value_counts(sort=False)
+        states = ", ".join(f"{count} {state}" for state, count in counts.items())
+        time = in_words(trials["seconds"].sum())
+        summary = f"{states}, {time}; winner {best['score']:.1f} on validation"
+        searches.append((name, summary, draw_search(trials, name, int(best["trial"]))))
+    return searches

@@ -16,12 +16,13 @@ from cpaan.protocol.config import HEADS, OWN
 from cpaan.protocol.statistics import summarise
 from cpaan.report.page.contents import Contents
 from cpaan.report.table_one import (
+    PAPER,
+    VALIDATION,
     Cells,
     differences_to,
-    heads_by_paper,
-    heads_by_validation,
     printed_cells,
     ranked_cells,
+    rules_of,
     with_heads,
 )
 from cpaan.report.tables import TITLES, Cell, side_of
@@ -35,7 +36,6 @@ MEANINGS = {
     "all_prior": "among all, with a prior on novel classes that validation chose",
 }
 METRICS = {"top5": "Top-5", "top1": "Top-1"}
-PAPER, VALIDATION = "paper", "validation"
 RULES = {
     PAPER: "the paper’s rule",
     VALIDATION: "chosen on validation",
@@ -82,6 +82,11 @@ class TableViews:
         """Return the view that is shown first: top-5."""
         return self.views[self.default_rule, "top5", next(iter(self.draws))]
 
+    @property
+    def ranked(self) -> list[str]:
+        """Return the rows of that view, the best in LSL with the fewest shots first."""
+        return sorted(self.head_of, key=lambda name: self.cells[name, "novel", self.shots[0]].rank)
+
     def for_page(self) -> dict[str, Any]:
         """Return views and comparisons as plain lists, rounded as the page shows them."""
 
@@ -114,7 +119,7 @@ def _plain(cell: Cell | None) -> list[float | None] | None:
     if cell is None:
         return None
     interval = None if isnan(cell.interval) else round(cell.interval, 1)
-    return [round(cell.value, 1), interval, cell.rank or side_of(cell.value, cell.interval)]
+    return [round(cell.value, 1) + 0.0, interval, cell.rank or side_of(cell.value, cell.interval)]
 
 
 def make_views(contents: Contents) -> TableViews:
@@ -124,7 +129,7 @@ def make_views(contents: Contents) -> TableViews:
     is_fixed = scores["draw"] < contents.num_fixed
     kinds = {SEEDED: scores[~is_fixed], FIXED: scores[is_fixed]}
     summaries = {kind: summarise(of_kind) for kind, of_kind in kinds.items() if len(of_kind)}
-    rules = _rules_of(contents)
+    rules = rules_of(contents.seeded, methods, contents.heads)
     # The first rule that leaves out no row, or else the one that leaves out the fewest.
     default_rule = max(rules, key=lambda rule: len(rules[rule]))
     known = set(scores["column"])
@@ -148,21 +153,6 @@ def make_views(contents: Contents) -> TableViews:
         },
         printed=printed_cells(methods, contents.shots),
     )
-
-
-def _rules_of(contents: Contents) -> dict[str, dict[str, str]]:
-    """Return the heads of rows by every rule, as far as they were scored."""
-    rules = {
-        PAPER: heads_by_paper(contents.methods),
-        VALIDATION: heads_by_validation(contents.heads),
-        **{head: dict.fromkeys(contents.methods, head) for head in (*HEADS, OWN)},
-    }
-    known = {(name, head) for name, head in contents.scored if name in contents.methods}
-    scored = {
-        rule: {name: head for name, head in head_of.items() if (name, head) in known}
-        for rule, head_of in rules.items()
-    }
-    return {rule: head_of for rule, head_of in scored.items() if head_of}
 
 
 def _compare(

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from cpaan.report.claims import judge_claims
+from cpaan.report.claims.judge import judge_claims
 from helpers.frames import claims_of, frame_of, same
 
 # Draws whose mean is zero and whose interval is about ±12.4.

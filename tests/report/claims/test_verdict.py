@@ -18,7 +18,7 @@ YES, NO, UNCLEAR = "confirmed", "not confirmed", "unclear"
 
 
 def gap_of(difference: float, interval: float, *by_seed: float) -> PairedDifference:
-    return PairedDifference("a", ("b", "linear"), ("a", "linear"), difference, interval, by_seed)
+    return PairedDifference(("b", "linear"), ("a", "linear"), difference, interval, by_seed)
 
 
 @pytest.mark.parametrize(

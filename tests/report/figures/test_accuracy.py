@@ -4,7 +4,6 @@ import pytest
 from cpaan.report.figures.accuracy import (
     draw_accuracy,
     gain_of_variants,
-    gains_against_diversity,
     gains_against_shots,
     gains_by_row,
 )
@@ -36,10 +35,14 @@ GAINS = gains_of({"cCov-GAN-PN": (1.0, 0.2), "FH": (2.0, -0.2), "copy": (3.0, 0.
 SPACES = {"FH": "raw", "copy": "raw", "cCov-GAN-PN": "PN"}
 
 
-def test_gains_of_rows_are_grouped_by_features_the_largest_first():
-    picture = gains_by_row(GAINS, SPACES, ["FH", "cCov-GAN-PN"], shots=1)
+def test_gains_of_rows_are_grouped_by_features_the_largest_first_beside_their_diversity():
+    ratios = {"FH": [0.8, 1.0], "copy": [1.4, 1.4], "another": [1, 1]}
+    rows = [(name, 1, draw, 0, x) for name, of in ratios.items() for draw, x in enumerate(of)]
+    diversity = pd.DataFrame(rows, columns=["method", "shots", "draw", "seed", "ratio"])
 
-    novel, every = picture.figure.axes
+    picture = gains_by_row(GAINS, diversity, SPACES, ["FH", "cCov-GAN-PN"], shots=1)
+
+    novel, every, diverse = picture.figure.axes
     labels = novel.get_yticklabels()
     assert [x.get_text() for x in labels] == ["raw", "copy", "FH", "PN", "cCov-GAN-PN"]
     assert [x.get_weight() for x in labels][:2] == ["bold", "normal"], "a heading"
@@ -47,12 +50,18 @@ def test_gains_of_rows_are_grouped_by_features_the_largest_first():
     assert marks["trained generator"] == [[3, 2], [2, 4]]
     assert marks["nothing trained"] == [[4, 1]]
     assert picture.alt == (
-        "Gain in LSL at K = 1, the largest first: copy +3.0 ± 0.5, FH +2.0 ± 0.5, "
-        "cCov-GAN-PN +1.0 ± 0.5."
+        "Gain in LSL at K = 1, the largest first: copy +3.0 ± 0.5 (diversity 1.40), "
+        "FH +2.0 ± 0.5 (diversity 0.90), cCov-GAN-PN +1.0 ± 0.5."
     )
+    marks = {each.get_label(): each for each in diverse.collections}
+    assert marks["trained generator"].get_offsets().tolist() == [[pytest.approx(0.9), 2]]
+    (filled,) = marks["nothing trained"].get_facecolors()
+    assert filled[3] == 1, "clear of one, the diversity of real examples"
     low, high = novel.get_xlim()
     assert low < 0
     assert high > 3.5, "the whole whisker"
+    without = gains_by_row(GAINS, diversity[:0], SPACES, [], shots=1)
+    assert len(without.figure.axes) == 2
 
 
 def test_lines_are_gains_by_shots_and_other_rows_are_pale():
@@ -77,26 +86,6 @@ def test_an_evaluation_is_drawn_by_head_as_a_file_of_its_own():
 
     assert content.startswith("<?xml")
     assert all(title in content for title in ("LSL, centroid", "GLSL, linear", "FH", "copy"))
-
-
-def test_rows_are_where_their_diversity_and_their_gain_are():
-    ratios = {"FH": [0.8, 1.0], "copy": [1.4, 1.4], "another": [1, 1]}
-    rows = [(name, 1, draw, 0, x) for name, of in ratios.items() for draw, x in enumerate(of)]
-    diversity = pd.DataFrame(rows, columns=["method", "shots", "draw", "seed", "ratio"])
-
-    picture = gains_against_diversity(GAINS, diversity)
-
-    assert picture.alt == (
-        "At K = 1, of 2 rows, copy gains the most in LSL, +3.0, with a diversity of 1.40 times the "
-        "real one; FH is nearest to the real diversity, with 0.90 and a gain of +2.0."
-    )
-    novel = picture.figure.axes[0]
-    (points,) = [line for line in novel.lines if line.get_marker() == "o"]
-    found = sorted(map(tuple, points.get_xydata()))
-    assert found == [pytest.approx((0.9, 2)), pytest.approx((1.4, 3))]
-    assert {text.get_text() for text in novel.texts} == {"FH", "copy"}
-    with pytest.raises(ValueError, match="no row has scores and a diversity at K = 5"):
-        gains_against_diversity(GAINS, diversity, 5)
 
 
 # Draws differ by tens of points. NBS-S gains 4 and k = 5 loses 1; the sign of k = 20 is unclear.

@@ -4,9 +4,7 @@ import re
 from xml.etree import ElementTree as ET
 
 import pytest
-from matplotlib.axes import Axes
 from matplotlib.text import Text
-from matplotlib.transforms import Bbox
 
 from cpaan.report.figures.picture import (
     COLOURS,
@@ -14,7 +12,6 @@ from cpaan.report.figures.picture import (
     Picture,
     drawing,
     label_ends,
-    label_points,
     look_of,
     new_figure,
     slug,
@@ -79,42 +76,17 @@ def test_no_two_of_21_lines_look_alike_and_names_of_rows_become_names_of_files()
     assert [slug(name) for name in names] == ["CP-AAN-plus-PN", "cCov-GAN-NBS-H-k-5"]
 
 
-@pytest.fixture
-def axes():
+def test_labels_of_ends_keep_their_order_and_stay_in_the_panel():
     axes = new_figure(height=3).subplots()
     axes.set(xlim=(0, 1), ylim=(0, 1))
-    return axes
-
-
-def boxes_of(axes: Axes) -> list[Bbox]:
-    """Return the boxes of labels without their leader lines, and check that none overlap."""
-    axes.figure.draw_without_rendering()
-    boxes = [Text.get_window_extent(text) for text in axes.texts]
-    assert not any(one.overlaps(other) for n, one in enumerate(boxes) for other in boxes[n + 1 :])
-    return boxes
-
-
-def test_labels_of_ends_keep_their_order_and_stay_in_the_panel(axes):
     ends = {"one": 0.999, "two": 0.998, "three": 0.998, "four": 0.3}
 
     label_ends(axes, [(name, "#000000", 1.0, height) for name, height in ends.items()])
 
     heights = {text.get_text(): text.get_position()[1] for text in axes.texts}
-    boxes_of(axes)
+    axes.figure.draw_without_rendering()
+    boxes = [Text.get_window_extent(text) for text in axes.texts]
+    assert not any(one.overlaps(other) for n, one in enumerate(boxes) for other in boxes[:n])
     assert sorted(heights, key=lambda name: -heights[name])[0] == "one"
     assert heights["one"] == pytest.approx(1.0)
     assert heights["four"] == pytest.approx(0.3)
-
-
-def test_labels_of_points_hide_neither_each_other_nor_points_and_stay_in_the_panel(axes):
-    points = {f"point {n}": (0.6 + 0.01 * n, 0.5) for n in range(5)}
-    points |= {"at the edge": (0.99, 0.5), "left of a line": (0.4, 0.2)}
-
-    label_points(axes, points, lines=[0.45])
-
-    boxes = boxes_of(axes)
-    for place in axes.transData.transform(list(points.values())):
-        assert not any(box.contains(*place) for box in boxes)
-    ends = {text.get_text(): box.x1 for text, box in zip(axes.texts, boxes, strict=True)}
-    assert ends["at the edge"] < axes.get_window_extent().x1
-    assert ends["left of a line"] < axes.transData.transform((0.45, 0))[0]

@@ -75,10 +75,3 @@ def test_the_spiral_has_a_panel_for_each_gan_the_raw_points_and_a_key():
     assert titles == ["raw", "c-GAN: 0.20", "cCov-GAN: 1.04"]
     assert picture.alt.endswith("c-GAN 0.20, cCov-GAN 1.04.")
     assert len(picture.svg()) < 150_000
-
-
-def test_nothing_to_draw_is_refused():
-    with pytest.raises(ValueError, match="no real shares, only those of FH"):
-        spectra(shares_of({"FH": [[0.3]]}))
-    with pytest.raises(ValueError, match="no points"):
-        projections(points_of({}))

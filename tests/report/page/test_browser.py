@@ -115,13 +115,13 @@ def test_every_figure_has_a_size_words_and_files(browser, folder):
     )
     links = browser.run("return [...document.querySelectorAll('.files a')].map((a) => a.href)")
 
-    assert len(figures) == 6, "four of the rows, and one each of two searches"
+    assert len(figures) == 5, "three of the rows, and one each of two searches"
     for name, width, height, *has_words in figures:
         assert width > 100, name
         assert height > 50, name
         assert has_words == [True, True], name
     assert all(Path(link.removeprefix("file://")).stat().st_size > 0 for link in links)
-    assert len(list((folder / "report" / "figures").iterdir())) == len(links) == 8
+    assert len(list((folder / "report" / "figures").iterdir())) == len(links) == 6
 
 
 def test_a_heading_sorts_down_then_up_then_as_the_paper_has_it(browser):

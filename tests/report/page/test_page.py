@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 from matplotlib.figure import Figure
 
-from cpaan.report.claims import Claim, Mark
+from cpaan.report.claims.verdict import Claim, Mark
 from cpaan.report.figures.picture import Picture
 from cpaan.report.page import page as page_module
 from cpaan.report.page.contents import read_contents
-from cpaan.report.page.page import axis_of, compose, render, render_findings, write_page
-from cpaan.report.page.pictures import Search
+from cpaan.report.page.page import axis_of, compose, render, write_page
 from helpers.report_folders import write_report
 
 CLAIMS = [
@@ -30,7 +29,7 @@ def picture(name: str) -> Picture:
 def page(tmp_path_factory):
     """Return the page of a small report, with four pictures in place of all."""
     drawn = [picture("a"), picture("b")]
-    searches = [Search("PN", "4 trials", picture("c")), Search("LR", "1 trial", None)]
+    searches = [("PN", "4 trials", picture("c")), ("LR", "1 trial", None)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page_module, "draw_lead", lambda *arguments: picture("lead"))
         patch.setattr(page_module, "draw_figures", lambda *arguments: drawn)
@@ -112,7 +111,7 @@ def test_the_finding_comes_first_and_empty_sections_are_left_out(page, text):
 
 
 def test_findings_are_tables_whose_lines_have_the_same_width(page):
-    text = render_findings(page)
+    text = render(page, "findings.md.jinja")
 
     claim = "**three** (not the paper’s): Nearest (\\|log ratio\\|). | – | −0.3 ± 0.9 |"
     assert claim in text
@@ -132,10 +131,17 @@ def test_a_page_and_its_pictures_are_written_below_the_report(tmp_path):
     folder = write_report(tmp_path / "hand", is_table=False)
     written, again = dict[str, bytes](), dict[str, bytes]()
 
-    write_page(folder, written.__setitem__)
+    lines = write_page(folder, written.__setitem__)
     write_page(folder, again.__setitem__)
 
     assert again == written, "to the last byte"
+    assert lines[0].startswith("On these features, the trained generator scores higher than")
+    assert lines[1:] == [
+        "  cCov-GAN-PN  LSL 41.0 ± 5.0, GLSL 46.0 ± 5.0 (K = 1, centroid head)",
+        "  PN           LSL 40.0 ± 5.0, GLSL 45.0 ± 5.0 (K = 1, centroid head)",
+        "  MAML         LSL 35.0 ± 5.0, GLSL 40.0 ± 5.0 (K = 1, own head)",
+        f"The page: {folder}/report/index.html",
+    ]
     assert written.pop("report/findings.md").startswith(b"# hand: what was found\n")
     page = written.pop("report/index.html").decode()
     assert page.startswith("<!DOCTYPE html>")

@@ -7,13 +7,13 @@ import pytest
 from matplotlib.figure import Figure
 
 from cpaan.report.figures.picture import Picture
-from cpaan.report.page import pictures
+from cpaan.report.page import page
 from cpaan.report.page.contents import Ablation
-from cpaan.report.page.pictures import draw_figures, draw_lead, draw_searches, gains_of
+from cpaan.report.page.page import draw_figures, draw_lead, draw_searches, gains_of
 from cpaan.report.page.views import make_views
 
 DRAWN = (
-    *("gains_against_diversity", "gains_against_shots", "gains_by_row", "gain_of_variants"),
+    *("gains_against_shots", "gains_by_row", "gain_of_variants"),
     *("projections", "draw_search", "spectra"),
 )
 
@@ -31,7 +31,7 @@ def calls(monkeypatch):
         return draw
 
     for name in DRAWN:
-        monkeypatch.setattr(pictures, name, instead(name))
+        monkeypatch.setattr(page, name, instead(name))
     return found
 
 
@@ -72,26 +72,21 @@ def test_a_gain_is_over_no_augmentation_of_the_same_features_with_the_same_head(
 def test_the_lead_has_every_gain_by_features_and_whether_a_generator_is_trained(contents, calls):
     table = make_views(contents)
 
-    draw_lead(gains_of(contents, table), table)
+    draw_lead(contents, table, gains_of(contents, table))
 
-    _, spaces, trained, shots = calls["gains_by_row"]
+    _, _, spaces, trained, shots = calls["gains_by_row"]
     assert spaces == {"copy": "ResNet-10 features", "cCov-GAN-PN": "PN embedding"}
     assert (trained, shots) == (["cCov-GAN-PN"], 1)
-    assert draw_lead({}, table) is None
+    assert draw_lead(contents, table, {}) is None
 
 
 def test_only_pictures_of_existing_files_are_drawn(contents, calls):
-    assert drawn_of(contents) == [
-        "gains-against-shots",
-        "gains-against-diversity",
-        "gain-by-neighbours",
-    ]
+    assert drawn_of(contents) == ["gains-against-shots", "gain-by-neighbours"]
     gains, strong = calls["gains_against_shots"]
     assert {name for name, _, _ in gains} == set(strong) == {"copy", "cCov-GAN-PN"}
     frame = pd.DataFrame({"method": ["P-FH", "FI-PN", "FI-PN, real"], "class": "n01629819"})
     with_real = pd.concat([frame, frame.head(1).assign(method="P-FH, real")])
-    poor = contents.diversity.head(0)
-    full = replace(contents, spectra=with_real, projections=frame, diversity=poor)
+    full = replace(contents, spectra=with_real, projections=frame)
     assert drawn_of(full)[1:] == ["gain-by-neighbours", "projections", "spectra"]
     (drawn,) = calls["spectra"]
     assert drawn["method"].tolist() == ["real", "P-FH"], "FI has a space of its own"

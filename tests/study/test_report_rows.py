@@ -2,14 +2,13 @@
 
 from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
 from cpaan.report.claims.mechanisms import NEIGHBOURS
-from cpaan.study.ablations import IDEAS, ablations_of_best, ablations_of_table
-from cpaan.study.report_rows import MeasuredRow
+from cpaan.study.report_rows import IDEAS, MeasuredRow, ablations_of
 from helpers.studies import best_row
 
 
 def family(row: MeasuredRow, name: str) -> dict[str, MeasuredRow]:
     """Return the ablations of the best row of a study, by label."""
-    found = ablations_of_best(row, 1)
+    found = ablations_of([row], 1)
     return {row.ablation.label: row for row in found if row.ablation.family == name}
 
 
@@ -59,12 +58,11 @@ def test_an_idea_is_taken_away_at_a_time_and_nothing_else_changes():
 
 def test_a_table_has_neighbours_of_the_paper_s_best_row_and_ideas_of_ours():
     names = ("PN", "cCov-GAN", "cCov-GAN-PN", "CP-AAN+")
-    found = ablations_of_table([best_row(name) for name in names], 2)
+    found = ablations_of([best_row(name) for name in names], 2)
 
     families = {(row.ablation.family, row.ablation.of) for row in found}
     assert families == {(NEIGHBOURS, "cCov-GAN-PN"), (IDEAS, "CP-AAN+")}
     assert len({row.name for row in found}) == len(found)
     assert {row.seeds for row in found} == {(3, 4)}, "the first seeds of the rows themselves"
-    assert ablations_of_table([best_row("PN")], 1) == []
+    assert ablations_of([best_row("PN")], 1) == []
     assert not family(best_row("cCov-GAN"), IDEAS)
-    assert ablations_of_best(best_row("PN"), 1) == []

@@ -1,0 +1,58 @@
+"""Test the report of a study without Ray: its parts are scored in this process."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from cpaan.study import report, worker_pool
+from cpaan.study.report_rows import ReportSettings
+from cpaan.study.resolve import StudyRequest, new_study
+from cpaan.study.study import BEST
+from helpers.report_folders import RUN
+
+CLUSTER = SimpleNamespace(
+    nodes=({"CPU": 2.0},), num_gpus=0, check=lambda _: None, most_trials_at_once=lambda _: 1
+)
+
+
+@pytest.mark.parametrize(
+    ("methods", "rows", "heads"),
+    [
+        (("copy",), ["none", "mean-shift", "half-mean-shift", "copy, best"], {"linear"}),
+        (("none", "copy"), ["none", "copy"], {"centroid", "cosine", "knn", "linear"}),
+    ],
+)
+def test_a_study_of_one_row_or_several_is_reported_by_one_program(
+    study_features, monkeypatch, methods, rows, heads
+):
+    def measure(jobs, *_):
+        return {key: worker_pool._run(job, True, None) for key, job in jobs.items()}
+
+    for name, instead in {"measure": measure, "check_machines": lambda *_: None}.items():
+        monkeypatch.setattr(report, name, instead)
+    monkeypatch.setattr(worker_pool, "check_this_machine", lambda _: None)
+    features, settings = [str(study_features)], ("shots=1,2",)
+    request = StudyRequest(methods=methods, features=features, settings=settings)
+    study = new_study(request, Path("results/mine"), None)
+    for row in study.rows:
+        best = {"trial": 0, "score": 50.0, "parameters": {}, "num_trials": 1, "method": row.method}
+        settings = {name: getattr(row, name).to_dict() for name in ("training", "evaluation")}
+        best |= {**settings, "run": RUN, "finalists": [{"trial": 0, "score": 50.0}]}
+        study.write_json(study.path_of(row, BEST), best)
+
+    sizes = ReportSettings(num_fixed_draws=2, num_seeded_draws=3, is_table_only=True)
+    lines, failed = report.make_report(study, CLUSTER, lambda _: None, sizes)
+
+    assert (len(lines), failed) == (2 + min(3, len(rows)), {})
+    folder = Path("results/mine/report")
+    about = json.loads((folder / "report.json").read_text())
+    assert [row["name"] for row in about["rows"]] == rows
+    assert list(about["best"]) == list(about["studies"]) == list(methods)
+    assert set(pd.read_parquet(folder / "scores.parquet")["head"]) == heads
+    assert lines[0] in (folder / "findings.md").read_text().replace("\N{NO-BREAK SPACE}", " ")
+    assert "top5_minus_none" in pd.read_csv(folder / "table.csv")
+    page, latex = ((folder / name).read_text() for name in ("report.md", "table.tex"))
+    assert all(f" | {name} | " in page and f" & {name} & " in latex for name in rows)
