@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+_URGENT = -1  # priority of a stream
 _NUM_EAGER = 3  # eager calls before the capture; they compile kernels and allocate memory
 
 
@@ -41,8 +42,11 @@ class Beside:
     On other devices the work runs immediately. Its tensors must stay alive until `wait`.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+    def __init__(self, device: torch.device, *, is_urgent: bool = False) -> None:
+        """Create a stream; the work of urgent ones and of CUDA graphs goes before other work."""
+        priority = _URGENT if is_urgent else 0
+        is_cuda = device.type == "cuda"
+        self._stream = torch.cuda.Stream(device, priority) if is_cuda else None
         self._is_busy = False
         if self._stream is not None:
             # Weights intentionally get gradients from several streams; PyTorch would warn.
@@ -93,8 +97,9 @@ class CudaGraph:
             graph = torch.cuda.CUDAGraph()
             for rng in self._rngs:
                 graph.register_generator_state(rng)
+            stream = torch.cuda.Stream(priority=_URGENT)
             # Other threads of the process may use the GPU during the capture.
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 self._function()
             self._graph = graph
         if self._graph is not None:

@@ -9,7 +9,7 @@ from cpaan.gan import covariance
 from cpaan.gan.covariance import Spectra, covariance_distances, covariances, ky_fan_norm, spectra
 from cpaan.gan.fast import pair_ops
 from cpaan.gan.fast.kernels import kernels_for
-from cpaan.gan.fast.pair_ops import Shared
+from cpaan.gan.fast.pair_ops import Layer, Question, Shared, perceptron
 
 pairs = pytest.importorskip("cpaan.gan.fast.kernels.pairs", reason="Triton is not installed")
 kernels = pytest.importorskip("cpaan.gan.fast.kernels.covariances")
@@ -57,26 +57,65 @@ def test_layers_and_their_gradients_are_those_of_the_definition(both, activation
 
     def compute():
         leaves = [each.clone().requires_grad_() for each in (*inputs, *tables, added)]
-        outputs = pair_ops.layer(
-            [(leaves[0], leaves[1])],
-            Shared(leaves[4][0], leaves[2], leaves[3], places),
-            shape=SHAPE,
-            dtype=torch.float32,
-            added=leaves[4],
-            activation=activation,
-        )
+        shared = Shared(leaves[4][0], leaves[2], leaves[3], places)
+        layers = [Layer([(leaves[0], leaves[1])], shared, leaves[4], activation)]
+        outputs = perceptron(layers, shape=SHAPE)
         return outputs, *torch.autograd.grad((outputs * upstream).sum(), leaves)
 
     for ours, plain in zip(*both(compute), strict=True):
         torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("width", [24, 136])
+def test_perceptrons_and_their_gradients_are_those_of_the_definition(
+    both, monkeypatch, dtype, width
+):
+    """Like a generator, with its inputs added to its outputs, and like a discriminator."""
+    if DEVICE == "cpu":  # whose products have the type of their factors
+        monkeypatch.setattr(pair_ops, "_product", lambda left, right: left.float() @ right.float())
+    num_rows = NUM_NOVEL * NUM_EXAMPLES
+    scale = width**-0.5
+    weights = [scale * normals(width, width, seed=number) for number in range(3)]
+    biases = [normals(width, seed=number) for number in range(3, 6)]
+    rows, noise = normals(num_rows, width, seed=6), normals(num_rows, 11, seed=7)
+    tables = [normals(NUM_EXAMPLES, width, seed=9), normals(5, width, seed=10)]
+    places = torch.arange(num_rows, device=DEVICE) % 5
+    keys, answer_biases = scale * normals(16, width, seed=11), normals(16, seed=12)
+    targets, row_weights = places, torch.ones(num_rows, device=DEVICE)
+
+    def compute():
+        dtype_of_rows = dtype if pair_ops.kernels_for("pairs") else torch.float32
+        values = [*weights, *biases, 0.3 * normals(width, 11, seed=8), *tables, keys, answer_biases]
+        leaves = [each.clone().requires_grad_() for each in values]
+        inputs = rows.to(dtype_of_rows).requires_grad_()
+        first, hidden, last, bias, hidden_bias, last_bias, of_noise, *others = leaves
+        layers = [
+            Layer(
+                [(inputs, first), (noise.to(dtype_of_rows), of_noise)],
+                Shared(bias, others[0], others[1], places),
+            ),
+            Layer([(None, hidden)], Shared(hidden_bias)),
+            Layer([(None, last)], Shared(last_bias), inputs, "relu"),
+        ]
+        outputs = perceptron(layers, shape=SHAPE, dtype=dtype_of_rows)
+        question = Question(None, others[2], others[3], targets, row_weights)
+        value = perceptron(layers[:2], question, shape=SHAPE, dtype=dtype_of_rows)
+        total = outputs.float().square().sum() + value
+        return outputs, value, *torch.autograd.grad(total, [inputs, *leaves])
+
+    tolerance = 1e-4 if dtype == torch.float32 else 5e-3
+    for our_value, value in zip(*both(compute), strict=True):
+        error = (our_value.float() - value).abs().max() / value.abs().max()
+        assert error < tolerance
+
+
 def test_the_gradient_of_a_weight_is_laid_out_as_the_weight_is(both):
-    # Eleven inputs are padded to sixteen. The fused Adam of a GPU does not accept a slice of that.
+    # Rows of eleven inputs are padded. The fused Adam of a GPU does not accept a slice of that.
     inputs, weight = normals(6, 11, seed=1), normals(WIDTH, 11, seed=2).requires_grad_()
 
     def compute():
-        outputs = pair_ops.layer([(inputs, weight)], Shared(), shape=(2, 3), dtype=torch.float32)
+        outputs = perceptron([Layer([(inputs, weight)])], shape=(2, 3))
         return torch.autograd.grad(outputs.sum(), weight)[0]
 
     for gradient in both(compute):
@@ -93,7 +132,7 @@ def test_log_likelihoods_and_their_gradients_are_those_of_the_definition(both):
     def compute():
         leaves = [normals(num_rows, WIDTH, seed=3), normals(num_answers, WIDTH, seed=4), biases]
         leaves = [each.clone().requires_grad_() for each in leaves]
-        value = pair_ops.log_likelihood(*leaves, targets, weights)
+        value = perceptron([], Question(*leaves, targets, weights))
         return value, *torch.autograd.grad(-2 * value, leaves)
 
     for ours, plain in zip(*both(compute), strict=True):
@@ -107,7 +146,7 @@ def test_rows_beyond_the_last_have_no_share(both):
     hidden, keys = normals(3, WIDTH, seed=1), normals(4, WIDTH, seed=2)
     targets, weights = torch.full((3,), 2, device=DEVICE), torch.ones(3, device=DEVICE)
 
-    ours, plain = both(lambda: pair_ops.log_likelihood(hidden, keys, biases, targets, weights))
+    ours, plain = both(lambda: perceptron([], Question(hidden, keys, biases, targets, weights)))
 
     torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-4)
 
@@ -117,7 +156,7 @@ def test_rows_that_only_share_are_added_up(both, num_novel):
     def compute():
         table = normals(num_novel, WIDTH, seed=1).requires_grad_()
         shared, shape = Shared(normals(WIDTH, seed=2), by_novel=table), (num_novel, 5)
-        outputs = pair_ops.layer([], shared, shape=shape, dtype=torch.float32)
+        outputs = perceptron([Layer([], shared)], shape=shape)
         return outputs, *torch.autograd.grad(outputs.sum(), [table])
 
     for ours, plain in zip(*both(compute), strict=True):

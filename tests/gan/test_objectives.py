@@ -14,7 +14,7 @@ from cpaan.core.randomness import new_rng
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.covariance import Spectra, covariances, spectra
 from cpaan.gan.episodes import Episode, MetaEpisodes
-from cpaan.gan.fast.pair_ops import moments
+from cpaan.gan.fast.pair_ops import Layer, Shared, moments
 from cpaan.gan.gans import GANS, Networks, Translations
 from cpaan.gan.networks import Answers, Discriminator
 from cpaan.gan.objectives import (
@@ -112,8 +112,8 @@ class Parrot(Discriminator):
     def __init__(self) -> None:
         super().__init__(1, tiny_config(), new_rng(0))
 
-    def embed_examples(self, examples: Tensor) -> Tensor:
-        return examples.flatten(0, -2)
+    def _layers(self, rows: Tensor) -> list[Layer]:
+        return [Layer([], Shared(by_example=rows), activation="none")]
 
 
 def generator_loss(logits: Tensor, kind: str) -> float:

@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 _ACTIVATIONS = {"none": 0, "leaky": 1, "relu": 2}
 _ROWS = 8  # rows per program
@@ -25,6 +26,7 @@ def _add_rows_kernel(
     added,
     scales,
     result,
+    squares,
     num_rows,
     width,
     rows_per_class,
@@ -36,6 +38,7 @@ def _add_rows_kernel(
     HAS_PLACES: tl.constexpr,
     HAS_ADDED: tl.constexpr,
     HAS_SCALES: tl.constexpr,
+    HAS_SQUARES: tl.constexpr,
     ACTIVATION: tl.constexpr,
     NEGATIVE: tl.constexpr,
     ROWS: tl.constexpr,
@@ -64,6 +67,9 @@ def _add_rows_kernel(
         value += sign * tl.load(added + own, mask=is_there, other=0.0).to(tl.float32)
     if HAS_SCALES:
         value *= tl.load(scales + row, mask=is_row, other=0.0).to(tl.float32)[:, None]
+    if HAS_SQUARES:
+        total = tl.sum(tl.where(is_there, value * value, 0.0), axis=1)
+        tl.store(squares + tl.program_id(0), tl.sum(total, axis=0))
     if ACTIVATION == 1:
         value = tl.where(value > 0, value, NEGATIVE * value)
     if ACTIVATION == 2:
@@ -80,6 +86,7 @@ def add_rows(
     added: Tensor | None = None,
     scales: Tensor | None = None,
     sign: float = 1.0,
+    squares: Tensor | None = None,
     activation: str = "none",
     slope: float = 0.0,
 ) -> Tensor:
@@ -87,6 +94,7 @@ def add_rows(
 
     ``rows`` and ``added`` have shape (R, W), or are None for zeros; ``scales`` have shape (R,).
     ``shared`` is a `pair_ops.Shared`; ``shape`` is the number of novel classes and of rows of each.
+    ``squares``, from `new_sums`, are set to sums of squared results before the activation.
     """
     bias, by_example, by_novel, places = shared
     num_novel, rows_per_class = shape
@@ -98,7 +106,7 @@ def add_rows(
     def given(tensor: Tensor | None) -> Tensor:
         return result if tensor is None else tensor.contiguous()
 
-    block = _ROWS if width > 64 else 8 * _ROWS
+    block = _rows_per_program(width)
     _add_rows_kernel[(triton.cdiv(num_rows, block),)](
         given(rows),
         given(bias),
@@ -108,6 +116,7 @@ def add_rows(
         given(added),
         given(scales),
         result,
+        given(squares),
         num_rows,
         width,
         rows_per_class,
@@ -119,6 +128,7 @@ def add_rows(
         HAS_PLACES=places is not None,
         HAS_ADDED=added is not None,
         HAS_SCALES=scales is not None,
+        HAS_SQUARES=squares is not None,
         ACTIVATION=_ACTIVATIONS[activation],
         NEGATIVE=slope,
         ROWS=block,
@@ -126,6 +136,164 @@ def add_rows(
         num_warps=8,
     )
     return result
+
+
+def new_sums(num_rows: int, width: int, device: torch.device) -> Tensor:
+    """Return a tensor for the partial sums of `add_rows`."""
+    return torch.empty(triton.cdiv(num_rows, _rows_per_program(width)), device=device)
+
+
+def _rows_per_program(width: int) -> int:
+    return _ROWS if width > 64 else 8 * _ROWS
+
+
+@triton.jit
+def _multiply_kernel(
+    inputs,
+    weight,
+    bias,
+    by_example,
+    by_novel,
+    places,
+    added,
+    outputs,
+    result,
+    sums,
+    num_rows,
+    width,
+    depth,
+    rows_per_class,
+    IS_TRANSPOSED: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_EXAMPLE: tl.constexpr,
+    HAS_NOVEL: tl.constexpr,
+    HAS_PLACES: tl.constexpr,
+    HAS_ADDED: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    IS_BACKWARD: tl.constexpr,
+    HAS_SUMS: tl.constexpr,
+    NEGATIVE: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    across = tl.cdiv(width, COLUMNS)
+    part = tl.program_id(0) // across
+    first_row, first_column = part * ROWS, tl.program_id(0) % across * COLUMNS
+    value = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for start in range(0, depth, DEPTH):
+        left = inputs.load([first_row, start])
+        if IS_TRANSPOSED:
+            right = weight.load([first_column, start]).T
+        else:
+            right = weight.load([start, first_column])
+        value = tl.dot(left, right, value)
+    row, column = first_row + tl.arange(0, ROWS), first_column + tl.arange(0, COLUMNS)
+    is_row, is_column = row < num_rows, column < width
+    is_there = is_row[:, None] & is_column[None, :]
+    if HAS_BIAS:
+        value += tl.load(bias + column, mask=is_column, other=0.0)[None, :]
+    if HAS_EXAMPLE:
+        place = (row % rows_per_class)[:, None] * width + column[None, :]
+        value += tl.load(by_example + place, mask=is_there, other=0.0).to(tl.float32)
+    if HAS_NOVEL:
+        number = row // rows_per_class
+        if HAS_PLACES:
+            number = tl.load(places + row, mask=is_row, other=0).to(tl.int32)
+        place = number[:, None] * width + column[None, :]
+        value += tl.load(by_novel + place, mask=is_there, other=0.0).to(tl.float32)
+    if HAS_ADDED:
+        value += added.load([first_row, first_column]).to(tl.float32)
+    if ACTIVATION != 0:
+        sign = value
+        if IS_BACKWARD:
+            sign = outputs.load([first_row, first_column]).to(tl.float32)
+        if ACTIVATION == 1:
+            value = tl.where(sign > 0, value, NEGATIVE * value)
+        elif IS_BACKWARD:
+            value = tl.where(sign > 0, value, 0.0)
+        else:
+            value = tl.where(value < 0, 0.0, value)  # a maximum would hide NaN
+    if HAS_SUMS:
+        tl.store(sums + part * width + column, tl.sum(value, axis=0), mask=is_column)
+    result.store([first_row, first_column], value.to(result.dtype))
+
+
+def is_fused(*matrices: Tensor) -> bool:
+    """Return whether `multiply` takes these matrices: two-byte numbers in rows of 16 bytes."""
+    return all(
+        each.element_size() == 2
+        and each.stride(1) == 1
+        and each.stride(0) % 8 == each.data_ptr() % 16 == 0
+        for each in matrices
+    )
+
+
+def multiply(
+    inputs: Tensor,
+    weight: Tensor,
+    shared: tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None] = (None,) * 4,
+    rows_per_class: int = 1,
+    *,
+    is_transposed: bool = False,
+    added: Tensor | None = None,
+    activation: str = "none",
+    slope: float = 0.0,
+    outputs: Tensor | None = None,
+    with_sums: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Compute activation(inputs @ weight + shared + added), shape (R, W), in one pass.
+
+    ``weight`` has shape (any, W), or (W, any) if it is transposed. With the ``outputs`` of an
+    activation, (R, W), computes the gradient before it from that after it, ``inputs @ weight``, and
+    its float32 sums over rows, (W,), instead. The matrices must be fused; see `is_fused`.
+    """
+    num_rows, depth = inputs.shape
+    width = weight.shape[0] if is_transposed else weight.shape[1]
+    result = torch.empty((num_rows, width), dtype=inputs.dtype, device=inputs.device)
+    rows, columns, inner = 128, 128, 64
+    num_parts = triton.cdiv(num_rows, rows)
+    sums = torch.empty((1, num_parts, width), dtype=torch.float32, device=inputs.device)
+
+    def given(tensor: Tensor | None) -> Tensor:
+        return sums if tensor is None else tensor.contiguous()
+
+    def blocks(tensor: Tensor | None, shape: list[int]) -> TensorDescriptor:
+        return TensorDescriptor.from_tensor(result if tensor is None else tensor, shape)
+
+    bias, by_example, by_novel, places = shared
+    _multiply_kernel[(num_parts * triton.cdiv(width, columns),)](
+        blocks(inputs, [rows, inner]),
+        blocks(weight, [columns, inner] if is_transposed else [inner, columns]),
+        given(bias),
+        given(by_example),
+        given(by_novel),
+        given(places),
+        blocks(added, [rows, columns]),
+        blocks(outputs, [rows, columns]),
+        blocks(result, [rows, columns]),
+        sums,
+        num_rows,
+        width,
+        depth,
+        rows_per_class,
+        IS_TRANSPOSED=is_transposed,
+        HAS_BIAS=bias is not None,
+        HAS_EXAMPLE=by_example is not None,
+        HAS_NOVEL=by_novel is not None,
+        HAS_PLACES=places is not None,
+        HAS_ADDED=added is not None,
+        ACTIVATION=_ACTIVATIONS[activation],
+        IS_BACKWARD=outputs is not None,
+        HAS_SUMS=with_sums,
+        NEGATIVE=slope,
+        ROWS=rows,
+        COLUMNS=columns,
+        DEPTH=inner,
+        num_warps=4,
+        num_stages=3,
+    )
+    return result, _sum_parts(sums)[0] if with_sums else None
 
 
 @triton.jit
@@ -167,24 +335,36 @@ def _deactivate_kernel(
 
 
 def deactivate(
+    gradient: Tensor, outputs: Tensor, activation: str, *, slope: float, with_sums: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Compute the gradient before an activation, (R, W), and its float32 sums over rows, (W,).
+
+    ``gradient`` is with respect to ``outputs``; both have shape (R, W).
+    """
+    gradient = gradient.contiguous()
+    if activation == "none":
+        return gradient, sum_groups(gradient, 1)[0] if with_sums else None
+    result = torch.empty_like(outputs)
+    sums = _deactivate(gradient, outputs, result, activation, 1, slope, with_sums)
+    return result, _sum_parts(sums)[0] if with_sums else None
+
+
+def sum_groups(rows: Tensor, num_groups: int) -> Tensor:
+    """Return float32 sums of R / num_groups consecutive rows of (R, W), shape (groups, W)."""
+    rows = rows.contiguous()
+    return _sum_parts(_deactivate(rows, rows, rows, "none", num_groups, 0.0, True))
+
+
+def _deactivate(
     gradient: Tensor,
     outputs: Tensor,
+    result: Tensor,
     activation: str,
     num_groups: int,
-    *,
     slope: float,
     with_sums: bool,
-) -> tuple[Tensor, Tensor | None]:
-    """Compute the gradient before an activation, (R, W), and its float32 sums, (groups, W).
-
-    ``gradient`` is with respect to ``outputs``; both have shape (R, W). A group is R / num_groups
-    consecutive rows.
-    """
+) -> Tensor:
     num_rows, width = gradient.shape
-    gradient = gradient.contiguous()
-    if activation == "none" and not with_sums:
-        return gradient, None
-    result = gradient if activation == "none" else torch.empty_like(outputs)
     rows_per_group = num_rows // num_groups
     rows_per_program = 32
     num_parts = triton.cdiv(rows_per_group, rows_per_program)
@@ -205,7 +385,7 @@ def deactivate(
         # Two warps hold a row, so a thread has the same columns of all rows and sums them alone.
         num_warps=2 if with_sums else 8,
     )
-    return result, _sum_parts(sums) if with_sums else None
+    return sums
 
 
 @triton.jit
