@@ -14,7 +14,7 @@ from cpaan.core.randomness import draw_word, new_rng, reseed
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.covariance import needs_processor
 from cpaan.gan.episodes import Episode, Episodes
-from cpaan.gan.fast.pair_ops import Rounded
+from cpaan.gan.fast.weights import RoundingAdam
 from cpaan.gan.gans import Gan, Networks, Translations
 from cpaan.gan.objectives import (
     DISCRIMINATOR_WEIGHTS,
@@ -119,13 +119,16 @@ class _TrainingStep:
         self._gan, self._episodes, self._networks = gan, episodes, networks
         self._config, self._seed_word, self._workers = config, seed_word, workers
         self._for_draws, self._for_noise = (new_rng(0, device=self.device) for _ in range(2))
-        self._drawing, self._comparing = Beside(self.device), Beside(self.device)
-        # These run ahead of the others, for which the end of the step waits last.
-        self._base_side, self._judging = (Beside(self.device, is_urgent=True) for _ in range(2))
+        # Covariances are needed last, and their kernels are long. So all others go before them.
+        self._comparing = Beside(self.device)
+        self._drawing, self._base_side, self._judging = (
+            Beside(self.device, is_urgent=True) for _ in range(3)
+        )
         self._generators, self._discriminators = (
             # The learning rate is set before the first step, and when it is annealed.
-            torch.optim.Adam(
+            RoundingAdam(
                 parameters,
+                networks.row_dtype,
                 lr=new_rate(self.device),
                 betas=(config.adam_beta1, 0.999),
                 fused=True,
@@ -138,16 +141,12 @@ class _TrainingStep:
         self._zero = torch.zeros((), dtype=features.dtype, device=self.device)
         weights = DISCRIMINATOR_WEIGHTS | generator_weights(config)
         self._weights = {name: self._zero + weight for name, weight in weights.items()}
-        self._rounded_generators, self._rounded_discriminators = (
-            Rounded(parameters, networks.row_dtype)
-            for parameters in (networks.generator_parameters(), networks.discriminator_parameters())
-        )
         self.reset()
 
     def reset(self) -> None:
         """Discard the next episode and CUDA graphs, whose tensors a loaded state replaces."""
-        self._rounded_generators.refresh()
-        self._rounded_discriminators.refresh()
+        self._generators.round()
+        self._discriminators.round()
         self._episode: Episode | None = None
         self._factor: float | None = None
         has_covariance = self._gan.has_covariance and self._config.covariance_weight > 0
@@ -208,7 +207,7 @@ class _TrainingStep:
             self._terms["effective_examples"] = effective.mean()
             self._terms["least_effective_examples"] = effective.amin()
             self._following = self._episodes.draw(self._for_draws)
-        with self._rounded_generators, self._rounded_discriminators:
+        with self._generators, self._discriminators:
             answers = None
             if config.adversarial_weight:
                 with self._judging():
@@ -234,12 +233,11 @@ class _TrainingStep:
         """Update the discriminators; compute the generators' gradients."""
         assert self._episode is not None
         discriminators = self._networks.discriminator_parameters()
-        with self._rounded_generators, self._rounded_discriminators, _frozen(discriminators):
+        with self._generators, self._discriminators, _frozen(discriminators):
             answers = None
             if self._config.adversarial_weight:
                 with self._judging():
                     self._discriminators.step()
-                    self._rounded_discriminators.refresh()
                     answers = self._networks.answers(self._episode)
             self._terms |= pair_terms(
                 self._gan,
@@ -281,7 +279,6 @@ class _TrainingStep:
             self._terms["generator_objective"] = generator_objective(self._terms, self._config)
             self._row.copy_(torch.stack([self._terms[name].detach() for name in TERMS]))
         self._generators.step()
-        self._rounded_generators.refresh()
         self._drawing.wait()
         del self._moved, self._terms, self._following
 

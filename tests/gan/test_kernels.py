@@ -7,9 +7,11 @@ from torch import Tensor
 from cpaan.core.randomness import new_rng
 from cpaan.gan import covariance
 from cpaan.gan.covariance import Spectra, covariance_distances, covariances, ky_fan_norm, spectra
-from cpaan.gan.fast import pair_ops
+from cpaan.gan.fast import pair_ops, perceptron, weights
+from cpaan.gan.fast.answers import answer_keys
 from cpaan.gan.fast.kernels import kernels_for
-from cpaan.gan.fast.pair_ops import Layer, Question, Shared, perceptron
+from cpaan.gan.fast.pair_ops import Shared
+from cpaan.gan.fast.perceptron import Layer, Question
 
 pairs = pytest.importorskip("cpaan.gan.fast.kernels.pairs", reason="Triton is not installed")
 kernels = pytest.importorskip("cpaan.gan.fast.kernels.covariances")
@@ -33,8 +35,8 @@ def both(monkeypatch):
 
     def compute(function):
         results = []
-        for found in ({pair_ops: pairs, covariance: kernels}, {}):
-            for module in (pair_ops, covariance):
+        for found in ({pair_ops: pairs, perceptron: pairs, covariance: kernels}, {}):
+            for module in (pair_ops, perceptron, covariance):
                 chosen = found.get(module)
                 monkeypatch.setattr(module, "kernels_for", lambda *_, chosen=chosen: chosen)
             results.append(function())
@@ -59,7 +61,7 @@ def test_layers_and_their_gradients_are_those_of_the_definition(both, activation
         leaves = [each.clone().requires_grad_() for each in (*inputs, *tables, added)]
         shared = Shared(leaves[4][0], leaves[2], leaves[3], places)
         layers = [Layer([(leaves[0], leaves[1])], shared, leaves[4], activation)]
-        outputs = perceptron(layers, shape=SHAPE)
+        outputs = perceptron.perceptron(layers, shape=SHAPE)
         return outputs, *torch.autograd.grad((outputs * upstream).sum(), leaves)
 
     for ours, plain in zip(*both(compute), strict=True):
@@ -73,7 +75,7 @@ def test_perceptrons_and_their_gradients_are_those_of_the_definition(
 ):
     """Like a generator, with its inputs added to its outputs, and like a discriminator."""
     if DEVICE == "cpu":  # whose products have the type of their factors
-        monkeypatch.setattr(pair_ops, "_product", lambda left, right: left.float() @ right.float())
+        monkeypatch.setattr(perceptron, "product", lambda left, right: left.float() @ right.float())
     num_rows = NUM_NOVEL * NUM_EXAMPLES
     scale = width**-0.5
     weights = [scale * normals(width, width, seed=number) for number in range(3)]
@@ -85,7 +87,7 @@ def test_perceptrons_and_their_gradients_are_those_of_the_definition(
     targets, row_weights = places, torch.ones(num_rows, device=DEVICE)
 
     def compute():
-        dtype_of_rows = dtype if pair_ops.kernels_for("pairs") else torch.float32
+        dtype_of_rows = dtype if perceptron.kernels_for("pairs") else torch.float32
         values = [*weights, *biases, 0.3 * normals(width, 11, seed=8), *tables, keys, answer_biases]
         leaves = [each.clone().requires_grad_() for each in values]
         inputs = rows.to(dtype_of_rows).requires_grad_()
@@ -98,9 +100,9 @@ def test_perceptrons_and_their_gradients_are_those_of_the_definition(
             Layer([(None, hidden)], Shared(hidden_bias)),
             Layer([(None, last)], Shared(last_bias), inputs, "relu"),
         ]
-        outputs = perceptron(layers, shape=SHAPE, dtype=dtype_of_rows)
+        outputs = perceptron.perceptron(layers, shape=SHAPE, dtype=dtype_of_rows)
         question = Question(None, others[2], others[3], targets, row_weights)
-        value = perceptron(layers[:2], question, shape=SHAPE, dtype=dtype_of_rows)
+        value = perceptron.perceptron(layers[:2], question, shape=SHAPE, dtype=dtype_of_rows)
         total = outputs.float().square().sum() + value
         return outputs, value, *torch.autograd.grad(total, [inputs, *leaves])
 
@@ -115,7 +117,7 @@ def test_the_gradient_of_a_weight_is_laid_out_as_the_weight_is(both):
     inputs, weight = normals(6, 11, seed=1), normals(WIDTH, 11, seed=2).requires_grad_()
 
     def compute():
-        outputs = perceptron([Layer([(inputs, weight)])], shape=(2, 3))
+        outputs = perceptron.perceptron([Layer([(inputs, weight)])], shape=(2, 3))
         return torch.autograd.grad(outputs.sum(), weight)[0]
 
     for gradient in both(compute):
@@ -132,7 +134,7 @@ def test_log_likelihoods_and_their_gradients_are_those_of_the_definition(both):
     def compute():
         leaves = [normals(num_rows, WIDTH, seed=3), normals(num_answers, WIDTH, seed=4), biases]
         leaves = [each.clone().requires_grad_() for each in leaves]
-        value = perceptron([], Question(*leaves, targets, weights))
+        value = perceptron.perceptron([], Question(*leaves, targets, weights))
         return value, *torch.autograd.grad(-2 * value, leaves)
 
     for ours, plain in zip(*both(compute), strict=True):
@@ -146,7 +148,9 @@ def test_rows_beyond_the_last_have_no_share(both):
     hidden, keys = normals(3, WIDTH, seed=1), normals(4, WIDTH, seed=2)
     targets, weights = torch.full((3,), 2, device=DEVICE), torch.ones(3, device=DEVICE)
 
-    ours, plain = both(lambda: perceptron([], Question(hidden, keys, biases, targets, weights)))
+    ours, plain = both(
+        lambda: perceptron.perceptron([], Question(hidden, keys, biases, targets, weights))
+    )
 
     torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-4)
 
@@ -156,7 +160,7 @@ def test_rows_that_only_share_are_added_up(both, num_novel):
     def compute():
         table = normals(num_novel, WIDTH, seed=1).requires_grad_()
         shared, shape = Shared(normals(WIDTH, seed=2), by_novel=table), (num_novel, 5)
-        outputs = perceptron([Layer([], shared)], shape=shape)
+        outputs = perceptron.perceptron([Layer([], shared)], shape=shape)
         return outputs, *torch.autograd.grad(outputs.sum(), [table])
 
     for ours, plain in zip(*both(compute), strict=True):
@@ -246,3 +250,48 @@ def test_eigenproblems_are_solved_at_extreme_scales(both, scale):
     (values, _), (plain, _) = both(lambda: covariance._eigh(matrices))
 
     torch.testing.assert_close(values[..., :6] / scale, plain / scale, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("beta1", [0.0, 0.5])
+def test_weights_and_their_copies_follow_adam(monkeypatch, beta1):
+    adam = pytest.importorskip("cpaan.gan.fast.kernels.adam")
+    monkeypatch.setattr(weights, "kernels_for", lambda *_: adam)
+    ours, plain = (
+        [normals(40, 32, seed=1).requires_grad_(), normals(7, seed=2).requires_grad_()]
+        for _ in range(2)
+    )
+    options = {"betas": (beta1, 0.999), "lr": torch.tensor(0.1, device=DEVICE)}
+    optimiser = weights.RoundingAdam(ours, torch.float16, **options)
+    reference = torch.optim.Adam(plain, **options | {"lr": 0.1})
+
+    for seed in (3, 4):
+        for one, other in zip(ours, plain, strict=True):
+            one.grad = other.grad = normals(*one.shape, seed=seed)
+        optimiser.step()
+        reference.step()
+
+    for one, other in zip(ours, plain, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    with optimiser:
+        assert torch.equal(weights.rounded(ours[0], torch.float16), ours[0].half())
+
+
+def test_keys_of_answers_have_the_gradients_of_their_definition():
+    prototypes, possible = normals(3, 5, seed=1), torch.tensor([0, -torch.inf, 0, 0, -torch.inf])
+    shapes = [(4, 5), (4, 4), (4,), (1, 4), (1,)]
+    parts = [normals(*shape, seed=seed).requires_grad_() for seed, shape in enumerate(shapes)]
+    key, embed, embed_bias, fake, fake_bias = parts
+    upstream = normals(5, 4, seed=9)
+
+    keys, biases = answer_keys(prototypes, possible.to(DEVICE), *parts)
+
+    embedded = torch.cat([prototypes @ key.T / 2, fake, torch.zeros_like(fake)])
+    offsets = torch.cat([torch.zeros(3, device=DEVICE), fake_bias, torch.zeros_like(fake_bias)])
+    plain_biases = embedded @ embed_bias + offsets + possible.to(DEVICE)
+    torch.testing.assert_close(keys, embedded @ embed)
+    torch.testing.assert_close(biases, plain_biases)
+    found, expected = (
+        torch.autograd.grad((upstream * one).sum() + other[[0, 2, 3]].square().sum(), parts)
+        for one, other in ((keys, biases), (embedded @ embed, plain_biases))
+    )
+    torch.testing.assert_close(found, expected)

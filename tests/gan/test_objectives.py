@@ -14,7 +14,8 @@ from cpaan.core.randomness import new_rng
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.covariance import Spectra, covariances, spectra
 from cpaan.gan.episodes import Episode, MetaEpisodes
-from cpaan.gan.fast.pair_ops import Layer, Shared, moments
+from cpaan.gan.fast.pair_ops import Shared, moments
+from cpaan.gan.fast.perceptron import Layer
 from cpaan.gan.gans import GANS, Networks, Translations
 from cpaan.gan.networks import Answers, Discriminator
 from cpaan.gan.objectives import (

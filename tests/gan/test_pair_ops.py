@@ -10,14 +10,8 @@ from torch.autograd import gradcheck
 
 from cpaan.core.randomness import new_rng
 from cpaan.gan.covariance import covariances
-from cpaan.gan.fast.pair_ops import (
-    Layer,
-    Question,
-    Shared,
-    moments,
-    perceptron,
-    squared_distance,
-)
+from cpaan.gan.fast.pair_ops import Shared, moments, squared_distance
+from cpaan.gan.fast.perceptron import Layer, Question, perceptron
 
 NUM_NOVEL, NUM_EXAMPLES, WIDTH, NUM_PLACES = 2, 3, 2, 4
 SHAPE = (NUM_NOVEL, NUM_EXAMPLES)
