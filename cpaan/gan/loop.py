@@ -14,6 +14,7 @@ from cpaan.core.randomness import draw_word, new_rng, reseed
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.covariance import needs_processor
 from cpaan.gan.episodes import Episode, Episodes
+from cpaan.gan.fast.kernels import kernels_for
 from cpaan.gan.fast.weights import RoundingAdam
 from cpaan.gan.gans import Gan, Networks, Translations
 from cpaan.gan.objectives import (
@@ -169,7 +170,8 @@ class _TrainingStep:
         """
         if self._episode is None:
             reseed(self._for_draws, self._seed_word, 1, number + self._workers.rank)
-            self._episode = self._episodes.draw(self._for_draws)
+            drawn = self._episodes.draw(self._for_draws)
+            self._episode = Episode(*(each.contiguous().clone() for each in drawn))
         following = number + self._workers.count
         reseed(self._for_draws, self._seed_word, 1, following + self._workers.rank)
         reseed(self._for_noise, self._seed_word, 2, number + self._workers.rank)
@@ -272,14 +274,19 @@ class _TrainingStep:
         """Update the generators; copy the next episode into this one's tensors."""
         assert self._episode is not None
         with self._drawing():
-            for current, following in zip(self._episode, self._following, strict=True):
-                current.copy_(following)
+            if kernels := kernels_for("episodes", self._zero):
+                kernels.copy_all(self._episode, self._following)
+            else:
+                for current, following in zip(self._episode, self._following, strict=True):
+                    current.copy_(following)
+        with self._judging():
             if self._config.adversarial_weight:
                 self._terms["discriminator_objective"] = discriminator_objective(self._terms)
             self._terms["generator_objective"] = generator_objective(self._terms, self._config)
             self._row.copy_(torch.stack([self._terms[name].detach() for name in TERMS]))
         self._generators.step()
         self._drawing.wait()
+        self._judging.wait()
         del self._moved, self._terms, self._following
 
 

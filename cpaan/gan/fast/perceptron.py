@@ -166,9 +166,12 @@ class _Perceptron(torch.autograd.Function):
             )
             of_sum = gradient if of_sum is None else of_sum
             of_example = of_novel = None
-            if need.shared.by_example or has_table:
-                of_example, of_novel = kernels.sum_tables(gradient, ctx.num_novel)
-            if has_table and places is not None:
+            if need.shared.by_example:
+                by_novel = gradient.unflatten(0, (ctx.num_novel, -1))
+                of_example = by_novel.sum(dim=0, dtype=torch.float32)
+            if has_table and places is None:
+                of_novel = kernels.sum_groups(gradient, ctx.num_novel)
+            elif has_table:
                 # An indexed sum has no fixed order on a GPU, and a product is as fast.
                 picked = gradient.new_zeros(table_size, len(gradient))
                 of_novel = product(picked.scatter_(0, places.unsqueeze(0), 1), gradient)
@@ -187,11 +190,7 @@ class _Perceptron(torch.autograd.Function):
                 of_weight = _of_weight(gradient, inputs) if needs_weight else None
                 of_products.append((of_inputs, of_weight))
             of_added = gradient if need.added and not ctx.is_residual else None
-            of_shared = Shared(
-                of_bias,
-                of_example if need.shared.by_example else None,
-                of_novel if has_table else None,
-            )
+            of_shared = Shared(of_bias, of_example, of_novel)
             of_layers.insert(0, (of_products, of_shared, of_added, None))
         leaves, _ = tree_flatten((of_layers, of_question))
         return None, None, None, None, *leaves
@@ -288,7 +287,5 @@ def _answer_gradients(
     gradient = kernels.log_likelihood_gradient(*logits, factor, hidden.dtype)
     of_hidden = gradient @ keys if needs.hidden else None
     of_keys = product(gradient.T, hidden) if needs.keys else None
-    of_biases = None
-    if needs.biases:
-        _, of_biases = kernels.deactivate(gradient, gradient, "none", slope=SLOPE, with_sums=True)
+    of_biases = kernels.sum_groups(gradient, 1)[0] if needs.biases else None
     return gradient, (of_hidden, of_keys, of_biases, None, None)

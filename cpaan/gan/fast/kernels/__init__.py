@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def kernels_for(
-    kind: Literal["pairs", "covariances", "adam"], *tensors: Tensor | None
+    kind: Literal["pairs", "covariances", "adam", "episodes"], *tensors: Tensor | None
 ) -> ModuleType | None:
     """Return the kernel module if all tensors are on a GPU and none is float64; else None."""
     given = [each for each in tensors if each is not None]

@@ -153,8 +153,8 @@ def _deactivate_kernel(
     outputs,
     result,
     sums,
-    num_rows,
     width,
+    rows_per_group,
     rows_per_program,
     ACTIVATION: tl.constexpr,
     NEGATIVE: tl.constexpr,
@@ -162,14 +162,15 @@ def _deactivate_kernel(
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
+    group, part = tl.program_id(0), tl.program_id(1)
     column = tl.arange(0, WIDTH)
     total = tl.zeros((ROWS, WIDTH), tl.float32)
-    first = tl.program_id(0) * rows_per_program
-    last = tl.minimum(first + rows_per_program, num_rows)
+    first = part * rows_per_program
+    last = tl.minimum(first + rows_per_program, rows_per_group)
     for start in range(first, last, ROWS):
         row = start + tl.arange(0, ROWS)
         is_there = (row < last)[:, None] & (column[None, :] < width)
-        place = row[:, None] * width + column[None, :]
+        place = (group * rows_per_group + row)[:, None] * width + column[None, :]
         value = tl.load(gradient + place, mask=is_there, other=0.0).to(tl.float32)
         if ACTIVATION != 0:
             output = tl.load(outputs + place, mask=is_there, other=0.0).to(tl.float32)
@@ -180,7 +181,7 @@ def _deactivate_kernel(
             tl.store(result + place, value.to(result.dtype.element_ty), mask=is_there)
         total += value
     if HAS_SUMS:
-        place = tl.program_id(0) * width + column
+        place = (group * tl.num_programs(1) + part) * width + column
         tl.store(sums + place, tl.sum(total, axis=0), mask=column < width)
 
 
@@ -192,20 +193,40 @@ def deactivate(
     ``gradient`` is with respect to ``outputs``; both have shape (R, W).
     """
     gradient = gradient.contiguous()
-    if activation == "none" and not with_sums:
-        return gradient, None
+    if activation == "none":
+        return gradient, sum_groups(gradient, 1)[0] if with_sums else None
+    result = torch.empty_like(outputs)
+    sums = _deactivate(gradient, outputs, result, activation, 1, slope, with_sums)
+    return result, products.sum_parts(sums)[0] if with_sums else None
+
+
+def sum_groups(rows: Tensor, num_groups: int) -> Tensor:
+    """Return float32 sums of R / num_groups consecutive rows of (R, W), shape (groups, W)."""
+    rows = rows.contiguous()
+    return products.sum_parts(_deactivate(rows, rows, rows, "none", num_groups, 0.0, True))
+
+
+def _deactivate(
+    gradient: Tensor,
+    outputs: Tensor,
+    result: Tensor,
+    activation: str,
+    num_groups: int,
+    slope: float,
+    with_sums: bool,
+) -> Tensor:
     num_rows, width = gradient.shape
-    result = gradient if activation == "none" else torch.empty_like(outputs)
+    rows_per_group = num_rows // num_groups
     rows_per_program = 32
-    num_parts = triton.cdiv(num_rows, rows_per_program)
-    sums = torch.empty((1, num_parts, width), dtype=torch.float32, device=gradient.device)
-    _deactivate_kernel[(num_parts,)](
+    num_parts = triton.cdiv(rows_per_group, rows_per_program)
+    sums = torch.empty((num_groups, num_parts, width), dtype=torch.float32, device=gradient.device)
+    _deactivate_kernel[(num_groups, num_parts)](
         gradient,
         outputs,
         result,
         sums,
-        num_rows,
         width,
+        rows_per_group,
         rows_per_program,
         ACTIVATION=products.ACTIVATIONS[activation],
         NEGATIVE=slope,
@@ -215,52 +236,7 @@ def deactivate(
         # Two warps hold a row, so a thread has the same columns of all rows and sums them alone.
         num_warps=2 if with_sums else 8,
     )
-    return result, products.sum_parts(sums)[0] if with_sums else None
-
-
-@triton.jit
-def _sum_tables_kernel(
-    rows,
-    by_example,
-    by_novel,
-    num_novel,
-    num_examples,
-    width,
-    EXAMPLES: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
-    example = tl.program_id(0) * EXAMPLES + tl.arange(0, EXAMPLES)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    is_there = (example < num_examples)[:, None] & (column < width)[None, :]
-    place = example[:, None] * width + column[None, :]
-    total = tl.zeros((EXAMPLES, COLUMNS), tl.float32)
-    for novel in range(num_novel):
-        value = tl.load(rows + novel * num_examples * width + place, mask=is_there, other=0.0)
-        value = value.to(tl.float32)
-        total += value
-        part = (novel * tl.num_programs(0) + tl.program_id(0)) * width + column
-        tl.store(by_novel + part, tl.sum(value, axis=0), mask=column < width)
-    tl.store(by_example + place, total, mask=is_there)
-
-
-def sum_tables(rows: Tensor, num_novel: int) -> tuple[Tensor, Tensor]:
-    """Return float32 sums over novel classes, (M, W), and over examples, (N, W), in one pass."""
-    num_rows, width = rows.shape
-    num_examples, block, columns = num_rows // num_novel, 32, 64
-    num_parts = triton.cdiv(num_examples, block)
-    by_example = rows.new_empty((num_examples, width), dtype=torch.float32)
-    by_novel = rows.new_empty((num_novel, num_parts, width), dtype=torch.float32)
-    _sum_tables_kernel[(num_parts, triton.cdiv(width, columns))](
-        rows.contiguous(),
-        by_example,
-        by_novel,
-        num_novel,
-        num_examples,
-        width,
-        EXAMPLES=block,
-        COLUMNS=columns,
-    )
-    return by_example, products.sum_parts(by_novel)
+    return sums
 
 
 @triton.jit
