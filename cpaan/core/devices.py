@@ -6,7 +6,6 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-_URGENT = -1  # priority of a stream
 _NUM_EAGER = 3  # eager calls before the capture; they compile kernels and allocate memory
 
 
@@ -43,8 +42,8 @@ class Beside:
     """
 
     def __init__(self, device: torch.device, *, is_urgent: bool = False) -> None:
-        """Create a stream; the work of urgent ones and of CUDA graphs goes before other work."""
-        priority = _URGENT if is_urgent else 0
+        """Create a stream; the work of urgent ones goes before that of others."""
+        priority = -1 if is_urgent else 0
         is_cuda = device.type == "cuda"
         self._stream = torch.cuda.Stream(device, priority) if is_cuda else None
         self._is_busy = False
@@ -97,9 +96,8 @@ class CudaGraph:
             graph = torch.cuda.CUDAGraph()
             for rng in self._rngs:
                 graph.register_generator_state(rng)
-            stream = torch.cuda.Stream(priority=_URGENT)
             # Other threads of the process may use the GPU during the capture.
-            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._function()
             self._graph = graph
         if self._graph is not None:

@@ -63,6 +63,8 @@ class Translations(NamedTuple):
     partners: Chosen  # (N, M, D) shots
     translated: Tensor  # (N, M, D) base examples translated to every novel class
     returned: Tensor | None  # (N, M, D) shots translated by G_b to the base class of a pair
+    judged: tuple[Tensor, Tensor | None]  # the same two for adversarial terms
+    cycled: tuple[Tensor, Tensor | None]  # and for cycles
     to_novel: Projected | None  # prototypes for G_n, see `Generator.project`
     to_base: Projected | None  # the same for G_b
 
@@ -119,16 +121,19 @@ class Networks(nn.Module):
         base = episode.base_prototypes[episode.sources]
         examples = episode.base_examples.to(self.row_dtype)
         partners = Chosen(episode.shots.to(self.row_dtype), episode.partners)
-        returned = to_base = None
+        returned, to_base = [None] * 3, None
         if self.has_reverse_generator:
             with beside():
                 noise = self.noise(tuple(episode.weights.shape), rng, examples)
                 to_base = self.novel_to_base.project(novel, base)
-                returned = self.novel_to_base(partners, novel, base, noise, to_base)
+                returned = self.novel_to_base.translate_for(
+                    3, partners, novel, base, noise, to_base
+                )
         to_novel = self.base_to_novel.project(base, novel)
-        translated = self.base_to_novel(examples, base, novel, projected=to_novel)
+        translated = self.base_to_novel.translate_for(3, examples, base, novel, projected=to_novel)
+        own, judged, cycled = zip(translated, returned, strict=True)
         return Translations(
-            novel, base, examples, partners, translated, returned, to_novel, to_base
+            novel, base, examples, partners, *own, judged, cycled, to_novel, to_base
         )
 
     def answers(self, episode: Episode) -> tuple[Answers, Answers | None]:

@@ -120,11 +120,9 @@ class _TrainingStep:
         self._gan, self._episodes, self._networks = gan, episodes, networks
         self._config, self._seed_word, self._workers = config, seed_word, workers
         self._for_draws, self._for_noise = (new_rng(0, device=self.device) for _ in range(2))
-        # Covariances are needed last, and their kernels are long. So all others go before them.
-        self._comparing = Beside(self.device)
-        self._drawing, self._base_side, self._judging = (
-            Beside(self.device, is_urgent=True) for _ in range(3)
-        )
+        self._comparing, self._base_side = Beside(self.device), Beside(self.device)
+        # Short kernels, which would wait for the long ones of other streams.
+        self._drawing, self._judging = (Beside(self.device, is_urgent=True) for _ in range(2))
         self._generators, self._discriminators = (
             # The learning rate is set before the first step, and when it is annealed.
             RoundingAdam(

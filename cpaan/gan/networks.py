@@ -19,7 +19,7 @@ from cpaan.gan.config import TrainConfig
 from cpaan.gan.fast.answers import answer_keys
 from cpaan.gan.fast.kernels import kernels_for
 from cpaan.gan.fast.pair_ops import Shared
-from cpaan.gan.fast.perceptron import Activation, Layer, Question, perceptron
+from cpaan.gan.fast.perceptron import Activation, Layer, Question, perceptron, perceptron_for
 from cpaan.training.layers import draw_linear, set_to_zero
 
 
@@ -81,10 +81,23 @@ class Generator(nn.Module):
         noise: Tensor | None = None,
         projected: Projected | None = None,
     ) -> Tensor:
+        """Compute `translate_for` one use."""
+        return self.translate_for(1, examples, source, target, noise, projected)[0]
+
+    def translate_for(
+        self,
+        num_uses: int,
+        examples: Tensor | Chosen,
+        source: Tensor,
+        target: Tensor,
+        noise: Tensor | None = None,
+        projected: Projected | None = None,
+    ) -> list[Tensor]:
         """Translate examples from the class of the source prototype to that of the target.
 
         Inputs broadcast to (N, M, D), the noise to (N, M, Z). Products have the type of the
-        examples. ``projected`` are the prototypes' products from `project`, if known.
+        examples. ``projected`` are the prototypes' products from `project`, if known. Returns the
+        same for every use; see `perceptron_for`.
         """
         of_source, of_target = projected or (None, None)
         first: list[_Part] = [(examples, self.from_example, None)]
@@ -108,7 +121,9 @@ class Generator(nn.Module):
             Layer([(None, self.hidden.weight)], Shared(self.hidden.bias)),
             Layer([(None, self.last.weight)], shared_by_last, added, activation),
         ]
-        return perceptron(layers, shape=shape, dtype=dtype).view(*shape, -1)
+        outputs = perceptron_for(num_uses, layers, shape=shape, dtype=dtype)
+        views = {each: each.view(*shape, -1) for each in outputs}
+        return [views[each] for each in outputs]
 
 
 class Answers(NamedTuple):

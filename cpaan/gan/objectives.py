@@ -134,16 +134,17 @@ def pair_terms(
     """
     terms: Terms = {}
     has_cycle = gan.has_cycle and bool(config.cycle_weight)
+    (translated, returned), (first, second) = moved.judged, moved.cycled
     # Every context has its own weights, because its stream does not keep those of others alive.
     of_novel = of_base = None
     if config.adversarial_weight:
         of_novel, of_base = answers or networks.answers(episode)
-    if moved.returned is not None:
+    if returned is not None:
         if of_base is not None:
             with judging():
                 terms["base_adversarial"] = adversarial_loss(
                     networks.base_discriminator,
-                    moved.returned,
+                    returned,
                     of_base,
                     episode.sources,
                     episode.back_weights,
@@ -151,9 +152,9 @@ def pair_terms(
                 )
         if has_cycle:
             with beside():
-                noise = networks.noise(tuple(episode.weights.shape), rng, moved.translated)
+                noise = networks.noise(tuple(episode.weights.shape), rng, first)
                 base_again = networks.novel_to_base(
-                    moved.translated, moved.novel, moved.base, noise, moved.to_base
+                    first, moved.novel, moved.base, noise, moved.to_base
                 )
                 weights = episode.weights / len(episode.weights)  # a mean over novel classes
                 terms["base_cycle"] = cycle_loss(base_again, moved.examples, weights)
@@ -161,16 +162,16 @@ def pair_terms(
         with judging():
             terms["novel_adversarial"] = adversarial_loss(
                 networks.novel_discriminator,
-                moved.translated,
+                translated,
                 of_novel,
                 _novel_labels(episode),
                 episode.weights / len(episode.weights),
                 config,
             )
     if has_cycle:
-        assert moved.returned is not None
+        assert second is not None
         novel_again = networks.base_to_novel(
-            moved.returned, moved.base, moved.novel, projected=moved.to_novel
+            second, moved.base, moved.novel, projected=moved.to_novel
         )
         weights = episode.weights / len(episode.weights)
         terms["novel_cycle"] = cycle_loss(novel_again, moved.partners, weights)

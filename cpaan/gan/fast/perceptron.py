@@ -52,11 +52,26 @@ def perceptron(
     shape: tuple[int, int] = (1, 1),
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
+    """Compute `perceptron_for` one use."""
+    return perceptron_for(1, layers, question, shape=shape, dtype=dtype)[0]
+
+
+def perceptron_for(
+    num_uses: int,
+    layers: Sequence[Layer],
+    question: Question | None = None,
+    *,
+    shape: tuple[int, int],
+    dtype: torch.dtype,
+) -> Sequence[Tensor]:
     """Compute the rows of the last layer, shape (R, W), or how likely the right answers are.
 
     The latter is Σ weight · log softmax(hidden @ keysᵀ + biases)[target], a number.
 
+    Returns the same for every use. A GPU then adds the gradients of all uses at once.
+
     Args:
+        num_uses: Number of results.
         layers: All but the first multiply the rows of the layer before.
         question: What to compute from the rows of the last layer.
         shape: N and M.
@@ -65,18 +80,18 @@ def perceptron(
     leaves, form = tree_flatten((list(layers), question))
     tensors = [each for each in leaves if isinstance(each, Tensor) and each.is_floating_point()]
     if kernels := kernels_for("pairs", *tensors):
-        result: Tensor = _Perceptron.apply(kernels, shape, dtype, form, *leaves)
+        result: Sequence[Tensor] = _Perceptron.apply(kernels, num_uses, shape, dtype, form, *leaves)
         return result
     rows = None
     for each in layers:
         rows = _plain_layer(each, rows, shape)
     if question is None:
         assert rows is not None
-        return rows
+        return [rows] * num_uses
     hidden = rows if question.hidden is None else question.hidden
     answers = linear(hidden, question.keys, question.biases).log_softmax(dim=1)
     answers = answers.gather(1, question.targets.unsqueeze(1)).squeeze(1)
-    return (question.weights * answers).sum()
+    return [(question.weights * answers).sum()] * num_uses
 
 
 def _plain_layer(layer: Layer, before: Tensor | None, shape: tuple[int, int]) -> Tensor:
@@ -105,11 +120,12 @@ class _Perceptron(torch.autograd.Function):
     def forward(
         ctx: Any,
         kernels: ModuleType,
+        num_uses: int,
         shape: tuple[int, int],
         dtype: torch.dtype,
         form: TreeSpec,
         *leaves: Any,
-    ) -> Tensor:
+    ) -> tuple[Tensor, ...]:
         layers, question = tree_unflatten(leaves, form)
         rows: Any = None
         saved: list[Any] = []
@@ -139,21 +155,25 @@ class _Perceptron(torch.autograd.Function):
         ctx.is_residual = (
             added is not None and layers[0].products[0][0].data_ptr() == added.data_ptr()
         )
-        return rows  # type: ignore[no-any-return]
+        ctx.set_materialize_grads(False)
+        # Other tensors of the same memory, because autograd adds the gradients of one tensor.
+        return rows, *(rows.new_empty(0).set_(rows) for _ in range(num_uses - 1))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *of_uses: Tensor | None) -> tuple[Any, ...]:
+        gradients = [each for each in of_uses if each is not None]
         kernels, saved = ctx.kernels, tree_unflatten(ctx.saved_tensors, ctx.form_of_saved)
-        needs, needs_answers = tree_unflatten(ctx.needs_input_grad[4:], ctx.form)
-        # The gradient of the rows is `gradient`, or its product with `weight`.
+        needs, needs_answers = tree_unflatten(ctx.needs_input_grad[5:], ctx.form)
+        # The gradient of the rows is the sum of `gradients`, or its product with `weight`.
         weight: Tensor | None = None
         of_question = None
         if needs_answers:
             hidden, weight, logits = saved.pop()
             gradient, of_question = _answer_gradients(
-                kernels, hidden, weight, logits, gradient, needs_answers
+                kernels, hidden, weight, logits, sum(gradients[1:], gradients[0]), needs_answers
             )
+            gradients = [gradient]
         of_layers: list[Any] = []
         of_sum: Tensor | None = None  # the gradient of the last layer, before its activation
         for (outputs, places, factors), need, activation, table_size in reversed(
@@ -162,8 +182,9 @@ class _Perceptron(torch.autograd.Function):
             has_table = need.shared.by_novel
             has_sums = need.shared.bias and not has_table
             gradient, of_bias = _before_activation(
-                kernels, gradient, weight, outputs, activation, has_sums
+                kernels, gradients, weight, outputs, activation, has_sums
             )
+            gradients = [gradient]
             of_sum = gradient if of_sum is None else of_sum
             of_example = of_novel = None
             if need.shared.by_example:
@@ -193,7 +214,7 @@ class _Perceptron(torch.autograd.Function):
             of_shared = Shared(of_bias, of_example, of_novel)
             of_layers.insert(0, (of_products, of_shared, of_added, None))
         leaves, _ = tree_flatten((of_layers, of_question))
-        return None, None, None, None, *leaves
+        return None, None, None, None, None, *leaves
 
 
 def _fast_layer(
@@ -231,7 +252,7 @@ def _fast_layer(
 
 def _before_activation(
     kernels: ModuleType,
-    gradient: Tensor,
+    gradients: list[Tensor],
     weight: Tensor | None,
     outputs: Tensor,
     activation: Activation,
@@ -239,11 +260,11 @@ def _before_activation(
 ) -> tuple[Tensor, Tensor | None]:
     """Return the gradient before an activation, given that after it, and its sums over rows.
 
-    The latter is ``gradient``, or its product with ``weight``.
+    The latter is the sum of ``gradients``, or the product of the only one with ``weight``.
     """
-    if weight is not None and kernels.products.is_fused(gradient, weight, outputs):
+    if weight is not None and kernels.products.is_fused(gradients[0], weight, outputs):
         result: tuple[Tensor, Tensor | None] = kernels.products.multiply(
-            gradient,
+            gradients[0],
             weight,
             activation=activation,
             slope=SLOPE,
@@ -252,9 +273,9 @@ def _before_activation(
         )
         return result
     if weight is not None:
-        gradient = gradient @ weight
+        gradients = [gradients[0] @ weight]
     return kernels.deactivate(  # type: ignore[no-any-return]
-        gradient, outputs, activation, slope=SLOPE, with_sums=with_sums
+        gradients, outputs, activation, slope=SLOPE, with_sums=with_sums
     )
 
 

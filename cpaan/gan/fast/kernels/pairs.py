@@ -6,6 +6,8 @@ Shapes: R = rows, W = numbers per row.
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
 # Arguments of Triton functions are pointers and numbers on a GPU, which have no Python types.
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
@@ -149,7 +151,7 @@ def _rows_per_program(width: int) -> int:
 
 @triton.jit
 def _deactivate_kernel(
-    gradient,
+    gradients,
     outputs,
     result,
     sums,
@@ -158,6 +160,7 @@ def _deactivate_kernel(
     rows_per_program,
     ACTIVATION: tl.constexpr,
     NEGATIVE: tl.constexpr,
+    HAS_RESULT: tl.constexpr,
     HAS_SUMS: tl.constexpr,
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -171,13 +174,16 @@ def _deactivate_kernel(
         row = start + tl.arange(0, ROWS)
         is_there = (row < last)[:, None] & (column[None, :] < width)
         place = (group * rows_per_group + row)[:, None] * width + column[None, :]
-        value = tl.load(gradient + place, mask=is_there, other=0.0).to(tl.float32)
+        value = tl.zeros((ROWS, WIDTH), tl.float32)
+        for index in tl.static_range(len(gradients)):
+            value += tl.load(gradients[index] + place, mask=is_there, other=0.0).to(tl.float32)
         if ACTIVATION != 0:
             output = tl.load(outputs + place, mask=is_there, other=0.0).to(tl.float32)
             if ACTIVATION == 1:
                 value = tl.where(output > 0, value, NEGATIVE * value)
             else:
                 value = tl.where(output > 0, value, 0.0)
+        if HAS_RESULT:
             tl.store(result + place, value.to(result.dtype.element_ty), mask=is_there)
         total += value
     if HAS_SUMS:
@@ -186,28 +192,29 @@ def _deactivate_kernel(
 
 
 def deactivate(
-    gradient: Tensor, outputs: Tensor, activation: str, *, slope: float, with_sums: bool
+    gradients: Sequence[Tensor], outputs: Tensor, activation: str, *, slope: float, with_sums: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the gradient before an activation, (R, W), and its float32 sums over rows, (W,).
 
-    ``gradient`` is with respect to ``outputs``; both have shape (R, W).
+    The sum of ``gradients`` is with respect to ``outputs``; all have shape (R, W).
     """
-    gradient = gradient.contiguous()
-    if activation == "none":
-        return gradient, sum_groups(gradient, 1)[0] if with_sums else None
+    gradients = [each.contiguous() for each in gradients]
+    result = gradients[0]
+    if activation == "none" and len(gradients) == 1:
+        return result, sum_groups(result, 1)[0] if with_sums else None
     result = torch.empty_like(outputs)
-    sums = _deactivate(gradient, outputs, result, activation, 1, slope, with_sums)
+    sums = _deactivate(gradients, outputs, result, activation, 1, slope, with_sums)
     return result, products.sum_parts(sums)[0] if with_sums else None
 
 
 def sum_groups(rows: Tensor, num_groups: int) -> Tensor:
     """Return float32 sums of R / num_groups consecutive rows of (R, W), shape (groups, W)."""
     rows = rows.contiguous()
-    return products.sum_parts(_deactivate(rows, rows, rows, "none", num_groups, 0.0, True))
+    return products.sum_parts(_deactivate([rows], rows, rows, "none", num_groups, 0.0, True))
 
 
 def _deactivate(
-    gradient: Tensor,
+    gradients: Sequence[Tensor],
     outputs: Tensor,
     result: Tensor,
     activation: str,
@@ -215,13 +222,13 @@ def _deactivate(
     slope: float,
     with_sums: bool,
 ) -> Tensor:
-    num_rows, width = gradient.shape
+    num_rows, width = outputs.shape
     rows_per_group = num_rows // num_groups
     rows_per_program = 32
     num_parts = triton.cdiv(rows_per_group, rows_per_program)
-    sums = torch.empty((num_groups, num_parts, width), dtype=torch.float32, device=gradient.device)
+    sums = torch.empty((num_groups, num_parts, width), dtype=torch.float32, device=outputs.device)
     _deactivate_kernel[(num_groups, num_parts)](
-        gradient,
+        tuple(gradients),
         outputs,
         result,
         sums,
@@ -230,6 +237,7 @@ def _deactivate(
         rows_per_program,
         ACTIVATION=products.ACTIVATIONS[activation],
         NEGATIVE=slope,
+        HAS_RESULT=result is not gradients[0],
         HAS_SUMS=with_sums,
         ROWS=8 if with_sums else 16,
         WIDTH=triton.next_power_of_2(width),
