@@ -4,7 +4,7 @@ Shapes: N = meta-novel classes, M = meta-base examples, D = feature dimension; (
 class and an example translated into it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -121,7 +121,8 @@ class Networks(nn.Module):
         base = episode.base_prototypes[episode.sources]
         examples = episode.base_examples.to(self.row_dtype)
         partners = Chosen(episode.shots.to(self.row_dtype), episode.partners)
-        returned, to_base = [None] * 3, None
+        returned: Sequence[Tensor | None] = [None] * 3
+        to_base: Projected | None = None
         if self.has_reverse_generator:
             with beside():
                 noise = self.noise(tuple(episode.weights.shape), rng, examples)

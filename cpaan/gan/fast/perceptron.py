@@ -94,9 +94,10 @@ def perceptron_for(
     return [(question.weights * answers).sum()] * num_uses
 
 
-def _plain_layer(layer: Layer, before: Tensor | None, shape: tuple[int, int]) -> Tensor:
+def _plain_layer(layer: Layer, before: Any, shape: tuple[int, int]) -> Tensor:
     products = [(before if rows is None else rows, weight) for rows, weight in layer.products]
-    shared, summands = layer.shared, []
+    shared = layer.shared
+    summands: list[Tensor] = []
     if products and shared.bias is not None:  # PyTorch adds a bias within the product
         (inputs, weight), *products = products
         total, shared = linear(inputs, weight, shared.bias), shared._replace(bias=None)
@@ -198,7 +199,7 @@ class _Perceptron(torch.autograd.Function):
                 of_novel = product(picked.scatter_(0, places.unsqueeze(0), 1), gradient)
             if need.shared.bias and has_table:
                 of_bias = of_novel.sum(dim=0)
-            of_products = []
+            of_products: list[tuple[Tensor | None, Tensor | None]] = []
             for (inputs, weight), (needs_inputs, needs_weight) in zip(
                 factors, need.products, strict=True
             ):
@@ -274,9 +275,7 @@ def _before_activation(
         return result
     if weight is not None:
         gradients = [gradients[0] @ weight]
-    return kernels.deactivate(  # type: ignore[no-any-return]
-        gradients, outputs, activation, slope=SLOPE, with_sums=with_sums
-    )
+    return kernels.deactivate(gradients, outputs, activation, slope=SLOPE, with_sums=with_sums)
 
 
 def _of_weight(gradient: Tensor, inputs: Tensor) -> Tensor:

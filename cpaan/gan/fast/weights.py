@@ -44,19 +44,18 @@ class RoundingAdam(torch.optim.Adam):
             _ROUNDED.pop(weight.data_ptr(), None)
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         """Update all weights and their copies; a GPU does so in one kernel."""
         (group,) = self.param_groups
         kernels = kernels_for("adam", *group["params"])
         if kernels is None:
-            super().step(closure)
-            return
+            return super().step(closure)
         lists: list[list[Tensor]] = [[] for _ in range(6)]
         self._init_group(group, *lists)
         weights, gradients, means, squares, _, steps = lists
         torch._foreach_add_(steps, 1)
         copies = [self._copies.get(each, each) for each in weights]
-        kernels.update(weights, gradients, means, squares, copies, steps[0], group)
+        return kernels.update(weights, gradients, means, squares, copies, steps[0], group)
 
 
 def rounded(weight: Tensor, dtype: torch.dtype) -> Tensor:
