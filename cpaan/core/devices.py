@@ -57,8 +57,11 @@ class Beside:
     On other devices the work runs immediately. Its tensors must stay alive until `wait`.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+    def __init__(self, device: torch.device, *, is_urgent: bool = False) -> None:
+        """Create a stream; the work of urgent ones goes before that of others."""
+        priority = -1 if is_urgent else 0
+        is_cuda = device.type == "cuda"
+        self._stream = torch.cuda.Stream(device, priority) if is_cuda else None
         self._is_busy = False
         if self._stream is not None:
             # Weights intentionally get gradients from several streams; PyTorch would warn.

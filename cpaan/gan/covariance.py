@@ -208,21 +208,21 @@ def _singular_vectors(
     near = base.leading[classes[:, 0]][..., :num_near]
     directions = torch.cat([near, _largest_columns(other, num_directions - num_near)], dim=-1)
     # Divided by its largest entry, so that its powers do not overflow.
-    scaled = other / _largest_variance(other).view(-1, 1, 1)
+    largest = _largest_variance(other)
+    scaled = other / largest.view(-1, 1, 1)
     for _ in range(_NUM_STEPS):
         directions = scaled @ directions
     directions = _orthonormal(directions)
 
     kernels = kernels_for("covariances", other)
-    halves = kernels.to_halves(other) if kernels and base.halves else None
+    halves = (scaled.half(), largest) if kernels and base.halves else None
     dtype = torch.half if halves else other.dtype
     is_narrow = width < 2 * num_directions
     if is_narrow:
         start = _directions_of_largest_variance(base, classes, other, directions, width, dtype)
     else:
-        start = other.new_empty((*classes.shape, num_dims, width), dtype=dtype)
-        start[..., :num_directions] = base.leading[classes]
-        start[..., num_directions:] = directions.unsqueeze(1)
+        own = directions.to(dtype).unsqueeze(1).expand(-1, classes.shape[1], -1, -1)
+        start = torch.cat([base.leading.to(dtype)[classes], own], dim=-1)
 
     def multiply(block: Tensor) -> Tensor:
         if kernels and halves and base.halves:

@@ -14,9 +14,16 @@ from torch import Tensor
 
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.covariance import Spectra, covariances, spectra
+from cpaan.gan.fast.kernels import kernels_for
 from cpaan.protocol.augmentation import Translation, synthesise
 from cpaan.protocol.config import NeighbourSettings
-from cpaan.protocol.neighbours import check_neighbours, draw_by, similarity
+from cpaan.protocol.neighbours import (
+    PASSES,
+    TEMPERATURES,
+    check_neighbours,
+    draw_by,
+    similarity,
+)
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 
 _LEAST_SIMILARITY = 1e-20
@@ -170,7 +177,7 @@ class Episodes(ABC):
         config, data, classes = self._config, self.data, self.draw_classes(rng)
         prototypes = torch.einsum("nkd,k->nd", classes.shots, classes.shot_weights)
         base_prototypes = data.base.prototypes[classes.base_classes]
-        alpha = similarity(prototypes, base_prototypes, config)
+        alpha = _similarity(prototypes, base_prototypes, config)
         # Scores of the paper's formula fall to 1e-40 and below. Such weights do not change a loss,
         # but their products are subnormal numbers, for which a CPU is ten times slower.
         alpha = alpha.masked_fill(alpha < _LEAST_SIMILARITY, 0)
@@ -255,6 +262,15 @@ class MetaEpisodes(Episodes):
         keys = keys.masked_fill(every_row >= base.counts[classes].unsqueeze(1), torch.inf)
         rows = keys.topk(self._config.max_shots, dim=1, largest=False).indices
         return base.features[base.first_row[classes].unsqueeze(1) + rows]
+
+
+def _similarity(novel: Tensor, base: Tensor, config: TrainConfig) -> Tensor:
+    """Compute `similarity` with kernels if there are any for it."""
+    found: Tensor | None = None
+    kernels = kernels_for("episodes", novel, base)
+    if kernels and config.neighbours == "soft" and config.perplexity is not None:
+        found = kernels.soft_similarity(novel, base, config.perplexity, TEMPERATURES, PASSES)
+    return similarity(novel, base, config) if found is None else found
 
 
 def _uniforms(shape: tuple[int, ...], rng: torch.Generator, device: torch.device) -> Tensor:

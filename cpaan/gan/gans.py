@@ -4,7 +4,7 @@ Shapes: N = meta-novel classes, M = meta-base examples, D = feature dimension; (
 class and an example translated into it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.episodes import Episode, TrainingData
 from cpaan.gan.fast.kernels import kernels_for
-from cpaan.gan.networks import Answers, Chosen, Discriminator, Generator
+from cpaan.gan.networks import Answers, Chosen, Discriminator, Generator, Projected
 from cpaan.gan.noise import GaussianNoise, MixtureNoise
 
 SideStream = Callable[[], AbstractContextManager[None]]
@@ -63,6 +63,10 @@ class Translations(NamedTuple):
     partners: Chosen  # (N, M, D) shots
     translated: Tensor  # (N, M, D) base examples translated to every novel class
     returned: Tensor | None  # (N, M, D) shots translated by G_b to the base class of a pair
+    judged: tuple[Tensor, Tensor | None]  # the same two for adversarial terms
+    cycled: tuple[Tensor, Tensor | None]  # and for cycles
+    to_novel: Projected | None  # prototypes for G_n, see `Generator.project`
+    to_base: Projected | None  # the same for G_b
 
 
 class Networks(nn.Module):
@@ -121,20 +125,31 @@ class Networks(nn.Module):
         base = episode.base_prototypes[episode.sources]
         examples = episode.base_examples.to(self.row_dtype)
         partners = Chosen(episode.shots.to(self.row_dtype), episode.partners)
-        returned = None
+        returned: Sequence[Tensor | None] = [None] * 3
+        to_base: Projected | None = None
         if self.has_reverse_generator:
             with beside():
                 noise = self.noise(tuple(episode.weights.shape), rng, examples)
-                returned = self.novel_to_base(partners, novel, base, noise)
-        translated = self.base_to_novel(examples, base, novel)
-        return Translations(novel, base, examples, partners, translated, returned)
+                to_base = self.novel_to_base.project(novel, base)
+                returned = self.novel_to_base.translate_for(
+                    3, partners, novel, base, noise, to_base
+                )
+        to_novel = self.base_to_novel.project(base, novel)
+        translated = self.base_to_novel.translate_for(3, examples, base, novel, projected=to_novel)
+        own, judged, cycled = zip(translated, returned, strict=True)
+        return Translations(
+            novel, base, examples, partners, *own, judged, cycled, to_novel, to_base
+        )
 
-    def novel_answers(self, episode: Episode) -> Answers:
-        """Return the answers of D_n: the novel classes, and fake."""
-        return self.novel_discriminator.answers(episode.novel_prototypes)
+    def answers(self, episode: Episode) -> tuple[Answers, Answers | None]:
+        """Return the answers of D_n and, with a reverse generator, of D_b.
 
-    def base_answers(self, episode: Episode) -> Answers:
-        """Return the answers of D_b: the classes of the batch's examples, and fake."""
+        Those of D_n are the novel classes, and fake; those of D_b are the classes of the batch's
+        examples, and fake.
+        """
+        novel = self.novel_discriminator.answers(episode.novel_prototypes)
+        if not self.has_reverse_generator:
+            return novel, None
         is_present = torch.zeros_like(episode.base_classes, dtype=torch.bool)
         is_present = is_present.index_fill(0, episode.sources.flatten(), True)
-        return self.base_discriminator.answers(episode.base_prototypes, is_present)
+        return novel, self.base_discriminator.answers(episode.base_prototypes, is_present)

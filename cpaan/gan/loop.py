@@ -3,7 +3,7 @@
 Shapes: N = meta-novel classes, M = meta-base examples, D = feature dimension.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -14,12 +14,16 @@ from cpaan.core.randomness import draw_word, new_rng, reseed
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.covariance import needs_processor
 from cpaan.gan.episodes import Episode, Episodes
+from cpaan.gan.fast.kernels import kernels_for
+from cpaan.gan.fast.weights import RoundingAdam
 from cpaan.gan.gans import Gan, Networks, Translations
 from cpaan.gan.objectives import (
+    DISCRIMINATOR_WEIGHTS,
     Terms,
     discriminator_objective,
     discriminator_terms,
     generator_objective,
+    generator_weights,
     moment_terms,
     pair_terms,
 )
@@ -114,11 +118,14 @@ class _TrainingStep:
         self._gan, self._episodes, self._networks = gan, episodes, networks
         self._config, self._seed_word, self._workers = config, seed_word, workers
         self._for_draws, self._for_noise = (new_rng(0, device=self.device) for _ in range(2))
-        self._drawing, self._comparing, self._base_side = (Beside(self.device) for _ in range(3))
+        self._comparing, self._base_side = Beside(self.device), Beside(self.device)
+        # Short kernels, which would wait for the long ones of other streams.
+        self._drawing, self._judging = (Beside(self.device, is_urgent=True) for _ in range(2))
         self._generators, self._discriminators = (
             # The learning rate is set before the first step, and when it is annealed.
-            torch.optim.Adam(
+            RoundingAdam(
                 parameters,
+                networks.row_dtype,
                 lr=new_rate(self.device),
                 betas=(config.adam_beta1, 0.999),
                 fused=True,
@@ -129,10 +136,14 @@ class _TrainingStep:
         self.optimisers = {"generators": self._generators, "discriminators": self._discriminators}
         self._row = torch.zeros(len(TERMS), dtype=torch.float64, device=self.device)
         self._zero = torch.zeros((), dtype=features.dtype, device=self.device)
+        weights = DISCRIMINATOR_WEIGHTS | generator_weights(config)
+        self._weights = {name: self._zero + weight for name, weight in weights.items()}
         self.reset()
 
     def reset(self) -> None:
         """Discard the next episode and CUDA graphs, whose tensors a loaded state replaces."""
+        self._generators.round()
+        self._discriminators.round()
         self._episode: Episode | None = None
         self._factor: float | None = None
         has_covariance = self._gan.has_covariance and self._config.covariance_weight > 0
@@ -155,7 +166,8 @@ class _TrainingStep:
         """
         if self._episode is None:
             reseed(self._for_draws, self._seed_word, 1, number + self._workers.rank)
-            self._episode = self._episodes.draw(self._for_draws)
+            drawn = self._episodes.draw(self._for_draws)
+            self._episode = Episode(*(each.contiguous().clone() for each in drawn))
         following = number + self._workers.count
         reseed(self._for_draws, self._seed_word, 1, following + self._workers.rank)
         reseed(self._for_noise, self._seed_word, 2, number + self._workers.rank)
@@ -187,21 +199,30 @@ class _TrainingStep:
         """Translate the episode's examples; compute the discriminators' gradients."""
         assert self._episode is not None
         gan, networks, config, episode = self._gan, self._networks, self._config, self._episode
-        with self._drawing():
-            self._following = self._episodes.draw(self._for_draws)
         self._terms: Terms = dict.fromkeys(TERMS, self._zero)
-        effective = 1 / episode.sample_weights.square().sum(dim=1)
-        self._terms["effective_examples"] = effective.mean()
-        self._terms["least_effective_examples"] = effective.amin()
-        self._moved: Translations = networks.translate(episode, self._for_noise, self._base_side)
-        with self._comparing():
-            self._terms |= moment_terms(gan, episode, self._moved, self._episodes.data, config)
+        with self._drawing():
+            effective = 1 / episode.sample_weights.square().sum(dim=1)
+            self._terms["effective_examples"] = effective.mean()
+            self._terms["least_effective_examples"] = effective.amin()
+            self._following = self._episodes.draw(self._for_draws)
+        with self._generators, self._discriminators:
+            answers = None
+            if config.adversarial_weight:
+                with self._judging():
+                    answers = networks.answers(episode)
+            self._moved: Translations = networks.translate(
+                episode, self._for_noise, self._base_side
+            )
+            with self._comparing():
+                self._terms |= moment_terms(gan, episode, self._moved, self._episodes.data, config)
+            self._judging.wait()
+            if config.adversarial_weight:
+                self._terms |= discriminator_terms(
+                    networks, episode, self._moved, self._base_side, answers
+                )
+            self._base_side.wait()
         if config.adversarial_weight:
-            self._terms |= discriminator_terms(networks, episode, self._moved, self._base_side)
-        self._base_side.wait()
-        if config.adversarial_weight:
-            self._terms["discriminator_objective"] = discriminator_objective(self._terms)
-            _set_gradients(self._discriminators, self._terms["discriminator_objective"])
+            self._set_gradients(self._discriminators, DISCRIMINATOR_WEIGHTS)
         if self._workers.count > 1:  # the CUDA graph ends here, so its streams must join
             self._comparing.wait()
             self._drawing.wait()
@@ -209,9 +230,13 @@ class _TrainingStep:
     def _teach_generators(self) -> None:
         """Update the discriminators; compute the generators' gradients."""
         assert self._episode is not None
-        if self._config.adversarial_weight:
-            self._discriminators.step()
-        with _frozen(self._networks.discriminator_parameters()):
+        discriminators = self._networks.discriminator_parameters()
+        with self._generators, self._discriminators, _frozen(discriminators):
+            answers = None
+            if self._config.adversarial_weight:
+                with self._judging():
+                    self._discriminators.step()
+                    answers = self._networks.answers(self._episode)
             self._terms |= pair_terms(
                 self._gan,
                 self._networks,
@@ -220,21 +245,44 @@ class _TrainingStep:
                 self._config,
                 self._for_noise,
                 self._base_side,
+                self._judging,
+                answers,
             )
-        self._base_side.wait()
-        self._comparing.wait()
-        self._terms["generator_objective"] = generator_objective(self._terms, self._config)
-        _set_gradients(self._generators, self._terms["generator_objective"])
+        self._set_gradients(self._generators, generator_weights(self._config))
+        for stream in (self._base_side, self._judging, self._comparing):
+            stream.wait()
+
+    def _set_gradients(self, optimiser: torch.optim.Adam, weights: Mapping[str, float]) -> None:
+        """Compute the gradients of the optimiser's parameters, and of no others."""
+        parameters: list[nn.Parameter] = optimiser.param_groups[0]["params"]
+        names = [name for name in weights if self._terms[name].requires_grad]
+        gradients = torch.autograd.grad(
+            [self._terms[name] for name in names],
+            parameters,
+            [self._weights[name] for name in names],
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
 
     def _finish(self) -> None:
         """Update the generators; copy the next episode into this one's tensors."""
         assert self._episode is not None
         with self._drawing():
-            for current, following in zip(self._episode, self._following, strict=True):
-                current.copy_(following)
+            if kernels := kernels_for("episodes", self._zero):
+                kernels.copy_all(self._episode, self._following)
+            else:
+                for current, following in zip(self._episode, self._following, strict=True):
+                    current.copy_(following)
+        with self._judging():
+            if self._config.adversarial_weight:
+                self._terms["discriminator_objective"] = discriminator_objective(self._terms)
+            self._terms["generator_objective"] = generator_objective(self._terms, self._config)
+            self._row.copy_(torch.stack([self._terms[name].detach() for name in TERMS]))
         self._generators.step()
-        self._row.copy_(torch.stack([self._terms[name].detach() for name in TERMS]))
         self._drawing.wait()
+        self._judging.wait()
         del self._moved, self._terms, self._following
 
 
@@ -246,11 +294,3 @@ def _frozen(parameters: list[nn.Parameter]) -> Iterator[None]:
     yield
     for parameter in parameters:
         parameter.requires_grad_(True)
-
-
-def _set_gradients(optimiser: torch.optim.Adam, loss: Tensor) -> None:
-    """Compute the gradients of the optimiser's parameters, and of no others."""
-    parameters: list[nn.Parameter] = optimiser.param_groups[0]["params"]
-    gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        parameter.grad = gradient

@@ -13,10 +13,13 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, pad
+from torch.nn.functional import linear
 
 from cpaan.gan.config import TrainConfig
-from cpaan.gan.fast.pair_ops import Shared, layer, log_likelihood
+from cpaan.gan.fast.answers import answer_keys
+from cpaan.gan.fast.kernels import kernels_for
+from cpaan.gan.fast.pair_ops import Shared
+from cpaan.gan.fast.perceptron import Activation, Layer, Question, perceptron, perceptron_for
 from cpaan.training.layers import draw_linear, set_to_zero
 
 
@@ -25,6 +28,10 @@ class Chosen(NamedTuple):
 
     table: Tensor  # (N, K, D)
     places: Tensor  # (N, M) from 0 to K - 1
+
+
+Projected = tuple[Tensor, Tensor]
+"""Products of source and target prototypes with the weights of a generator's first layer."""
 
 
 class Generator(nn.Module):
@@ -60,40 +67,61 @@ class Generator(nn.Module):
         if self.residual != "none":
             set_to_zero(self.last)
 
+    def project(self, source: Tensor, target: Tensor) -> Projected | None:
+        """Multiply prototypes once for several calls; None on a CPU, which multiplies each time."""
+        if kernels_for("pairs", source, target) is None:
+            return None
+        return self.from_source(source), self.from_target(target)
+
     def forward(
-        self, examples: Tensor | Chosen, source: Tensor, target: Tensor, noise: Tensor | None = None
+        self,
+        examples: Tensor | Chosen,
+        source: Tensor,
+        target: Tensor,
+        noise: Tensor | None = None,
+        projected: Projected | None = None,
     ) -> Tensor:
+        """Compute `translate_for` one use."""
+        return self.translate_for(1, examples, source, target, noise, projected)[0]
+
+    def translate_for(
+        self,
+        num_uses: int,
+        examples: Tensor | Chosen,
+        source: Tensor,
+        target: Tensor,
+        noise: Tensor | None = None,
+        projected: Projected | None = None,
+    ) -> list[Tensor]:
         """Translate examples from the class of the source prototype to that of the target.
 
         Inputs broadcast to (N, M, D), the noise to (N, M, Z). Products have the type of the
-        examples.
+        examples. ``projected`` are the prototypes' products from `project`, if known. Returns the
+        same for every use; see `perceptron_for`.
         """
-        first = [(examples, self.from_example), (source, self.from_source)]
-        first.append((target, self.from_target))
+        of_source, of_target = projected or (None, None)
+        first: list[_Part] = [(examples, self.from_example, None)]
+        first += [(source, self.from_source, of_source), (target, self.from_target, of_target)]
         if self.from_noise is not None:
             assert noise is not None, "this generator needs noise"
-            first.append((noise, self.from_noise))
+            first.append((noise, self.from_noise, None))
         kept = [examples] if self.residual != "none" else []
         if self.residual == "mean-shift":
             kept += [-source, target]
 
-        shape = _shape_of_pairs([values for values, _ in first])
+        shape = _shape_of_pairs([values for values, *_ in first])
         dtype = (examples.table if isinstance(examples, Chosen) else examples).dtype
         products, shared = _project(first)
-        hidden = layer(products, shared, shape=shape, dtype=dtype)
-        hidden = layer(
-            [(hidden, self.hidden.weight)], Shared(self.hidden.bias), shape=shape, dtype=dtype
-        )
-        added, shared = combine(kept, self.last.bias)
-        output = layer(
-            [(hidden, self.last.weight)],
-            shared,
-            shape=shape,
-            dtype=dtype,
-            added=added,
-            activation="relu" if self.rectified else "none",
-        )
-        return output.view(*shape, -1)
+        added, shared_by_last = combine(kept, self.last.bias)
+        activation: Activation = "relu" if self.rectified else "none"
+        layers = [
+            Layer(products, shared),
+            Layer([(None, self.hidden.weight)], Shared(self.hidden.bias)),
+            Layer([(None, self.last.weight)], shared_by_last, added, activation),
+        ]
+        outputs = perceptron_for(num_uses, layers, shape=shape, dtype=dtype)
+        views = {each: each.view(*shape, -1) for each in outputs}
+        return [views[each] for each in outputs]
 
 
 class Answers(NamedTuple):
@@ -127,6 +155,8 @@ class Discriminator(nn.Module):
 
         A class cannot be the answer if its ``is_present``, shape (classes,), is False.
         """
+        if kernels_for("pairs", prototypes, self.key.weight):
+            return self._answers_at_once(prototypes, is_present)
         embedded = self.key(prototypes) / math.sqrt(self.embed.out_features)
         embedded = torch.cat([embedded, self.fake.weight])
         keys = embedded @ self.embed.weight
@@ -135,11 +165,19 @@ class Discriminator(nn.Module):
         if is_present is not None:
             of_classes = biases[:-1].masked_fill(~is_present, -math.inf)
             biases = torch.cat([of_classes, biases[-1:]])
-        if keys.is_cuda:  # a GPU is slow for sizes that are not multiples of 16
-            missing = -len(keys) % 16
-            keys = pad(keys, (0, 0, 0, missing))
-            biases = pad(biases, (0, missing), value=-math.inf)
         return Answers(keys, biases, len(prototypes))
+
+    def _answers_at_once(self, prototypes: Tensor, is_present: Tensor | None) -> Answers:
+        """Return the same in fewer steps, padded: a GPU is slow if not for multiples of 16."""
+        count = len(prototypes)
+        possible = prototypes.new_full((count + 1 + -(count + 1) % 16,), -math.inf)
+        if is_present is None:
+            possible[:count] = 0.0
+        else:
+            possible[:count].masked_fill_(is_present, 0.0)
+        parts = (self.key.weight, self.embed.weight, self.embed.bias)
+        keys, biases = answer_keys(prototypes, possible, *parts, self.fake.weight, self.fake.bias)
+        return Answers(keys, biases, count)
 
     def log_likelihood(
         self, examples: Tensor, answers: Answers, targets: Tensor | None, weights: Tensor
@@ -149,25 +187,47 @@ class Discriminator(nn.Module):
         Targets are positions of answers, or None for "fake"; they and the weights broadcast to
         shape (...).
         """
-        batch = examples.shape[:-1]
-        if targets is None:
-            targets = torch.full_like(examples[..., 0], answers.fake, dtype=torch.long)
-        return log_likelihood(
-            self.embed_examples(examples),
-            answers.keys,
-            answers.biases,
-            targets.expand(batch).flatten(),
-            weights.expand(batch).flatten(),
-        )
+        return self.log_likelihoods([(examples, targets, weights)], answers)
+
+    def log_likelihoods(
+        self, batches: Sequence[tuple[Tensor, Tensor | None, Tensor]], answers: Answers
+    ) -> Tensor:
+        """Compute the sum of `log_likelihood` over batches of examples, targets and weights."""
+        rows, targets, weights = [], [], []
+        for examples, wanted, weight in batches:
+            batch = examples.shape[:-1]
+            if wanted is None:
+                wanted = torch.full_like(examples[..., 0], answers.fake, dtype=torch.long)
+            rows.append(examples.flatten(0, -2))
+            targets.append(wanted.expand(batch).flatten())
+            weights.append(weight.expand(batch).flatten())
+        if len(rows) > 1 and rows[0].is_cuda:  # a GPU needs less time for one large batch
+            rows, targets, weights = [[torch.cat(each)] for each in (rows, targets, weights)]
+        values = [
+            perceptron(
+                self._layers(each),
+                Question(None, answers.keys, answers.biases, target, weight),
+                shape=(1, len(each)),
+                dtype=each.dtype,
+            )
+            for each, target, weight in zip(rows, targets, weights, strict=True)
+        ]
+        return sum(values[1:], values[0])
 
     def embed_examples(self, examples: Tensor) -> Tensor:
         """Compute the last hidden layer, which is multiplied by the keys, shape (examples, H)."""
-        hidden = examples.flatten(0, -2)
-        shape = (1, len(hidden))
-        for each in (self.first, self.hidden):
-            products = [(hidden, each.weight)]
-            hidden = layer(products, Shared(each.bias), shape=shape, dtype=examples.dtype)
-        return hidden
+        rows = examples.flatten(0, -2)
+        return perceptron(self._layers(rows), shape=(1, len(rows)), dtype=rows.dtype)
+
+    def _layers(self, rows: Tensor) -> list[Layer]:
+        return [
+            Layer([(rows, self.first.weight)], Shared(self.first.bias)),
+            Layer([(None, self.hidden.weight)], Shared(self.hidden.bias)),
+        ]
+
+
+_Part = tuple[Tensor | Chosen, nn.Linear, Tensor | None]
+"""Inputs of a first layer, their weights and, if known, the product."""
 
 
 def _shape_of_pairs(parts: Sequence[Tensor | Chosen]) -> tuple[int, int]:
@@ -176,19 +236,19 @@ def _shape_of_pairs(parts: Sequence[Tensor | Chosen]) -> tuple[int, int]:
     return num_novel, num_examples
 
 
-def _project(
-    parts: Sequence[tuple[Tensor | Chosen, nn.Linear]],
-) -> tuple[list[tuple[Tensor, Tensor]], Shared]:
+def _project(parts: Sequence[_Part]) -> tuple[list[tuple[Tensor, Tensor]], Shared]:
     """Return factors of the products that differ between pairs, and the sum of all others."""
     products: list[tuple[Tensor, Tensor]] = []
     tables: list[_Table] = []
-    biases = [each.bias for _, each in parts if each.bias is not None]
-    for values, each in parts:
+    biases = [each.bias for _, each, _ in parts if each.bias is not None]
+    for values, each, known in parts:
         if isinstance(values, Tensor) and 1 not in values.shape[:-1]:
             products.append((values.flatten(0, 1), each.weight))
         else:
             table, places = values if isinstance(values, Chosen) else (values, None)
-            tables.append((linear(table.to(each.weight.dtype), each.weight), places))
+            if known is None:
+                known = linear(table.to(each.weight.dtype), each.weight)
+            tables.append((known, places))
     return products, _to_shared(tables, sum(biases[1:], biases[0]))
 
 
@@ -218,7 +278,8 @@ def _to_shared(tables: Sequence[_Table], bias: Tensor | None) -> Shared:
     by_example = by_novel = places = None
     for table, chosen in tables:
         if chosen is None and len(table) == 1:
-            by_example = table[0] if by_example is None else by_example + table[0]
+            rows = table.squeeze(0)
+            by_example = rows if by_example is None else by_example + rows
         else:
             by_novel = table if by_novel is None else by_novel + table
             places = places if chosen is None else chosen

@@ -20,12 +20,24 @@ from cpaan.gan.networks import Answers, Chosen, Discriminator, combine
 Terms = dict[str, Tensor]
 
 
-def generator_objective(terms: Terms, config: TrainConfig) -> Tensor:
-    """Compute the objective that the generators minimise; terms that a GAN lacks are zero.
+def generator_weights(config: TrainConfig) -> dict[str, float]:
+    """Return the weights of the terms that the generators minimise.
 
     c-GAN has only the first term; cCyc-GAN and cDeLi-GAN add the second and the cycle; cCov-GAN
     adds the covariance. The prototype term is ours; its weight is zero in the paper's method.
     """
+    return {
+        "novel_adversarial": config.adversarial_weight,
+        "base_adversarial": config.adversarial_weight,
+        "novel_cycle": config.cycle_weight,
+        "base_cycle": config.cycle_weight,
+        "covariance": config.covariance_weight,
+        "prototype": config.prototype_weight,
+    }
+
+
+def generator_objective(terms: Terms, config: TrainConfig) -> Tensor:
+    """Compute the objective that the generators minimise; terms that a GAN lacks are zero."""
     return (
         config.adversarial_weight * (terms["novel_adversarial"] + terms["base_adversarial"])
         + config.cycle_weight * (terms["novel_cycle"] + terms["base_cycle"])
@@ -34,40 +46,48 @@ def generator_objective(terms: Terms, config: TrainConfig) -> Tensor:
     )
 
 
+DISCRIMINATOR_WEIGHTS = {"novel_discriminator": 1.0, "base_discriminator": 1.0}
+
+
 def discriminator_objective(terms: Terms) -> Tensor:
     """Compute the objective that the discriminators minimise."""
     return terms["novel_discriminator"] + terms["base_discriminator"]
 
 
 def discriminator_terms(
-    networks: Networks, episode: Episode, moved: Translations, beside: SideStream = nullcontext
+    networks: Networks,
+    episode: Episode,
+    moved: Translations,
+    beside: SideStream = nullcontext,
+    answers: tuple[Answers, Answers | None] | None = None,
 ) -> Terms:
     """Compute the discriminators' cross-entropies over classes and "fake": the paper's -L_adv.
 
     Translations are constant here. The term of D_b may run concurrently, in the context ``beside``.
+    ``answers`` are those of the networks, if known.
     """
     terms: Terms = {}
+    of_novel, of_base = answers or networks.answers(episode)
     if moved.returned is not None:
+        assert of_base is not None
         with beside():
-            discriminator, answers = networks.base_discriminator, networks.base_answers(episode)
             weights = torch.ones_like(moved.base[..., 0]) / episode.sources.numel()
-            real = discriminator.log_likelihood(moved.examples, answers, episode.sources, weights)
-            fake = discriminator.log_likelihood(
-                moved.returned.detach(), answers, None, episode.back_weights
+            terms["base_discriminator"] = -networks.base_discriminator.log_likelihoods(
+                [
+                    (moved.examples, episode.sources, weights),
+                    (moved.returned.detach(), None, episode.back_weights),
+                ],
+                of_base,
             )
-            terms["base_discriminator"] = -real - fake
-    discriminator, answers = networks.novel_discriminator, networks.novel_answers(episode)
     num_novel = len(episode.weights)
-    real = discriminator.log_likelihood(
-        episode.real.to(networks.row_dtype),
-        answers,
-        _novel_labels(episode),
-        episode.real_weights / num_novel,
+    real = episode.real.to(networks.row_dtype)
+    terms["novel_discriminator"] = -networks.novel_discriminator.log_likelihoods(
+        [
+            (real, _novel_labels(episode), episode.real_weights / num_novel),
+            (moved.translated.detach(), None, episode.weights / num_novel),
+        ],
+        of_novel,
     )
-    fake = discriminator.log_likelihood(
-        moved.translated.detach(), answers, None, episode.weights / num_novel
-    )
-    terms["novel_discriminator"] = -real - fake
     return terms
 
 
@@ -104,45 +124,56 @@ def pair_terms(
     config: TrainConfig,
     rng: torch.Generator,
     beside: SideStream = nullcontext,
+    judging: SideStream = nullcontext,
+    answers: tuple[Answers, Answers | None] | None = None,
 ) -> Terms:
     """Compute the generators' terms for single pairs: adversarial and cycle.
 
-    Terms of base classes may run concurrently, in the context ``beside``.
+    The cycle of base classes may run concurrently, in the context ``beside``, and all adversarial
+    terms in the context ``judging``. ``answers`` are those of the networks, if known.
     """
     terms: Terms = {}
     has_cycle = gan.has_cycle and bool(config.cycle_weight)
-    weights = episode.weights / len(episode.weights)  # a mean over novel classes
-    if moved.returned is not None:
-        with beside():
-            if config.adversarial_weight:
+    (translated, returned), (first, second) = moved.judged, moved.cycled
+    # Every context has its own weights, because its stream does not keep those of others alive.
+    of_novel = of_base = None
+    if config.adversarial_weight:
+        of_novel, of_base = answers or networks.answers(episode)
+    if returned is not None:
+        if of_base is not None:
+            with judging():
                 terms["base_adversarial"] = adversarial_loss(
                     networks.base_discriminator,
-                    moved.returned,
-                    networks.base_answers(episode),
+                    returned,
+                    of_base,
                     episode.sources,
                     episode.back_weights,
                     config,
                 )
-            if has_cycle:
-                noise = networks.noise(tuple(weights.shape), rng, moved.translated)
+        if has_cycle:
+            with beside():
+                noise = networks.noise(tuple(episode.weights.shape), rng, first)
                 base_again = networks.novel_to_base(
-                    moved.translated, moved.novel, moved.base, noise
+                    first, moved.novel, moved.base, noise, moved.to_base
                 )
-                # Not `weights`, which are freed before the streams join.
-                own_weights = episode.weights / len(episode.weights)
-                terms["base_cycle"] = cycle_loss(base_again, moved.examples, own_weights)
-    if config.adversarial_weight:
-        terms["novel_adversarial"] = adversarial_loss(
-            networks.novel_discriminator,
-            moved.translated,
-            networks.novel_answers(episode),
-            _novel_labels(episode),
-            weights,
-            config,
-        )
+                weights = episode.weights / len(episode.weights)  # a mean over novel classes
+                terms["base_cycle"] = cycle_loss(base_again, moved.examples, weights)
+    if of_novel is not None:
+        with judging():
+            terms["novel_adversarial"] = adversarial_loss(
+                networks.novel_discriminator,
+                translated,
+                of_novel,
+                _novel_labels(episode),
+                episode.weights / len(episode.weights),
+                config,
+            )
     if has_cycle:
-        assert moved.returned is not None
-        novel_again = networks.base_to_novel(moved.returned, moved.base, moved.novel)
+        assert second is not None
+        novel_again = networks.base_to_novel(
+            second, moved.base, moved.novel, projected=moved.to_novel
+        )
+        weights = episode.weights / len(episode.weights)
         terms["novel_cycle"] = cycle_loss(novel_again, moved.partners, weights)
     return terms
 

@@ -10,8 +10,8 @@ from cpaan.protocol.config import NeighbourSettings
 
 # Each pass tests this many temperatures at once and narrows the range to two adjacent ones, to
 # 1e-6 at the end. Bisection takes many short steps, which are several times slower on a GPU.
-_TEMPERATURES = 33
-_PASSES = 5
+TEMPERATURES = 33
+PASSES = 5
 
 
 def similarity(novel: Tensor, base: Tensor, settings: NeighbourSettings) -> Tensor:
@@ -81,10 +81,10 @@ def soft_similarity(novel: Tensor, base: Tensor, perplexity: float) -> Tensor:
     distances = distances / torch.where(scale > 0, scale, 1)
 
     low, width = torch.full_like(scale, -15.0), 30.0  # logarithms of the temperature
-    steps = torch.arange(_TEMPERATURES, dtype=distances.dtype, device=distances.device)
+    steps = torch.arange(TEMPERATURES, dtype=distances.dtype, device=distances.device)
     steps = steps.view(-1, *[1] * distances.dim())
-    for _ in range(_PASSES):
-        width /= _TEMPERATURES - 1
+    for _ in range(PASSES):
+        width /= TEMPERATURES - 1
         is_too_sharp = _mean_perplexity(distances, low + width * steps) < perplexity
         # Perplexity grows with temperature, so continue from the last one that is too low.
         low = low + width * (is_too_sharp.sum(dim=0) - 1).clamp(min=0)

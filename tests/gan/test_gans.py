@@ -46,7 +46,7 @@ def test_only_base_classes_of_the_batch_can_be_the_answer():
     config = tiny_config(perplexity=1.01, batch_size=5)  # one base example
     episode = MetaEpisodes(tiny_data(config), config).draw(new_rng(1))
 
-    answers = networks_of("cCov-GAN").base_answers(episode)
+    _, answers = networks_of("cCov-GAN").answers(episode)
 
     is_possible = answers.biases[: len(episode.base_classes)].isfinite()
     assert is_possible.nonzero().flatten().tolist() == episode.sources.unique().tolist()

@@ -10,7 +10,8 @@ from torch.autograd import gradcheck
 
 from cpaan.core.randomness import new_rng
 from cpaan.gan.covariance import covariances
-from cpaan.gan.fast.pair_ops import Shared, layer, log_likelihood, moments, squared_distance
+from cpaan.gan.fast.pair_ops import Shared, moments, squared_distance
+from cpaan.gan.fast.perceptron import Layer, Question, perceptron
 
 NUM_NOVEL, NUM_EXAMPLES, WIDTH, NUM_PLACES = 2, 3, 2, 4
 SHAPE = (NUM_NOVEL, NUM_EXAMPLES)
@@ -73,14 +74,8 @@ def test_a_layer_is_the_activation_of_a_sum_and_has_its_gradients(parts, activat
         left = iter(leaves)
         pairs = [(next(left), next(left)) for _ in products]
         bias, by_example, by_novel, own = (next(left) if has else None for has in present)
-        return layer(
-            pairs,
-            Shared(bias, by_example, by_novel, shared.places),
-            shape=SHAPE,
-            dtype=torch.float64,
-            added=own,
-            activation=activation,
-        )
+        sums = Shared(bias, by_example, by_novel, shared.places)
+        return perceptron([Layer(pairs, sums, own, activation)], shape=SHAPE, dtype=torch.float64)
 
     leaves = [tensor for pair in products for tensor in pair]
     leaves += [each for each in (*shared[:3], added) if each is not None]
@@ -106,7 +101,7 @@ def test_a_log_likelihood_is_a_weighted_sum_of_log_probabilities(possible):
     biases[[number for number in range(3) if number not in possible]] = -math.inf
     biases.requires_grad_()
 
-    found = log_likelihood(HIDDEN, KEYS, biases, TARGETS, WEIGHTS)
+    found = perceptron([], Question(HIDDEN, KEYS, biases, TARGETS, WEIGHTS))
 
     expected = 0.0
     for row, target in enumerate(TARGETS.tolist()):
@@ -122,8 +117,7 @@ def test_a_log_likelihood_is_a_weighted_sum_of_log_probabilities(possible):
 
 def test_a_log_likelihood_has_the_gradients_of_its_definition():
     assert gradcheck(
-        lambda hidden, keys, biases: log_likelihood(hidden, keys, biases, TARGETS, WEIGHTS),
-        (HIDDEN, KEYS, BIASES),
+        lambda *parts: perceptron([], Question(*parts, TARGETS, WEIGHTS)), (HIDDEN, KEYS, BIASES)
     )
 
 

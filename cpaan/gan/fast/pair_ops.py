@@ -14,18 +14,13 @@ each, T = rows of a table, W = numbers per row, D = feature dimension.
 """
 
 from types import ModuleType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import leaky_relu, linear, one_hot, pad, relu
 
 from cpaan.gan.fast.kernels import kernels_for
-
-SLOPE = 0.1  # of the leaky ReLU
-
-Activation = Literal["none", "leaky", "relu"]
 
 
 class Shared(NamedTuple):
@@ -44,67 +39,6 @@ class Shared(NamedTuple):
         elif self.by_novel is not None:
             summands.append(self.by_novel[self.places].unflatten(0, shape))
         return summands
-
-
-def layer(
-    products: list[tuple[Tensor, Tensor]],
-    shared: Shared,
-    *,
-    shape: tuple[int, int],
-    dtype: torch.dtype,
-    added: Tensor | None = None,
-    activation: Activation = "leaky",
-) -> Tensor:
-    """Compute activation(Σ inputs @ weightᵀ + shared + added), shape (R, W).
-
-    Args:
-        products: Inputs, shape (R, any), and their weights, shape (W, any). If empty, rows
-            are sums of shared values.
-        shared: Biases, and products that were computed once for many rows.
-        shape: N and M.
-        dtype: Type of the inputs and the result.
-        added: Summands of single rows, shape (R, W).
-        activation: Applied to the sum.
-    """
-    flat = [tensor for pair in products for tensor in pair]
-    if kernels := kernels_for("pairs", *flat, added, *shared[:3]):
-        result: Tensor = _Layer.apply(kernels, shape, dtype, activation, *shared, added, *flat)
-        return result
-    if products and shared.bias is not None:  # PyTorch adds a bias within the product
-        (inputs, weight), *products = products
-        total, shared = linear(inputs, weight, shared.bias), shared._replace(bias=None)
-        summands = [total.unflatten(0, shape)]
-    else:
-        summands = []
-    summands += [(inputs @ weight.T).unflatten(0, shape) for inputs, weight in products]
-    summands += shared.spread(shape)
-    if added is not None:
-        summands.append(added.unflatten(0, shape))
-    total = sum(summands[1:], summands[0]).expand(*shape, -1)
-    if activation == "leaky":
-        total = leaky_relu(total, SLOPE)
-    elif activation == "relu":
-        total = relu(total)
-    return total.flatten(0, 1)
-
-
-def log_likelihood(
-    hidden: Tensor, keys: Tensor, biases: Tensor, targets: Tensor, weights: Tensor
-) -> Tensor:
-    """Compute Σ weight · log softmax(hidden @ keysᵀ + biases)[target], a number.
-
-    Args:
-        hidden: Shape (R, W).
-        keys: Shape (classes, W).
-        biases: Shape (classes,); minus infinity for a class that cannot be the answer.
-        targets: Class of each row, shape (R,).
-        weights: Shape (R,).
-    """
-    if kernels := kernels_for("pairs", hidden, keys):
-        result: Tensor = _LogLikelihood.apply(kernels, hidden, keys, biases, targets, weights)
-        return result
-    answers = linear(hidden, keys, biases).log_softmax(dim=1)
-    return (weights * answers.gather(1, targets.unsqueeze(1)).squeeze(1)).sum()
 
 
 def squared_distance(
@@ -153,125 +87,6 @@ def moments(
     return means, deviations.mT @ (weights.unsqueeze(-1) * deviations)
 
 
-class _Layer(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        kernels: ModuleType,
-        shape: tuple[int, int],
-        dtype: torch.dtype,
-        activation: Activation,
-        bias: Tensor | None,
-        by_example: Tensor | None,
-        by_novel: Tensor | None,
-        places: Tensor | None,
-        added: Tensor | None,
-        *products: Tensor,
-    ) -> Tensor:
-        inputs = [_aligned(each.to(dtype)) for each in products[::2]]
-        weights = [_aligned(each.to(dtype)) for each in products[1::2]]
-        rows = None
-        for each, weight in zip(inputs, weights, strict=True):
-            rows = each @ weight.T if rows is None else rows.addmm_(each, weight.T)
-        shared = Shared(bias, by_example, by_novel, places)
-        outputs: Tensor = kernels.add_rows(
-            rows, shared, shape, dtype, added=added, activation=activation, slope=SLOPE
-        )
-        ctx.kernels, ctx.num_novel, ctx.activation = kernels, shape[0], activation
-        ctx.num_places = 0 if by_novel is None else len(by_novel)
-        ctx.widths = [each.shape[1] for each in products[::2]]
-        ctx.save_for_backward(outputs, places, *inputs, *weights)
-        return outputs
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        outputs, places, *factors = ctx.saved_tensors
-        inputs, weights = factors[: len(ctx.widths)], factors[len(ctx.widths) :]
-        has_bias, has_examples, has_novel, _, has_added, *has_products = ctx.needs_input_grad[4:]
-        # The bias alone needs no sums by class.
-        by_class = has_novel and places is None
-        gradient, sums = ctx.kernels.deactivate(
-            gradient,
-            outputs,
-            ctx.activation,
-            ctx.num_novel if by_class else 1,
-            slope=SLOPE,
-            with_sums=has_bias or by_class,
-        )
-        of_examples = of_novel = None
-        if has_examples:
-            by_novel = gradient.unflatten(0, (ctx.num_novel, -1))
-            of_examples = by_novel.sum(dim=0, dtype=torch.float32)
-        if by_class:
-            of_novel = sums
-        elif has_novel:
-            # An indexed sum has no fixed order on a GPU, and a product is as fast.
-            picked = one_hot(places, ctx.num_places).to(gradient.dtype)
-            of_novel = _product(picked.T, gradient)
-        of_products: list[Tensor | None] = []
-        for number, width in enumerate(ctx.widths):
-            of_input = of_weight = None
-            if has_products[2 * number]:
-                of_input = (gradient @ weights[number])[:, :width]
-            if has_products[2 * number + 1]:
-                # Fused optimisers need a gradient with the memory layout of its weight.
-                of_weight = _product(gradient.T, inputs[number])[:, :width].contiguous()
-            of_products += [of_input, of_weight]
-        return (
-            *(None, None, None, None),
-            sums.sum(dim=0) if has_bias else None,
-            of_examples,
-            of_novel,
-            None,
-            gradient if has_added else None,
-            *of_products,
-        )
-
-
-class _LogLikelihood(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        kernels: ModuleType,
-        hidden: Tensor,
-        keys: Tensor,
-        biases: Tensor,
-        targets: Tensor,
-        weights: Tensor,
-    ) -> Tensor:
-        narrow = keys.to(hidden.dtype)
-        logits = _product(hidden, narrow.T)
-        targets, weights = targets.contiguous(), weights.contiguous()
-        values, totals = kernels.log_likelihoods(logits, biases, targets, weights)
-        ctx.kernels = kernels
-        ctx.save_for_backward(hidden, narrow, logits, biases, totals, targets, weights)
-        return values.sum()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, keys, logits, biases, totals, targets, weights = ctx.saved_tensors
-        gradient = ctx.kernels.log_likelihood_gradient(
-            logits, biases, targets, weights, totals, factor, hidden.dtype
-        )
-        _, needs_hidden, needs_keys, needs_biases, *_ = ctx.needs_input_grad
-        of_biases = None
-        if needs_biases:
-            _, sums = ctx.kernels.deactivate(
-                gradient, gradient, "none", 1, slope=SLOPE, with_sums=True
-            )
-            of_biases = sums[0]
-        return (
-            None,
-            gradient @ keys if needs_hidden else None,
-            _product(gradient.T, hidden) if needs_keys else None,
-            of_biases,
-            None,
-            None,
-        )
-
-
 class _SquaredDistance(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -288,12 +103,13 @@ class _SquaredDistance(torch.autograd.Function):
     ) -> Tensor:
         root = weights.sqrt()
         originals = Shared(bias, by_example, by_novel, places)
+        squares = kernels.new_sums(len(rows), rows.shape[1], rows.device)
         gaps = kernels.add_rows(
-            rows, originals, shape, rows.dtype, added=added, scales=root, sign=-1.0
+            rows, originals, shape, rows.dtype, added=added, scales=root, sign=-1.0, squares=squares
         )
         ctx.kernels = kernels
         ctx.save_for_backward(gaps, root)
-        return torch.linalg.vector_norm(gaps, dtype=weights.dtype).square()
+        return squares.sum()
 
     @staticmethod
     @once_differentiable
@@ -311,7 +127,7 @@ class _Moments(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         shape, dtype = (examples.shape[0], examples.shape[1]), examples.dtype
         narrow = weights.to(dtype)
-        means = _product(narrow.unsqueeze(1), examples).squeeze(1)
+        means = product(narrow.unsqueeze(1), examples).squeeze(1)
         # Rounded weights of a narrow type do not sum to one.
         means = means / narrow.sum(dim=1, keepdim=True, dtype=weights.dtype)
         ctx.kernels, ctx.with_covariances = kernels, with_covariances
@@ -323,7 +139,7 @@ class _Moments(torch.autograd.Function):
         weighted = kernels.add_rows(deviations, Shared(), shape, dtype, scales=weights.flatten())
         deviations, weighted = deviations.view_as(examples), weighted.view_as(examples)
         ctx.save_for_backward(deviations, weights)
-        return means, _product(deviations.mT, weighted)
+        return means, product(deviations.mT, weighted)
 
     @staticmethod
     @once_differentiable
@@ -346,15 +162,9 @@ class _Moments(torch.autograd.Function):
         return None, gradient.view_as(deviations), None, None
 
 
-def _product(left: Tensor, right: Tensor) -> Tensor:
+def product(left: Tensor, right: Tensor) -> Tensor:
     """Compute left @ right in float32, for matrices or batches of them in a narrower type."""
     if left.dtype == torch.float32:
         return left @ right
     multiply = torch.mm if left.dim() == 2 else torch.bmm
     return multiply(left, right, out_dtype=torch.float32)
-
-
-def _aligned(matrix: Tensor) -> Tensor:
-    """Pad rows with zeros to a multiple of eight, because a GPU is slow with unaligned rows."""
-    missing = -matrix.shape[1] % 8
-    return pad(matrix, (0, missing)) if missing else matrix

@@ -1,6 +1,6 @@
 """Triton kernels that fuse several PyTorch operations into one pass.
 
-`cpaan.gan.fast.pair_ops` and `cpaan.gan.covariance` call them for tensors on a GPU. Their plain
+`cpaan.gan.fast` and `cpaan.gan.covariance` call them for tensors on a GPU. Their plain
 PyTorch code, for all other tensors, is the definition. Sums over blocks of rows have a fixed
 order, so equal inputs give bitwise equal results.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def kernels_for(
-    kind: Literal["pairs", "covariances"], *tensors: Tensor | None
+    kind: Literal["pairs", "covariances", "adam", "episodes"], *tensors: Tensor | None
 ) -> ModuleType | None:
     """Return the kernel module if all tensors are on a GPU and none is float64; else None."""
     given = [each for each in tensors if each is not None]

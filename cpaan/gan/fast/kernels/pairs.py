@@ -6,12 +6,15 @@ Shapes: R = rows, W = numbers per row.
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
 # Arguments of Triton functions are pointers and numbers on a GPU, which have no Python types.
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-_ACTIVATIONS = {"none": 0, "leaky": 1, "relu": 2}
+from cpaan.gan.fast.kernels import products
+
 _ROWS = 8  # rows per program
 
 
@@ -25,6 +28,7 @@ def _add_rows_kernel(
     added,
     scales,
     result,
+    squares,
     num_rows,
     width,
     rows_per_class,
@@ -36,6 +40,7 @@ def _add_rows_kernel(
     HAS_PLACES: tl.constexpr,
     HAS_ADDED: tl.constexpr,
     HAS_SCALES: tl.constexpr,
+    HAS_SQUARES: tl.constexpr,
     ACTIVATION: tl.constexpr,
     NEGATIVE: tl.constexpr,
     ROWS: tl.constexpr,
@@ -64,6 +69,9 @@ def _add_rows_kernel(
         value += sign * tl.load(added + own, mask=is_there, other=0.0).to(tl.float32)
     if HAS_SCALES:
         value *= tl.load(scales + row, mask=is_row, other=0.0).to(tl.float32)[:, None]
+    if HAS_SQUARES:
+        total = tl.sum(tl.where(is_there, value * value, 0.0), axis=1)
+        tl.store(squares + tl.program_id(0), tl.sum(total, axis=0))
     if ACTIVATION == 1:
         value = tl.where(value > 0, value, NEGATIVE * value)
     if ACTIVATION == 2:
@@ -80,6 +88,7 @@ def add_rows(
     added: Tensor | None = None,
     scales: Tensor | None = None,
     sign: float = 1.0,
+    squares: Tensor | None = None,
     activation: str = "none",
     slope: float = 0.0,
 ) -> Tensor:
@@ -87,6 +96,7 @@ def add_rows(
 
     ``rows`` and ``added`` have shape (R, W), or are None for zeros; ``scales`` have shape (R,).
     ``shared`` is a `pair_ops.Shared`; ``shape`` is the number of novel classes and of rows of each.
+    ``squares``, from `new_sums`, are set to sums of squared results before the activation.
     """
     bias, by_example, by_novel, places = shared
     num_novel, rows_per_class = shape
@@ -98,7 +108,7 @@ def add_rows(
     def given(tensor: Tensor | None) -> Tensor:
         return result if tensor is None else tensor.contiguous()
 
-    block = _ROWS if width > 64 else 8 * _ROWS
+    block = _rows_per_program(width)
     _add_rows_kernel[(triton.cdiv(num_rows, block),)](
         given(rows),
         given(bias),
@@ -108,6 +118,7 @@ def add_rows(
         given(added),
         given(scales),
         result,
+        given(squares),
         num_rows,
         width,
         rows_per_class,
@@ -119,7 +130,8 @@ def add_rows(
         HAS_PLACES=places is not None,
         HAS_ADDED=added is not None,
         HAS_SCALES=scales is not None,
-        ACTIVATION=_ACTIVATIONS[activation],
+        HAS_SQUARES=squares is not None,
+        ACTIVATION=products.ACTIVATIONS[activation],
         NEGATIVE=slope,
         ROWS=block,
         WIDTH=triton.next_power_of_2(width),
@@ -128,9 +140,18 @@ def add_rows(
     return result
 
 
+def new_sums(num_rows: int, width: int, device: torch.device) -> Tensor:
+    """Return a tensor for the partial sums of `add_rows`."""
+    return torch.empty(triton.cdiv(num_rows, _rows_per_program(width)), device=device)
+
+
+def _rows_per_program(width: int) -> int:
+    return _ROWS if width > 64 else 8 * _ROWS
+
+
 @triton.jit
 def _deactivate_kernel(
-    gradient,
+    gradients,
     outputs,
     result,
     sums,
@@ -139,6 +160,7 @@ def _deactivate_kernel(
     rows_per_program,
     ACTIVATION: tl.constexpr,
     NEGATIVE: tl.constexpr,
+    HAS_RESULT: tl.constexpr,
     HAS_SUMS: tl.constexpr,
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -152,13 +174,16 @@ def _deactivate_kernel(
         row = start + tl.arange(0, ROWS)
         is_there = (row < last)[:, None] & (column[None, :] < width)
         place = (group * rows_per_group + row)[:, None] * width + column[None, :]
-        value = tl.load(gradient + place, mask=is_there, other=0.0).to(tl.float32)
+        value = tl.zeros((ROWS, WIDTH), tl.float32)
+        for index in tl.static_range(len(gradients)):
+            value += tl.load(gradients[index] + place, mask=is_there, other=0.0).to(tl.float32)
         if ACTIVATION != 0:
             output = tl.load(outputs + place, mask=is_there, other=0.0).to(tl.float32)
             if ACTIVATION == 1:
                 value = tl.where(output > 0, value, NEGATIVE * value)
             else:
                 value = tl.where(output > 0, value, 0.0)
+        if HAS_RESULT:
             tl.store(result + place, value.to(result.dtype.element_ty), mask=is_there)
         total += value
     if HAS_SUMS:
@@ -167,70 +192,59 @@ def _deactivate_kernel(
 
 
 def deactivate(
-    gradient: Tensor,
+    gradients: Sequence[Tensor], outputs: Tensor, activation: str, *, slope: float, with_sums: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Compute the gradient before an activation, (R, W), and its float32 sums over rows, (W,).
+
+    The sum of ``gradients`` is with respect to ``outputs``; all have shape (R, W).
+    """
+    gradients = [each.contiguous() for each in gradients]
+    result = gradients[0]
+    if activation == "none" and len(gradients) == 1:
+        return result, sum_groups(result, 1)[0] if with_sums else None
+    result = torch.empty_like(outputs)
+    sums = _deactivate(gradients, outputs, result, activation, 1, slope, with_sums)
+    return result, products.sum_parts(sums)[0] if with_sums else None
+
+
+def sum_groups(rows: Tensor, num_groups: int) -> Tensor:
+    """Return float32 sums of R / num_groups consecutive rows of (R, W), shape (groups, W)."""
+    rows = rows.contiguous()
+    return products.sum_parts(_deactivate([rows], rows, rows, "none", num_groups, 0.0, True))
+
+
+def _deactivate(
+    gradients: Sequence[Tensor],
     outputs: Tensor,
+    result: Tensor,
     activation: str,
     num_groups: int,
-    *,
     slope: float,
     with_sums: bool,
-) -> tuple[Tensor, Tensor | None]:
-    """Compute the gradient before an activation, (R, W), and its float32 sums, (groups, W).
-
-    ``gradient`` is with respect to ``outputs``; both have shape (R, W). A group is R / num_groups
-    consecutive rows.
-    """
-    num_rows, width = gradient.shape
-    gradient = gradient.contiguous()
-    if activation == "none" and not with_sums:
-        return gradient, None
-    result = gradient if activation == "none" else torch.empty_like(outputs)
+) -> Tensor:
+    num_rows, width = outputs.shape
     rows_per_group = num_rows // num_groups
     rows_per_program = 32
     num_parts = triton.cdiv(rows_per_group, rows_per_program)
-    sums = torch.empty((num_groups, num_parts, width), dtype=torch.float32, device=gradient.device)
+    sums = torch.empty((num_groups, num_parts, width), dtype=torch.float32, device=outputs.device)
     _deactivate_kernel[(num_groups, num_parts)](
-        gradient,
+        tuple(gradients),
         outputs,
         result,
         sums,
         width,
         rows_per_group,
         rows_per_program,
-        ACTIVATION=_ACTIVATIONS[activation],
+        ACTIVATION=products.ACTIVATIONS[activation],
         NEGATIVE=slope,
+        HAS_RESULT=result is not gradients[0],
         HAS_SUMS=with_sums,
         ROWS=8 if with_sums else 16,
         WIDTH=triton.next_power_of_2(width),
         # Two warps hold a row, so a thread has the same columns of all rows and sums them alone.
         num_warps=2 if with_sums else 8,
     )
-    return result, _sum_parts(sums) if with_sums else None
-
-
-@triton.jit
-def _sum_parts_kernel(parts, result, num_parts, width, PARTS: tl.constexpr, COLUMNS: tl.constexpr):
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    part = tl.arange(0, PARTS)
-    total = tl.zeros((PARTS, COLUMNS), tl.float32)
-    first = tl.program_id(0) * num_parts * width
-    for start in range(0, num_parts, PARTS):
-        is_there = (start + part < num_parts)[:, None] & (column[None, :] < width)
-        place = first + (start + part)[:, None] * width + column[None, :]
-        total += tl.load(parts + place, mask=is_there, other=0.0)
-    place = tl.program_id(0) * width + column
-    tl.store(result + place, tl.sum(total, axis=0), mask=column < width)
-
-
-def _sum_parts(parts: Tensor) -> Tensor:
-    """Return sums over the second dimension, shape (groups, W)."""
-    num_groups, num_parts, width = parts.shape
-    result = torch.empty((num_groups, width), dtype=parts.dtype, device=parts.device)
-    columns = 32
-    _sum_parts_kernel[(num_groups, triton.cdiv(width, columns))](
-        parts, result, num_parts, width, PARTS=128 if num_parts > 32 else 32, COLUMNS=columns
-    )
-    return result
+    return sums
 
 
 @triton.jit
