@@ -173,7 +173,7 @@ BAD_INPUTS: list[tuple[Callable[[], object] | None, list[str], str]] = [
     (spoil_log, ["--phase", "test"], r"line 2 of results/test-reads\.jsonl is not a log entry: '"),
     (spoil_checkpoint, [*gan(), "--checkpoints", "kept"], r"cannot resume from kept/cCov-GAN-see"),
     (Path("taken").touch, ["--out", "taken"], "cannot write to taken: Not a directory"),
-    (None, ["--shots", "26"], "has 25 train rows, but 26 shots are requested; use 25"),
+    (None, ["--shots", "26"], "has 25 train rows, but 26 shots are requested; use --shots"),
     (None, ["--shots", "1000000000000"], "25 train rows, but 1000"),
     (None, ["--shots", "1,x"], "'1,x' is not a list of positive whole numbers"),
     (None, ["--draws", "-3"], "'-3' is not a positive whole number"),

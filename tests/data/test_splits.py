@@ -48,6 +48,19 @@ def test_group_1_of_the_benchmark_is_validation_and_group_2_is_test(tmp_path):
     assert read_split(write_json(tmp_path / "label_idx.json", content)) == BENCHMARK
 
 
+def test_phases_may_share_base_classes_and_one_may_be_missing():
+    split = Split.from_classes(base=["a", "b"], validation=["c"], test=["d", "e"])
+
+    assert split == Split(Phase(("a", "b"), ("c",)), Phase(("a", "b"), ("d", "e")))
+    assert split.base_classes("test") == split.base_classes() == ("a", "b")
+    only_test = Split.from_classes(base=["a", "b"], test=["d"])
+    assert list(only_test.phases) == ["test"]
+    with pytest.raises(ValueError, match="the split has no validation phase"):
+        only_test.phase("validation")
+    with pytest.raises(ValueError, match="neither a validation phase nor a test phase"):
+        Split.from_classes(base=["a"])
+
+
 @pytest.mark.parametrize(
     ("validation", "test", "message"),
     [
@@ -127,18 +140,19 @@ def test_explicit_draws_are_taken_as_they_are(tmp_path):
     assert shots.tolist() == [[[2, 0], [3, 5]], [[1, 2], [4, 3]]]
 
 
-def test_index_files_count_train_images_in_the_order_of_the_label_names(tmp_path):
-    # The table has two train rows for each class, in another order than the label names.
-    table = table_of(dict.fromkeys("abcdef", 2))
-    first = write_json(tmp_path / "1.json", [[1, 0], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11]])
-    second = write_json(tmp_path / "2.json", [[0, 1], [2, 3], [4, 5], [7, 6], [8, 9], [10, 11]])
+def test_index_files_have_row_numbers_of_the_train_features_in_any_order(tmp_path):
+    # Rows are not sorted by class, and test rows are among them.
+    names = list("dbfacefdcaeb")
+    partitions = ["train"] * 4 + ["test"] + ["train"] * 7
+    table = FeatureTable.from_arrays(np.zeros((12, 1), np.float32), names, partitions)
+    # One row for each of the label names d, f, a, c, b, e. Train rows after row 4 count one less.
+    index = write_json(tmp_path / "1.json", [[0, 6], [2, 5], [3, 8], [7, 7], [1, 10], [4, 9]])
 
-    shots = read_draws([first, second], table, BENCHMARK, "validation", max_shots=2)
+    shots = read_draws([index], table, BENCHMARK, "validation", max_shots=1)
 
-    # In the table, class c has rows 4 and 5, and class d has rows 6 and 7.
-    assert shots.tolist() == [[[4, 5], [7, 6]], [[5, 4], [6, 7]]]
+    assert shots.tolist() == [[[8], [0]]]  # of the novel classes c and d
     with pytest.raises(ValueError, match=r"index file for 6 classes, .* has 0 label names"):
-        read_draws([first], table, SPLIT, "validation", max_shots=2)
+        read_draws([index], table, SPLIT, "validation", max_shots=1)
 
 
 @pytest.mark.parametrize(

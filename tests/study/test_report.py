@@ -29,7 +29,7 @@ def test_a_study_of_one_row_or_several_is_reported_by_one_program(
     study_features, monkeypatch, methods, rows, heads
 ):
     def measure(jobs, *_):
-        return {key: worker_pool._run(job, True, None) for key, job in jobs.items()}
+        return {key: worker_pool._run(job, True) for key, job in jobs.items()}
 
     for name, instead in {"measure": measure, "check_machines": lambda *_: None}.items():
         monkeypatch.setattr(report, name, instead)
