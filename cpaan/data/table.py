@@ -199,4 +199,4 @@ def counted(number: float, noun: str) -> str:
 
 
 def _in_number(noun: str, number: float) -> str:
-    return noun if number == 1 else f"{noun}{'es' if noun.endswith('s') else 's'}"
+    return noun if number == 1 else f"{noun}{'es' if noun.endswith(('s', 'ch')) else 's'}"

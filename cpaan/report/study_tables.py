@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from cpaan.data.table import counted
 from cpaan.protocol.statistics import CELL, paired_differences, summarise
 from cpaan.report.table_one import TableOne
 from cpaan.report.tables import markdown_table
@@ -60,7 +61,8 @@ def report_page(title: str, layouts: Sequence[TableOne], about: Mapping[str, Any
         f"- command: `{run['command']}`\n- commit: `{run['commit']}`\n"
         f"- features: fingerprint `{data['fingerprint']}`\n"
         f"- training seeds: {', '.join(map(str, seeds))} (the search used others)\n"
-        f"- the test phase of these features was read {about['test_reads']} times so far\n"
+        "- the test phase of these features was read "
+        f"{counted(about['test_reads'], 'time')} so far\n"
         "- every cell, top-1 too: `table.csv`, `report.json`; every score: `scores.parquet`",
     ]
     return "\n\n".join(parts) + "\n"

@@ -11,6 +11,7 @@ from ray.tune import FailureConfig, RunConfig, TuneConfig
 from cpaan.core.provenance import describe_run
 from cpaan.core.remote_paths import join
 from cpaan.data.splits import VALIDATION_PHASE
+from cpaan.data.table import counted
 from cpaan.evaluation.parts import Part, PartJob, PartKey
 from cpaan.evaluation.scoring import draw_phase
 from cpaan.study.cluster import HEAD, Cluster, check_machines, worker_resources
@@ -187,9 +188,11 @@ def _choose_best(
             jobs |= _jobs_of(study, *finalists[-1])
     if not jobs:
         return
+    num_finalists = sum(len(trials) for _, trials in finalists)
+    draws, seeds = study.config.num_final_draws, study.config.num_final_seeds
     say(
-        f"rescoring {sum(len(trials) for _, trials in finalists)} finalists: "
-        f"{study.config.num_final_draws} new draws, {study.config.num_final_seeds} seeds"
+        f"rescoring {counted(num_finalists, 'finalist')}: {counted(draws, 'new draw')}, "
+        f"{counted(seeds, 'seed')}"
     )
 
     def summarise(job: PartJob, part: Part) -> str:

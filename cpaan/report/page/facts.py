@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import NamedTuple
 
+from cpaan.data.table import counted
 from cpaan.report.page.contents import Contents
 from cpaan.training.drive import in_words
 
@@ -46,7 +47,7 @@ def make_provenance(contents: Contents) -> dict[str, str]:
     hours = [sum(table["gpu_seconds"].sum() for table in trials), cost["gpu_seconds"] or 0.0]
     return {
         "Rows": f"{len(contents.methods)}, and {num_variants} variants of them",
-        "Trials": f"{num_trials} in {len(contents.best)} searches",
+        "Trials": f"{num_trials} in {counted(len(contents.best), 'search')}",
         "Data fingerprint": "; ".join([first, *others]),
         "Classes": "; ".join([*counts, f"features of {study['dimensions']} dimensions"]),
         "Seeds of the searches": ", ".join(map(str, searched)),

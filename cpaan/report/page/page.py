@@ -48,7 +48,7 @@ SYMBOLS = {"confirmed": "✓", "not confirmed": "✗", "unclear": "?"}
 
 _UNAUGMENTED = {RESNET: ("none", "LR"), PN: ("none-PN", "PN")}
 """Rows without augmentation by features. The first has the same network as rows that augment."""
-_SPACES = {RESNET: "ResNet-10 features", PN: "PN embedding"}
+_SPACES = {RESNET: "ResNet-10", PN: "PN embedding"}
 _MOST_STRONG = 7  # lines that one can tell apart
 _STRONG = ("cCov-GAN-PN", "copy-PN", "CP-AAN+-PN", "copy", "CP-AAN+", "cCov-GAN", "FH")
 _NEIGHBOUR_WORDS = (

@@ -75,7 +75,7 @@ def test_the_lead_has_every_gain_by_features_and_whether_a_generator_is_trained(
     draw_lead(contents, table, gains_of(contents, table))
 
     _, _, spaces, trained, shots = calls["gains_by_row"]
-    assert spaces == {"copy": "ResNet-10 features", "cCov-GAN-PN": "PN embedding"}
+    assert spaces == {"copy": "ResNet-10", "cCov-GAN-PN": "PN embedding"}
     assert (trained, shots) == (["cCov-GAN-PN"], 1)
     assert draw_lead(contents, table, {}) is None
 
