@@ -13,6 +13,7 @@ from cpaan.core.settings import Settings, assignments_for, parse_settings
 from cpaan.data.reference import open_data
 from cpaan.data.splits import TEST_PHASE, read_draws
 from cpaan.data.table import counted
+from cpaan.evaluation.few_shot import FewShotConfig, evaluate_few_shot, few_shot_table
 from cpaan.evaluation.runner import Results, evaluate
 from cpaan.gan.config import META_TESTING_AS_PRINTED
 from cpaan.methods.controls import CONTROLS
@@ -32,6 +33,11 @@ def run(options: argparse.Namespace, __: Sequence[str]) -> int:
     has_cosine, is_table_one = options.cosine_features is not None, TABLE_1 in named
     methods = expand_methods(named, TABLES if has_cosine else [FEATURES])
     config, settings = _resolve(options, methods)
+    if options.protocol == "episodes":
+        return _run_few_shot(options, methods, config, settings)
+    for option in ("--ways", "--num-queries", "--num-tasks"):
+        if getattr(options, f"num_{option.split('-')[-1]}"):
+            raise ValueError(f"{option} needs --protocol episodes")
     missing = {ROWS[name].head for name in methods} - {*config.heads, OWN}
     if is_table_one and missing:
         raise ValueError(f"{TABLE_1} also needs --heads {','.join(sorted(missing))}")
@@ -82,6 +88,48 @@ def run(options: argparse.Namespace, __: Sequence[str]) -> int:
     for name, reason in results.about["failed"].items():
         print(f"{name} failed with {reason}")
     return INCOMPLETE if results.about["failed"] else 0
+
+
+def _run_few_shot(
+    options: argparse.Namespace,
+    methods: Sequence[str],
+    config: EvaluationConfig,
+    settings: dict[str, Settings],
+) -> int:
+    """Evaluate N-way K-shot tasks; print the table, and write the accuracy of every task."""
+    for name in ("num_draws", "draws_file", "against", "cosine_features"):
+        if getattr(options, name):
+            option = name.removeprefix("num_").replace("_", "-")
+            raise ValueError(f"--{option} needs --protocol benchmark")
+    tasks = FewShotConfig(**overrides_of(options, FewShotConfig) | {"seed": config.draw_seed})
+    progress = new_progress()
+    table, split = open_data(options.features, options.split, progress)
+    for folder in filter(None, (options.out, options.checkpoints)):
+        check_writable(folder)
+    scores = evaluate_few_shot(
+        table,
+        split,
+        methods=methods,
+        phase=options.phase,
+        tasks=tasks,
+        config=config,
+        settings=settings,
+        checkpoints=options.checkpoints,
+        device=choose_device(options.device),
+        allow_trained_novel=options.allow_trained_novel,
+        progress=progress,
+    )
+    print(
+        f"\n{options.phase.capitalize()} phase, {counted(tasks.num_tasks, 'task')} of "
+        f"{counted(tasks.num_ways, 'class')} with {tasks.num_queries} queries each, "
+        f"{counted(config.num_seeds, 'training seed')}.\n"
+        "Accuracy, %, ± 95 % interval over tasks\n"
+        f"{few_shot_table(scores)}"
+    )
+    if options.out:
+        write_whole(options.out / "episodes.csv", scores.to_csv(index=False))
+        print(f"\nWritten: {options.out}/episodes.csv")
+    return 0
 
 
 def _resolve(

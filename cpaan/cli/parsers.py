@@ -33,6 +33,8 @@ examples:
       --checkpoints results/mine --set covariance_weight=1
   all rows of the paper's table, eight at a time; the same command resumes it:
     {CPAAN} evaluate ... --methods table-1 --jobs 8 --out results/table
+  the other protocol of the field, 600 tasks of five novel classes:
+    {CPAAN} evaluate ... --protocol episodes --ways 5 --shots 1,5
 """
 
 _REPRESENT = f"""\
@@ -144,10 +146,15 @@ def _declare_evaluate(parser: Parser) -> None:
     help_ = "rows, or table-1 for all; `cpaan methods` lists them (default: the controls)"
     what.add("--methods", "NAME,...", help_)
     what.add("--heads", "NAME,...", f"{_HEADS} (default: all)")
-    what.add("--shots", "K,...", "numbers of shots (default: 1,2,5,10,20)")
+    what.add("--shots", "K,...", "numbers of shots (default: 1,2,5,10,20; for episodes 1,5)")
     draws = what.exclusive()
     draws.add("--draws", "N", "number of seeded draws of the shots (default: 5)", dest="num_draws")
     draws.add(*_DRAWS_FILE)
+    help_ = "draws of all novel classes (default), or N-way K-shot tasks"
+    what.add("--protocol", ["benchmark", "episodes"], help_, default="benchmark")
+    what.add("--ways", "N", "for episodes: classes of a task (default: 5)", dest="num_ways")
+    what.add("--num-queries", "N", "for episodes: queries of a class (default: 15)")
+    what.add("--num-tasks", "N", "for episodes: number of tasks (default: 600)")
     what.add("--seeds", "N", "number of training seeds (default: 1)", dest="num_seeds")
     what.add("--seed", "SEED", "first training seed (default: 0)")
     what.add("--episodes", "N", "episodes of each method; the embedding keeps its own number")

@@ -34,6 +34,7 @@ from cpaan.training.drive import Progress
 
 # Problems that are fitted together are also scored on each other's queries, which is wasted.
 _TASKS_AT_ONCE = 8
+_TASKS_A_LINE = 200  # between two lines about progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +82,7 @@ def draw_tasks(table: FeatureTable, classes: Sequence[str], config: FewShotConfi
     for partition, count in wanted.items():
         fewest = min(range(len(classes)), key=lambda place: len(rows[partition][place]))
         if len(rows[partition][fewest]) < count:
-            option = "--shots" if partition == TRAIN else "--queries"
+            option = "--shots" if partition == TRAIN else "--num-queries"
             raise ValueError(
                 f"class {classes[fewest]} has {len(rows[partition][fewest])} {partition} rows, but "
                 f"{count} are needed; use a smaller {option}"
@@ -117,6 +118,7 @@ def evaluate_few_shot(
     settings: Mapping[str, Settings] | None = None,
     checkpoints: Path | None = None,
     device: torch.device | str = "cpu",
+    allow_trained_novel: bool = False,
     progress: Progress = lambda message: None,
 ) -> pd.DataFrame:
     """Score methods on N-way K-shot tasks from the novel classes of a phase.
@@ -131,6 +133,7 @@ def evaluate_few_shot(
         settings: Training settings by method; by default the recommended ones.
         checkpoints: Folder of training checkpoints to resume from.
         device: Device to compute on.
+        allow_trained_novel: Whether the backbone may have been trained on novel classes.
         progress: Called with a line about the current work.
 
     Returns:
@@ -142,7 +145,7 @@ def evaluate_few_shot(
     tasks, config, settings = tasks or FewShotConfig(), config or EvaluationConfig(), settings or {}
     config = config.with_overrides({"shots": tasks.shots})
     methods = expand_methods(methods, [FEATURES])
-    check_phase(table, split, phase)
+    check_phase(table, split, phase, allow_trained_novel=allow_trained_novel)
     drawn = draw_tasks(table, split.phase(phase).novel, tasks)
     base = read_base(table, sorted(split.base_classes()), torch.device(device))
     embedding = settings.get(PN, EmbeddingConfig())
@@ -166,7 +169,8 @@ def evaluate_few_shot(
                 progress=progress,
             )
             for first in range(0, tasks.num_tasks, _TASKS_AT_ONCE):
-                progress(f"{name}, seed {seed}: task {first + 1} of {tasks.num_tasks}")
+                if first % _TASKS_A_LINE == 0:
+                    progress(f"{name}, seed {seed}: task {first + 1} of {tasks.num_tasks}")
                 part = FewShotTasks(*(rows[first : first + _TASKS_AT_ONCE] for rows in drawn))
                 shots, queries = (table.gather(rows).float().to(device) for rows in part)
                 problems = [Problem(k, place) for k in tasks.shots for place in range(len(shots))]

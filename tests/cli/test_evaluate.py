@@ -95,6 +95,20 @@ def test_the_table_is_printed_and_written(capsys):
     assert "<svg" in Path("out/accuracy.svg").read_text()
 
 
+def test_few_shot_tasks_are_scored_printed_and_written(capsys):
+    options = ["--protocol", "episodes", "--ways", "3", "--num-tasks", "4", "--shots", "1,2"]
+    data = ["evaluate", "--features", FEATURES, "--methods", "none", "--heads", "cosine,knn"]
+
+    assert main([*data, *options, "--num-queries", "5", "--out", "out"]) == 0
+
+    output = capsys.readouterr().out
+    scores = pd.read_csv("out/episodes.csv")
+    assert "4 tasks of 3 classes with 5 queries each, 1 training seed." in output
+    assert len(scores) == 2 * 2 * 4
+    mean = scores[(scores["head"] == "knn") & (scores["shots"] == 2)]["top1"].mean()
+    assert re.search(rf"none +knn +\S+ +{mean:.2f}±", output)
+
+
 def test_hdf5_with_the_benchmarks_files_gives_the_same_scores(gaussians, tmp_path):
     """Write the same table in the benchmark's format: HDF5 pair, label index, index files."""
     table, split = gaussians.table, gaussians.split
@@ -173,6 +187,9 @@ BAD_INPUTS: list[tuple[Callable[[], object] | None, list[str], str]] = [
     (spoil_log, ["--phase", "test"], r"line 2 of results/test-reads\.jsonl is not a log entry: '"),
     (spoil_checkpoint, [*gan(), "--checkpoints", "kept"], r"cannot resume from kept/cCov-GAN-see"),
     (Path("taken").touch, ["--out", "taken"], "cannot write to taken: Not a directory"),
+    (None, ["--ways", "5"], "--ways needs --protocol episodes"),
+    (None, ["--protocol", "episodes", "--draws", "3"], "--draws needs --protocol benchmark"),
+    (None, ["--protocol", "episodes", "--shots", "26"], "26 are needed; use a smaller --shots"),
     (None, ["--shots", "26"], "has 25 train rows, but 26 shots are requested; use --shots"),
     (None, ["--shots", "1000000000000"], "25 train rows, but 1000"),
     (None, ["--shots", "1,x"], "'1,x' is not a list of positive whole numbers"),
