@@ -117,9 +117,18 @@ class GanRow(TableRow):
         return printed.with_overrides({**sizes, "episode_shots": shots})
 
 
+_SUMMARIES = {
+    "c-GAN": "conditional GAN",
+    "cCyc-GAN": "c-GAN with a cycle",
+    "cDeLi-GAN": "cCyc-GAN with mixture noise",
+    "cCov-GAN": "cDeLi-GAN that keeps covariances",
+}
+
+
 def _row(gan: Gan, suffix: str) -> GanRow:
     return GanRow(
         name=f"{gan.name}{suffix}",
+        summary=f"{_SUMMARIES[gan.name]}, Gao et al. 2018",
         group="CP-AAN",
         generation=gan.name,
         is_printed=bool(suffix) or gan is _BEST,
@@ -143,6 +152,7 @@ ROWS = [_row(gan, suffix) for suffix in ("", IN_PN) for gan in GANS.values()] + 
     replace(
         _row(_BEST, suffix),
         name=f"CP-AAN+{suffix}",
+        summary="cCov-GAN with our additions",
         group="CP-AAN+",
         is_printed=False,
         config=TrainConfig(),

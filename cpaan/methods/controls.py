@@ -77,10 +77,17 @@ def _make(translation: Translation | None) -> Make:
     return lambda config, evaluation, checkpointing: Control(translation, evaluation)
 
 
+_SUMMARIES = {
+    "none": "no synthetic examples",
+    "mean-shift": "related base examples, moved to the mean of the shots",
+    "half-mean-shift": "related base examples, moved half of the way",
+    "copy": "copies of related base examples",
+}
 ROWS = [
     *(
         TableRow(
             name=f"{name}{suffix}",
+            summary=_SUMMARIES[name],
             group="Control",
             generation=name if translation else NO_GENERATION,
             translates=translation is not None,
@@ -93,6 +100,7 @@ ROWS = [
     ),
     TableRow(
         name="LR",
+        summary="softmax regression on the shots, Hariharan et al. 2017",
         is_printed=True,
         head="linear",
         heads=HEADS,

@@ -172,6 +172,7 @@ def _activate(values: Tensor, dropout: float, rng: torch.Generator | None) -> Te
 ROWS = [
     learned_row(
         "wDAE",
+        "denoising autoencoder of weights, Gidaris et al. 2019",
         DenoisingNetwork,
         DenoisingWeightsConfig(),
         PUBLISHED,

@@ -180,6 +180,7 @@ class DistributionCalibration(Augmented):
 ROWS = [
     TableRow(
         name="DC",
+        summary="distribution calibration, Yang et al. 2021",
         group="Later",
         generation="calibration",
         head="linear",

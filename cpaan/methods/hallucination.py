@@ -321,6 +321,7 @@ class Hallucination(TrainedAugmentation[LearningRun]):
 
 _ROW = TableRow(
     name="FH",
+    summary="feature hallucination by analogies, Hariharan et al. 2017",
     group="FH",
     generation="LR w/ A.",
     is_printed=True,

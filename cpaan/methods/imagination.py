@@ -299,6 +299,7 @@ class MatchingImagination(MetaLearned):
 ROWS = [
     TableRow(
         name="FI-PN",
+        summary="feature imagination with PN, Wang et al. 2018",
         group="FI",
         representation=PN,
         generation="meta-learned LR",
@@ -312,6 +313,7 @@ ROWS = [
     ),
     learned_row(
         "FI-PMN",
+        "feature imagination with PMN, Wang et al. 2018",
         ImaginingMatcher,
         MatchingImaginationConfig(),
         MATCHING_PUBLISHED,

@@ -274,8 +274,17 @@ class AdaptedNetwork(Perceptron, FewShotLearner, LowShotLearner):
 _QUICK = {"num_episodes": 40}
 _OF_PROTOTYPE = replace(PUBLISHED, head=PROTOTYPE.head)
 ROWS = [
-    learned_row("MAML", AdaptedNetwork, MAMLConfig(), PUBLISHED, SPACE, _QUICK),
     learned_row(
-        "Proto-MAML", AdaptedNetwork, PROTOTYPE, _OF_PROTOTYPE, SPACE, _QUICK, is_printed=False
+        "MAML", "MAML, Finn et al. 2017", AdaptedNetwork, MAMLConfig(), PUBLISHED, SPACE, _QUICK
+    ),
+    learned_row(
+        "Proto-MAML",
+        "MAML from prototypes, Triantafillou et al. 2020",
+        AdaptedNetwork,
+        PROTOTYPE,
+        _OF_PROTOTYPE,
+        SPACE,
+        _QUICK,
+        is_printed=False,
     ),
 ]

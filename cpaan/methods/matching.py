@@ -338,9 +338,18 @@ def _new_gate(config: ContextSettings) -> nn.Parameter:
 QUICK: dict[str, Any] = {"num_episodes": 20, "num_ways": 20, "episode_shots": (1, 2)}
 
 ROWS = [
-    learned_row("MN", SupportMatcher, MatchingConfig(), PUBLISHED, SPACE, QUICK),
+    learned_row(
+        "MN",
+        "matching network, Vinyals et al. 2016",
+        SupportMatcher,
+        MatchingConfig(),
+        PUBLISHED,
+        SPACE,
+        QUICK,
+    ),
     learned_row(
         "PMN",
+        "prototype matching network, Wang et al. 2018",
         PrototypeMatcher,
         PrototypeMatchingConfig(),
         PrototypeMatchingConfig(**PROTOTYPE_RECIPE),

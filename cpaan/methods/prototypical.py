@@ -119,6 +119,7 @@ class Prototypical(Embedded):
 ROWS = [
     TableRow(
         name=PN,
+        summary="prototypical network, Snell et al. 2017",
         representation=PN,
         is_printed=True,
         head="centroid",

@@ -1,6 +1,5 @@
 """All rows of the table by name. To add a method, write a module with `ROWS` and list it here."""
 
-import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -43,19 +42,6 @@ TABLE_1 = "table-1"
 def rows_of_table() -> list[str]:
     """Return the names of all rows of the table: the paper's and our additions."""
     return [name for name, row in ROWS.items() if row.is_printed or row.group != "CP-AAN"]
-
-
-def source_of(name: str) -> str:
-    """Return the method of a row, its first author and year, from the module's docstring."""
-    module = next(module for module in _MODULES if ROWS[name] in module.ROWS)
-    text = " ".join((module.__doc__ or "").split())
-    found = re.match(
-        r"(.+?)(?: \([A-Za-z]+\)| on [^.]*)*\. [^A-Z]*(?:In the manner of )?(.*?)[ ,].*?(\d{4})",
-        text,
-    )
-    if found is None or not num_episodes_of(ROWS[name].config):
-        return "learns nothing before the shots"
-    return "{}, {} et al. {}".format(*found.groups())
 
 
 def expand_methods(names: Sequence[str], features: Collection[str] = TABLES) -> list[str]:

@@ -215,4 +215,6 @@ class SiameseNetwork(Perceptron, LowShotLearner):
         return scores
 
 
-ROWS = [learned_row("SN", SiameseNetwork, SiameseConfig(), PUBLISHED, SPACE, {"num_episodes": 100})]
+_SUMMARY = "Siamese network, Koch et al. 2015"
+_QUICK = {"num_episodes": 100}
+ROWS = [learned_row("SN", _SUMMARY, SiameseNetwork, SiameseConfig(), PUBLISHED, SPACE, _QUICK)]

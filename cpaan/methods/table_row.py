@@ -56,6 +56,8 @@ class TableRow:
     """A method and its place in the table."""
 
     name: str
+    summary: str
+    """What the row does, and its source, in a few words."""
     group: str = "Baseline"
     """First column of the table."""
     representation: str = RESNET
@@ -178,6 +180,7 @@ def place_of(*, is_embedded: bool) -> dict[str, Any]:
 
 def learned_row(
     name: str,
+    summary: str,
     learner: type[Learner],
     config: LearningSettings,
     published: LearningSettings,
@@ -190,6 +193,7 @@ def learned_row(
     """Return the row of a method that consists of a learner; by default, a row of the paper."""
     return TableRow(
         name=name,
+        summary=summary,
         config=config,
         published=published,
         space=space,

@@ -107,10 +107,12 @@ class AttentiveWeights(WeightLearner):
 
 
 _RECIPES = (WeightGeneratorConfig(), PUBLISHED, SPACE, {"num_episodes": 100})
+_SUMMARY = "attentive weight generator, Gidaris et al. 2018"
 ROWS = [
-    learned_row("AWG", AttentiveWeights, *_RECIPES),
+    learned_row("AWG", _SUMMARY, AttentiveWeights, *_RECIPES),
     learned_row(
         "AWG-cosine",
+        "AWG on features of a cosine backbone",
         AttentiveWeights,
         *_RECIPES,
         representation="AWG, cosine",
