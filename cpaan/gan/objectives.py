@@ -5,6 +5,7 @@ meta-base examples, D = feature dimension, L = base classes that a novel class i
 (N, M) are pairs of a class and an example translated to it.
 """
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 
 import torch
@@ -38,12 +39,7 @@ def generator_weights(config: TrainConfig) -> dict[str, float]:
 
 def generator_objective(terms: Terms, config: TrainConfig) -> Tensor:
     """Compute the objective that the generators minimise; terms that a GAN lacks are zero."""
-    return (
-        config.adversarial_weight * (terms["novel_adversarial"] + terms["base_adversarial"])
-        + config.cycle_weight * (terms["novel_cycle"] + terms["base_cycle"])
-        + config.covariance_weight * terms["covariance"]
-        + config.prototype_weight * terms["prototype"]
-    )
+    return _weighted_sum(terms, generator_weights(config))
 
 
 DISCRIMINATOR_WEIGHTS = {"novel_discriminator": 1.0, "base_discriminator": 1.0}
@@ -51,7 +47,11 @@ DISCRIMINATOR_WEIGHTS = {"novel_discriminator": 1.0, "base_discriminator": 1.0}
 
 def discriminator_objective(terms: Terms) -> Tensor:
     """Compute the objective that the discriminators minimise."""
-    return terms["novel_discriminator"] + terms["base_discriminator"]
+    return _weighted_sum(terms, DISCRIMINATOR_WEIGHTS)
+
+
+def _weighted_sum(terms: Terms, weights: Mapping[str, float]) -> Tensor:
+    return torch.stack([weight * terms[name] for name, weight in weights.items()]).sum()
 
 
 def discriminator_terms(
