@@ -75,11 +75,14 @@ class ClusterJob:
         if unset := sorted(set(re.findall(r"\bSET-[A-Z-]+", text))):
             raise ValueError(f"{config} still has {', '.join(unset)}; see cluster/README.md")
         self._port = (re.findall(r"--dashboard-port[= ](\d+)", text) or ["8265"])[0]
-        token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", Path.home() / ".ray" / "auth_token"))
+        # Each cluster has a token of its own, which `ray up` copies to its machines.
+        mounted = re.findall(r"auth_token: *(\S+)", text) or ["~/.ray/auth_token"]
+        path = os.environ.get("RAY_AUTH_TOKEN_PATH", mounted[0])
+        token = Path(path).expanduser()
         if not token.is_file() or token.stat().st_mode & 0o077:
             raise ValueError(
-                f"{token} must be a token file with mode 600; create one with: "
-                "ray get-auth-token --generate"
+                f"{path} must be a token file with mode 600; create one with: "
+                f"(umask 077; openssl rand -hex 32 > {path})"
             )
         self._auth = {"Authorization": f"Bearer {token.read_text().strip()}"}
 

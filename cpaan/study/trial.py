@@ -98,7 +98,7 @@ def _train(
 ) -> None:
     """Train a job, and tell the metrics at every evaluation step; only rank 0 has any."""
     check_this_machine(job.storage)
-    gauges = _Gauges(job.number) if workers.rank == 0 else None
+    gauges = _Gauges(job.method, job.number) if workers.rank == 0 else None
     for report in run_job(job, device, workers):
         metrics = to_metrics(report, job.config) if gauges else {}
         if gauges:
@@ -123,13 +123,14 @@ def to_metrics(report: Report, config: StudyConfig) -> dict[str, Any]:
 class _Gauges:
     """Prometheus metrics of a trial, in addition to Ray's own."""
 
-    def __init__(self, number: int) -> None:
-        self._tags = {"trial": str(number)}
+    def __init__(self, row: str, number: int) -> None:
+        self._tags = {"row": row, "trial": str(number)}
+        keys = tuple(self._tags)
         self._gauges = {
-            name: Gauge(f"cpaan_{name}", f"{name} of a trial", tag_keys=("trial",))
+            name: Gauge(f"cpaan_{name}", f"{name} of a trial", tag_keys=keys)
             for name in (SCORE, NOVEL_TOP5, ALL_TOP5, EPISODE, "episodes_per_second")
         }
-        self._losses = Gauge("cpaan_loss", "a loss term of a trial", tag_keys=("trial", "term"))
+        self._losses = Gauge("cpaan_loss", "a loss term of a trial", tag_keys=(*keys, "term"))
 
     def set(self, metrics: dict[str, Any]) -> None:
         for name, gauge in self._gauges.items():

@@ -360,7 +360,7 @@ def test_only_pods_of_the_study_and_the_operator_reach_its_pods():
 
 
 def test_the_dashboard_of_grafana_shows_metrics_that_trials_export():
-    exported = {f"ray_cpaan_{name}" for name in (*_Gauges(0)._gauges, "loss")}
+    exported = {f"ray_cpaan_{name}" for name in (*_Gauges("PN", 0)._gauges, "loss")}
     panels = json.loads(text_of("grafana.json"))["panels"]
     shown = {target["expr"] for panel in panels for target in panel["targets"]}
     assert {"ray_cpaan_score", "ray_cpaan_loss"} <= shown <= exported

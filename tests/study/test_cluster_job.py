@@ -46,6 +46,19 @@ def test_a_cluster_file_must_be_complete_and_the_token_private(job, token, tmp_p
             ClusterJob(tmp_path / "c.yaml", SEARCH)
 
 
+def test_the_token_is_the_one_that_the_cluster_file_mounts(token, tmp_path, monkeypatch):
+    monkeypatch.delenv("RAY_AUTH_TOKEN_PATH")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    file = tmp_path / "c.yaml"
+    file.write_text("file_mounts:\n  ~/.ray/auth_token: ~/token\n")
+
+    assert ClusterJob(file, SEARCH)._auth == {"Authorization": "Bearer secret"}
+
+    token.unlink()
+    with pytest.raises(ValueError, match=r"create one with: \(umask 077; .* > ~/token\)"):
+        ClusterJob(file, SEARCH)
+
+
 def test_a_cluster_that_is_not_up_is_an_error_of_one_line(token, tmp_path, capsys):
     text = (ROOT / "cluster" / "local.yaml").read_text().replace("SET-USER", "me")
     for number, name in enumerate(("ADDRESS-OF-THE-HEAD", "ADDRESS-OF-A-WORKER")):
