@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
+from cpaan.core.provenance import count_test_reads
 from cpaan.study import report, worker_pool
 from cpaan.study.report_rows import ReportSettings
 from cpaan.study.resolve import StudyRequest, new_study
@@ -47,6 +48,7 @@ def test_a_study_of_one_row_or_several_is_reported_by_one_program(
     lines, failed = report.make_report(study, CLUSTER, lambda _: None, sizes)
 
     assert (len(lines), failed) == (2 + min(3, len(rows)), {})
+    assert count_test_reads(study.rows[0].data.fingerprint) == 1
     folder = Path("results/mine/report")
     about = json.loads((folder / "report.json").read_text())
     assert [row["name"] for row in about["rows"]] == rows
