@@ -126,7 +126,8 @@ def test_a_pasted_rectangle_counts_by_its_area():
     assert torch.equal(same_targets, targets)
 
 
-@pytest.mark.parametrize("loss", ["ce", pytest.param("cosine", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["ce", "cosine"])
 def test_training_learns_to_tell_new_stripes(loss):
     images, labels = striped_images(96)
     config = small_config(loss=loss, num_epochs=8, label_smoothing=0.0, **NO_CHANGE)

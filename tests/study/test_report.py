@@ -19,6 +19,7 @@ CLUSTER = SimpleNamespace(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("methods", "rows", "heads"),
     [
