@@ -1,9 +1,10 @@
 """Base and novel classes of the two phases, and draws of shots."""
 
+import csv
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,6 +16,8 @@ from cpaan.data.table import TRAIN, FeatureTable, counted, name_some
 
 PHASES = VALIDATION_PHASE, TEST_PHASE = "validation", "test"
 _SPLIT_NAMES = ("split.json", "label_idx.json")  # the project's and the benchmark's
+_LISTS = {"base": ("train", "base"), "validation": ("val", "validation"), "test": ("test", "novel")}
+_HEADERS = ("label", "class")
 
 ShotRows = NDArray[np.int64]
 """Row numbers of the shots, shape (draws, novel classes, shots); K shots are the first K."""
@@ -117,10 +120,17 @@ def read_split(path: str | Path) -> Split:
     Group 1 of the benchmark is for validation, group 2 for the test. The paper prints their sizes
     in reverse; the benchmark's code and all later work use the order given here.
 
+    A folder contains one of these files or lists of classes, as miniImageNet and its successors
+    do: train or base, val or validation (may be missing), and test or novel, each .csv or .txt. The
+    classes are in the column ``label`` or ``class``, or in the first column if there is no header.
+
     Raises:
         ValueError: If the file is neither, or its groups are not valid.
     """
-    content = _read_json(path)
+    place = _locate(path)
+    if place.is_folder():
+        return _from_lists(place)
+    content, path = _read_json(place.location), place.location
     try:
         if isinstance(content, dict) and "base_classes_1" in content:
             return _from_label_index(content)
@@ -155,6 +165,42 @@ def _from_label_index(content: dict[str, Any]) -> Split:
     )
 
 
+def _find_lists(folder: RemotePath) -> dict[str, list[str]]:
+    """Return the names of a folder's lists of classes, by group."""
+    names = folder.names()
+    return {
+        group: [f"{stem}{end}" for stem in stems for end in (".csv", ".txt") if stem + end in names]
+        for group, stems in _LISTS.items()
+    }
+
+
+def _from_lists(folder: RemotePath) -> Split:
+    lists = _find_lists(folder)
+    for group, names in lists.items():
+        if len(names) > 1 or not (names or group == VALIDATION_PHASE):
+            raise ValueError(f"{folder.location} needs one list of {group} classes, found {names}")
+    try:
+        groups = {group: _read_list(folder / names[0]) for group, names in lists.items() if names}
+        return Split.from_classes(**groups)
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{folder.location}: {error}") from error
+
+
+def _read_list(file: RemotePath) -> list[str]:
+    """Return the distinct class names of a list in the order of their first appearance."""
+    lines = file.read().decode("utf-8-sig").splitlines()
+    table = csv.reader(lines) if file.path.endswith(".csv") else ([line] for line in lines)
+    rows = [cells for row in table if any(cells := [cell.strip() for cell in row])]
+    header = [cell.lower() for cell in rows[0]] if rows else []
+    columns = [header.index(name) for name in _HEADERS if name in header]
+    column = columns[0] if columns else 0
+    names = ["".join(row[column : column + 1]) for row in rows[len(columns) > 0 :]]
+    if not names or "" in names:
+        where = f"entry {names.index('') + 1} of " if names else ""
+        raise ValueError(f"{where}{Path(file.path).name} has no class name")
+    return list(dict.fromkeys(names))
+
+
 def _strings(values: Any) -> tuple[str, ...]:
     if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
         raise TypeError("class names must be a list of strings")
@@ -162,19 +208,37 @@ def _strings(values: Any) -> tuple[str, ...]:
 
 
 def find_split(data: str) -> str:
-    """Find the split file beside a file or in a folder; raise ValueError if there is none."""
+    """Find the split beside a file or in a folder; raise ValueError if there is none.
+
+    Return its file, or the folder if it contains lists of classes.
+    """
     path = RemotePath.at(data)
     folder = path if path.is_folder() else path.parent
     for name in _SPLIT_NAMES:
         if (folder / name).is_file():
             return (folder / name).location
-    raise ValueError(f"no {' or '.join(_SPLIT_NAMES)} in {folder.location}; give one with --split")
+    if any(_find_lists(folder).values()):
+        return folder.location
+    raise ValueError(
+        f"no {' or '.join(_SPLIT_NAMES)} in {folder.location}, and no lists of classes "
+        "(train.csv, val.csv, test.csv); give one with --split"
+    )
+
+
+def _locate(path: str | Path) -> RemotePath:
+    place = RemotePath.at(path)
+    return RemotePath.at(find_split(place.location)) if place.is_folder() else place
 
 
 def copy_split(location: str, folder: Path) -> None:
-    """Copy a split file into a folder, under the name that `find_split` expects."""
-    is_of_benchmark = read_split(location).label_names is not None
-    RemotePath.at(folder / _SPLIT_NAMES[is_of_benchmark]).write(RemotePath.at(location).read())
+    """Copy a split into a folder as one file, under the name that `find_split` expects."""
+    split, place = read_split(location), _locate(location)
+    if place.is_folder():
+        phases = {name: asdict(phase) for name, phase in split.phases.items()}
+        content = json.dumps(phases).encode()
+    else:
+        content = place.read()
+    RemotePath.at(folder / _SPLIT_NAMES[split.label_names is not None]).write(content)
 
 
 def draw_shots(

@@ -1,0 +1,96 @@
+"""Test features in ``.npz`` files, and the command that a refused pickle is converted with."""
+
+import pickle
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cpaan.data.cache import open_features
+from cpaan.data.table import FeatureTable
+from helpers.tables import assert_same_table
+
+CAT = np.arange(22, dtype=np.float32).reshape(11, 2)
+ANT = -CAT[:5]
+NAMES = ["ant"] * 5 + ["cat"] * 11
+PARTITIONS = (["train"] * 4 + ["test"]) * 3 + ["train"]  # rows 5 of ant, 5 and 10 of cat
+
+
+def save(path: Path, **arrays: np.ndarray) -> Path:
+    np.savez(path, **arrays)
+    return path
+
+
+def test_each_class_is_an_array_and_every_fifth_row_is_a_test_row(tmp_path):
+    expected = FeatureTable.from_arrays(np.concatenate([ANT, CAT]), NAMES, PARTITIONS)
+    together = save(tmp_path / "all.npz", cat=CAT, ant=ANT)
+    folder = tmp_path / "two"
+    folder.mkdir()
+    parts = [save(folder / "train.npz", cat=CAT), save(folder / "test.npz", ant=ANT)]
+    np.savez_compressed(tmp_path / "small.npz", ant=ANT, cat=CAT.astype(np.float64))
+
+    table = open_features(together)
+
+    assert_same_table(table, expected)
+    assert table.rows_of("ant", "test").tolist() == [4]
+    assert table.rows_of("cat", "test").tolist() == [5 + 4, 5 + 9]
+    for files in (parts, parts[::-1], [folder], [tmp_path / "small.npz"]):
+        assert_same_table(open_features(*files), expected)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"cat": np.array([{}, {}])}, "a.npz: refused: the array of class cat has objects"),
+        ({"cat": np.ones(3)}, r"class cat needs an array of shape \(rows, D\), got shape \(3,\)"),
+        ({"cat": np.ones((3, 2), int)}, "class cat: features must be .* floating-point numbers"),
+        ({"cat": np.array([[1.0], [np.nan]])}, "class cat: NaN or infinity in .* row 1"),
+        ({"cat": CAT, "dog": np.ones((5, 3), "f4")}, "row 11 has 3 dimensions .* have 2"),
+        ({"cat": CAT, "ant": ANT}, "b.npz: class ant is in these files twice"),
+        ({}, "the table has no rows"),
+    ],
+)
+def test_unsound_arrays_are_refused(tmp_path, arrays, message):
+    other = [save(tmp_path / "b.npz", ant=ANT)] if "ant" in arrays else []
+
+    with pytest.raises(ValueError, match=message):
+        open_features(save(tmp_path / "a.npz", **arrays), *other)
+
+
+def test_a_damaged_archive_and_a_mixture_of_formats_are_refused(tmp_path):
+    path = save(tmp_path / "a.npz", cat=CAT)
+    (tmp_path / "b.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ValueError, match=r"features must be .* got \.npz and Parquet"):
+        open_features(path, tmp_path / "b.parquet")
+
+    whole = path.read_bytes()
+    changed = bytearray(whole)
+    changed[200:210] = bytes(10)
+    for content in (whole[:-50], changed):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"a\.npz.* may be truncated or damaged"):
+            open_features(path)
+
+
+@pytest.mark.parametrize("name", ["mine.pkl", "mine.plk", "mine.pt", "old.pkl"])
+def test_pickles_are_refused_with_a_command_that_converts_them(tmp_path, name):
+    lists = {7: list(CAT), "ant": ANT}  # numbers as names and lists of rows, as others write them
+    if name == "mine.pt":
+        torch.save({7: torch.from_numpy(CAT), "ant": torch.from_numpy(ANT)}, tmp_path / name)
+    else:
+        protocol = 0 if name == "old.pkl" else 4
+        (tmp_path / name).write_bytes(pickle.dumps(lists, protocol=protocol))
+
+    with pytest.raises(ValueError, match=f"{name}: refused: a pickle can run code") as told:
+        open_features(tmp_path / name)
+
+    python, *command = shlex.split(str(told.value).partition("convert it: ")[2])
+    assert python == "python"
+    subprocess.run([sys.executable, *command], cwd=tmp_path, check=True)
+    table = open_features((tmp_path / name).with_suffix(".npz"))
+    assert table.class_names == ("7", "ant")
+    np.testing.assert_array_equal(table.features, np.concatenate([CAT, ANT]))
