@@ -115,7 +115,15 @@ def _decode(files: list[Path], label_names: Sequence[str] | None, entry: Path) -
     entry.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{entry.name}-", dir=entry.parent))
     try:
-        _write_entry(_open(files, label_names), partial)
+        kind = kind_of(files)
+        if kind == HDF5:
+            # Imported here, because every process of a study imports this module; few read HDF5.
+            from cpaan.data.hdf5 import open_hdf5_pair
+
+            source = open_hdf5_pair(files[0], files[1], label_names)
+        else:
+            source = open_npz(files) if kind == NPZ else open_parquet(files[0])
+        _write_entry(source, partial)
         try:
             partial.rename(entry)
         except OSError:
@@ -123,18 +131,6 @@ def _decode(files: list[Path], label_names: Sequence[str] | None, entry: Path) -
                 raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-def _open(files: list[Path], label_names: Sequence[str] | None) -> Source:
-    kind = kind_of(files)
-    if kind == NPZ:
-        return open_npz(files)
-    if kind == HDF5:
-        # Imported here, because every process of a study imports this module; few read HDF5.
-        from cpaan.data.hdf5 import open_hdf5_pair
-
-        return open_hdf5_pair(files[0], files[1], label_names)
-    return open_parquet(files[0])
 
 
 def _write_entry(source: Source, folder: Path) -> None:

@@ -6,13 +6,13 @@ because they can run code.
 """
 
 import json
-import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,6 @@ ROWS_PER_BLOCK = 8192  # 16 MiB at 512 dimensions in float32
 BACKBONE, BACKBONE_CLASSES = "cpaan.backbone", "cpaan.backbone_classes"  # metadata keys
 PARQUET, HDF5, NPZ = "Parquet", "HDF5", ".npz"  # kinds of files
 _HDF5_START = b"\x89HDF\r\n\x1a\n"
-_PICKLE_NAMES = (".pkl", ".pickle", ".plk")  # the oldest pickles can start with any byte
 
 
 class Block(NamedTuple):
@@ -50,13 +49,6 @@ class Source:
     """May contain the name and the classes of the backbone."""
 
 
-# Arrow, HDF5 and zip report a damaged file in many ways.
-_DAMAGE = (
-    *(pa.ArrowException, OSError, RuntimeError, KeyError),
-    *(zipfile.BadZipFile, zlib.error, EOFError),
-)
-
-
 @contextmanager
 def naming(*files: str | Path) -> Iterator[None]:
     """Re-raise errors about damaged or invalid content as a ValueError that names the files.
@@ -66,7 +58,8 @@ def naming(*files: str | Path) -> Iterator[None]:
     names = " and ".join(map(str, files))
     try:
         yield
-    except _DAMAGE as error:
+    # Arrow, HDF5 and zip report a damaged file in many ways.
+    except (pa.ArrowException, OSError, RuntimeError, KeyError, BadZipFile, zlib.error) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         cause = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -101,10 +94,7 @@ def expand(locations: Sequence[str | Path]) -> list[RemotePath]:
 
 
 def _features_in(folder: RemotePath) -> list[RemotePath]:
-    """Find a folder's only Parquet file, its HDF5 pair by name, or all its ``.npz`` files.
-
-    The test file of an HDF5 pair is often called val.
-    """
+    """Find a folder's Parquet file, its HDF5 pair (test is often called val) or ``.npz`` files."""
     names = folder.names()
     parquet = [name for name in names if name.endswith(".parquet")]
     if len(parquet) == 1:
@@ -118,18 +108,13 @@ def _features_in(folder: RemotePath) -> list[RemotePath]:
     if len(train) != 1 or len(test) != 1 or train == test:
         raise ValueError(
             f"{folder.location} must contain one Parquet file, or one HDF5 file with 'train' and "
-            "one with 'val' or 'test' in its name, or only .npz files, found "
-            f"{parquet + hdf5 + npz}"
+            f"one with 'val' or 'test' in its name, or .npz files, found {parquet + hdf5 + npz}"
         )
     return [folder / train[0], folder / test[0]]
 
 
 def kind_of(files: Sequence[Path]) -> str:
-    """Return the kind of the files of one table; callers add their names to errors.
-
-    Raises:
-        ValueError: Unless they are one Parquet file, an HDF5 pair, or ``.npz`` files.
-    """
+    """Return the kind of a table's files; raise ValueError for others. Callers add their names."""
     kinds = [_kind_of_file(file) for file in files]
     is_table = kinds in ([PARQUET], [HDF5, HDF5]) or set(kinds) == {NPZ}
     if not is_table or len(set(files)) < len(files):
@@ -149,19 +134,16 @@ def _kind_of_file(file: Path) -> str:
     if start == _HDF5_START:
         return HDF5
     if start[:2] == b"PK":
-        with zipfile.ZipFile(file) as archive:
+        with ZipFile(file) as archive:
             members = archive.namelist()
         if all(name.endswith(".npy") for name in members):
             return NPZ
         if any(name.endswith(".pkl") for name in members):
             raise ValueError(_how_to_convert(file, "torch", f"torch.load({str(file)!r})"))
-    if start[:1] == b"\x80" or file.suffix in _PICKLE_NAMES:
+    if start[:1] == b"\x80" or file.suffix in (".pkl", ".plk"):  # or protocol 0
         load = f"pickle.load(open({str(file)!r}, 'rb'))"
         raise ValueError(_how_to_convert(file, "pickle", load))
-    raise ValueError(
-        "not a Parquet, HDF5 or .npz file; arrays from other files can be used with "
-        "FeatureTable.from_arrays"
-    )
+    raise ValueError("not a Parquet, HDF5 or .npz file; for others, use FeatureTable.from_arrays")
 
 
 def _how_to_convert(file: Path, module: str, load: str) -> str:

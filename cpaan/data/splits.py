@@ -16,8 +16,11 @@ from cpaan.data.table import TRAIN, FeatureTable, counted, name_some
 
 PHASES = VALIDATION_PHASE, TEST_PHASE = "validation", "test"
 _SPLIT_NAMES = ("split.json", "label_idx.json")  # the project's and the benchmark's
-_LISTS = {"base": ("train", "base"), "validation": ("val", "validation"), "test": ("test", "novel")}
-_HEADERS = ("label", "class")
+_LISTS = {
+    "base": ("train.csv", "train.txt", "base.csv", "base.txt"),
+    VALIDATION_PHASE: ("val.csv", "val.txt", "validation.csv", "validation.txt"),
+    TEST_PHASE: ("test.csv", "test.txt", "novel.csv", "novel.txt"),
+}
 
 ShotRows = NDArray[np.int64]
 """Row numbers of the shots, shape (draws, novel classes, shots); K shots are the first K."""
@@ -66,7 +69,7 @@ class Split:
         """Create a split from JSON content; raise KeyError or TypeError if it is not a split."""
         validation, test = (
             Phase(*(_strings(content[name][kind]) for kind in ("base", "novel")))
-            if name in content
+            if content.get(name) is not None
             else None
             for name in PHASES
         )
@@ -165,22 +168,14 @@ def _from_label_index(content: dict[str, Any]) -> Split:
     )
 
 
-def _find_lists(folder: RemotePath) -> dict[str, list[str]]:
-    """Return the names of a folder's lists of classes, by group."""
-    names = folder.names()
-    return {
-        group: [f"{stem}{end}" for stem in stems for end in (".csv", ".txt") if stem + end in names]
-        for group, stems in _LISTS.items()
-    }
-
-
 def _from_lists(folder: RemotePath) -> Split:
-    lists = _find_lists(folder)
-    for group, names in lists.items():
-        if len(names) > 1 or not (names or group == VALIDATION_PHASE):
-            raise ValueError(f"{folder.location} needs one list of {group} classes, found {names}")
+    files, groups = folder.names(), {}
     try:
-        groups = {group: _read_list(folder / names[0]) for group, names in lists.items() if names}
+        for group, names in _LISTS.items():
+            found = [name for name in names if name in files]
+            if len(found) > 1 or not (found or group == VALIDATION_PHASE):
+                raise ValueError(f"it needs one list of {group} classes, found {found}")
+            groups[group] = _read_list(folder / found[0]) if found else []
         return Split.from_classes(**groups)
     except (ValueError, csv.Error) as error:
         raise ValueError(f"{folder.location}: {error}") from error
@@ -191,13 +186,11 @@ def _read_list(file: RemotePath) -> list[str]:
     lines = file.read().decode("utf-8-sig").splitlines()
     table = csv.reader(lines) if file.path.endswith(".csv") else ([line] for line in lines)
     rows = [cells for row in table if any(cells := [cell.strip() for cell in row])]
-    header = [cell.lower() for cell in rows[0]] if rows else []
-    columns = [header.index(name) for name in _HEADERS if name in header]
-    column = columns[0] if columns else 0
-    names = ["".join(row[column : column + 1]) for row in rows[len(columns) > 0 :]]
-    if not names or "" in names:
-        where = f"entry {names.index('') + 1} of " if names else ""
-        raise ValueError(f"{where}{Path(file.path).name} has no class name")
+    header = [cell.lower() in ("label", "class") for cell in rows[0]] if rows else []
+    column = header.index(True) if any(header) else 0
+    names = [row[column] if len(row) > column else "" for row in rows[any(header) :]] or [""]
+    if "" in names:
+        raise ValueError(f"{Path(file.path).name} has no class name in row {names.index('') + 1}")
     return list(dict.fromkeys(names))
 
 
@@ -208,16 +201,13 @@ def _strings(values: Any) -> tuple[str, ...]:
 
 
 def find_split(data: str) -> str:
-    """Find the split beside a file or in a folder; raise ValueError if there is none.
-
-    Return its file, or the folder if it contains lists of classes.
-    """
+    """Find the split file, or the folder with lists of classes, beside a file or in a folder."""
     path = RemotePath.at(data)
     folder = path if path.is_folder() else path.parent
     for name in _SPLIT_NAMES:
         if (folder / name).is_file():
             return (folder / name).location
-    if any(_find_lists(folder).values()):
+    if not set(folder.names()).isdisjoint(_LISTS["base"]):
         return folder.location
     raise ValueError(
         f"no {' or '.join(_SPLIT_NAMES)} in {folder.location}, and no lists of classes "
@@ -233,11 +223,7 @@ def _locate(path: str | Path) -> RemotePath:
 def copy_split(location: str, folder: Path) -> None:
     """Copy a split into a folder as one file, under the name that `find_split` expects."""
     split, place = read_split(location), _locate(location)
-    if place.is_folder():
-        phases = {name: asdict(phase) for name, phase in split.phases.items()}
-        content = json.dumps(phases).encode()
-    else:
-        content = place.read()
+    content = json.dumps(asdict(split)).encode() if place.is_folder() else place.read()
     RemotePath.at(folder / _SPLIT_NAMES[split.label_names is not None]).write(content)
 
 

@@ -223,7 +223,9 @@ def test_files_of_other_kinds_are_refused(tmp_path):
     train, _ = hdf5_pair(tmp_path)
     parquet = write_parquet(tmp_path / "f.parquet")
 
-    for paths in ([train], [train, train], [parquet, train], [parquet, parquet]):
+    np.savez(tmp_path / "f.npz", a=np.ones((5, 2)))
+    npz = tmp_path / "f.npz"
+    for paths in ([train], [train] * 2, [parquet, train], [parquet] * 2, [npz] * 2, [npz, parquet]):
         with pytest.raises(ValueError, match="features must be one Parquet file, two HDF5 files"):
             open_features(*paths)
     for name in ("f.csv", "f.npy"):

@@ -27,18 +27,11 @@ def save(path: Path, **arrays: np.ndarray) -> Path:
 
 def test_each_class_is_an_array_and_every_fifth_row_is_a_test_row(tmp_path):
     expected = FeatureTable.from_arrays(np.concatenate([ANT, CAT]), NAMES, PARTITIONS)
-    together = save(tmp_path / "all.npz", cat=CAT, ant=ANT)
-    folder = tmp_path / "two"
-    folder.mkdir()
-    parts = [save(folder / "train.npz", cat=CAT), save(folder / "test.npz", ant=ANT)]
-    np.savez_compressed(tmp_path / "small.npz", ant=ANT, cat=CAT.astype(np.float64))
+    (tmp_path / "two").mkdir()
+    parts = [save(tmp_path / "two/train.npz", cat=CAT), save(tmp_path / "two/test.npz", ant=ANT)]
+    together = save(tmp_path / "all.npz", cat=CAT.astype(np.float64), ant=ANT)
 
-    table = open_features(together)
-
-    assert_same_table(table, expected)
-    assert table.rows_of("ant", "test").tolist() == [4]
-    assert table.rows_of("cat", "test").tolist() == [5 + 4, 5 + 9]
-    for files in (parts, parts[::-1], [folder], [tmp_path / "small.npz"]):
+    for files in ([together], parts, parts[::-1], [tmp_path / "two"]):
         assert_same_table(open_features(*files), expected)
 
 
@@ -61,36 +54,31 @@ def test_unsound_arrays_are_refused(tmp_path, arrays, message):
         open_features(save(tmp_path / "a.npz", **arrays), *other)
 
 
-def test_a_damaged_archive_and_a_mixture_of_formats_are_refused(tmp_path):
-    path = save(tmp_path / "a.npz", cat=CAT)
-    (tmp_path / "b.parquet").write_bytes(b"PAR1")
-    with pytest.raises(ValueError, match=r"features must be .* got \.npz and Parquet"):
-        open_features(path, tmp_path / "b.parquet")
-
-    whole = path.read_bytes()
-    changed = bytearray(whole)
-    changed[200:210] = bytes(10)
-    for content in (whole[:-50], changed):
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"a\.npz.* may be truncated or damaged"):
-            open_features(path)
+def test_damaged_archives_are_refused(tmp_path):
+    path = tmp_path / "a.npz"
+    for write, start in ((np.savez, 200), (np.savez_compressed, 60)):
+        write(path, cat=CAT)
+        whole = path.read_bytes()
+        changed = whole[:start] + bytes(10) + whole[start + 10 :]
+        for content in (whole[:-50], changed):
+            path.write_bytes(content)
+            with pytest.raises(ValueError, match=r"a\.npz.* may be truncated or damaged"):
+                open_features(path)
 
 
 @pytest.mark.parametrize("name", ["mine.pkl", "mine.plk", "mine.pt", "old.pkl"])
 def test_pickles_are_refused_with_a_command_that_converts_them(tmp_path, name):
-    lists = {7: list(CAT), "ant": ANT}  # numbers as names and lists of rows, as others write them
     if name == "mine.pt":
         torch.save({7: torch.from_numpy(CAT), "ant": torch.from_numpy(ANT)}, tmp_path / name)
-    else:
-        protocol = 0 if name == "old.pkl" else 4
-        (tmp_path / name).write_bytes(pickle.dumps(lists, protocol=protocol))
+    else:  # numbers as names and lists of rows, as other projects write them
+        content = pickle.dumps({7: list(CAT), "ant": ANT}, protocol=0 if name == "old.pkl" else 4)
+        (tmp_path / name).write_bytes(content)
 
     with pytest.raises(ValueError, match=f"{name}: refused: a pickle can run code") as told:
         open_features(tmp_path / name)
 
-    python, *command = shlex.split(str(told.value).partition("convert it: ")[2])
-    assert python == "python"
-    subprocess.run([sys.executable, *command], cwd=tmp_path, check=True)
+    command = str(told.value).partition("convert it: python ")[2]
+    subprocess.run([sys.executable, *shlex.split(command)], cwd=tmp_path, check=True)
     table = open_features((tmp_path / name).with_suffix(".npz"))
     assert table.class_names == ("7", "ant")
     np.testing.assert_array_equal(table.features, np.concatenate([CAT, ANT]))

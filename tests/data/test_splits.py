@@ -69,67 +69,67 @@ def test_phases_may_share_base_classes_and_one_may_be_missing():
         Split.from_classes(base=["a"])
 
 
-def write_lists(folder: Path, **lists: str) -> Path:
+def write_lists(folder: Path, lists: dict[str, str]) -> Path:
     for name, content in lists.items():
-        end = ".txt" if "txt" in name else ".csv"
-        (folder / name.replace("_txt", "")).with_suffix(end).write_text(content)
+        (folder / name).write_text(content)
     return folder
 
 
 def test_the_lists_of_mini_imagenet_name_a_class_for_each_image(tmp_path):
     names = [f"n{number:08d}" for number in range(100, 0, -1)]  # not sorted
-    groups = {"train": names[:64], "val": names[64:80], "test": names[80:]}
-    for group, classes in groups.items():
+    groups = {"train.csv": names[:64], "val.csv": names[64:80], "test.csv": names[80:]}
+    for file, classes in groups.items():
         images = [f"{name}{image:08d}.jpg,{name}" for image in range(3) for name in classes]
-        write_lists(tmp_path, **{group: "\n".join(["filename,label", *images])})
+        write_lists(tmp_path, {file: "\n".join(["filename,label", *images])})
 
     split = read_split(tmp_path)
 
     assert split == Split.from_classes(*groups.values())
-    assert [len(each.novel) for each in split.phases.values()] == [16, 20]
+    assert [len(phase.novel) for phase in split.phases.values()] == [16, 20]
     assert find_split(str(tmp_path)) == find_split(str(tmp_path / "test.csv")) == str(tmp_path)
-    copy_split(str(tmp_path), tmp_path / "copy")
-    assert read_split(tmp_path / "copy" / "split.json") == read_split(tmp_path / "copy") == split
 
 
 @pytest.mark.parametrize(
     "lists",
     [
-        {"train": "a\nb\n", "val": "c\n", "test": "d\ne\n"},
-        {"base": "\ufeffLabel\na\nb\n", "validation": "class\n\nc\n", "novel": '"d"\r\n e \r\n'},
-        {"train": "a,animal\nb,animal\n", "val": "c,tool\n", "test": "d,food\ne,food\n"},
-        {"train": "filename,class\n1,a\n2,b\n", "val": "class,image\nc,1\n", "test": "d\ne"},
-        {"base_txt": "a\nb\n", "val_txt": "c\n", "novel_txt": "label\nd\ne\n"},
+        {"train.csv": "a\nb\n", "val.csv": "label\n\nc\n", "test.csv": '"d"\r\n e \r\n'},
+        {"base.csv": "\ufeffClass\na\nb", "validation.csv": "c", "novel.csv": "class\nd\ne"},
+        # tieredImageNet has no header, and superclasses in a second column
+        {"train.csv": "a,animal\nb,animal", "val.csv": "c,tool", "test.csv": "d,food\ne,food"},
+        # CUB has rows that are longer than the header
+        {"train.csv": "filename, label, x\n1,a,0,0\n2,b,0", "val.txt": "c", "test.txt": "d\ne\n"},
     ],
-    ids=["names", "other names", "tieredImageNet", "images", "text"],
 )
 def test_lists_of_classes_come_in_several_forms(tmp_path, lists):
     expected = Split.from_classes(base=["a", "b"], validation=["c"], test=["d", "e"])
 
-    assert read_split(write_lists(tmp_path, **lists)) == expected
+    assert read_split(write_lists(tmp_path, lists)) == expected
 
 
 def test_without_a_list_for_validation_there_is_only_the_test_phase(tmp_path):
-    split = read_split(write_lists(tmp_path, train="a", test_txt="red, or blue"))
+    write_lists(tmp_path, {"train.csv": "a", "test.txt": "red, or blue"})
 
-    assert split == Split.from_classes(base=["a"], test=["red, or blue"])  # text has no columns
+    copy_split(str(tmp_path), tmp_path / "copy")
+
+    expected = Split.from_classes(base=["a"], test=["red, or blue"])  # text has no columns
+    assert read_split(tmp_path) == read_split(tmp_path / "copy" / "split.json") == expected
 
 
 @pytest.mark.parametrize(
     ("lists", "message"),
     [
-        ({}, "no split.json or label_idx.json in .*, and no lists of classes"),
-        ({"train": "a", "val": "b"}, r"needs one list of test classes, found \[\]"),
-        ({"train": "a", "base": "b", "test": "c"}, "base classes, found .'train.csv', 'base.csv'."),
-        ({"train": "a", "test": "label\n"}, "test.csv has no class name"),
-        ({"train": "filename,label\n1,a\n2\n", "test": "b"}, "entry 2 of train.csv has no class"),
-        ({"train": "a\nb", "test": "b"}, "class b is in the base classes of test and in the novel"),
-        ({"train": "a" * 200_000, "test": "b"}, "field larger than field limit"),
+        ({"test.csv": "a"}, "no split.json or label_idx.json in .*, and no lists of classes"),
+        ({"train.csv": "a", "val.csv": "b"}, r": it needs one list of test classes, found \[\]"),
+        ({"train.csv": "a", "base.csv": "b"}, r"base classes, found \['train.csv', 'base.csv'\]"),
+        ({"train.csv": "a", "test.csv": "label\n"}, "test.csv has no class name in row 1"),
+        ({"train.csv": "x,label\n1,a\n2\n"}, "train.csv has no class name in row 2"),
+        ({"train.csv": "a\nb", "test.csv": "b"}, "class b is in the base classes of test and in"),
+        ({"train.csv": "a" * 200_000, "test.csv": "b"}, "field larger than field limit"),
     ],
 )
 def test_unsound_lists_are_refused_with_their_folder(tmp_path, lists, message):
     with pytest.raises(ValueError, match=message) as told:
-        read_split(write_lists(tmp_path, **lists))
+        read_split(write_lists(tmp_path, lists))
     assert str(tmp_path) in str(told.value)
 
 

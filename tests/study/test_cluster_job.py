@@ -89,8 +89,8 @@ def test_the_job_runs_the_same_arguments_with_the_uploaded_files(tmp_path, monke
 def test_of_a_folder_with_lists_of_classes_only_the_split_is_uploaded(tmp_path):
     lists, sent = tmp_path / "lists", tmp_path / "sent"
     lists.mkdir()
-    for name, content in (("train.csv", "a"), ("test.csv", "b"), ("image.jpg", "large")):
-        (lists / name).write_text(content)
+    for name in ("train.csv", "test.csv", "image.jpg"):
+        (lists / name).write_text(name)
 
     assert '"$SENT"/split-0-lists' in SEARCH._replace(files={"--split": [str(lists)]}).stage(sent)
 
