@@ -123,10 +123,14 @@ examples:
 
 
 _FEATURES: list[Option] = [
-    ("--features", "FILE", "Parquet file, HDF5 pair or folder (default: the built-in features)"),
+    (
+        "--features",
+        "FILE",
+        "Parquet, HDF5 pair, .npz files or folder (default: the built-in features)",
+    ),
     ("--cosine-features", "FILE", "the same rows of `represent --loss cosine`, for AWG-cosine"),
 ]
-_SPLIT = ("--split", "S", "split.json or label_idx.json (default: the one beside the data)")
+_SPLIT = ("--split", "S", "split.json, label_idx.json or folder (default: the one beside the data)")
 _DRAWS_FILE = ("--draws-file", "FILE", "fixed draws: JSON, or index files of the benchmark")
 _SET = ("--set", "NAME=VALUE", "setting, METHOD.NAME for one row; see `cpaan settings`; repeatable")
 _HEADS = f"among {', '.join(HEADS)}"

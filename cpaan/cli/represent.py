@@ -13,6 +13,7 @@ from cpaan.core.devices import choose_device
 from cpaan.core.provenance import describe_run
 from cpaan.core.settings import parse_settings
 from cpaan.data.cache import local_files
+from cpaan.data.files import PARQUET, kind_of
 from cpaan.data.parquet import read_about
 from cpaan.data.reference import open_data
 from cpaan.data.splits import Split, copy_split, find_split, read_split
@@ -66,7 +67,7 @@ def run(options: argparse.Namespace, __: Sequence[str]) -> int:
     else:
         table, _ = open_data(options.features, split_path, progress)
         files = local_files(options.features)
-        made = read_about(files[0]) if len(files) == 1 else None  # HDF5 pairs have no provenance
+        made = read_about(files[0]) if kind_of(files) == PARQUET else None
         about = {"run": describe_run(), "features": table.fingerprint, "made_from": made}
     if options.embed:
         out = out / options.embed

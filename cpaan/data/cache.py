@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from cpaan.core.files import find_or_make
 from cpaan.core.remote_paths import download
-from cpaan.data.files import Source, backbone_of, check_kinds, expand, naming
+from cpaan.data.files import HDF5, NPZ, Source, backbone_of, expand, kind_of, naming
+from cpaan.data.npz import open_npz
 from cpaan.data.parquet import open_parquet
 from cpaan.data.table import FeatureTable, finish_fingerprint
 
@@ -44,7 +45,8 @@ def open_features(
 
     Args:
         locations: Paths or addresses (``s3://bucket/features.parquet``) of a Parquet file, of
-            the train and test files of an HDF5 pair, or of a folder that contains either.
+            the train and test files of an HDF5 pair, of ``.npz`` files with one array for each
+            class, or of a folder that contains one of these.
         label_names: Class name of each integer label, for HDF5.
         cache_folder: Folder for downloads and decoded tables.
         progress: Called with a message about each download.
@@ -100,7 +102,7 @@ def _fetch(
     ]
     places = [path.location for path in paths]
     with naming(*places):
-        check_kinds(files)
+        kind_of(files)
     return places, files
 
 
@@ -113,13 +115,15 @@ def _decode(files: list[Path], label_names: Sequence[str] | None, entry: Path) -
     entry.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{entry.name}-", dir=entry.parent))
     try:
-        if len(files) == 1:
-            _write_entry(open_parquet(files[0]), partial)
-        else:
+        kind = kind_of(files)
+        if kind == HDF5:
             # Imported here, because every process of a study imports this module; few read HDF5.
             from cpaan.data.hdf5 import open_hdf5_pair
 
-            _write_entry(open_hdf5_pair(files[0], files[1], label_names), partial)
+            source = open_hdf5_pair(files[0], files[1], label_names)
+        else:
+            source = open_npz(files) if kind == NPZ else open_parquet(files[0])
+        _write_entry(source, partial)
         try:
             partial.rename(entry)
         except OSError:

@@ -1,9 +1,10 @@
 """Base and novel classes of the two phases, and draws of shots."""
 
+import csv
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,6 +16,11 @@ from cpaan.data.table import TRAIN, FeatureTable, counted, name_some
 
 PHASES = VALIDATION_PHASE, TEST_PHASE = "validation", "test"
 _SPLIT_NAMES = ("split.json", "label_idx.json")  # the project's and the benchmark's
+_LISTS = {
+    "base": ("train.csv", "train.txt", "base.csv", "base.txt"),
+    VALIDATION_PHASE: ("val.csv", "val.txt", "validation.csv", "validation.txt"),
+    TEST_PHASE: ("test.csv", "test.txt", "novel.csv", "novel.txt"),
+}
 
 ShotRows = NDArray[np.int64]
 """Row numbers of the shots, shape (draws, novel classes, shots); K shots are the first K."""
@@ -63,7 +69,7 @@ class Split:
         """Create a split from JSON content; raise KeyError or TypeError if it is not a split."""
         validation, test = (
             Phase(*(_strings(content[name][kind]) for kind in ("base", "novel")))
-            if name in content
+            if content.get(name) is not None
             else None
             for name in PHASES
         )
@@ -117,10 +123,17 @@ def read_split(path: str | Path) -> Split:
     Group 1 of the benchmark is for validation, group 2 for the test. The paper prints their sizes
     in reverse; the benchmark's code and all later work use the order given here.
 
+    A folder contains one of these files or lists of classes, as miniImageNet and its successors
+    do: train or base, val or validation (may be missing), and test or novel, each .csv or .txt. The
+    classes are in the column ``label`` or ``class``, or in the first column if there is no header.
+
     Raises:
         ValueError: If the file is neither, or its groups are not valid.
     """
-    content = _read_json(path)
+    place = _locate(path)
+    if place.is_folder():
+        return _from_lists(place)
+    content, path = _read_json(place.location), place.location
     try:
         if isinstance(content, dict) and "base_classes_1" in content:
             return _from_label_index(content)
@@ -155,6 +168,32 @@ def _from_label_index(content: dict[str, Any]) -> Split:
     )
 
 
+def _from_lists(folder: RemotePath) -> Split:
+    files, groups = folder.names(), {}
+    try:
+        for group, names in _LISTS.items():
+            found = [name for name in names if name in files]
+            if len(found) > 1 or not (found or group == VALIDATION_PHASE):
+                raise ValueError(f"it needs one list of {group} classes, found {found}")
+            groups[group] = _read_list(folder / found[0]) if found else []
+        return Split.from_classes(**groups)
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{folder.location}: {error}") from error
+
+
+def _read_list(file: RemotePath) -> list[str]:
+    """Return the distinct class names of a list in the order of their first appearance."""
+    lines = file.read().decode("utf-8-sig").splitlines()
+    table = csv.reader(lines) if file.path.endswith(".csv") else ([line] for line in lines)
+    rows = [cells for row in table if any(cells := [cell.strip() for cell in row])]
+    header = [cell.lower() in ("label", "class") for cell in rows[0]] if rows else []
+    column = header.index(True) if any(header) else 0
+    names = [row[column] if len(row) > column else "" for row in rows[any(header) :]] or [""]
+    if "" in names:
+        raise ValueError(f"{Path(file.path).name} has no class name in row {names.index('') + 1}")
+    return list(dict.fromkeys(names))
+
+
 def _strings(values: Any) -> tuple[str, ...]:
     if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
         raise TypeError("class names must be a list of strings")
@@ -162,19 +201,30 @@ def _strings(values: Any) -> tuple[str, ...]:
 
 
 def find_split(data: str) -> str:
-    """Find the split file beside a file or in a folder; raise ValueError if there is none."""
+    """Find the split file, or the folder with lists of classes, beside a file or in a folder."""
     path = RemotePath.at(data)
     folder = path if path.is_folder() else path.parent
     for name in _SPLIT_NAMES:
         if (folder / name).is_file():
             return (folder / name).location
-    raise ValueError(f"no {' or '.join(_SPLIT_NAMES)} in {folder.location}; give one with --split")
+    if not set(folder.names()).isdisjoint(_LISTS["base"]):
+        return folder.location
+    raise ValueError(
+        f"no {' or '.join(_SPLIT_NAMES)} in {folder.location}, and no lists of classes "
+        "(train.csv, val.csv, test.csv); give one with --split"
+    )
+
+
+def _locate(path: str | Path) -> RemotePath:
+    place = RemotePath.at(path)
+    return RemotePath.at(find_split(place.location)) if place.is_folder() else place
 
 
 def copy_split(location: str, folder: Path) -> None:
-    """Copy a split file into a folder, under the name that `find_split` expects."""
-    is_of_benchmark = read_split(location).label_names is not None
-    RemotePath.at(folder / _SPLIT_NAMES[is_of_benchmark]).write(RemotePath.at(location).read())
+    """Copy a split into a folder as one file, under the name that `find_split` expects."""
+    split, place = read_split(location), _locate(location)
+    content = json.dumps(asdict(split)).encode() if place.is_folder() else place.read()
+    RemotePath.at(folder / _SPLIT_NAMES[split.label_names is not None]).write(content)
 
 
 def draw_shots(

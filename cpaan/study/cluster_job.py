@@ -26,6 +26,7 @@ from ray.exceptions import AuthenticationError
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
 from cpaan.core.provenance import TEST_READS, commit, take_over_test_reads
+from cpaan.data.splits import copy_split
 from cpaan.study.cluster import RAY
 from cpaan.study.study import CONFIG
 
@@ -59,7 +60,10 @@ class ClusterCommand(NamedTuple):
             words.append(option)
             for number, path in enumerate(paths):
                 name = f"{option.strip('-')}-{number}-{Path(path).name}"
-                shutil.copy(path, folder / name)
+                if Path(path).is_dir():  # a split may lie in the folder of its images
+                    copy_split(path, folder / name)
+                else:
+                    shutil.copy(path, folder / name)
                 words.append(f'"$SENT"/{shlex.quote(name)}')
         # The last value of an option counts: an empty --cluster runs the command on the head.
         return f"export SENT=$PWD && mkdir -p {_WORK} && cd {_WORK} && {' '.join(words)} --cluster="

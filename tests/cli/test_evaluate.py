@@ -148,6 +148,23 @@ def test_hdf5_with_the_benchmarks_files_gives_the_same_scores(gaussians, tmp_pat
     pd.testing.assert_frame_equal(ours, theirs)
 
 
+def test_arrays_by_class_and_lists_of_classes_are_evaluated(gaussians, capsys):
+    table, (base, novel) = gaussians.table, vars(gaussians.split.validation).values()
+    for file, classes in (("a.npz", base), ("b.npz", novel)):
+        rows = {name: table.labels == table.class_names.index(name) for name in classes}
+        np.savez(file, **{name: table.features[rows[name]] for name in classes})
+    Path("lists").mkdir()
+    for file, classes in (("train.csv", base[:8]), ("val.csv", base[8:]), ("test.csv", novel)):
+        Path("lists", file).write_text("\n".join(["label", *classes]))
+    command = ["evaluate", "--features", "a.npz", "b.npz", "--split", "lists", "--shots", "1"]
+    command += ["--methods", "none", "--heads", "centroid", "--draws", "2"]
+
+    assert main(command) == 0  # a class has 35 rows, so 7 test rows
+    assert "8 base and 4 novel classes, 84 queries, 2 draws" in capsys.readouterr().out
+    assert main([*command, "--phase", "test"]) == 0
+    assert "8 base and 12 novel classes, 140 queries, 2 draws" in capsys.readouterr().out
+
+
 def test_the_test_phase_says_how_often_it_was_read(capsys):
     for times in ("1 time", "2 times"):
         evaluate("--phase", "test", "--methods", "none")
@@ -183,7 +200,11 @@ BAD_INPUTS: list[tuple[Callable[[], object] | None, list[str], str]] = [
     (Path(FEATURES).unlink, [], r"no such file: .*features\.parquet"),
     (lambda: Path(FEATURES).write_bytes(b"PAR1"), [], "cannot be read; it may be truncated"),
     (lambda: Path(SPLIT).write_text("{"), [], r"split\.json is not JSON"),
-    (make_split_a_folder, ["--split", SPLIT], r"split\.json cannot be read: Is a directory"),
+    (
+        make_split_a_folder,
+        ["--split", SPLIT],
+        r"no split\.json or label_idx\.json in split\.json, ",
+    ),
     (spoil_log, ["--phase", "test"], r"line 2 of results/test-reads\.jsonl is not a log entry: '"),
     (spoil_checkpoint, [*gan(), "--checkpoints", "kept"], r"cannot resume from kept/cCov-GAN-see"),
     (Path("taken").touch, ["--out", "taken"], "cannot write to taken: Not a directory"),

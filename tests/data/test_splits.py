@@ -4,7 +4,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cpaan.data.splits import Phase, Split, draw_shots, read_draws, read_split
+from cpaan.data.splits import (
+    Phase,
+    Split,
+    copy_split,
+    draw_shots,
+    find_split,
+    read_draws,
+    read_split,
+)
 from cpaan.data.table import FeatureTable
 from helpers.tasks import shots_of
 
@@ -59,6 +67,70 @@ def test_phases_may_share_base_classes_and_one_may_be_missing():
         only_test.phase("validation")
     with pytest.raises(ValueError, match="neither a validation phase nor a test phase"):
         Split.from_classes(base=["a"])
+
+
+def write_lists(folder: Path, lists: dict[str, str]) -> Path:
+    for name, content in lists.items():
+        (folder / name).write_text(content)
+    return folder
+
+
+def test_the_lists_of_mini_imagenet_name_a_class_for_each_image(tmp_path):
+    names = [f"n{number:08d}" for number in range(100, 0, -1)]  # not sorted
+    groups = {"train.csv": names[:64], "val.csv": names[64:80], "test.csv": names[80:]}
+    for file, classes in groups.items():
+        images = [f"{name}{image:08d}.jpg,{name}" for image in range(3) for name in classes]
+        write_lists(tmp_path, {file: "\n".join(["filename,label", *images])})
+
+    split = read_split(tmp_path)
+
+    assert split == Split.from_classes(*groups.values())
+    assert [len(phase.novel) for phase in split.phases.values()] == [16, 20]
+    assert find_split(str(tmp_path)) == find_split(str(tmp_path / "test.csv")) == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "lists",
+    [
+        {"train.csv": "a\nb\n", "val.csv": "label\n\nc\n", "test.csv": '"d"\r\n e \r\n'},
+        {"base.csv": "\ufeffClass\na\nb", "validation.csv": "c", "novel.csv": "class\nd\ne"},
+        # tieredImageNet has no header, and superclasses in a second column
+        {"train.csv": "a,animal\nb,animal", "val.csv": "c,tool", "test.csv": "d,food\ne,food"},
+        # CUB has rows that are longer than the header
+        {"train.csv": "filename, label, x\n1,a,0,0\n2,b,0", "val.txt": "c", "test.txt": "d\ne\n"},
+    ],
+)
+def test_lists_of_classes_come_in_several_forms(tmp_path, lists):
+    expected = Split.from_classes(base=["a", "b"], validation=["c"], test=["d", "e"])
+
+    assert read_split(write_lists(tmp_path, lists)) == expected
+
+
+def test_without_a_list_for_validation_there_is_only_the_test_phase(tmp_path):
+    write_lists(tmp_path, {"train.csv": "a", "test.txt": "red, or blue"})
+
+    copy_split(str(tmp_path), tmp_path / "copy")
+
+    expected = Split.from_classes(base=["a"], test=["red, or blue"])  # text has no columns
+    assert read_split(tmp_path) == read_split(tmp_path / "copy" / "split.json") == expected
+
+
+@pytest.mark.parametrize(
+    ("lists", "message"),
+    [
+        ({"test.csv": "a"}, "no split.json or label_idx.json in .*, and no lists of classes"),
+        ({"train.csv": "a", "val.csv": "b"}, r": it needs one list of test classes, found \[\]"),
+        ({"train.csv": "a", "base.csv": "b"}, r"base classes, found \['train.csv', 'base.csv'\]"),
+        ({"train.csv": "a", "test.csv": "label\n"}, "test.csv has no class name in row 1"),
+        ({"train.csv": "x,label\n1,a\n2\n"}, "train.csv has no class name in row 2"),
+        ({"train.csv": "a\nb", "test.csv": "b"}, "class b is in the base classes of test and in"),
+        ({"train.csv": "a" * 200_000, "test.csv": "b"}, "field larger than field limit"),
+    ],
+)
+def test_unsound_lists_are_refused_with_their_folder(tmp_path, lists, message):
+    with pytest.raises(ValueError, match=message) as told:
+        read_split(write_lists(tmp_path, lists))
+    assert str(tmp_path) in str(told.value)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from ray.job_submission import JobStatus
 
 from cpaan.core.provenance import TEST_READS, count_test_reads, take_over_test_reads
+from cpaan.data.splits import read_split
 from cpaan.study.cluster_job import ClusterCommand, ClusterJob
 from helpers.studies import report, search
 
@@ -96,6 +97,18 @@ def test_the_job_runs_the_same_arguments_with_the_uploaded_files(tmp_path, monke
     assert given == [*arguments, "--split", uploaded, "--cluster="]
     assert Path(uploaded).read_text() == "{}"
     assert {path.name for path in sent.iterdir()} == {"cpaan", "tune", Path(uploaded).name}
+
+
+def test_of_a_folder_with_lists_of_classes_only_the_split_is_uploaded(tmp_path):
+    lists, sent = tmp_path / "lists", tmp_path / "sent"
+    lists.mkdir()
+    for name in ("train.csv", "test.csv", "image.jpg"):
+        (lists / name).write_text(name)
+
+    assert '"$SENT"/split-0-lists' in SEARCH._replace(files={"--split": [str(lists)]}).stage(sent)
+
+    assert [path.name for path in (sent / "split-0-lists").iterdir()] == ["split.json"]
+    assert read_split(sent / "split-0-lists") == read_split(lists)
 
 
 @pytest.mark.parametrize(
