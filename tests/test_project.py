@@ -45,7 +45,7 @@ def test_every_dependency_is_pinned():
     assert pinned["torch"] == "2.13.0"
 
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 PAGES += [
     path
     for name in ("cpaan", "tune", "cluster", "results")
