@@ -6,13 +6,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
+
+import cpaan
 
 ROOT = Path(__file__).parent.parent
 
 
+SNIPPETS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+
+
 @pytest.mark.slow
 def test_the_ten_lines_of_the_readme_run(capsys):
-    (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    snippet, _ = SNIPPETS
     rng = np.random.default_rng(0)
     classes = np.repeat([f"class{number:02d}" for number in range(60)], 30)
     centres = np.repeat(rng.normal(size=(60, 16)), 30, axis=0)
@@ -28,6 +34,19 @@ def test_the_ten_lines_of_the_readme_run(capsys):
     output = capsys.readouterr().out
     assert re.search(r"half-mean-shift +linear", output)
     assert len([line for line in snippet.splitlines() if line]) <= 10
+
+
+def test_the_three_lines_with_an_estimator_run():
+    rng = np.random.default_rng(0)
+    names = {
+        **{"cpaan": cpaan, "classifier": LogisticRegression()},
+        **{"X_base": rng.normal(size=(200, 8)), "y_base": np.repeat(np.arange(20), 10)},
+        **{"X_shots": rng.normal(size=(3, 8)), "y_shots": [20, 20, 21]},
+    }
+
+    exec(SNIPPETS[1], names)
+
+    assert names["classifier"].classes_.tolist() == [20, 21]
 
 
 def test_every_dependency_is_pinned():
