@@ -81,7 +81,7 @@ for draw in range(NUM_DRAWS):
             found.append((f"{name}, all weights 1", accuracies(X, y, np.ones(len(y)))))
 
 scores = pd.DataFrame([each for _, each in found], index=[name for name, _ in found])
-scores.columns = pd.MultiIndex.from_tuples(scores.columns)
+scores.columns = pd.MultiIndex.from_tuples(found[0][1])
 means = scores.groupby(level=0, sort=False).mean()
 print(f"Top-1 accuracy, %, one shot per class, mean of {NUM_DRAWS} draws")
 print(means.round(1).to_string())
@@ -90,7 +90,7 @@ print(f"Largest standard deviation between draws: {spread:.1f}")
 
 # %% Draw the same numbers.
 axes = means.T.plot.bar(figsize=(9, 4), rot=0, ylabel="top-1 accuracy, %")
-axes.set_xticklabels([f"{name}\n{problem}" for problem, name in means.columns])
+axes.set_xticklabels([f"{name}\n{problem}" for problem, name in found[0][1]])
 axes.legend(frameon=False)
 axes.spines[["top", "right"]].set_visible(False)
 plt.savefig("quickstart.png", dpi=150, bbox_inches="tight")
