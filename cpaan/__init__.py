@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cpaan.data.builtin import builtin_features
     from cpaan.data.cache import open_features
     from cpaan.data.parquet import read_about, write_features
     from cpaan.data.splits import Phase, Split, read_split
@@ -15,7 +16,10 @@ if TYPE_CHECKING:
     from cpaan.protocol.config import EvaluationConfig
     from cpaan.report.tables import accuracy_table, difference_table
 
+__version__ = "0.2.0"
+
 _MODULES = {
+    "cpaan.data.builtin": ["builtin_features"],
     "cpaan.data.cache": ["open_features"],
     "cpaan.data.parquet": ["read_about", "write_features"],
     "cpaan.data.splits": ["Phase", "Split", "read_split"],
@@ -39,6 +43,7 @@ __all__ = [
     "Split",
     "TrainConfig",
     "accuracy_table",
+    "builtin_features",
     "difference_table",
     "evaluate",
     "ky_fan_norm",

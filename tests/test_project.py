@@ -6,13 +6,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
+
+import cpaan
 
 ROOT = Path(__file__).parent.parent
 
 
+SNIPPETS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+
+
 @pytest.mark.slow
 def test_the_ten_lines_of_the_readme_run(capsys):
-    (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    snippet, _ = SNIPPETS
     rng = np.random.default_rng(0)
     classes = np.repeat([f"class{number:02d}" for number in range(60)], 30)
     centres = np.repeat(rng.normal(size=(60, 16)), 30, axis=0)
@@ -30,6 +36,19 @@ def test_the_ten_lines_of_the_readme_run(capsys):
     assert len([line for line in snippet.splitlines() if line]) <= 10
 
 
+def test_the_three_lines_with_an_estimator_run():
+    rng = np.random.default_rng(0)
+    names = {
+        **{"cpaan": cpaan, "classifier": LogisticRegression()},
+        **{"X_base": rng.normal(size=(200, 8)), "y_base": np.repeat(np.arange(20), 10)},
+        **{"X_shots": rng.normal(size=(3, 8)), "y_shots": [20, 20, 21]},
+    }
+
+    exec(SNIPPETS[1], names)
+
+    assert names["classifier"].classes_.tolist() == [20, 21]
+
+
 def test_every_dependency_is_pinned():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = settings["dependencies"] + settings["optional-dependencies"]["dev"]
@@ -45,7 +64,7 @@ def test_every_dependency_is_pinned():
     assert pinned["torch"] == "2.13.0"
 
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 PAGES += [
     path
     for name in ("cpaan", "tune", "cluster", "results")

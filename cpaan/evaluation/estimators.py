@@ -9,6 +9,7 @@ Shapes: R = examples, D = feature dimension, S = synthetic examples of a class, 
 import io
 import json
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -191,8 +192,11 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         kinds = [np.float32, np.float16, np.float64]
         checked = validate_data(self, X, *y, reset=reset, dtype=kinds)
         features, *labels = checked if y else [checked]
-        for each in labels:
-            check_classification_targets(each)
+        with warnings.catch_warnings():
+            # One shot of each class is not a mistake here.
+            warnings.filterwarnings("ignore", "The number of unique classes")
+            for each in labels:
+                check_classification_targets(each)
         return [as_feature_block(features, first_row=0), *labels]
 
     def __sklearn_tags__(self) -> Any:

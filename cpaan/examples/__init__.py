@@ -1,0 +1,1 @@
+"""Examples in percent format: run them as scripts, or open them as notebooks."""
