@@ -200,7 +200,7 @@ LEARNING: dict[str, dict[str, Any]] = {
     "MN": CONTEXT,
     "PMN": CONTEXT,
     "AWG": {**EPISODES, **PLAIN, "learning_rate": 1e-2, "attention_start": 0.0},
-    "FH": {"num_episodes": 400, "learning_rate": 3e-3, "residual": False},
+    "FH": {"num_episodes": 100, "learning_rate": 1e-2, "residual": False, "num_clusters": 10},
     "FI-PN": {**EPISODES, "learning_rate": 1e-2, "hidden_dim": 64, "num_augmented": 6},
     # Its classifier is fixed, but hallucinated examples reduce the effect of noise on class means.
     "FI-PMN": {**CONTEXT, "context_gate": 0.0, "learns_gate": False, "distance": "euclidean"}

@@ -81,7 +81,9 @@ def test_heads_work_in_the_transformed_space():
     head = NearestCentroid(config)
     head.fit(by_hand, None, new_rng(0))
 
-    method = DistributionCalibration(AS_THEY_ARE.with_overrides({"tukey_power": 0.5}), config)
+    method = DistributionCalibration(
+        AS_THEY_ARE.with_overrides({"tukey_power": 0.5, "num_samples": 9}), config
+    )
     method.fit(task, new_rng(0))
 
     scores = method.predict(torch.tensor([[4.0, 9.0], [1.0, 0.0]]))["centroid"]
