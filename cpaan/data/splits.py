@@ -245,11 +245,20 @@ def draw_shots(
             )
     shots = np.empty((num_draws, len(phase.novel), max_shots), dtype=np.int64)
     for position, (class_name, rows) in enumerate(train_rows.items()):
-        entropy = int.from_bytes(hashlib.blake2b(class_name.encode(), digest_size=8).digest())
+        word = word_of(class_name)
         for draw in range(num_draws):
-            bits = np.random.PCG64([seed, draw, entropy]).random_raw(len(rows))
-            shots[draw, position] = rows[np.argsort(bits, kind="stable")[:max_shots]]
+            shots[draw, position] = rows[shuffled(len(rows), seed, draw, word)[:max_shots]]
     return shots
+
+
+def word_of(class_name: str) -> int:
+    """Return a whole number for `shuffled` that stands for a class."""
+    return int.from_bytes(hashlib.blake2b(class_name.encode(), digest_size=8).digest())
+
+
+def shuffled(count: int, *words: int) -> NDArray[np.int64]:
+    """Return the numbers below ``count`` in a random order that the words determine."""
+    return np.argsort(np.random.PCG64(list(words)).random_raw(count), kind="stable")
 
 
 def read_draws(

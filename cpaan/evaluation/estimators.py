@@ -148,7 +148,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         if self.preset not in ("quick", "paper"):
             raise ValueError(f"preset must be 'quick' or 'paper', got {self.preset!r}")
         row, is_quick = ROWS[self.method], self.preset == "quick"
-        training = row.config.with_overrides(row.quick if is_quick else row.full)
+        training = row.at_size(is_quick=is_quick)
         given, known = dict(self.settings or {}), training.to_dict()
         own = {name: given.pop(name) for name in list(given) if name in known}
         evaluation = EvaluationConfig(heads=(self._head(row),)).with_overrides(given)

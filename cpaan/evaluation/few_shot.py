@@ -6,7 +6,6 @@ classes are not among the answers. All methods are given the same tasks.
 Shapes: T = tasks, N = ways, K = most shots, Q = queries of a class, D = feature dimension.
 """
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from torch import Tensor
 from cpaan.core.provenance import record_test_read
 from cpaan.core.randomness import new_rng
 from cpaan.core.settings import Settings
-from cpaan.data.splits import TEST_PHASE, VALIDATION_PHASE, Split
+from cpaan.data.splits import TEST_PHASE, VALIDATION_PHASE, Split, shuffled, word_of
 from cpaan.data.table import TEST, TRAIN, FeatureTable
 from cpaan.methods.base import LowShotMethod
 from cpaan.methods.registry import ROWS, expand_methods, make_method
@@ -87,24 +86,17 @@ def draw_tasks(table: FeatureTable, classes: Sequence[str], config: FewShotConfi
                 f"class {classes[fewest]} has {len(rows[partition][fewest])} {partition} rows, but "
                 f"{count} are needed; use a smaller {option}"
             )
-    words = [
-        int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) for name in classes
-    ]
+    words = [word_of(name) for name in classes]
     drawn: dict[str, list[NDArray[np.int64]]] = {partition: [] for partition in wanted}
     for task in range(config.num_tasks):
-        chosen = _shuffled(len(classes), config.seed, task)[: config.num_ways]
+        chosen = shuffled(len(classes), config.seed, task)[: config.num_ways]
         for number, (partition, count) in enumerate(wanted.items()):
             for place in chosen:
                 its_rows = rows[partition][place]
-                order = _shuffled(len(its_rows), config.seed, task, words[place], number)
+                order = shuffled(len(its_rows), config.seed, task, words[place], number)
                 drawn[partition].append(its_rows[order[:count]])
     shape = config.num_tasks, config.num_ways, -1
     return FewShotTasks(*(np.stack(drawn[partition]).reshape(shape) for partition in wanted))
-
-
-def _shuffled(count: int, *words: int) -> NDArray[np.int64]:
-    """Return the numbers below ``count`` in an order that is the same in all versions of NumPy."""
-    return np.argsort(np.random.PCG64(list(words)).random_raw(count), kind="stable")
 
 
 def evaluate_few_shot(

@@ -93,6 +93,10 @@ class TableRow:
     features: str = FEATURES
     """Feature table that the method reads."""
 
+    def at_size(self, *, is_quick: bool) -> Settings:
+        """Return the recommended settings at the quick sizes, or at the paper's scale."""
+        return self.config.with_overrides(self.quick if is_quick else self.full)
+
     def published_for(self, training: Settings) -> Settings | None:
         """Return the source's settings at the sizes that a study has chosen for its data."""
         if self.published is None:

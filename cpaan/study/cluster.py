@@ -177,7 +177,7 @@ def _describe(context: Any, coming: tuple[dict[str, float], ...]) -> Cluster:
 
 
 def _coming_nodes() -> tuple[dict[str, float], ...]:
-    """Return the resources of each machine that `NODES` lists; refuse a value that is no list."""
+    """Return the resources of each machine that `NODES` lists; refuse any other value."""
     text = os.environ.get(NODES, "[]")
     try:
         return tuple(

@@ -102,8 +102,7 @@ class Preset:
     def recommended(self, method: str = DEFAULT_METHOD) -> tuple[Settings, EvaluationConfig]:
         """Return the recommended settings of a method at this size."""
         evaluation = EvaluationConfig().with_overrides(self.evaluation)
-        row = ROWS[method]
-        return row.config.with_overrides(row.quick if self.is_quick else row.full), evaluation
+        return ROWS[method].at_size(is_quick=self.is_quick), evaluation
 
     def embedding(self, method: str) -> EmbeddingConfig | None:
         """Return the settings of a method's embedding; None if it uses none."""
