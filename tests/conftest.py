@@ -31,7 +31,9 @@ from helpers.tables import write_data
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests with Ray, a cluster or a browser as slow, and run each kind in one process.
 
-    The slowest kinds run first.
+    The slowest kinds run first. Tests with Ray may take 900 s: a trial starts a dozen processes one
+    after the other, which takes a minute on two idle cores and several on busy ones. If a node dies
+    meanwhile, Ray has taken up to four minutes to report that a process cannot start.
     """
     kinds: dict[str, list[pytest.Item]] = {"cluster": [], "ray": [], "browser": []}
     others = []
@@ -43,6 +45,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             kinds[kind].append(item)
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.xdist_group(kind))
+            if kind != "browser":
+                item.add_marker(pytest.mark.timeout(900))
     items[:] = [*kinds["cluster"], *kinds["ray"], *kinds["browser"], *others]
 
 

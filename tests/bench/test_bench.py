@@ -187,7 +187,7 @@ def test_functions_are_called_in_turn(repeats, most_seconds, num_measured):
 @pytest.mark.parametrize(
     ("arguments", "first"),
     [
-        (["kyfan", "--only", "kyfan"], "kyfan"),
+        pytest.param(["kyfan", "--only", "kyfan"], "kyfan", marks=pytest.mark.slow),
         pytest.param(["episode", "--only", "cCov-GAN"], "episode cCov-GAN", marks=pytest.mark.slow),
         pytest.param(["evaluate"], "evaluate linear iteration", marks=pytest.mark.slow),
     ],

@@ -30,9 +30,7 @@ ROOT = Path(__file__).parents[2]
 HEAD, WORKER = "127.0.0.11", "127.0.0.12"
 NAME = f"cpaan-test-{os.getpid()}"
 
-# A job on a cluster starts a dozen processes one after the other. Each imports torch, which takes a
-# minute in total on two idle cores.
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.cluster
 
 
 @dataclass

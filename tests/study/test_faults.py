@@ -25,9 +25,7 @@ from cpaan.study.study import Study, read_study
 from helpers.studies import SMALL_STUDY
 from helpers.waiting import Found, wait_for
 
-# A trial on Ray Train starts a dozen processes one after the other. If a node dies meanwhile, Ray
-# has taken up to four minutes to report that a process cannot start.
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.ray
 
 ROOT = Path(__file__).parents[2]
 

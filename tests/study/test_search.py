@@ -30,8 +30,7 @@ from cpaan.study.worker_pool import WorkLostError, run_on_ray
 from helpers.runs import threads
 from helpers.studies import SMALL_STUDY, STUDY_SETTINGS, new_job, report, scores, search
 
-# A test starts up to six trials, each in separate processes that import torch.
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.ray
 
 
 def arguments(features: Path, *more: str, with_train: bool = False) -> list[str]:

@@ -199,7 +199,6 @@ def test_a_study_is_started_or_resumed_and_then_reported(
             assert (commands / "calls.txt").read_text().count(REPORTED) == num_reports
 
 
-@pytest.mark.timeout(900)  # starts Ray twice and makes a report
 @pytest.mark.cluster
 def test_a_study_on_slurm_resumes_after_its_node_was_lost(project, monkeypatch, study_features):
     (project / "tune").unlink()
