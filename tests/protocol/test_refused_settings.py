@@ -93,7 +93,7 @@ REFUSED: dict[type[Settings], list[Case]] = {
         *each("num_final_draws num_final_seeds", [0], "must be positive and finite, got 0"),
         ({"num_trials": 2.5}, "num_trials must be a whole number, got 2.5"),
         ({"workers_per_trial": 2, "ray_train": False}, "workers_per_trial=2 needs ray_train=true"),
-        ({"ray_train": "yes"}, "ray_train must be true or false, got 'yes'"),
+        ({"ray_train": "yes"}, "ray_train must be true or false or none, got 'yes'"),
     ],
     BackboneConfig: [
         ({"loss": "mse"}, "loss must be one of ce, sgm, l2, cosine"),
