@@ -54,14 +54,13 @@ def quick_products(device: torch.device) -> Iterator[None]:
 class Beside:
     """A side CUDA stream; its work may overlap with work of the current stream, until `wait`.
 
-    On other devices the work runs immediately. Its tensors must stay alive until `wait`.
+    Its work goes first, because its short kernels would wait for the long ones of the current
+    stream. On other devices the work runs immediately. Its tensors must stay alive until `wait`.
     """
 
-    def __init__(self, device: torch.device, *, is_urgent: bool = False) -> None:
-        """Create a stream; the work of urgent ones goes before that of others."""
-        priority = -1 if is_urgent else 0
+    def __init__(self, device: torch.device) -> None:
         is_cuda = device.type == "cuda"
-        self._stream = torch.cuda.Stream(device, priority) if is_cuda else None
+        self._stream = torch.cuda.Stream(device, priority=-1) if is_cuda else None
         self._is_busy = False
         if self._stream is not None:
             # Weights intentionally get gradients from several streams; PyTorch would warn.
