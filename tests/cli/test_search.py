@@ -18,6 +18,7 @@ from cpaan.study import cluster
 from cpaan.study.config import StudyConfig
 from cpaan.study.resolve import StudyRequest, new_study
 from cpaan.study.study import read_study
+from helpers.commands import refused
 from helpers.studies import SMALL_STUDY, STUDY_SETTINGS
 from helpers.tables import in_other_order
 
@@ -25,19 +26,6 @@ search = partial(main, command="search")
 report = partial(main, command="report")
 
 pytestmark = pytest.mark.usefixtures("builtin_cache")
-
-
-def refused(capsys, command, *arguments: str) -> str:
-    """Return the one-line error message of a command."""
-    try:
-        status = command(list(arguments))
-    except SystemExit as exit:  # raised by the parser
-        status = exit.code
-    said = capsys.readouterr()
-    assert status == 2
-    assert said.out == ""
-    (line,) = said.err.splitlines()
-    return line
 
 
 def dry_run(capsys, *arguments: str) -> dict[str, dict]:
