@@ -73,16 +73,9 @@ class Generator(nn.Module):
             return None
         return self.from_source(source), self.from_target(target)
 
-    def forward(
-        self,
-        examples: Tensor | Chosen,
-        source: Tensor,
-        target: Tensor,
-        noise: Tensor | None = None,
-        projected: Projected | None = None,
-    ) -> Tensor:
+    def forward(self, *inputs: Any, **options: Any) -> Tensor:
         """Compute `translate_for` one use."""
-        return self.translate_for(1, examples, source, target, noise, projected)[0]
+        return self.translate_for(1, *inputs, **options)[0]
 
     def translate_for(
         self,
