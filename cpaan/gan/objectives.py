@@ -16,7 +16,7 @@ from cpaan.gan.covariance import Spectra, covariance_distances
 from cpaan.gan.episodes import Episode, TrainingData
 from cpaan.gan.fast.pair_ops import moments, squared_distance
 from cpaan.gan.gans import Gan, Networks, SideStream, Translations
-from cpaan.gan.networks import Answers, Chosen, Discriminator, combine
+from cpaan.gan.networks import Answers, Chosen, Discriminator, Part, combine, total_of
 
 Terms = dict[str, Tensor]
 
@@ -37,20 +37,11 @@ def generator_weights(config: TrainConfig) -> dict[str, float]:
     }
 
 
-def generator_objective(terms: Terms, config: TrainConfig) -> Tensor:
-    """Compute the objective that the generators minimise; terms that a GAN lacks are zero."""
-    return _weighted_sum(terms, generator_weights(config))
-
-
 DISCRIMINATOR_WEIGHTS = {"novel_discriminator": 1.0, "base_discriminator": 1.0}
 
 
-def discriminator_objective(terms: Terms) -> Tensor:
-    """Compute the objective that the discriminators minimise."""
-    return _weighted_sum(terms, DISCRIMINATOR_WEIGHTS)
-
-
-def _weighted_sum(terms: Terms, weights: Mapping[str, float]) -> Tensor:
+def objective(terms: Terms, weights: Mapping[str, float]) -> Tensor:
+    """Compute the weighted sum of terms; those that a GAN lacks are zero."""
     return torch.stack([weight * terms[name] for name, weight in weights.items()]).sum()
 
 
@@ -193,8 +184,8 @@ def adversarial_loss(
     "classifying the generated example as y_n", which is the class-directed loss.
     """
     if config.generator_loss == "minimax":
-        return discriminator.log_likelihood(translated, answers, None, weights)
-    return -discriminator.log_likelihood(translated, answers, labels, weights)
+        return discriminator.log_likelihoods([(translated, None, weights)], answers)
+    return -discriminator.log_likelihoods([(translated, labels, weights)], answers)
 
 
 def cycle_loss(restored: Tensor, originals: Tensor | Chosen, weights: Tensor) -> Tensor:
@@ -203,10 +194,13 @@ def cycle_loss(restored: Tensor, originals: Tensor | Chosen, weights: Tensor) ->
     Examples have shape (N, M, D), weights (N, M). The paper's formula lacks the originals and
     would pull all translations to zero; its text includes them.
     """
-    added, shared = combine([originals])
-    shape = (weights.shape[0], weights.shape[1])
+    rows, shared = combine([Part(originals)])
     return squared_distance(
-        restored.flatten(0, 1), shared, weights.flatten(), shape=shape, added=added
+        restored.flatten(0, 1),
+        shared,
+        weights.flatten(),
+        shape=(weights.shape[0], weights.shape[1]),
+        added=total_of(rows),
     )
 
 

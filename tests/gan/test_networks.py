@@ -65,20 +65,6 @@ def test_outputs_are_negative_only_where_features_may_be(output, is_positive, ma
         assert (translated > 0).any()
 
 
-def test_weights_come_from_the_rng_alone():
-    def weights(seed: int) -> Tensor:
-        networks = generator(NOISE_DIM, residual="none", seed=seed), discriminator(seed=seed)
-        return torch.cat([each.flatten() for part in networks for each in part.parameters()])
-
-    global_state = torch.get_rng_state()
-    first = weights(3)
-    assert torch.equal(torch.get_rng_state(), global_state)
-
-    torch.rand(1)  # another global state
-    assert torch.equal(weights(3), first)
-    assert not (weights(4) == first).any()
-
-
 def mixture(means: Tensor, deviations: Tensor) -> MixtureNoise:
     """Return a mixture with given components."""
     num_components, noise_dim = means.shape

@@ -10,14 +10,13 @@ from torch import Tensor
 from cpaan.protocol.tasks import BaseSet
 from cpaan.training.drive import drive
 from cpaan.training.learning import (
-    LearningRun,
     LearningSettings,
     Run,
     TrainingDivergedError,
 )
 from cpaan.training.workers import Workers
 from helpers.learners import BASE, Plane, direction, new_run, weights
-from helpers.runs import assert_goes_on, threads
+from helpers.runs import advance_together, assert_goes_on, threads
 
 
 class Breaking(Plane):
@@ -138,11 +137,6 @@ def test_what_is_trained_to_its_end_serves_any_number_of_workers_and_device():
 
     assert other.episode == other.num_episodes == 12
     assert torch.equal(weights(other), weights(run))
-
-
-def advance_together(runs: list[LearningRun], num_episodes: int) -> list[dict[str, float]]:
-    with ThreadPoolExecutor(len(runs)) as pool:
-        return list(pool.map(lambda run: run.advance(num_episodes), runs))
 
 
 def test_two_workers_step_along_the_mean_gradient_of_their_episodes():
