@@ -11,10 +11,11 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private.services import find_bootstrap_address
+from ray._common.utils import get_ray_address_file
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -161,16 +162,16 @@ def ray_cluster(address: str | None, progress: Callable[[str], None]) -> Iterato
             },
         }
     try:
-        context = ray.init(**options, logging_level=logging.ERROR)
-    # Ray raises plain exceptions, for example for a process that dies during the start.
-    except Exception as error:
-        where = address or "this machine"
-        action = "start Ray" if address == LOCAL else f"connect to Ray at {where}"
-        reason = textwrap.shorten(str(error), _MAX_REASON, placeholder=" ...")
-        raise ValueError(f"cannot {action}: {reason}") from error
-    try:
+        try:
+            found = _describe(ray.init(**options, logging_level=logging.ERROR), coming)
+        # Ray raises plain exceptions, for example for a process that dies during the start.
+        except Exception as error:
+            where = address or "this machine"
+            action = "start Ray" if address == LOCAL else f"connect to Ray at {where}"
+            reason = textwrap.shorten(str(error), _MAX_REASON, placeholder=" ...")
+            raise ValueError(f"cannot {action}: {reason}") from error
         with sweeping_placement_groups():
-            yield _describe(context, coming)
+            yield found
     finally:
         if is_ours:
             ray.shutdown()
@@ -183,9 +184,12 @@ def _choose(address: str | None, progress: Callable[[str], None]) -> str | None:
         _check_address(named)
         progress(f"connecting to Ray at {named}{'' if address else ' (RAY_ADDRESS)'}")
         return named
-    # The file of `ray start`, which `ray.init` reads too. A Ray of another process is not in it.
-    if not named and (running := find_bootstrap_address(None)):
-        with suppress(ValueError):  # a Ray that has ended without `ray stop`
+    # `ray start` writes this file, and `ray.init` reads it. It must be this user's, because code is
+    # sent to the Ray that it names.
+    file = Path(get_ray_address_file(None))
+    if not named and file.exists() and file.stat().st_uid == os.getuid():
+        running = file.read_text().strip()
+        with suppress(ValueError):  # that Ray has ended without `ray stop`
             _check_address(running)
             progress(f"using the running Ray at {running} (--address local starts another)")
             return None

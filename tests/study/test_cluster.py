@@ -69,6 +69,40 @@ def test_machines_that_the_autoscaler_may_start_count(monkeypatch):
             cluster._coming_nodes()
 
 
+def test_only_a_ray_of_this_user_that_answers_is_used(monkeypatch, tmp_path):
+    """The real Ray is in the test below; here, its address is a closed port, or taken for one."""
+    said = []
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS")
+    assert cluster._choose(None, said.append) == "local"
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
+    assert cluster._choose(None, said.append) == "local"  # a Ray that has ended
+    monkeypatch.setattr(cluster, "_check_address", lambda address: None)
+    assert cluster._choose(None, said.append) is None
+    assert cluster._choose("local", said.append) == "local"
+    assert cluster._choose("host:6379", said.append) == "host:6379"
+    monkeypatch.setenv("RAY_ADDRESS", "other:6379")
+    assert cluster._choose("host:6379", said.append) == "host:6379"
+    assert cluster._choose("local", said.append) == "local"
+    assert cluster._choose(None, said.append) == "other:6379"
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    assert cluster._choose(None, said.append) == "local"
+    monkeypatch.delenv("RAY_ADDRESS")
+    monkeypatch.setattr(os, "getuid", lambda: -1)  # the file is another user's
+    assert cluster._choose(None, said.append) == "local"
+
+    starts = "starting Ray on this machine"
+    at_host = "connecting to Ray at host:6379"
+    assert said == [
+        *(starts, starts),
+        "using the running Ray at 127.0.0.1:1 (--address local starts another)",
+        *(starts, at_host, at_host, starts),
+        "connecting to Ray at other:6379 (RAY_ADDRESS)",
+        *(starts, starts),
+    ]
+
+
 CONNECT = """
 import sys
 import ray
@@ -148,3 +182,33 @@ def test_the_ray_of_this_machine_is_used_unless_another_is_named(environment, ru
     assert connect(RAY_ADDRESS="local")[:2] == [said, "ALIVE"]
     end(process)
     assert connect()[:2] == [said, "ALIVE"]
+
+
+SEARCH_WITHOUT_RAYLET = """
+import contextlib, sys, threading, time
+from ray._private.services import psutil
+from cpaan.cli import main
+
+def kill():
+    while True:
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if process.name() == "raylet":
+                    process.kill()
+        time.sleep(0.01)
+
+threading.Thread(target=kill, daemon=True).start()
+sys.exit(main(sys.argv[1:], command="search"))
+"""
+
+
+@pytest.mark.ray
+def test_a_ray_that_cannot_start_is_an_error_of_one_line(environment, study_features):
+    options = ["--features", str(study_features), "--method", "copy", "--address", "local"]
+    command = [sys.executable, "-c", SEARCH_WITHOUT_RAYLET, *options]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith("python tune/search.py: error: cannot start Ray: ")
