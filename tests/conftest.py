@@ -8,6 +8,8 @@ from types import ModuleType
 
 # Tests are too small to gain from several threads. Set this before torch starts.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Tests start their own Ray, whatever runs on this machine.
+os.environ["RAY_ADDRESS"] = "local"
 
 import pytest
 import sqlalchemy

@@ -117,8 +117,8 @@ examples:
     {REPORT}
   draw the page again from the files of the report:
     {REPORT} results/mine --redraw
-  report a study on a cluster:
-    {REPORT} mine --cluster cluster/gpu.yaml
+  report a study that was searched on a cluster, on the same cluster:
+    {REPORT} mine
 """
 
 
@@ -136,8 +136,12 @@ _SET = ("--set", "NAME=VALUE", "setting, METHOD.NAME for one row; see `cpaan set
 _HEADS = f"among {', '.join(HEADS)}"
 _DEVICE = ("--device", "D", "cpu or cuda (default: cuda if there is a GPU)")
 _RAY: list[Option] = [
-    ("--address", "A", "address of a running Ray, host:port or auto (default: start Ray here)"),
-    ("--cluster", "YAML", "`ray up` file of a cluster to run on; repeat it to follow the job"),
+    (
+        "--address",
+        "A",
+        "host:port, or local for a new Ray (default: $RAY_ADDRESS, a Ray that runs here, local)",
+    ),
+    ("--cluster", "YAML", "`ray up` file of a cluster to run on (default: that of the study)"),
     ("--stop", None, "with --cluster: stop the job; finished work is saved"),
 ]
 

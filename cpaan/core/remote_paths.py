@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,10 +35,15 @@ class RemotePath:
 
     @classmethod
     def at(cls, location: str | Path) -> Self:
-        """Create from a path or address; raise ValueError if no file system supports it."""
+        """Create from a path or address.
+
+        Raises:
+            ValueError: If an address has credentials in it, or no file system supports it.
+        """
         uri = location = str(location)
         if not is_address(location):
             return cls(location, fs.LocalFileSystem(), str(Path(location).absolute()))
+        refuse_credentials(location)
         if uri.startswith(("gs://", "gcs://")) and "retry_limit_seconds" not in uri:
             # By default Arrow retries for 15 minutes; for S3, it retries for less than a minute.
             uri += f"{'&' if '?' in uri else '?'}retry_limit_seconds=15"
@@ -195,6 +201,20 @@ def _state(path: RemotePath) -> tuple[int, int]:
 def is_address(location: str | Path) -> bool:
     """Return whether a location is an address rather than a path."""
     return "://" in str(location)
+
+
+def refuse_credentials(text: str) -> None:
+    """Raise ValueError, without the secret, if a text has an address with a password or a key.
+
+    Addresses are written to logs, to the records of a study and to the metadata of jobs.
+    """
+    in_query = r".*[?&]\w*(key|secret|token|password)\w*="
+    # A colon before a number is that of a port.
+    if re.search(rf"://([^/?:]*:(?!\d+/)[^?]*@|{in_query})", text):
+        raise ValueError(
+            "an address must not have credentials in it; use environment variables such as "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role of the machine"
+        )
 
 
 def absolute(location: str | Path) -> str:

@@ -1,6 +1,8 @@
 """Run one training of a study, with evaluation steps and a checkpoint to resume from.
 
-This module does not use Ray: a single process gives the same numbers.
+This module does not use Ray: a single process gives the same numbers. The checkpoint is one file
+with a fixed name, which is overwritten. Ray Train (2.60) names a checkpoint by the time, and saves
+one only with a report of all workers, so work between two evaluation steps would be lost.
 """
 
 import hashlib

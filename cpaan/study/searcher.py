@@ -131,7 +131,11 @@ class RowSearch:
 
 
 class OptunaSearcher(Searcher):
-    """Searcher that proposes trials to Ray Tune row by row, and records their results."""
+    """Searcher that proposes trials to Ray Tune row by row, and records their results.
+
+    Ray's `OptunaSearch` (2.60) records a trial that the scheduler stops as complete, with its last
+    score, which misleads the sampler. It also searches a single space.
+    """
 
     def __init__(self, searches: Sequence[RowSearch]) -> None:
         super().__init__(metric=SCORE, mode="max")
@@ -191,7 +195,8 @@ class RowScheduler(FIFOScheduler):
     """Stop trials early by asynchronous successive halving (ASHA) on episodes, within each row.
 
     Trials of earlier runs count. A trial is compared at every rung of its curve, including rungs
-    whose reports were lost.
+    whose reports were lost. Ray Tune (2.60) does not save the rungs of its `ASHAScheduler`, so they
+    would be empty in a resumed search.
     """
 
     def __init__(self, searches: Sequence[RowSearch]) -> None:

@@ -20,6 +20,8 @@ from cpaan.study.row import Resolved, StudyRow
 
 CONFIG, TRIALS, BEST, OPTUNA = "config.json", "trials.parquet", "best.json", "optuna.db"
 TENSORBOARD, LOG = "tensorboard", "study.log"
+CLUSTER = "cluster.txt"
+"""File on the user's machine with the path of the cluster file with which the study was run."""
 
 
 @dataclass(frozen=True)
@@ -159,10 +161,10 @@ def download_study(location: str, folder: Path) -> None:
 def find_study(name: str | None, results: Path) -> Path:
     """Return the folder of a study by its name or path; by default the newest, if there is any."""
     if name is None:
-        configs = sorted(results.glob(f"*/{CONFIG}"), key=lambda path: path.stat().st_mtime)
-        if not configs:
+        found = [*results.glob(f"*/{CONFIG}"), *results.glob(f"*/{CLUSTER}")]
+        if not found:
             raise ValueError(f"{results}/ has no study; start one with: python tune/search.py")
-        return configs[-1].parent
+        return max(found, key=lambda path: path.stat().st_mtime).parent
     folder = Path(name)
     is_name = not folder.is_absolute() and not (folder / CONFIG).exists()
     is_name = is_name and folder.parts[:1] != results.parts[:1]

@@ -104,6 +104,14 @@ def test_bad_input_is_one_line(capsys, arguments, message):
     assert not list(Path().rglob("config.json"))
 
 
+@pytest.mark.parametrize("option", ["--storage", "--features", "--split"])
+def test_credentials_on_the_command_line_are_refused_and_not_printed(capsys, option):
+    for more in ([], ["--dry-run"], ["--cluster", "c.yaml"]):
+        line = refused(capsys, search, option, "s3://KEY:HIDDEN@bucket/x", *more)
+        assert "an address must not have credentials in it" in line
+        assert "HIDDEN" not in line
+
+
 def test_a_storage_with_a_study_or_that_cannot_be_written_is_refused(capsys):
     Path("shared/mine").mkdir(parents=True)
     Path("shared/mine/config.json").write_text("{}")

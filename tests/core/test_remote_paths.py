@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from pyarrow.fs import _MockFileSystem
 
-from cpaan.core.remote_paths import RemotePath, absolute, download, join
+from cpaan.core.remote_paths import RemotePath, absolute, download, join, refuse_credentials
 from helpers.files import room_for
 
 QUERY = "?endpoint_override=localhost:9000&scheme=http"
@@ -49,6 +49,34 @@ def test_an_unknown_address_is_refused_in_one_line():
         with pytest.raises(ValueError, match=f"^{location} cannot be used: .+$") as refused:
             RemotePath.at(location)
         assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "s3://AKIA:HIDDEN@bucket/f",
+        "s3://AKIA:SEC/HIDDEN@bucket/f",
+        "s3://bucket/f?region=x&secret_key=HIDDEN",
+        "s3://bucket/f?access_key=HIDDEN",
+        "abfs://account.dfs.core.windows.net/f?client_secret=HIDDEN",
+    ],
+)
+def test_an_address_with_credentials_is_refused_without_printing_them(address):
+    with pytest.raises(ValueError, match=r"use environment variables .* or a role") as refused:
+        RemotePath.at(address)
+    assert "HIDDEN" not in str(refused.value)
+
+
+def test_names_ports_and_other_settings_are_not_credentials():
+    for address in (
+        f"s3://bucket/f{QUERY}",
+        "gs://anonymous@bucket/f",
+        "abfss://container@account.dfs.core.windows.net/f",
+        "hdfs://user@host:8020/f@1",
+        "hdfs://host:8020/f@1",
+        "/data/a:b@c?key=1",
+    ):
+        refuse_credentials(address)
 
 
 @pytest.fixture(params=["path", "file", "mock", "s3"])
