@@ -25,6 +25,12 @@ def choose_device(name: str | None) -> torch.device:
     return device
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether memory ran out; on the CPU, torch raises a plain RuntimeError."""
+    texts = ("out of memory", "can't allocate memory")
+    return isinstance(error, MemoryError) or any(text in str(error) for text in texts)
+
+
 def new_rate(device: torch.device) -> Tensor | float:
     """Return a learning rate of zero: on a GPU a tensor, which CUDA graphs read at each replay."""
     return torch.zeros((), device=device) if device.type == "cuda" else 0.0

@@ -74,8 +74,6 @@ class RowSearch:
             started = self.trials.get_trials(deepcopy=False, states=(*ENDED, TrialState.RUNNING))
             self._seed_sampler(len(started))
             trial = self.trials.ask()
-        if "training" not in trial.user_attrs:
-            self.records.delete_stale_checkpoint(trial.number)
         resolved = self.row.propose(trial, trial.user_attrs.get(WHOSE, RECOMMENDED))
         trial.set_user_attr("training", resolved.training.to_dict())
         trial.set_user_attr("evaluation", resolved.evaluation.to_dict())

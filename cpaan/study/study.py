@@ -16,6 +16,7 @@ from cpaan.core.provenance import describe_run
 from cpaan.core.remote_paths import RemotePath
 from cpaan.study.config import StudyConfig
 from cpaan.study.job import TrialJob
+from cpaan.study.owner import owning
 from cpaan.study.row import Resolved, StudyRow
 
 CONFIG, TRIALS, BEST, OPTUNA = "config.json", "trials.parquet", "best.json", "optuna.db"
@@ -117,14 +118,15 @@ class Study:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold an exclusive lock on the study; refuse if another process of this machine does."""
+        """Hold an exclusive lock on the study; refuse if another process or machine does."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / ".lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the process dies
             except BlockingIOError:
                 raise ValueError(f"another process is using the study {self.folder}") from None
-            yield
+            with owning(RemotePath.at(self.storage)):
+                yield
 
     def with_config(self, **overrides: Any) -> Self:
         """Return a copy of the study with settings changed in all rows."""

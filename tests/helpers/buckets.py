@@ -15,6 +15,8 @@ class Bucket:
     location: str
     requests: list[tuple[str, str]]
     """Requests to the server: method and path, which starts with the name of the bucket."""
+    failures: dict[str, float]
+    """Share of the requests that fail, by the name of the bucket."""
 
     @property
     def root(self) -> RemotePath:
