@@ -77,10 +77,10 @@ Search the hyperparameters of one or several rows of the table, on Ray.
 
 The score of a trial is the mean of LSL and GLSL top-5 over all numbers of shots, on the validation
 phase. All trials use the same draws. Optuna proposes trials, and ASHA stops some of them early. Up
-to five finalists are scored again on new draws and with more seeds; best.json has the winner.
+to five finalists are scored again on new draws; best.json has the winner.
 
-The first two trials of a GAN use the paper's weights with our other settings, and all settings as
-printed. Those of other methods use our recommended settings, and those of their source.
+The first trial of a GAN uses the paper's weights with our other settings, and the last one all
+settings as printed. Those of other methods use our recommended settings, and those of their source.
 
 A study is a folder results/STUDY. It can be read at any time. It can be resumed after Ctrl-C, a
 lost machine or a full disk.
@@ -105,9 +105,9 @@ _REPORT = f"""\
 Evaluate the best configuration of each row of a study on the test phase, and write the report.
 
 Each configuration is trained with new seeds, and so are the default settings and the controls. All
-are scored on the same draws of test classes: five fixed draws, as in the paper's table, and 50
-seeded draws for intervals and comparisons. A study of several rows gives the paper's table twice:
-with the paper's final classifiers, and with those that were best on the validation phase.
+are scored on the same draws of test classes: five fixed draws, as in the paper's table, and seeded
+draws for intervals and comparisons. A study of several rows gives the paper's table twice: with the
+paper's final classifiers, and with those that were best on the validation phase.
 
 Open report/index.html in a browser; report/findings.md has its text. Run this command once:
 repeated evaluation on the test phase biases the result. results/test-reads.jsonl records each run.
@@ -228,8 +228,8 @@ def _declare_search(parser: Parser) -> None:
     where = Options(parser, "where to run", *_RAY)
     where.add("--workers-per-trial", "N", "processes that train one model together (default: 1)")
     where.add("--gpus-per-worker", "X", "may be a fraction; 0: a CPU core (default: 1 GPU, if any)")
-    help_ = "run trials of one worker in one process each; the scores are equal"
-    where.add("--no-ray-train", None, help_, dest="ray_train", **off)
+    help_ = "train with Ray Train (default: if a trial has a GPU or several workers)"
+    where.add("--ray-train", None, help_, action=argparse.BooleanOptionalAction)
     where.add("--concurrent", "N", "trials at a time (default: as many as fit)")
     help_ = f"folder or s3://... that all machines share (default: ${STORAGE}, or the study)"
     where.add("--storage", "PATH", help_)
@@ -246,11 +246,12 @@ def _declare_report(parser: Parser) -> None:
     parser.add_argument("study", nargs="?", help="its name or folder (default: the newest)")
     options = Options(parser, None, _DRAWS_FILE)
     options.add("--seeds", "N", "number of seeds, at least 3 (default: 3)", dest="num_seeds")
-    options.add("--draws", "N", "number of seeded draws (default: 50)", dest="num_seeded_draws")
+    help_ = "number of seeded draws (default: 20 for preset quick, otherwise 50)"
+    options.add("--draws", "N", help_, dest="num_seeded_draws")
     options.add("--heads", "NAME,...", f"{_HEADS} (default: that of the search; all for a table)")
-    help_ = "number of seeds of ablations (default: 1)"
+    help_ = "also train ablations, with N seeds each (default: none)"
     options.add("--ablation-seeds", "N", help_, dest="num_ablation_seeds")
-    help_ = "leave out ablations, pictures of synthetic examples and the spiral"
+    help_ = "leave out pictures of synthetic examples and the spiral"
     options.add("--table-only", None, help_, dest="is_table_only")
     options.add("--redraw", None, "draw the page again from the report's files; read no test class")
     options.add("--partial", None, "leave out rows whose search has no result")

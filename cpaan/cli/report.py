@@ -50,8 +50,9 @@ def _report(options: argparse.Namespace, folder: Path) -> int:
         return 0
     download_if_absent(folder)
     study = _finished(read_study(folder), is_partial=options.partial)
-    settings = ReportSettings(**overrides_of(options, ReportSettings))
     row, fixed = study.rows[0], None
+    by_study = {"num_seeded_draws": row.config.num_report_draws}
+    settings = ReportSettings(**{**by_study, **overrides_of(options, ReportSettings)})
     row.evaluation.with_overrides({"heads": settings.heads or (row.config.head,)})  # are they known
     if options.draws_file:
         files, data, max_shots = options.draws_file, row.data, max(row.evaluation.shots)

@@ -193,7 +193,8 @@ def _describe(study: Study) -> str:
     """Return all settings and the first points of a study as JSON, a document for each row."""
     shown = []
     for row in study.rows:
-        points = {f"trial {n}": whose for n, whose in enumerate(row.points)}
+        numbers = sorted({0, row.config.num_trials - 1})
+        points = {f"trial {n}": whose for n, whose in zip(numbers, row.points, strict=False)}
         settings = {name: row.around(whose).training for name, whose in points.items()}
         content = {
             "folder": str(study.folder / study.path_of(row)),

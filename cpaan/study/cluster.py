@@ -51,6 +51,8 @@ _ENVIRONMENT = {
     "RAY_TRAIN_ENABLE_STATE_TRACKING": "1",  # show Train runs in the dashboard
     "RAY_TRAIN_ENABLE_CONTROLLER_STRUCTURED_LOGGING": "0",
     "RAY_TRAIN_ENABLE_WORKER_STRUCTURED_LOGGING": "0",
+    # A process whose last trial takes longer to stop is not reused, and the next trial fails.
+    "TUNE_FUNCTION_THREAD_TIMEOUT_S": "60",
 }
 
 _START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"

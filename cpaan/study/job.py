@@ -232,7 +232,9 @@ def _evaluate(
     method: LowShotMethod, task: LowShotTask, queries: Queries, job: TrialJob
 ) -> tuple[float, float]:
     """Return LSL and GLSL top-5 of the method in its current state: means over shots and draws."""
-    scores, _ = run_method(job.method, method, job.seed, task, queries, job.evaluation)
+    scores, _ = run_method(
+        job.method, method, job.seed, task, queries, job.evaluation, diversity_draws=range(0)
+    )
     return mean_top5(scores, job.evaluation.heads[0])
 
 

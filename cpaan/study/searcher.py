@@ -37,10 +37,6 @@ class RowSearch:
         self.trials = open_trials(study, row)
         self.records = RowRecords(study, row, self.trials)
         self.eval_steps = row.config.eval_steps(row.num_episodes)
-        known = {trial.user_attrs.get(WHOSE) for trial in self.trials.get_trials(deepcopy=False)}
-        for whose in row.points:
-            if whose not in known:
-                self.trials.enqueue_trial(row.point(whose), user_attrs={WHOSE: whose})
         running = self.trials.get_trials(deepcopy=False, states=[TrialState.RUNNING])
         self._unfinished = deque(running)
         self.num_to_propose = self.num_left
@@ -73,6 +69,7 @@ class RowSearch:
         else:
             started = self.trials.get_trials(deepcopy=False, states=(*ENDED, TrialState.RUNNING))
             self._seed_sampler(len(started))
+            self._enqueue_point()
             trial = self.trials.ask()
         resolved = self.row.propose(trial, trial.user_attrs.get(WHOSE, RECOMMENDED))
         trial.set_user_attr("training", resolved.training.to_dict())
@@ -81,6 +78,16 @@ class RowSearch:
         resolved, seed = self.row.for_score(resolved), self.row.config.seed
         job = self.study.job(self.row, trial.number, resolved, seed)
         return trial, replace(job, eval_steps=self.eval_steps)
+
+    def _enqueue_point(self) -> None:
+        """Enqueue our settings as the first trial, and those of the source as the last.
+
+        The source's settings have no parameters, so the sampler learns nothing from them.
+        """
+        known = {trial.user_attrs.get(WHOSE) for trial in self.trials.get_trials(deepcopy=False)}
+        left = [whose for whose in self.row.points if whose not in known]
+        if left and (left[0] == RECOMMENDED or not self.num_to_propose):
+            self.trials.enqueue_trial(self.row.point(left[0]), user_attrs={WHOSE: left[0]})
 
     def _seed_sampler(self, number: int) -> None:
         """Create a sampler for one proposal, with a seed from the number of the trial.
