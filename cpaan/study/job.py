@@ -144,9 +144,7 @@ def run_job(job: TrialJob, device: torch.device, workers: Workers = ALONE) -> It
             task, queries = read_validation(job, device)
             method, run = _begin(job, task, workers)
             checkpoint.restore(run)
-        if workers.mean(float(run.episode), device) != run.episode:
-            # A process that should be dead may have written in between. A retry reads again.
-            raise RuntimeError("workers read different checkpoints")
+        run.check_equal_weights()
         if checkpoint.curve:
             yield Report(tuple(checkpoint.curve))
         evaluated = {entry[EPISODE] for entry in checkpoint.curve}

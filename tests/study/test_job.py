@@ -379,7 +379,7 @@ def test_workers_that_have_read_different_states_start_again(job, monkeypatch):
 
     monkeypatch.setattr(RemotePath, "read_if_exists", read)
 
-    with pytest.raises(RuntimeError, match="workers read different checkpoints"):
+    with pytest.raises(RuntimeError, match="they may have read different checkpoints"):
         run_together(job, monkeypatch)
 
 
