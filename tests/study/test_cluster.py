@@ -78,7 +78,7 @@ def test_only_a_ray_of_this_user_that_answers_is_used(monkeypatch, tmp_path):
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
     assert cluster._choose(None, said.append) == "local"  # a Ray that has ended
-    monkeypatch.setattr(cluster, "_check_address", lambda address: None)
+    monkeypatch.setattr(cluster, "_check_address", lambda address, defaults: None)
     assert cluster._choose(None, said.append) is None
     assert cluster._choose("local", said.append) == "local"
     assert cluster._choose("host:6379", said.append) == "host:6379"
