@@ -16,7 +16,7 @@ from typing import Any
 
 import ray
 from ray._common.utils import get_ray_address_file
-from ray._raylet import AuthenticationTokenLoader
+from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]  # compiled
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -104,7 +104,7 @@ class Cluster:
         if self.dashboard is None and study.early_stopping:
             raise ValueError(
                 "Ray runs without a dashboard, which is needed to release the resources of stopped "
-                "trials; start Ray with its dashboard, or use --address local or --no-early-stopping"
+                "trials; start Ray with its dashboard, --address local or --no-early-stopping"
             )
 
     def most_trials_at_once(self, study: StudyConfig) -> int:
