@@ -104,7 +104,7 @@ class Cluster:
         if self.dashboard is None and study.early_stopping:
             raise ValueError(
                 "Ray runs without a dashboard, which is needed to release the resources of stopped "
-                "trials; start Ray with its dashboard, --address local or --no-early-stopping"
+                "trials; use a Ray with its dashboard, --address local or --no-early-stopping"
             )
 
     def most_trials_at_once(self, study: StudyConfig) -> int:

@@ -131,7 +131,8 @@ def environment(tmp_path) -> Iterator[dict[str, str]]:
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("0123456789abcdef" * 4)
     others = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    with tempfile.TemporaryDirectory() as folder:  # the paths of Ray's sockets have to be short
+    # The paths of Ray's sockets have to be short. Processes of a killed Ray write for a moment.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         own = {"HOME": str(tmp_path), "RAY_TMPDIR": folder, "PYTHONPATH": str(ROOT)}
         yield {**others, **own}
 
