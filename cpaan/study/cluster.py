@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 import ray
 from ray._common.utils import get_ray_address_file
+from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]  # compiled
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -105,7 +106,7 @@ class Cluster:
         if self.dashboard is None and study.early_stopping:
             raise ValueError(
                 "Ray runs without a dashboard, which is needed to release the resources of stopped "
-                "trials; start Ray with its dashboard, or use --no-early-stopping"
+                "trials; use a Ray with its dashboard, --address local or --no-early-stopping"
             )
 
     def most_trials_at_once(self, study: StudyConfig) -> int:
@@ -183,7 +184,7 @@ def _choose(address: str | None, progress: Callable[[str], None]) -> str | None:
     """Return the address for `ray.init`, None for the Ray of ``ray start``, and say which it is."""
     named = address or os.environ.get("RAY_ADDRESS")
     if named and named != LOCAL:
-        _check_address(named)
+        _check_address(named, {})
         progress(f"connecting to Ray at {named}{'' if address else ' (RAY_ADDRESS)'}")
         return named
     # `ray start` writes this file, and `ray.init` reads it. It must be this user's, because code is
@@ -191,8 +192,10 @@ def _choose(address: str | None, progress: Callable[[str], None]) -> str | None:
     file = Path(get_ray_address_file(None))
     if not named and file.exists() and file.stat().st_uid == os.getuid():
         running = file.read_text().strip()
+        # For this Ray, `ray.init` uses a token if there is one.
+        has_token = AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True)
         with suppress(ValueError):  # that Ray has ended without `ray stop`
-            _check_address(running)
+            _check_address(running, {"RAY_AUTH_MODE": "token"} if has_token else {})
             progress(f"using the running Ray at {running} (--address local starts another)")
             return None
     progress("starting Ray on this machine")
@@ -238,8 +241,11 @@ def _coming_nodes() -> tuple[dict[str, float], ...]:
         raise ValueError(f"{NODES} is not a list of machines: {text}") from error
 
 
-def _check_address(address: str) -> None:
-    """Refuse an address without a Ray head node within seconds; Ray would retry for minutes."""
+def _check_address(address: str, defaults: Mapping[str, str]) -> None:
+    """Refuse an address without a Ray head node within seconds; Ray would retry for minutes.
+
+    ``defaults`` are variables for Ray that the environment may not have.
+    """
     if address.startswith("ray://"):
         raise ValueError(
             f"{address}: Ray Client cannot run a study; give host:port on a machine of the "
@@ -252,7 +258,13 @@ def _check_address(address: str) -> None:
         with socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER):
             pass
         command = [*RAY, "health-check", "--address", address]
-        subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS_TO_BE_RAY)
+        subprocess.run(
+            command,
+            env={**defaults, **os.environ},
+            check=True,
+            capture_output=True,
+            timeout=_SECONDS_TO_BE_RAY,
+        )
     except (OSError, ValueError) as error:
         raise ValueError(f"cannot connect to Ray at {address}: {error}") from error
     except subprocess.SubprocessError as error:

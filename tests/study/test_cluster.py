@@ -78,7 +78,7 @@ def test_only_a_ray_of_this_user_that_answers_is_used(monkeypatch, tmp_path):
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
     assert cluster._choose(None, said.append) == "local"  # a Ray that has ended
-    monkeypatch.setattr(cluster, "_check_address", lambda address: None)
+    monkeypatch.setattr(cluster, "_check_address", lambda address, defaults: None)
     assert cluster._choose(None, said.append) is None
     assert cluster._choose("local", said.append) == "local"
     assert cluster._choose("host:6379", said.append) == "host:6379"
@@ -131,7 +131,8 @@ def environment(tmp_path) -> Iterator[dict[str, str]]:
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("0123456789abcdef" * 4)
     others = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    with tempfile.TemporaryDirectory() as folder:  # the paths of Ray's sockets have to be short
+    # The paths of Ray's sockets have to be short. Processes of a killed Ray write for a moment.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         own = {"HOME": str(tmp_path), "RAY_TMPDIR": folder, "PYTHONPATH": str(ROOT)}
         yield {**others, **own}
 
