@@ -132,6 +132,7 @@ def s3_server() -> Iterator[tuple[str, list[tuple[str, str]], dict[str, float]]]
             start_response("403 Forbidden", [("Content-Length", "0")])
             return [b""]
         if rng.random() < failures.get(environ["PATH_INFO"].split("/")[1], 0.0):
+            requests.append(("failed", environ["PATH_INFO"]))
             # S3's "try again later". Unlike 503, Arrow does not repeat it.
             start_response("409 OperationAborted", [("Content-Length", "0")])
             return [b""]

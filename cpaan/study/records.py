@@ -86,10 +86,15 @@ class RowRecords:
                 (copy / table).write(content)
 
     def publish(self) -> None:
-        """Copy the Optuna study, from which a search resumes, to a remote storage."""
-        database = self._study.path_of(self._row, OPTUNA)
-        if (copy := self._study.copy) is not None:
-            (copy / database).write(_snapshot(self._study.folder / database))
+        """Copy the Optuna study, from which a search resumes, to where other machines find it."""
+        study, name = self._study, self._study.path_of(self._row, OPTUNA)
+        database = study.database_of(self._row)
+        places = [] if study.copy is None else [study.copy / name]
+        if database != (study.folder / name).resolve():
+            places.append(RemotePath.at(study.folder / name))
+        content = _snapshot(database) if places else b""
+        for place in places:
+            place.write(content)
 
     def _checkpoint(self, number: int) -> RemotePath:
         seed = self._row.config.seed

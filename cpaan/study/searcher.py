@@ -252,8 +252,12 @@ class RowScheduler(FIFOScheduler):
 
 def open_trials(study: Study, row: StudyRow) -> optuna.Study:
     """Open the Optuna study of a row, or create it."""
-    path = study.folder / study.path_of(row, OPTUNA)
+    path, published = study.database_of(row), study.folder / study.path_of(row, OPTUNA)
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path != published.resolve():  # it may be of another machine, or newer than the copy
+        path.unlink(missing_ok=True)
+        if published.exists():
+            path.write_bytes(published.read_bytes())
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna.create_study(
         storage=f"sqlite:///{path}",

@@ -6,12 +6,15 @@ describes all rows.
 
 import fcntl
 import json
+import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+from cpaan.core.files import is_on_network
 from cpaan.core.provenance import describe_run
 from cpaan.core.remote_paths import RemotePath
 from cpaan.study.config import StudyConfig
@@ -90,6 +93,17 @@ class Study:
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a JSON file."""
         self.write_file(name, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+    def database_of(self, row: StudyRow) -> Path:
+        """Return the path of a row's Optuna study on a local disk.
+
+        SQLite needs locks that do not work on network file systems. If the folder is on one, its
+        file is a copy, as in a remote storage, and a search starts from that copy.
+        """
+        published = (self.folder / self.path_of(row, OPTUNA)).resolve()
+        if not is_on_network(published):
+            return published
+        return Path(tempfile.gettempdir(), f"cpaan-{os.getuid()}", *published.parts[1:])
 
     def read_best(self, row: StudyRow) -> dict[str, Any]:
         """Return the result of a row's search."""

@@ -84,6 +84,26 @@ def test_copies_in_the_storage_can_be_read_unless_it_is_the_folder_itself(told, 
     assert (study.folder / OPTUNA).stat().st_ino == before
 
 
+def test_on_a_network_file_system_the_trials_are_on_a_local_disk_and_copied(tmp_path, monkeypatch):
+    monkeypatch.setattr("cpaan.study.study.is_on_network", lambda path: True)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "local"))
+    search = HandRunSearch(tmp_path / "shared")
+    search.run("a", 40, 45, 50)
+    search.search.records.update()
+    (local,) = (tmp_path / "local").rglob(OPTUNA)
+    assert search.study.database_of(search.row) == local
+    search.suggest("b")
+
+    # A machine without local files resumes from the copy.
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "other"))
+    resumed = HandRunSearch(tmp_path / "shared")
+    assert resumed.trial(0).value == 50
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "local"))
+    again = HandRunSearch(tmp_path / "shared")
+    assert again.trial(0).value == 50
+    assert len(again.parameters()) == len(resumed.parameters()), "the copy counts"
+
+
 def test_sigterm_copies_the_trials_to_the_storage_at_once(tmp_path):
     """Ray kills a stopped job after three seconds, and Ray Tune takes longer to end."""
     search = HandRunSearch(tmp_path / "study", num_trials=2)
