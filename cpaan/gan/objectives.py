@@ -133,13 +133,9 @@ def pair_terms(
     if returned is not None:
         if of_base is not None:
             with judging():
+                batch = returned, episode.sources, episode.back_weights
                 terms["base_adversarial"] = adversarial_loss(
-                    networks.base_discriminator,
-                    returned,
-                    of_base,
-                    episode.sources,
-                    episode.back_weights,
-                    config,
+                    networks.base_discriminator, batch, of_base, config
                 )
         if has_cycle:
             with beside():
@@ -151,13 +147,9 @@ def pair_terms(
                 terms["base_cycle"] = cycle_loss(base_again, moved.examples, weights)
     if of_novel is not None:
         with judging():
+            batch = translated, _novel_labels(episode), episode.weights / len(episode.weights)
             terms["novel_adversarial"] = adversarial_loss(
-                networks.novel_discriminator,
-                translated,
-                of_novel,
-                _novel_labels(episode),
-                episode.weights / len(episode.weights),
-                config,
+                networks.novel_discriminator, batch, of_novel, config
             )
     if has_cycle:
         assert second is not None
@@ -171,21 +163,20 @@ def pair_terms(
 
 def adversarial_loss(
     discriminator: Discriminator,
-    translated: Tensor,
+    batch: tuple[Tensor, Tensor, Tensor],
     answers: Answers,
-    labels: Tensor,
-    weights: Tensor,
     config: TrainConfig,
 ) -> Tensor:
-    """Compute the loss of a generator against a discriminator.
+    """Compute the loss of a generator, for translated examples, their labels and weights.
 
     The paper's formula is minimax, the log-likelihood of "fake". This loss does not depend on the
     predicted real class, so no gradient points to an example's own class. The paper's text says
     "classifying the generated example as y_n", which is the class-directed loss.
     """
+    translated, _, weights = batch
     if config.generator_loss == "minimax":
         return discriminator.log_likelihoods([(translated, None, weights)], answers)
-    return -discriminator.log_likelihoods([(translated, labels, weights)], answers)
+    return -discriminator.log_likelihoods([batch], answers)
 
 
 def cycle_loss(restored: Tensor, originals: Tensor | Chosen, weights: Tensor) -> Tensor:

@@ -186,20 +186,10 @@ def spoil_checkpoint() -> None:
     Path("kept", "cCov-GAN-seed0.pt").write_text("nonsense")
 
 
-def make_split_a_folder() -> None:
-    Path(SPLIT).unlink()
-    Path(SPLIT).mkdir()
-
-
 # The tests of files, splits, settings and methods cover the other errors.
 BAD_INPUTS: list[tuple[Callable[[], object] | None, list[str], str]] = [
     (Path(FEATURES).unlink, [], r"no such file: .*features\.parquet"),
     (lambda: Path(FEATURES).write_bytes(b"PAR1"), [], "cannot be read; it may be truncated"),
-    (
-        make_split_a_folder,
-        ["--split", SPLIT],
-        r"no split\.json or label_idx\.json in split\.json, ",
-    ),
     (spoil_log, ["--phase", "test"], r"line 2 of results/test-reads\.jsonl is not a log entry: '"),
     (spoil_checkpoint, [*gan(), "--checkpoints", "kept"], r"cannot resume from kept/cCov-GAN-see"),
     (Path("taken").touch, ["--out", "taken"], "cannot write to taken: Not a directory"),
