@@ -25,7 +25,7 @@ from cpaan.gan.episodes import Episode, Episodes, MetaEpisodes, TrainingData
 from cpaan.gan.gans import Gan, Networks
 from cpaan.gan.loop import LOSSES, TrainingRun
 from cpaan.gan.networks import Discriminator, Generator
-from cpaan.gan.objectives import Terms, choose_covariance_classes, generator_objective
+from cpaan.gan.objectives import Terms, choose_covariance_classes, generator_weights, objective
 
 _SLOPE = 0.1  # of leaky ReLU
 
@@ -215,12 +215,10 @@ class PlainRun(TrainingRun):
     ) -> None:
         super().__init__(gan, episodes, config, rng)
         betas = (config.adam_beta1, 0.999)
-        self._generators, self._discriminators = (
+        networks = self.networks
+        self._plain_generators, self._plain_discriminators = (
             torch.optim.Adam(parameters, lr=0.0, betas=betas)
-            for parameters in (
-                self.networks.generator_parameters(),
-                self.networks.discriminator_parameters(),
-            )
+            for parameters in (networks.generator_parameters(), networks.discriminator_parameters())
         )
 
     def step(self) -> None:
@@ -235,13 +233,13 @@ class PlainRun(TrainingRun):
             if config.adversarial_weight:
                 terms = discriminator_terms(networks, episode, pairs)
                 loss = torch.stack(list(terms.values())).sum()
-                self._update(self._discriminators, config.discriminator_learning_rate, loss)
+                self._update(self._plain_discriminators, config.discriminator_learning_rate, loss)
             terms = generator_terms(
                 self.gan, networks, episode, pairs, self.episodes.data, config, for_noise
             )
             zero = torch.zeros((), device=self.device)
-            loss = generator_objective({**dict.fromkeys(LOSSES, zero), **terms}, config)
-            self._update(self._generators, config.generator_learning_rate, loss)
+            loss = objective({**dict.fromkeys(LOSSES, zero), **terms}, generator_weights(config))
+            self._update(self._plain_generators, config.generator_learning_rate, loss)
         self.episode += 1
 
     def _update(self, optimiser: torch.optim.Adam, learning_rate: float, loss: Tensor) -> None:

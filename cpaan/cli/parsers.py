@@ -33,7 +33,7 @@ examples:
       --checkpoints results/mine --set covariance_weight=1
   all rows of the paper's table, eight at a time; the same command resumes it:
     {CPAAN} evaluate ... --methods table-1 --jobs 8 --out results/table
-  the other protocol of the field, 600 tasks of five novel classes:
+  N-way K-shot tasks, as on miniImageNet: 600 tasks of five novel classes:
     {CPAAN} evaluate ... --protocol episodes --ways 5 --shots 1,5
 """
 
@@ -110,16 +110,16 @@ are scored on the same draws of test classes: five fixed draws, as in the paper'
 draws for intervals and comparisons. A study of several rows gives the paper's table twice: with the
 paper's final classifiers, and with those that were best on the validation phase.
 
-Open report/index.html in a browser; report/findings.md has its text. Run this command once, because
-each read of the test phase is recorded in results/test-reads.jsonl.
+Open report/index.html in a browser; report/findings.md has its text. Run this command once:
+repeated evaluation on the test phase biases the result. results/test-reads.jsonl records each run.
 
 examples:
   report the newest study:
     {REPORT}
   draw the page again from the files of the report:
     {REPORT} results/mine --redraw
-  report a study on a cluster:
-    {REPORT} mine --cluster cluster/gpu.yaml
+  report a study that was searched on a cluster, on the same cluster:
+    {REPORT} mine
 """
 
 
@@ -137,8 +137,12 @@ _SET = ("--set", "NAME=VALUE", "setting, METHOD.NAME for one row; see `cpaan set
 _HEADS = f"among {', '.join(HEADS)}"
 _DEVICE = ("--device", "D", "cpu or cuda (default: cuda if there is a GPU)")
 _RAY: list[Option] = [
-    ("--address", "A", "address of a running Ray, host:port or auto (default: start Ray here)"),
-    ("--cluster", "YAML", "`ray up` file of a cluster to run on; repeat it to follow the job"),
+    (
+        "--address",
+        "A",
+        "host:port, or local for a new Ray (default: $RAY_ADDRESS, a Ray that runs here, local)",
+    ),
+    ("--cluster", "YAML", "`ray up` file of a cluster to run on (default: that of the study)"),
     ("--stop", None, "with --cluster: stop the job; finished work is saved"),
 ]
 
@@ -169,7 +173,7 @@ def _declare_evaluate(parser: Parser) -> None:
     what.add("--linear", ["quick", "benchmark"], "linear head: 200 steps (default) or 10,000")
     what.add(*_SET)
     show = Options(parser, "what to show")
-    show.add("--against", "METHOD[/HEAD]", "row to compare with (default: none, same head)")
+    show.add("--against", "METHOD[/HEAD]", "row to compare with (default: the row none, same head)")
     show.add("--out", "DIR", "folder for results.csv, results.json and accuracy.svg")
     show.add(*_DEVICE)
 
@@ -233,7 +237,7 @@ def _declare_search(parser: Parser) -> None:
     where.add("--timeout", "TIME", "stop after a time such as 90 (seconds), 10m or 2h")
     keep = Options(parser, "what is kept")
     keep.add("--study", "NAME", f"name of a new folder in {RESULTS}/ (default: method and time)")
-    help_ = "name or folder of a study to resume (default: the newest); may have more --trials"
+    help_ = "name or folder of a study to resume (default: the newest); more --trials add trials"
     keep.add("--resume", "STUDY", help_, nargs="?", const="")
     keep.add("--dry-run", None, "print the plan and the expected time, and exit")
     keep.add("--json", None, "with --dry-run: print every setting as JSON")
@@ -252,7 +256,9 @@ def _declare_report(parser: Parser) -> None:
     options.add("--table-only", None, help_, dest="is_table_only")
     options.add("--redraw", None, "draw the page again from the report's files; read no test class")
     options.add("--partial", None, "leave out rows whose search has no result")
-    options.add("--known-reads", "J", "log of another machine's test reads to add here", type=Path)
+    options.add(
+        "--known-reads", "J", "log of test-phase reads to merge, of another machine", type=Path
+    )
     Options(parser, "where to run", *_RAY)
 
 

@@ -12,6 +12,7 @@ import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -39,25 +40,17 @@ _QUERIES_PER_BLOCK = 1024
 _ABOUT, _FEATURES, _LABELS, _OWN_RUN = "about.json", "features.npy", "labels.npy", "method.pt"
 
 
+@dataclass(eq=False, repr=False)
 class _Estimator(BaseEstimator):  # type: ignore[misc]
     """Training on base classes, and low-shot tasks from arrays."""
 
-    def __init__(
-        self,
-        method: str = "cCov-GAN",
-        *,
-        preset: Literal["quick", "paper"] = "quick",
-        settings: Mapping[str, Any] | None = None,
-        device: str = "auto",
-        random_state: int = 0,
-        progress: Callable[[str], None] | None = None,
-    ) -> None:
-        self.method = method
-        self.preset = preset
-        self.settings = settings
-        self.device = device
-        self.random_state = random_state
-        self.progress = progress
+    method: str = "cCov-GAN"
+    _: KW_ONLY
+    preset: Literal["quick", "paper"] = "quick"
+    settings: Mapping[str, Any] | None = None
+    device: str = "auto"
+    random_state: int = 0
+    progress: Callable[[str], None] | None = None
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Train the method on base classes, which have many examples.
@@ -292,6 +285,7 @@ class Augmenter(TransformerMixin, _Estimator):  # type: ignore[misc]
         return row.head if row.head == OWN else "centroid"  # the heads of a fit are not used
 
 
+@dataclass(eq=False, repr=False)
 class LowShotClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
     """A method of the table as a classifier: `fit` on base classes, then `adapt` to novel ones.
 
@@ -317,28 +311,10 @@ class LowShotClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         array([100, 101])
     """
 
-    def __init__(
-        self,
-        method: str = "PN",
-        *,
-        head: str | None = None,
-        among: Literal["all", "novel"] = "all",
-        preset: Literal["quick", "paper"] = "quick",
-        settings: Mapping[str, Any] | None = None,
-        device: str = "auto",
-        random_state: int = 0,
-        progress: Callable[[str], None] | None = None,
-    ) -> None:
-        super().__init__(
-            method,
-            preset=preset,
-            settings=settings,
-            device=device,
-            random_state=random_state,
-            progress=progress,
-        )
-        self.head = head
-        self.among = among
+    method: str = "PN"
+    _: KW_ONLY
+    head: str | None = None
+    among: Literal["all", "novel"] = "all"
 
     def adapt(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Learn novel classes from a few examples each; the training does not change.

@@ -9,7 +9,7 @@ dimension, Z = noise dimension, K = shots.
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -73,16 +73,9 @@ class Generator(nn.Module):
             return None
         return self.from_source(source), self.from_target(target)
 
-    def forward(
-        self,
-        examples: Tensor | Chosen,
-        source: Tensor,
-        target: Tensor,
-        noise: Tensor | None = None,
-        projected: Projected | None = None,
-    ) -> Tensor:
+    def forward(self, *inputs: Any, **options: Any) -> Tensor:
         """Compute `translate_for` one use."""
-        return self.translate_for(1, examples, source, target, noise, projected)[0]
+        return self.translate_for(1, *inputs, **options)[0]
 
     def translate_for(
         self,
@@ -100,24 +93,28 @@ class Generator(nn.Module):
         same for every use; see `perceptron_for`.
         """
         of_source, of_target = projected or (None, None)
-        first: list[_Part] = [(examples, self.from_example, None)]
-        first += [(source, self.from_source, of_source), (target, self.from_target, of_target)]
+        first = [
+            Part(examples, self.from_example.weight),
+            Part(source, self.from_source.weight, of_source),
+            Part(target, self.from_target.weight, of_target),
+        ]
         if self.from_noise is not None:
             assert noise is not None, "this generator needs noise"
-            first.append((noise, self.from_noise, None))
-        kept = [examples] if self.residual != "none" else []
+            first.append(Part(noise, self.from_noise.weight))
+        kept = [Part(examples)] if self.residual != "none" else []
         if self.residual == "mean-shift":
-            kept += [-source, target]
+            kept += [Part(-source), Part(target)]
 
-        shape = _shape_of_pairs([values for values, *_ in first])
+        num_novel, num_examples = torch.broadcast_shapes(*(part.shape for part in first))
+        shape = (num_novel, num_examples)
         dtype = (examples.table if isinstance(examples, Chosen) else examples).dtype
-        products, shared = _project(first)
+        products, shared = combine(first, self.from_example.bias)
         added, shared_by_last = combine(kept, self.last.bias)
         activation: Activation = "relu" if self.rectified else "none"
         layers = [
             Layer(products, shared),
             Layer([(None, self.hidden.weight)], Shared(self.hidden.bias)),
-            Layer([(None, self.last.weight)], shared_by_last, added, activation),
+            Layer([(None, self.last.weight)], shared_by_last, total_of(added), activation),
         ]
         outputs = perceptron_for(num_uses, layers, shape=shape, dtype=dtype)
         views = {each: each.view(*shape, -1) for each in outputs}
@@ -179,20 +176,14 @@ class Discriminator(nn.Module):
         keys, biases = answer_keys(prototypes, possible, *parts, self.fake.weight, self.fake.bias)
         return Answers(keys, biases, count)
 
-    def log_likelihood(
-        self, examples: Tensor, answers: Answers, targets: Tensor | None, weights: Tensor
-    ) -> Tensor:
-        """Compute Σ weight · log D(target | example) over all examples, shape (..., D).
-
-        Targets are positions of answers, or None for "fake"; they and the weights broadcast to
-        shape (...).
-        """
-        return self.log_likelihoods([(examples, targets, weights)], answers)
-
     def log_likelihoods(
         self, batches: Sequence[tuple[Tensor, Tensor | None, Tensor]], answers: Answers
     ) -> Tensor:
-        """Compute the sum of `log_likelihood` over batches of examples, targets and weights."""
+        """Compute Σ weight · log D(target | example) over all examples of some batches.
+
+        A batch has examples, shape (..., D), targets and weights, which broadcast to shape (...).
+        Targets are positions of answers, or None for "fake".
+        """
         rows, targets, weights = [], [], []
         for examples, wanted, weight in batches:
             batch = examples.shape[:-1]
@@ -205,7 +196,10 @@ class Discriminator(nn.Module):
             rows, targets, weights = [[torch.cat(each)] for each in (rows, targets, weights)]
         values = [
             perceptron(
-                self._layers(each),
+                [
+                    Layer([(each, self.first.weight)], Shared(self.first.bias)),
+                    Layer([(None, self.hidden.weight)], Shared(self.hidden.bias)),
+                ],
                 Question(None, answers.keys, answers.biases, target, weight),
                 shape=(1, len(each)),
                 dtype=each.dtype,
@@ -214,78 +208,51 @@ class Discriminator(nn.Module):
         ]
         return sum(values[1:], values[0])
 
-    def embed_examples(self, examples: Tensor) -> Tensor:
-        """Compute the last hidden layer, which is multiplied by the keys, shape (examples, H)."""
-        rows = examples.flatten(0, -2)
-        return perceptron(self._layers(rows), shape=(1, len(rows)), dtype=rows.dtype)
 
-    def _layers(self, rows: Tensor) -> list[Layer]:
-        return [
-            Layer([(rows, self.first.weight)], Shared(self.first.bias)),
-            Layer([(None, self.hidden.weight)], Shared(self.hidden.bias)),
-        ]
+class Part(NamedTuple):
+    """A summand of a layer for every pair."""
 
+    values: Tensor | Chosen  # broadcast to (N, M, any)
+    weight: Tensor | None = None  # factor, shape (W, any); None for the values themselves
+    known: Tensor | None = None  # the product of shared values and the weight, if known
 
-_Part = tuple[Tensor | Chosen, nn.Linear, Tensor | None]
-"""Inputs of a first layer, their weights and, if known, the product."""
-
-
-def _shape_of_pairs(parts: Sequence[Tensor | Chosen]) -> tuple[int, int]:
-    shapes = [part.places.shape if isinstance(part, Chosen) else part.shape[:-1] for part in parts]
-    num_novel, num_examples = torch.broadcast_shapes(*shapes)
-    return num_novel, num_examples
-
-
-def _project(parts: Sequence[_Part]) -> tuple[list[tuple[Tensor, Tensor]], Shared]:
-    """Return factors of the products that differ between pairs, and the sum of all others."""
-    products: list[tuple[Tensor, Tensor]] = []
-    tables: list[_Table] = []
-    biases = [each.bias for _, each, _ in parts if each.bias is not None]
-    for values, each, known in parts:
-        if isinstance(values, Tensor) and 1 not in values.shape[:-1]:
-            products.append((values.flatten(0, 1), each.weight))
-        else:
-            table, places = values if isinstance(values, Chosen) else (values, None)
-            if known is None:
-                known = linear(table.to(each.weight.dtype), each.weight)
-            tables.append((known, places))
-    return products, _to_shared(tables, sum(biases[1:], biases[0]))
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of the pairs, which broadcasts to (N, M)."""
+        values = self.values
+        return values.places.shape if isinstance(values, Chosen) else values.shape[:-1]
 
 
 def combine(
-    parts: Sequence[Tensor | Chosen], bias: Tensor | None = None
-) -> tuple[Tensor | None, Shared]:
-    """Return the sum of the parts that differ between pairs, and that of all others.
+    parts: Sequence[Part], bias: Tensor | None = None
+) -> tuple[list[tuple[Tensor, Any]], Shared]:
+    """Return rows of the parts that differ between pairs, with their weights, and all others.
 
-    Parts broadcast to (N, M, W); the bias has shape (W,).
+    The latter, and the bias of shape (W,), are summed. What pairs share is multiplied once.
     """
-    added = None
-    tables: list[_Table] = []
-    for values in parts:
-        if isinstance(values, Tensor) and 1 not in values.shape[:-1]:
-            rows = values.flatten(0, 1)
-            added = rows if added is None else added + rows
-        else:
-            tables.append(values if isinstance(values, Chosen) else (values, None))
-    return added, _to_shared(tables, bias)
-
-
-_Table = tuple[Tensor, Tensor | None]
-"""Table of shape (1 or N, any, W), and the places of pairs in it, shape (N, M), if any."""
-
-
-def _to_shared(tables: Sequence[_Table], bias: Tensor | None) -> Shared:
+    rows: list[tuple[Tensor, Any]] = []
     by_example = by_novel = places = None
-    for table, chosen in tables:
+    for values, weight, known in parts:
+        if isinstance(values, Tensor) and 1 not in values.shape[:-1]:
+            rows.append((values.flatten(0, 1), weight))
+            continue
+        table, chosen = values if isinstance(values, Chosen) else (values, None)
+        if weight is not None:
+            table = linear(table.to(weight.dtype), weight) if known is None else known
         if chosen is None and len(table) == 1:
-            rows = table.squeeze(0)
-            by_example = rows if by_example is None else by_example + rows
+            table = table.squeeze(0)
+            by_example = table if by_example is None else by_example + table
         else:
             by_novel = table if by_novel is None else by_novel + table
             places = places if chosen is None else chosen
     if by_novel is None:
-        return Shared(bias, by_example)
+        return rows, Shared(bias, by_example)
     if places is not None:
         first = torch.arange(len(places), device=places.device) * by_novel.shape[1]
         places = (first.unsqueeze(1) + places).flatten()
-    return Shared(bias, by_example, by_novel.flatten(0, 1), places)
+    return rows, Shared(bias, by_example, by_novel.flatten(0, 1), places)
+
+
+def total_of(rows: Sequence[tuple[Tensor, Any]]) -> Tensor | None:
+    """Return the sum of rows without weights; None if there are none."""
+    return sum((each for each, _ in rows[1:]), rows[0][0]) if rows else None

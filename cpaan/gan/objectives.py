@@ -16,7 +16,7 @@ from cpaan.gan.covariance import Spectra, covariance_distances
 from cpaan.gan.episodes import Episode, TrainingData
 from cpaan.gan.fast.pair_ops import moments, squared_distance
 from cpaan.gan.gans import Gan, Networks, SideStream, Translations
-from cpaan.gan.networks import Answers, Chosen, Discriminator, combine
+from cpaan.gan.networks import Answers, Chosen, Discriminator, Part, combine, total_of
 
 Terms = dict[str, Tensor]
 
@@ -37,20 +37,11 @@ def generator_weights(config: TrainConfig) -> dict[str, float]:
     }
 
 
-def generator_objective(terms: Terms, config: TrainConfig) -> Tensor:
-    """Compute the objective that the generators minimise; terms that a GAN lacks are zero."""
-    return _weighted_sum(terms, generator_weights(config))
-
-
 DISCRIMINATOR_WEIGHTS = {"novel_discriminator": 1.0, "base_discriminator": 1.0}
 
 
-def discriminator_objective(terms: Terms) -> Tensor:
-    """Compute the objective that the discriminators minimise."""
-    return _weighted_sum(terms, DISCRIMINATOR_WEIGHTS)
-
-
-def _weighted_sum(terms: Terms, weights: Mapping[str, float]) -> Tensor:
+def objective(terms: Terms, weights: Mapping[str, float]) -> Tensor:
+    """Compute the weighted sum of terms; those that a GAN lacks are zero."""
     return torch.stack([weight * terms[name] for name, weight in weights.items()]).sum()
 
 
@@ -142,13 +133,9 @@ def pair_terms(
     if returned is not None:
         if of_base is not None:
             with judging():
+                batch = returned, episode.sources, episode.back_weights
                 terms["base_adversarial"] = adversarial_loss(
-                    networks.base_discriminator,
-                    returned,
-                    of_base,
-                    episode.sources,
-                    episode.back_weights,
-                    config,
+                    networks.base_discriminator, batch, of_base, config
                 )
         if has_cycle:
             with beside():
@@ -160,13 +147,9 @@ def pair_terms(
                 terms["base_cycle"] = cycle_loss(base_again, moved.examples, weights)
     if of_novel is not None:
         with judging():
+            batch = translated, _novel_labels(episode), episode.weights / len(episode.weights)
             terms["novel_adversarial"] = adversarial_loss(
-                networks.novel_discriminator,
-                translated,
-                of_novel,
-                _novel_labels(episode),
-                episode.weights / len(episode.weights),
-                config,
+                networks.novel_discriminator, batch, of_novel, config
             )
     if has_cycle:
         assert second is not None
@@ -180,21 +163,20 @@ def pair_terms(
 
 def adversarial_loss(
     discriminator: Discriminator,
-    translated: Tensor,
+    batch: tuple[Tensor, Tensor, Tensor],
     answers: Answers,
-    labels: Tensor,
-    weights: Tensor,
     config: TrainConfig,
 ) -> Tensor:
-    """Compute the loss of a generator against a discriminator.
+    """Compute the loss of a generator, for translated examples, their labels and weights.
 
     The paper's formula is minimax, the log-likelihood of "fake". This loss does not depend on the
     predicted real class, so no gradient points to an example's own class. The paper's text says
     "classifying the generated example as y_n", which is the class-directed loss.
     """
+    translated, _, weights = batch
     if config.generator_loss == "minimax":
-        return discriminator.log_likelihood(translated, answers, None, weights)
-    return -discriminator.log_likelihood(translated, answers, labels, weights)
+        return discriminator.log_likelihoods([(translated, None, weights)], answers)
+    return -discriminator.log_likelihoods([batch], answers)
 
 
 def cycle_loss(restored: Tensor, originals: Tensor | Chosen, weights: Tensor) -> Tensor:
@@ -203,10 +185,13 @@ def cycle_loss(restored: Tensor, originals: Tensor | Chosen, weights: Tensor) ->
     Examples have shape (N, M, D), weights (N, M). The paper's formula lacks the originals and
     would pull all translations to zero; its text includes them.
     """
-    added, shared = combine([originals])
-    shape = (weights.shape[0], weights.shape[1])
+    rows, shared = combine([Part(originals)])
     return squared_distance(
-        restored.flatten(0, 1), shared, weights.flatten(), shape=shape, added=added
+        restored.flatten(0, 1),
+        shared,
+        weights.flatten(),
+        shape=(weights.shape[0], weights.shape[1]),
+        added=total_of(rows),
     )
 
 

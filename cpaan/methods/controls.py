@@ -79,8 +79,8 @@ def _make(translation: Translation | None) -> Make:
 
 _SUMMARIES = {
     "none": "no synthetic examples",
-    "mean-shift": "related base examples, moved to the mean of the shots",
-    "half-mean-shift": "related base examples, moved half of the way",
+    "mean-shift": "related base examples moved to the mean of the shots",
+    "half-mean-shift": "related base examples moved half of the way to the shots",
     "copy": "copies of related base examples",
 }
 ROWS = [

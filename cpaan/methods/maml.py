@@ -219,18 +219,15 @@ class AdaptedNetwork(Perceptron, FewShotLearner, LowShotLearner):
             with torch.enable_grad():
                 if not is_training:
                     weights = Weights._make(each.detach().requires_grad_() for each in weights)
-                losses = self.support_losses(weights, support)
+                logits = self.logits(weights, support.inputs)
+                labels = support.labels.expand(len(logits), -1)
+                losses = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+                # Of each task, the mean over classes.
+                losses = losses.view_as(labels) @ support.shares / support.num_classes
                 gradients = torch.autograd.grad(losses.sum(), weights, create_graph=is_training)
             steps = zip(weights, rates, gradients, strict=True)
             weights = Weights._make(each - by * gradient for each, by, gradient in steps)
         return weights if is_training else Weights._make(each.detach() for each in weights)
-
-    def support_losses(self, weights: Weights, support: Support) -> Tensor:
-        """Return each task's mean cross-entropy over classes, shape (T,)."""
-        logits = self.logits(weights, support.inputs)
-        labels = support.labels.expand(len(logits), -1)
-        losses = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
-        return losses.view_as(labels) @ support.shares / support.num_classes
 
     def query_logits(self, supports: Tensor, queries: Tensor) -> Tensor:
         """Return logits (T, R, C) of queries (T, R, D) after adaptation to (T, C, K, D)."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from cpaan.core.randomness import new_rng
+from cpaan.core.randomness import draw_word, new_rng
 from cpaan.protocol.config import EvaluationConfig, NeighbourSettings
 from cpaan.protocol.neighbours import draw_by, similarity
 from cpaan.protocol.tasks import LowShotTask
@@ -53,7 +53,7 @@ def synthesise(
         Synthetic examples, shape (P, N, S, D).
     """
     # One stream per draw, so that the examples of a draw do not depend on the other draws.
-    word = int(torch.randint(2**62, (), generator=rng))
+    word = draw_word(rng)
     uniforms = {
         draw: torch.rand(
             (2, task.num_novel, num_synthetic), generator=new_rng(word, draw), dtype=torch.float64

@@ -51,9 +51,7 @@ class NeighbourSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._refuse_unless_positive("num_neighbours")
-        if self.perplexity is not None:
-            self._refuse_unless_positive("perplexity")
+        self._refuse_unless_positive("num_neighbours", "perplexity")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +112,7 @@ class EvaluationConfig(NeighbourSettings):
         super().__post_init__()
         self._refuse_unless_positive("num_draws", "num_seeds", "num_synthetic", "cosine_scale")
         self._refuse_unless_positive("knn_temperature", "linear_num_steps", "linear_batch_size")
-        self._refuse_unless_positive("linear_learning_rate")
+        self._refuse_unless_positive("linear_learning_rate", "mixing_shots")
         self._refuse_negative("linear_weight_decay", "draw_seed", "seed")
         self._refuse(
             ["shots"],
@@ -128,9 +126,5 @@ class EvaluationConfig(NeighbourSettings):
                 f"got {', '.join(self.heads)!r}"
                 f"{suggestion(unknown[0], HEADS) if unknown else ''}"
             )
-        if self.mixing_shots is not None:
-            self._refuse_unless_positive("mixing_shots")
-        if self.mixing_weight is not None:
-            self._refuse(["mixing_weight"], lambda share: 0 <= share <= 1, "from 0 to 1")
-        if self.prior is not None:
-            self._refuse(["prior"], lambda share: 0 < share < 1, "above 0 and below 1")
+        self._refuse(["mixing_weight"], lambda share: 0 <= share <= 1, "from 0 to 1")
+        self._refuse(["prior"], lambda share: 0 < share < 1, "above 0 and below 1")

@@ -39,10 +39,15 @@ class NearestCentroid(Head):
     """Classify by the nearest centroid in Euclidean distance, as prototypical networks do."""
 
     def fit(self, task: LowShotTask, synthetic: Tensor | None, rng: torch.Generator) -> None:
-        """Compute the centroids."""
+        """Compute the centroids; synthetic and real means have the weights of `real_shares`."""
+        novel = task.novel_prototypes
+        if synthetic is not None:
+            share = real_shares(task, synthetic, self._config).view(-1, 1, 1)
+            novel = share * novel + (1 - share) * synthetic.mean(dim=2)
+        base = task.base.prototypes[: task.num_base].expand(len(novel), -1, -1)
         # Centred, because distances between points far from zero lose precision.
         self._centre = task.base.prototypes.mean(dim=0)
-        self._centroids = mixed_centroids(task, synthetic, self._config) - self._centre
+        self._centroids = torch.cat([base, novel], dim=1) - self._centre
         self._unit = task.base.variance
 
     def scores(self, queries: Tensor) -> Tensor:
@@ -295,22 +300,6 @@ def real_share(num_shots: Tensor, num_synthetic: int, config: EvaluationConfig) 
         return torch.full_like(num_shots, config.mixing_weight)
     of_synthetic = num_synthetic if config.mixing_shots is None else config.mixing_shots
     return num_shots / (num_shots + of_synthetic)
-
-
-def mixed_centroids(
-    task: LowShotTask, synthetic: Tensor | None, config: EvaluationConfig
-) -> Tensor:
-    """Compute the centroid of every class, shape (P, C, D).
-
-    For a novel class, average the mean of its shots and the mean of its synthetic examples with
-    the weights of `real_shares`.
-    """
-    novel = task.novel_prototypes
-    if synthetic is not None:
-        share = real_shares(task, synthetic, config).view(-1, 1, 1)
-        novel = share * novel + (1 - share) * synthetic.mean(dim=2)
-    base = task.base.prototypes[: task.num_base].expand(len(novel), -1, -1)
-    return torch.cat([base, novel], dim=1)
 
 
 def _squared_distances(queries: Tensor, points: Tensor) -> Tensor:

@@ -12,7 +12,13 @@ import pandas as pd
 import ray
 import torch
 
-from cpaan.core.provenance import count_test_reads, describe_run, record_test_read
+from cpaan.core.provenance import (
+    TEST_READS,
+    count_test_reads,
+    describe_run,
+    record_test_read,
+    take_over_test_reads,
+)
 from cpaan.data.splits import TEST_PHASE, ShotRows
 from cpaan.evaluation.parts import Outcome, Part, PartKey
 from cpaan.evaluation.runner import to_records
@@ -192,9 +198,14 @@ def _measure(
         check_phase(reference.open(), reference.split, TEST_PHASE)
     cluster.check(study.config)
     check_machines(study.storage, say)
+    copy = None if study.copy is None else study.copy / TEST_READS.name
+    if copy is not None and copy.is_file():  # of a machine that was replaced
+        take_over_test_reads(copy)
     for fingerprint in references:
         count_test_reads(fingerprint)  # refuses a damaged log before the work
         record_test_read(fingerprint)
+    if copy is not None:
+        copy.write(TEST_READS.read_bytes())
     return measure(jobs, study.storage, cluster.most_trials_at_once(study.config), say)
 
 

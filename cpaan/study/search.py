@@ -1,7 +1,10 @@
 """Search hyperparameters: run the trials of all rows on Ray Tune, then rescore the best ones."""
 
+import signal
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from optuna.trial import FrozenTrial
@@ -68,7 +71,8 @@ def search(
         at_once = cluster.most_trials_at_once(study.config)
         at_once = min(at_once, num_concurrent or at_once)
         if any(each.num_left for each in searches):
-            _run_trials(study, searches, progress, at_once, deadline)
+            with _publishing_at_sigterm(searches):
+                _run_trials(study, searches, progress, at_once, deadline)
         is_late = deadline is not None and time.monotonic() > deadline
         ended = [each for each in searches if not (is_late or each.num_left)]
         _choose_best(study, ended, progress.say, at_once, deadline)
@@ -77,6 +81,34 @@ def search(
                 study.write_json(study.path_of(each.row, BEST), each.best)
             each.records.update(is_last=True)
         return searches
+
+
+@contextmanager
+def _publishing_at_sigterm(searches: Sequence[RowSearch]) -> Iterator[None]:
+    """Copy the Optuna studies to the storage at SIGTERM, and continue as after Ctrl-C.
+
+    Ray stops a job with SIGTERM and kills it 3 s later. Ray Tune takes longer to end, so a thread
+    makes the copy meanwhile. The signal may come during a write to the studies, for which the
+    thread waits.
+    """
+
+    def publish() -> None:
+        for each in searches:
+            with suppress(OSError):  # there is nobody to tell
+                each.records.publish()
+
+    def stop(*_: Any) -> None:
+        threading.Thread(target=publish, name="last copy").start()
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread can handle signals
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _run_trials(

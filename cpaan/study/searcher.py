@@ -72,8 +72,6 @@ class RowSearch:
             self._seed_sampler(len(started))
             self._enqueue_point(len(started))
             trial = self.trials.ask()
-        if "training" not in trial.user_attrs:
-            self.records.delete_stale_checkpoint(trial.number)
         resolved = self.row.propose(trial, trial.user_attrs.get(WHOSE, RECOMMENDED))
         trial.set_user_attr("training", resolved.training.to_dict())
         trial.set_user_attr("evaluation", resolved.evaluation.to_dict())
@@ -139,7 +137,11 @@ class RowSearch:
 
 
 class OptunaSearcher(Searcher):
-    """Searcher that proposes trials to Ray Tune row by row, and records their results."""
+    """Searcher that proposes trials to Ray Tune row by row, and records their results.
+
+    Ray's `OptunaSearch` (2.60) records a trial that the scheduler stops as complete, with its last
+    score, which misleads the sampler. It also searches a single space.
+    """
 
     def __init__(self, searches: Sequence[RowSearch]) -> None:
         super().__init__(metric=SCORE, mode="max")
@@ -199,7 +201,8 @@ class RowScheduler(FIFOScheduler):
     """Stop trials early by asynchronous successive halving (ASHA) on episodes, within each row.
 
     Trials of earlier runs count. A trial is compared at every rung of its curve, including rungs
-    whose reports were lost.
+    whose reports were lost. Ray Tune (2.60) does not save the rungs of its `ASHAScheduler`, so they
+    would be empty in a resumed search.
     """
 
     def __init__(self, searches: Sequence[RowSearch]) -> None:
@@ -250,8 +253,12 @@ class RowScheduler(FIFOScheduler):
 
 def open_trials(study: Study, row: StudyRow) -> optuna.Study:
     """Open the Optuna study of a row, or create it."""
-    path = study.folder / study.path_of(row, OPTUNA)
+    path, published = study.database_of(row), study.folder / study.path_of(row, OPTUNA)
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path != published.resolve():  # it may be of another machine, or newer than the copy
+        path.unlink(missing_ok=True)
+        if published.exists():
+            path.write_bytes(published.read_bytes())
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna.create_study(
         storage=f"sqlite:///{path}",

@@ -13,21 +13,9 @@ from cpaan import Augmenter, EvaluationConfig, FeatureTable, LowShotClassifier, 
 from cpaan.data.splits import draw_shots
 from cpaan.evaluation import estimators
 from cpaan.methods.registry import ROWS, num_episodes_of
+from helpers.runs import TINY
 
 BASE, NOVEL = [f"a{number:02d}" for number in range(16)], [f"n{number}" for number in range(5)]
-TINY = {
-    "num_episodes": 2,
-    "num_ways": 3,
-    "episode_shots": (1, 2),
-    "batch_size": 12,
-    "hidden_dim": 8,
-    "num_queries": 2,
-    "num_covariance_classes": 1,
-    "noise_dim": 4,
-    "ky_fan_order": 2,
-    "num_components": 3,
-    "num_clusters": 3,
-}
 
 
 @pytest.fixture(scope="module")

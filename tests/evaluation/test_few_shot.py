@@ -6,33 +6,20 @@ import numpy as np
 import pytest
 import torch
 
-from cpaan.data.splits import Split
-from cpaan.data.table import TRAIN, FeatureTable
+from cpaan.data.table import TRAIN
 from cpaan.evaluation.few_shot import FewShotConfig, draw_tasks, evaluate_few_shot, few_shot_table
 from cpaan.methods.registry import METHODS, ROWS
 from cpaan.methods.table_row import FEATURES
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.representation.config import EmbeddingConfig
+from helpers.runs import tiny
 
-NOVEL = tuple(f"n{number}" for number in range(7))
 TASKS = FewShotConfig(num_ways=5, shots=(1, 3), num_queries=4, num_tasks=11)
 
 
-@pytest.fixture(scope="module")
-def data() -> tuple[FeatureTable, Split]:
-    rng = np.random.default_rng(0)
-    names = [*(f"a{number:02d}" for number in range(16)), *NOVEL, "z"]
-    features = rng.normal(size=(len(names), 6)).repeat(40, axis=0)
-    features += rng.normal(size=features.shape)
-    partitions = np.tile(["train"] * 30 + ["test"] * 10, len(names))
-    table = FeatureTable.from_arrays(features.astype(np.float32), np.repeat(names, 40), partitions)
-    phases = {"base": names[:8], "novel": list(NOVEL)}, {"base": names[8:16], "novel": ["z"]}
-    return table, Split.from_dict(dict(zip(("validation", "test"), phases, strict=True)))
-
-
-def test_tasks_have_distinct_classes_shots_and_queries(data) -> None:
-    table, _ = data
-    drawn = draw_tasks(table, NOVEL, TASKS)
+def test_tasks_have_distinct_classes_shots_and_queries(gaussians) -> None:
+    table, novel = gaussians.table, gaussians.split.validation.novel
+    drawn = draw_tasks(table, novel, TASKS)
     assert drawn.shots.shape == (11, 5, 3)
     assert drawn.queries.shape == (11, 5, 4)
     assert table.is_train[drawn.shots].all()
@@ -42,18 +29,18 @@ def test_tasks_have_distinct_classes_shots_and_queries(data) -> None:
     assert (labels[:, :, :1] == table.labels[drawn.queries]).all()
     for rows in (drawn.shots, drawn.queries, labels[:, :, 0]):
         assert all(len(np.unique(task)) == task.size for task in rows)
-    fewer = draw_tasks(table, NOVEL, replace(TASKS, num_tasks=4))
+    fewer = draw_tasks(table, novel, replace(TASKS, num_tasks=4))
     assert np.array_equal(fewer.shots, drawn.shots[:4])
     assert len({tuple(sorted(task)) for task in labels[:, :, 0]}) > 5
 
 
 @pytest.mark.parametrize("shots", [1, 3])
-def test_accuracy_is_that_of_easyfsl(easyfsl, data, shots: int) -> None:
+def test_accuracy_is_that_of_easyfsl(easyfsl, gaussians, shots: int) -> None:
     """Their prototypical networks and SimpleShot, with their own evaluation."""
     from easyfsl.utils import evaluate
 
-    table, split = data
-    drawn = draw_tasks(table, NOVEL, TASKS)
+    table, split = gaussians.table, gaussians.split
+    drawn = draw_tasks(table, split.validation.novel, TASKS)
     scores = evaluate_few_shot(
         table,
         split,
@@ -63,7 +50,7 @@ def test_accuracy_is_that_of_easyfsl(easyfsl, data, shots: int) -> None:
     )
     supports, queries = drawn.shots[:, :, :shots], drawn.queries
     # Our cosines are measured from the mean base prototype.
-    base = np.concatenate([table.rows_of(f"a{number:02d}", TRAIN) for number in range(16)])
+    base = np.concatenate([table.rows_of(name, TRAIN) for name in split.base_classes()])
     middle = torch.from_numpy(table.features[base].mean(axis=0))
     for head, theirs, centre in [
         ("centroid", easyfsl.PrototypicalNetworks(), 0),
@@ -85,17 +72,10 @@ def test_accuracy_is_that_of_easyfsl(easyfsl, data, shots: int) -> None:
         )
 
 
-def test_every_row_solves_tasks(data) -> None:
-    table, split = data
-    sizes = {"num_episodes": 1, "num_ways": 3, "episode_shots": (1,), "hidden_dim": 8}
-    sizes |= {"batch_size": 12, "ky_fan_order": 2, "num_clusters": 3, "num_covariance_classes": 1}
+def test_every_row_solves_tasks(gaussians) -> None:
+    table, split = gaussians.table, gaussians.split
     names = [name for name in METHODS if ROWS[name].features == FEATURES]
-    settings = {
-        name: ROWS[name].config.with_overrides(
-            {key: value for key, value in sizes.items() if key in ROWS[name].config.to_dict()}
-        )
-        for name in names
-    }
+    settings = {name: tiny(ROWS[name].config) for name in names}
     tasks = FewShotConfig(num_ways=3, shots=(1, 2), num_queries=2, num_tasks=3)
     config = EvaluationConfig(linear_num_steps=2)
     scores = evaluate_few_shot(
@@ -110,12 +90,12 @@ def test_every_row_solves_tasks(data) -> None:
     )
 
 
-def test_impossible_tasks_are_refused(data) -> None:
-    table, split = data
+def test_impossible_tasks_are_refused(gaussians) -> None:
+    table, split = gaussians.table, gaussians.split
     for changes, message in [
-        ({"num_ways": 8}, "8 ways need as many novel classes, got 7"),
-        ({"shots": (31,)}, "class n0 has 30 train rows, but 31 are needed; use a smaller --shots"),
-        ({"num_queries": 11}, "class n0 has 10 test rows, but 11 are needed"),
+        ({"num_ways": 13}, "13 ways need as many novel classes, got 12"),
+        ({"shots": (26,)}, "has 25 train rows, but 26 are needed; use a smaller --shots"),
+        ({"num_queries": 11}, "has 10 test rows, but 11 are needed"),
     ]:
         with pytest.raises(ValueError, match=message):
             evaluate_few_shot(table, split, methods=["none"], tasks=replace(TASKS, **changes))

@@ -15,32 +15,19 @@ from cpaan.core.settings import Settings
 from cpaan.evaluation.runner import Results
 from cpaan.methods.registry import ROWS
 from cpaan.representation.config import EmbeddingConfig
-from helpers.runs import SMALL_AWG
+from helpers.runs import tiny
 from helpers.tables import in_other_order, write_data
 
 QUICK = EvaluationConfig(
     shots=(1, 2), num_draws=2, perplexity=4, num_synthetic=5, linear_num_steps=3
 )
 NAMES = ["none", "copy", "AWG"]
-TINY = {
-    "AWG": SMALL_AWG,
-    "AWG-cosine": SMALL_AWG,
-    "c-GAN-PN": {
-        "num_episodes": 2,
-        "num_ways": 3,
-        "episode_shots": (1, 2),
-        "batch_size": 20,
-        "hidden_dim": 8,
-        "perplexity": 4.0,
-    },
-}
-EMBEDDING = EmbeddingConfig(num_episodes=3, episode_shots=(1, 2), num_queries=2, hidden_dim=8)
+EMBEDDING = tiny(EmbeddingConfig())
 
 
 def settings_of(names: list[str], **changes: dict[str, object]) -> dict[str, Settings]:
     settings = {
-        name: ROWS[name].config.with_overrides({**TINY.get(name, {}), **changes.get(name, {})})
-        for name in names
+        name: tiny(ROWS[name].config).with_overrides(changes.get(name, {})) for name in names
     }
     return {**settings, "PN": EMBEDDING}
 

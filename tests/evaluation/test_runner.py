@@ -9,7 +9,6 @@ from cpaan.methods import registry
 from cpaan.methods.controls import CONTROLS
 from cpaan.protocol.config import COLUMNS
 from cpaan.protocol.priors import best_priors, with_priors
-from helpers.runs import SMALL_AWG
 from helpers.tables import in_other_order, poisoned
 from helpers.tasks import shots_of
 
@@ -166,24 +165,6 @@ def test_related_base_examples_help_at_one_shot_where_families_share_their_covar
         cells(results, method=method, column="novel")["top5"] for method in ("none", "copy")
     )
     assert (copies - none).mean() > 2
-
-
-@pytest.mark.parametrize("phase", ["validation", "test"])
-def test_cosine_trained_features_may_have_their_rows_in_another_order(gaussians, phase):
-    """Both rows are the same method here, because both use the same features."""
-    names = ["AWG", "AWG-cosine"]
-    config = QUICK.with_overrides({"num_draws": 1})
-    settings = {name: registry.ROWS[name].config.with_overrides(SMALL_AWG) for name in names}
-    other = in_other_order(gaussians.table)
-    assert not np.array_equal(other.features, gaussians.table.features)
-
-    results = run(
-        gaussians, config=config, phase=phase, methods=names, settings=settings, cosine_table=other
-    )
-
-    plain, cosine = (cells(results, method=name).drop(columns="method") for name in names)
-    pd.testing.assert_frame_equal(plain, cosine)
-    assert results.about["features"]["cosine_fingerprint"] == other.fingerprint
 
 
 def test_cosine_trained_features_of_other_rows_or_of_novel_classes_are_refused(gaussians):

@@ -218,17 +218,6 @@ def test_scores_that_vanish_do_no_harm(sampling):
     assert episode.back_weights.sum().item() == pytest.approx(1)
 
 
-def test_equal_rng_states_give_equal_episodes():
-    config = config_of()
-    episodes = MetaEpisodes(data_of(config), config)
-    episodes.draw(new_rng(7))  # an earlier draw has no effect
-
-    first, second = episodes.draw(new_rng(3)), episodes.draw(new_rng(3))
-
-    assert all(map(torch.equal, first, second))
-    assert not torch.equal(first.base_examples, episodes.draw(new_rng(4)).base_examples)
-
-
 @pytest.mark.parametrize(
     ("bad", "message", "good"),
     [

@@ -20,8 +20,9 @@ from cpaan.gan.objectives import (
     choose_covariance_classes,
     covariance_loss,
     discriminator_terms,
-    generator_objective,
+    generator_weights,
     moment_terms,
+    objective,
     pair_terms,
 )
 from helpers.gan_runs import tiny_config, tiny_data
@@ -48,8 +49,10 @@ def test_objectives_are_the_papers_sums():
     names = ["novel_adversarial", "base_adversarial", "novel_cycle", "base_cycle", "covariance"]
     terms = dict(zip([*names, "prototype"], torch.tensor([1, 10, 100, 20, 1000, 7]), strict=True))
 
-    assert generator_objective(terms, TrainConfig.as_printed()) == 11 + 5 * 120 + 0.5 * 1000
-    assert generator_objective(terms, TrainConfig()) == 11 + 5 * 120 + 0.5 * 1000 + 10 * 7
+    assert (
+        objective(terms, generator_weights(TrainConfig.as_printed())) == 11 + 5 * 120 + 0.5 * 1000
+    )
+    assert objective(terms, generator_weights(TrainConfig())) == 11 + 5 * 120 + 0.5 * 1000 + 10 * 7
 
 
 def test_discriminators_send_no_gradient_to_generators():

@@ -47,10 +47,6 @@ def new_run(
     return TrainingRun(gan, MetaEpisodes(data, config), config, new_rng(seed), workers=workers)
 
 
-def flat(run: TrainingRun) -> torch.Tensor:
-    return torch.cat([value.flatten() for value in run.networks.state_dict().values()])
-
-
 def tiny_config(**settings: object) -> TrainConfig:
     """Return settings for `tiny_data`: two ways, two shots and eight meta-base examples."""
     small = {"num_ways": 2, "episode_shots": (2,), "batch_size": 12, "perplexity": 2.0}

@@ -1,12 +1,14 @@
-"""Training runs that stop and resume, and workers that are threads."""
+"""Training runs that stop and resume, workers that are threads, and tiny settings."""
 
 import io
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
 
 import torch
 
+from cpaan.core.settings import Settings
 from cpaan.training.learning import EpisodeRun
 from cpaan.training.workers import Workers
 
@@ -54,4 +56,34 @@ def threads(count: int) -> list[Threads]:
     return [Threads(rank, count, barrier, shared) for rank in range(count)]
 
 
-SMALL_AWG = {"num_episodes": 3, "episode_shots": (1, 2), "num_queries": 2}
+def advance_together(runs: Sequence[EpisodeRun], num_episodes: int) -> list[dict[str, float]]:
+    """Advance the runs of workers at the same time, in threads."""
+    with ThreadPoolExecutor(len(runs)) as pool:
+        return list(pool.map(lambda run: run.advance(num_episodes), runs))
+
+
+TINY = {
+    "num_episodes": 4,
+    "num_ways": 4,
+    "episode_shots": (1, 2),
+    "num_queries": 2,
+    "hidden_dim": 8,
+    "num_pairs": 8,
+    "num_tasks": 2,
+    "batch_size": 20,
+    "num_clusters": 3,
+    "num_classifier_steps": 5,
+    "num_augmented": 3,
+    "num_examples": 5,
+    "num_exemplars": 5,
+    "num_samples": 6,
+    "noise_dim": 2,
+    "ky_fan_order": 2,
+    "max_per_class": 5,
+}
+
+
+def tiny(config: Settings) -> Settings:
+    """Return settings of any method with tiny sizes."""
+    known = {field.name for field in fields(config)}
+    return config.with_overrides({name: TINY[name] for name in TINY if name in known})

@@ -1,6 +1,6 @@
 """Test the common properties of all methods: their inputs, and the errors for bad ones."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,44 +8,18 @@ import torch
 
 from cpaan.core import devices
 from cpaan.core.randomness import new_rng
-from cpaan.core.settings import Settings
 from cpaan.methods.base import LowShotMethod
 from cpaan.methods.registry import METHODS, ROWS, make_method
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem
 from cpaan.representation.config import EmbeddingConfig
-from helpers.runs import assert_goes_on, flat
+from helpers.runs import assert_goes_on, flat, tiny
 from helpers.tasks import normals, read_problems, reordered
 
 EVALUATION = EvaluationConfig(
     shots=(1, 5), num_draws=1, perplexity=4, num_synthetic=6, linear_num_steps=5
 )
-TINY = {
-    "num_episodes": 4,
-    "num_ways": 4,
-    "episode_shots": (1, 2),
-    "num_queries": 2,
-    "hidden_dim": 8,
-    "num_pairs": 8,
-    "num_tasks": 2,
-    "batch_size": 20,
-    "num_clusters": 3,
-    "num_classifier_steps": 5,
-    "num_augmented": 3,
-    "num_examples": 5,
-    "num_exemplars": 5,
-    "num_samples": 6,
-    "noise_dim": 2,
-    "ky_fan_order": 2,
-    "max_per_class": 5,
-}
 LEARNERS = ["SN", "MAML", "Proto-MAML", "PN", "MN", "PMN", "AWG", "FH", "FI-PN", "FI-PMN", "wDAE"]
-
-
-def tiny(config: Settings) -> Settings:
-    """Return settings with tiny sizes."""
-    known = {field.name for field in fields(config)}
-    return config.with_overrides({name: TINY[name] for name in TINY if name in known})
 
 
 def new_method(name: str, **evaluation: object) -> LowShotMethod:

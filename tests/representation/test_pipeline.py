@@ -122,13 +122,6 @@ def test_more_corrupt_images_than_allowed_end_the_run_and_nothing_is_lost(tmp_pa
     assert len(about["bad_images"]) == 1
 
 
-def test_a_holdout_that_leaves_a_class_nothing_is_refused(made):
-    with pytest.raises(ValueError, match=r"class b1 has 10 train images.* keeps 0"):
-        job_of(made[0], holdout=0.01).num_train_rows()
-    with pytest.raises(ValueError, match="holdout must be at least 0 and below 1, got 1"):
-        job_of(made[0], holdout=1.0)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["decoding", "the backbone: step 3", "computing features"])
 def test_a_killed_run_resumes_to_the_same_features(made, tmp_path, stage):

@@ -102,7 +102,8 @@ def test_a_study_is_searched_resumed_and_reported(two_cpus, study_features, caps
     assert best["features"] == row["data"]["fingerprint"]
     first = pd.read_parquet(folder / "trials.parquet")
     assert first["trial"].tolist() == [0, 1]
-    # Another Ray may run on this machine at the same time.
+    # Another Ray may run on this machine at the same time. The variable would override the address.
+    monkeypatch.delenv("RAY_ADDRESS")
     actors = partial(list_actors, ray.get_runtime_context().gcs_address, limit=10_000)
     names = {actor.class_name for actor in actors()}
     assert "TrainStateActor" in names, "by which the dashboard knows of Train runs"

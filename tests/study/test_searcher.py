@@ -1,8 +1,6 @@
 """Test proposals, results and early stopping of a search, with restarts at any point."""
 
 import json
-from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -272,17 +270,3 @@ def test_a_record_that_cannot_be_written_ends_the_search_and_not_the_trial(searc
 
     assert str(search.searcher.failure) == "No space left on device"
     assert search.trial(0).state is TrialState.COMPLETE
-
-
-def test_a_new_trial_does_not_resume_from_the_checkpoint_of_a_lost_one(tmp_path):
-    """A remote storage may hold a checkpoint of a trial whose proposal was lost."""
-    alone = new_study(tmp_path / "alone")
-    shared = replace(new_study(tmp_path / "folder"), shared=str(tmp_path / "shared"))
-    for study, is_kept in ((alone, True), (shared, False)):
-        file = Path(study.storage) / study.checkpoint_of(study.rows[0], 0, 0)
-        file.parent.mkdir(parents=True)
-        file.write_bytes(b"of another trial")
-
-        OptunaSearcher([RowSearch(study, study.rows[0])]).suggest("a")
-
-        assert file.exists() == is_kept

@@ -10,14 +10,13 @@ from torch import Tensor
 from cpaan.protocol.tasks import BaseSet
 from cpaan.training.drive import drive
 from cpaan.training.learning import (
-    LearningRun,
     LearningSettings,
     Run,
     TrainingDivergedError,
 )
 from cpaan.training.workers import Workers
 from helpers.learners import BASE, Plane, direction, new_run, weights
-from helpers.runs import assert_goes_on, threads
+from helpers.runs import advance_together, assert_goes_on, threads
 
 
 class Breaking(Plane):
@@ -140,11 +139,6 @@ def test_what_is_trained_to_its_end_serves_any_number_of_workers_and_device():
     assert torch.equal(weights(other), weights(run))
 
 
-def advance_together(runs: list[LearningRun], num_episodes: int) -> list[dict[str, float]]:
-    with ThreadPoolExecutor(len(runs)) as pool:
-        return list(pool.map(lambda run: run.advance(num_episodes), runs))
-
-
 def test_two_workers_step_along_the_mean_gradient_of_their_episodes():
     runs = [new_run(workers=workers) for workers in threads(2)]
 
@@ -186,6 +180,27 @@ def test_all_workers_learn_that_one_of_them_has_diverged():
     # The fourth step of two workers starts with episode 6.
     for future in futures:
         assert "plane diverged at episode 6: slope became" in str(future.exception())
+
+
+@pytest.mark.parametrize("num_workers", [2, 3])
+@pytest.mark.parametrize("what", ["weight", "episode"])
+def test_workers_that_differ_in_one_weight_or_episode_all_refuse_to_train(num_workers, what):
+    """With three, the middle one has the mean of all numbers."""
+    runs = [new_run(workers=workers) for workers in threads(num_workers)]
+
+    def check() -> list[str]:
+        with ThreadPoolExecutor(num_workers) as pool:
+            futures = [pool.submit(run.check_equal_weights) for run in runs]
+        return [str(future.exception()) for future in futures]
+
+    assert check() == ["None"] * num_workers
+    for rank, run in enumerate(runs):
+        if what == "episode":
+            run.episode = rank
+        else:
+            run.learner.vector.data[0] += 1e-6 * rank
+    message = "workers of plane start with different weights; they may have read different"
+    assert check() == [f"{message} checkpoints"] * num_workers
 
 
 def test_workers_must_share_episodes_evenly():

@@ -115,7 +115,9 @@ def read_contents(folder: Path) -> Contents:
     studies, best = about.get("studies", {}), about["best"]
     if not studies:  # reports of one row once had it alone
         studies, best = {best["method"]: about["study"]}, {best["method"]: best}
-    trials = {name: _read(_trials_of(folder, name)) for name in best}
+    # A single row has no folder of its own.
+    paths = {name: [folder / name / _TRIALS, folder / _TRIALS] for name in best}
+    trials = {name: _read(own if own.exists() else single) for name, (own, single) in paths.items()}
     num_fixed, known = int(about["num_fixed"]), _read(FOLDER / "split.json")
     diversity = pd.DataFrame(about["diversity"], columns=_DIVERSITY)
     return Contents(
@@ -135,12 +137,6 @@ def read_contents(folder: Path) -> Contents:
         spiral=_read(report / "spiral.json"),
         words={name: text.split(",")[0] for name, text in known["classes"].items()},
     )
-
-
-def _trials_of(folder: Path, name: str) -> Path:
-    """Return the file of a row's trials; a single row has no folder of its own."""
-    path = folder / name / _TRIALS
-    return path if path.exists() else folder / _TRIALS
 
 
 def _read(path: Path) -> Any:

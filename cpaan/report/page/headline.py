@@ -12,15 +12,6 @@ from cpaan.report.page.facts import plus_minus
 from cpaan.report.page.views import TableViews, is_trained
 from cpaan.report.tables import TITLES, side_of
 
-_CONTROLS = {
-    "copy": "copies of related base examples",
-    "mean-shift": "related base examples moved onto the mean of the shots",
-    "half-mean-shift": "related base examples moved half-way to the shots",
-    "none": "examples without augmentation",
-    "PN": "examples without augmentation",
-    "LR": "examples without augmentation",
-}
-
 
 class Headline(NamedTuple):
     """The sentences at the top of the page."""
@@ -64,7 +55,9 @@ def _finding(contents: Contents, table: TableViews) -> list[str]:
         first, second = ranked[:2]
         return [f"{first} has the highest mean: {minus(first, second)} {where}."]
     best = others[0]
-    words = _CONTROLS.get(contents.methods[best].removesuffix(IN_PN), best)
+    words = rows[best].summary if controls else best
+    if contents.methods[best].removesuffix(IN_PN) in ("none", "PN", "LR"):
+        words = "examples without augmentation"
     sides = {name: side_of(*differences[name, best, "novel", shots][:2]) for name in generators}
     every = "the trained generator" if len(generators) == 1 else "every trained generator"
     if ahead := [name for name in generators if sides[name] > 0]:

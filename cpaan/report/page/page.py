@@ -16,6 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from cpaan.gan.spiral import from_plain
 from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import NO_GENERATION, PN, RESNET
+from cpaan.protocol.config import COLUMNS
 from cpaan.report.claims.judge import judge_claims
 from cpaan.report.claims.mechanisms import NEIGHBOURS
 from cpaan.report.claims.verdict import RULE, Claim
@@ -29,7 +30,6 @@ from cpaan.report.page.contents import REPORT, Contents, read_contents
 from cpaan.report.page.facts import make_commands, make_provenance, plus_minus
 from cpaan.report.page.headline import Headline, make_headline
 from cpaan.report.page.views import (
-    MEANINGS,
     METRICS,
     OURS,
     RULES,
@@ -184,7 +184,7 @@ def render(page: Page, template: str = "index.html.jinja") -> str:
         "draw_choices": {kind: f"{count} {kind}" for kind, count in table.draws.items()},
         "symbols": SYMBOLS,
         "rule_of_verdicts": RULE,
-        "meanings": MEANINGS,
+        "meanings": COLUMNS,
         "metrics": METRICS,
         "rule_titles": RULES,
         "ours": OURS,

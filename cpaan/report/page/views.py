@@ -28,13 +28,6 @@ from cpaan.report.table_one import (
 from cpaan.report.tables import TITLES, Cell, side_of
 
 COLUMNS = {**TITLES, "base": "Base", "novel_joint": "Joint", "all_prior": "With prior"}
-MEANINGS = {
-    "novel": "novel classes among themselves",
-    "all": "novel and base classes among all",
-    "base": "base classes among themselves",
-    "novel_joint": "novel classes among all",
-    "all_prior": "among all, with a prior on novel classes that validation chose",
-}
 METRICS = {"top5": "Top-5", "top1": "Top-1"}
 RULES = {
     PAPER: "the paper’s rule",

@@ -9,9 +9,10 @@ from matplotlib.figure import Figure
 
 from cpaan.report.claims.verdict import Claim, Mark
 from cpaan.report.figures.picture import Picture
-from cpaan.report.page import page as page_module
 from cpaan.report.page.contents import read_contents
-from cpaan.report.page.page import axis_of, compose, render, write_page
+from cpaan.report.page.headline import make_headline
+from cpaan.report.page.page import Page, axis_of, render, write_page
+from cpaan.report.page.views import make_views
 from helpers.report_folders import write_report
 
 CLAIMS = [
@@ -28,14 +29,11 @@ def picture(name: str) -> Picture:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     """Return the page of a small report, with four pictures in place of all."""
-    drawn = [picture("a"), picture("b")]
+    contents = read_contents(write_report(tmp_path_factory.mktemp("report")))
+    table = make_views(contents)
     searches = [("PN", "4 trials", picture("c")), ("LR", "1 trial", None)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page_module, "draw_lead", lambda *arguments: picture("lead"))
-        patch.setattr(page_module, "draw_figures", lambda *arguments: drawn)
-        patch.setattr(page_module, "draw_searches", lambda *arguments: searches)
-        patch.setattr(page_module, "judge_claims", lambda *arguments: CLAIMS)
-        return compose(read_contents(write_report(tmp_path_factory.mktemp("report"))))
+    drawn = CLAIMS, [picture("a"), picture("b")], searches
+    return Page(contents, table, make_headline(contents, table), picture("lead"), *drawn)
 
 
 @pytest.fixture(scope="module")

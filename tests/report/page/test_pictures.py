@@ -4,40 +4,17 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 
 from cpaan.report.figures.picture import Picture
-from cpaan.report.page import page
 from cpaan.report.page.contents import Ablation
 from cpaan.report.page.page import draw_figures, draw_lead, draw_searches, gains_of
 from cpaan.report.page.views import make_views
 
-DRAWN = (
-    *("gains_against_shots", "gains_by_row", "gain_of_variants"),
-    *("projections", "draw_search", "spectra"),
-)
 
-
-@pytest.fixture
-def calls(monkeypatch):
-    """Replace the drawing functions, and return the arguments of their calls."""
-    found: dict[str, tuple] = {}
-
-    def instead(name: str):
-        def draw(*arguments, **words):
-            found[name] = arguments
-            return Picture(words.get("name", name.replace("_", "-")), "", "", "", Figure())
-
-        return draw
-
-    for name in DRAWN:
-        monkeypatch.setattr(page, name, instead(name))
-    return found
-
-
-def drawn_of(contents) -> list[str]:
+def drawn_of(contents) -> dict[str, Picture]:
     table = make_views(contents)
-    return [picture.name for picture in draw_figures(contents, table, gains_of(contents, table))]
+    pictures = draw_figures(contents, table, gains_of(contents, table))
+    return {picture.name: picture for picture in pictures}
 
 
 def with_none_in_pn(contents):
@@ -69,51 +46,60 @@ def test_a_gain_is_over_no_augmentation_of_the_same_features_with_the_same_head(
     assert {name for name, _, _ in gains_of(lost, make_views(lost))} == {"copy"}
 
 
-def test_the_lead_has_every_gain_by_features_and_whether_a_generator_is_trained(contents, calls):
+def test_the_lead_has_every_gain_by_features_and_whether_a_generator_is_trained(contents):
     table = make_views(contents)
 
-    draw_lead(contents, table, gains_of(contents, table))
+    lead = draw_lead(contents, table, gains_of(contents, table))
 
-    _, _, spaces, trained, shots = calls["gains_by_row"]
-    assert spaces == {"copy": "ResNet-10", "cCov-GAN-PN": "PN embedding"}
-    assert (trained, shots) == (["cCov-GAN-PN"], 1)
+    novel, *_ = lead.figure.axes
+    labels = [label.get_text() for label in novel.get_yticklabels()]
+    assert labels == ["ResNet-10", "copy", "PN embedding", "cCov-GAN-PN"]
+    marks = {each.get_label(): each.get_offsets()[:, 1].tolist() for each in novel.collections}
+    assert (marks["trained generator"], marks["nothing trained"]) == ([3], [1])
+    assert "K = 1" in lead.title
     assert draw_lead(contents, table, {}) is None
 
 
-def test_only_pictures_of_existing_files_are_drawn(contents, calls):
-    assert drawn_of(contents) == ["gains-against-shots", "gain-by-neighbours"]
-    gains, strong = calls["gains_against_shots"]
-    assert {name for name, _, _ in gains} == set(strong) == {"copy", "cCov-GAN-PN"}
-    frame = pd.DataFrame({"method": ["P-FH", "FI-PN", "FI-PN, real"], "class": "n01629819"})
-    with_real = pd.concat([frame, frame.head(1).assign(method="P-FH, real")])
-    full = replace(contents, spectra=with_real, projections=frame)
-    assert drawn_of(full)[1:] == ["gain-by-neighbours", "projections", "spectra"]
-    (drawn,) = calls["spectra"]
-    assert drawn["method"].tolist() == ["real", "P-FH"], "FI has a space of its own"
-    (drawn,) = calls["projections"]
-    assert set(drawn["class"]) == {"European fire salamander"}, "words, not identifiers"
+def test_only_pictures_of_existing_files_are_drawn(contents):
+    assert list(drawn_of(contents)) == ["shots", "gain-by-neighbours"]
+    names = ["P-FH", "FI-PN", "FI-PN, real", "P-FH, real"]
+    shares = pd.DataFrame({"method": names, "class": "n1", "index": 1, "share": 0.5})
+    points = [
+        (name, "n01629819", kind, float(x), 0.0)
+        for name in ("P-FH", "FI-PN")
+        for kind in ("real", "shot", "synthetic")
+        for x in range(2)
+    ]
+    columns = ["method", "class", "kind", "x", "y"]
+    projections = pd.DataFrame(points, columns=columns)
+    drawn = drawn_of(replace(contents, spectra=shares, projections=projections))
+
+    assert list(drawn)[1:] == ["gain-by-neighbours", "projections", "spectra"]
+    assert drawn["spectra"].alt.endswith("in the same unit: P-FH 0.50."), "FI has its own space"
+    (key,) = drawn["projections"].figure.legends
+    assert key.get_texts()[-1].get_text() == "1  European fire salamander", "words"
 
 
-def test_variants_are_compared_with_the_row_that_they_vary_or_no_augmentation(contents, calls):
-    drawn_of(contents)
+def test_variants_are_compared_with_the_row_that_they_vary_or_no_augmentation(contents):
     # The table has it by centroids, but the variant was scored with the head of its search.
-    scores, labels, *compared = calls["gain_of_variants"]
-    assert set(scores["draw"]) == {2, 3, 4}, "the seeded draws"
-    assert labels == {"all base classes": "cCov-GAN-PN: all base classes"}
-    assert compared == ["linear", "PN"]
-    drawn_of(with_none_in_pn(contents))
-    assert calls["gain_of_variants"][3] == "none-PN", "in the same embedding"
+    picture = drawn_of(contents)["gain-by-neighbours"]
+    assert picture.alt.endswith("the largest first. all base classes: +6.0 ± 0.0.")
+    assert "minus that of PN with the same linear head" in picture.caption
+    picture = drawn_of(with_none_in_pn(contents))["gain-by-neighbours"]
+    assert "minus that of none-PN with" in picture.caption, "in the same embedding"
     ablation = Ablation("cCov-GAN-PN", "ideas", "without it")
     row = next(row for row in contents.rows if row.ablation)
     rows = (*contents.rows[:-1], replace(row, ablation=ablation))
-    assert drawn_of(replace(contents, rows=rows))[-1] == "gain-by-idea"
-    _, labels, *compared = calls["gain_of_variants"]
-    assert labels == {"without it": "cCov-GAN-PN: all base classes"}
-    assert compared == ["linear", "cCov-GAN-PN"]
+    picture = drawn_of(replace(contents, rows=rows))["gain-by-idea"]
+    assert picture.alt.endswith("the largest first. without it: −6.0 ± 0.0.")
+    assert "minus that of cCov-GAN-PN with the same linear head" in picture.caption
 
 
-def test_searches_have_a_summary(contents, calls):
+def test_searches_have_a_summary_and_a_picture(contents):
     summary = "2 complete, 2 stopped early, 6 min; winner 42.0 on validation"
-    found = [search[:2] for search in draw_searches(contents)]
-    assert found == [("PN", summary), ("cCov-GAN-PN", summary)]
-    assert calls["draw_search"][1:] == ("cCov-GAN-PN", 3)
+
+    found = draw_searches(contents)
+
+    assert [search[:2] for search in found] == [("PN", summary), ("cCov-GAN-PN", summary)]
+    assert found[1][2].title == "cCov-GAN-PN: score against each parameter"
+    assert "the winner, trial 3, with 42.00 %" in found[1][2].alt
