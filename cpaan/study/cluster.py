@@ -42,6 +42,8 @@ _ENVIRONMENT = {
     # Ray's processes get Ray's own variables only from the runtime environment.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.3",  # a report waits for the next check
     "RAY_TRAIN_ENABLE_STATE_TRACKING": "1",  # show Train runs in the dashboard
+    # A process per trial. Ray Train recognises announced losses of machines without it.
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_TRAIN_ENABLE_CONTROLLER_STRUCTURED_LOGGING": "0",
     "RAY_TRAIN_ENABLE_WORKER_STRUCTURED_LOGGING": "0",
 }
@@ -85,18 +87,13 @@ class Cluster:
         """Refuse a study that would wait for resources forever.
 
         Raises:
-            ValueError: If a trial does not fit, or early stopping lacks the dashboard.
+            ValueError: If a trial does not fit.
         """
         num_slots = self._num_slots(study)
         if num_slots < study.workers_per_trial:
             raise ValueError(
                 f"--workers-per-trial {study.workers_per_trial} with --gpus-per-worker "
                 f"{study.gpus_per_worker:g}: Ray has room for {num_slots} of them; lower either"
-            )
-        if self.dashboard is None and study.early_stopping:
-            raise ValueError(
-                "Ray runs without a dashboard, which is needed to release the resources of stopped "
-                "trials; start Ray with its dashboard, or use --no-early-stopping"
             )
 
     def most_trials_at_once(self, study: StudyConfig) -> int:
@@ -148,7 +145,6 @@ def ray_cluster(address: str | None, progress: Callable[[str], None]) -> Iterato
         timeout = _SECONDS_TO_START_MACHINES if coming else _SECONDS_TO_START
         options = {
             "address": address or "local",
-            # Without a dashboard, Ray does not release the resources of stopped trials.
             "include_dashboard": None if address else True,
             "log_to_driver": False,
             "runtime_env": {"env_vars": {**_ENVIRONMENT, _START_TIMEOUT: timeout}},
