@@ -79,8 +79,9 @@ The score of a trial is the mean of LSL and GLSL top-5 over all numbers of shots
 phase. All trials use the same draws. Optuna proposes trials, and ASHA stops some of them early. Up
 to five finalists are scored again on new draws; best.json has the winner.
 
-The first trial of a GAN uses the paper's weights with our other settings, and the last one all
-settings as printed. Those of other methods use our recommended settings, and those of their source.
+The first trial of a GAN uses the paper's weights with our other settings. After the random trials,
+one trial uses all settings as printed. Those of other methods use our recommended settings, and
+those of their source.
 
 A study is a folder results/STUDY. It can be read at any time. It can be resumed after Ctrl-C, a
 lost machine or a full disk.

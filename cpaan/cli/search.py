@@ -31,7 +31,7 @@ from cpaan.study.config import DEFAULT_METHOD, StudyConfig
 from cpaan.study.resolve import StudyRequest, new_study, resumed_study
 from cpaan.study.row import StudyRow
 from cpaan.study.search import search
-from cpaan.study.searcher import RowSearch
+from cpaan.study.searcher import NUM_RANDOM, RowSearch
 from cpaan.study.study import CLUSTER, CONFIG, LOG, Study, download_study, find_study
 from cpaan.study.trial import PROBLEM
 from cpaan.study.worker_pool import WorkLostError
@@ -193,7 +193,7 @@ def _describe(study: Study) -> str:
     """Return all settings and the first points of a study as JSON, a document for each row."""
     shown = []
     for row in study.rows:
-        numbers = sorted({0, row.config.num_trials - 1})
+        numbers = sorted({0, min(row.config.num_trials - 1, NUM_RANDOM)})
         points = {f"trial {n}": whose for n, whose in zip(numbers, row.points, strict=False)}
         settings = {name: row.around(whose).training for name, whose in points.items()}
         content = {

@@ -25,7 +25,7 @@ class StudyConfig(Settings):
     seed: int = 0
     """Seed of the proposals and of each trial's training. Finalists also use the seeds after it."""
     num_trials: int = 12
-    """Number of trials. The first uses the recommended settings, the last the published ones."""
+    """Number of trials. One uses the recommended settings, and one the published settings."""
     workers_per_trial: int = 1
     """Number of processes that train one trial together, each on its own episodes."""
     gpus_per_worker: float = 0.0

@@ -26,7 +26,8 @@ from cpaan.study.study import OPTUNA, Study
 from cpaan.study.trial import CURVE, PROBLEM, SCORE
 
 WHOSE = "whose"
-_NUM_RANDOM = 6  # random trials before the sampler uses results
+NUM_RANDOM = 6
+"""Number of trials before the sampler uses results: our settings, and random proposals."""
 
 
 class RowSearch:
@@ -69,7 +70,7 @@ class RowSearch:
         else:
             started = self.trials.get_trials(deepcopy=False, states=(*ENDED, TrialState.RUNNING))
             self._seed_sampler(len(started))
-            self._enqueue_point()
+            self._enqueue_point(len(started))
             trial = self.trials.ask()
         resolved = self.row.propose(trial, trial.user_attrs.get(WHOSE, RECOMMENDED))
         trial.set_user_attr("training", resolved.training.to_dict())
@@ -79,14 +80,14 @@ class RowSearch:
         job = self.study.job(self.row, trial.number, resolved, seed)
         return trial, replace(job, eval_steps=self.eval_steps)
 
-    def _enqueue_point(self) -> None:
-        """Enqueue our settings as the first trial, and those of the source as the last.
+    def _enqueue_point(self, number: int) -> None:
+        """Enqueue our settings first, and those of the source after the random trials or last.
 
         The source's settings have no parameters, so the sampler learns nothing from them.
         """
         known = {trial.user_attrs.get(WHOSE) for trial in self.trials.get_trials(deepcopy=False)}
         left = [whose for whose in self.row.points if whose not in known]
-        if left and (left[0] == RECOMMENDED or not self.num_to_propose):
+        if left and (left[0] == RECOMMENDED or number >= NUM_RANDOM or not self.num_to_propose):
             self.trials.enqueue_trial(self.row.point(left[0]), user_attrs={WHOSE: left[0]})
 
     def _seed_sampler(self, number: int) -> None:
@@ -100,7 +101,7 @@ class RowSearch:
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             self.trials.sampler = optuna.samplers.TPESampler(
                 seed=int(seed),
-                n_startup_trials=_NUM_RANDOM,
+                n_startup_trials=NUM_RANDOM,
                 multivariate=True,
                 group=True,
                 constant_liar=True,

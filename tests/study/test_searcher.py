@@ -20,12 +20,15 @@ def search(tmp_path) -> HandRunSearch:
     return HandRunSearch(tmp_path)
 
 
-def test_our_settings_are_first_those_of_the_paper_last_and_those_of_trials_are_recorded(tmp_path):
-    search = HandRunSearch(tmp_path, num_trials=3)
-    trainings = [search.suggest(name).training for name in "abc"]
+@pytest.mark.parametrize(("num_trials", "number"), [(3, 2), (9, 6)])
+def test_our_settings_are_first_and_those_of_the_paper_after_random_ones(
+    tmp_path, num_trials, number
+):
+    search = HandRunSearch(tmp_path, num_trials=num_trials)
+    trainings = [search.suggest(str(name)).training for name in range(num_trials)]
 
     ours, printed = (search.row.around(whose).training for whose in (RECOMMENDED, AS_PRINTED))
-    assert [trainings.index(ours), trainings.index(printed)] == [0, 2]
+    assert [trainings.index(ours), trainings.index(printed)] == [0, number]
     for number, training in enumerate(trainings):
         recorded = json.loads(json.dumps(search.trial(number).user_attrs))["training"]
         assert type(training)(**recorded) == training
