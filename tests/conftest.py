@@ -8,7 +8,10 @@ from types import ModuleType
 
 # Tests are too small to gain from several threads. Set this before torch starts.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Tests start their own Ray, whatever runs on this machine.
+os.environ["RAY_ADDRESS"] = "local"
 
+import numpy as np
 import pytest
 import sqlalchemy
 import torch
@@ -110,28 +113,35 @@ def study_features(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def s3_server() -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Start an S3 server in a thread; yield its port and its requests.
+def s3_server() -> Iterator[tuple[str, list[tuple[str, str]], dict[str, float]]]:
+    """Start an S3 server in a thread; yield its port, its requests, and shares of failures.
 
-    It denies access to the bucket "forbidden".
+    It denies access to the bucket "forbidden". A share is of the requests to a bucket, by name.
     """
     from moto.server import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
     application = DomainDispatcherApplication(create_backend_app)
     requests: list[tuple[str, str]] = []
+    failures: dict[str, float] = {}
+    rng = np.random.default_rng(0)
 
     def noting(environ, start_response):
         requests.append((environ["REQUEST_METHOD"], environ["PATH_INFO"]))
         if environ["PATH_INFO"].startswith("/forbidden"):
             start_response("403 Forbidden", [("Content-Length", "0")])
             return [b""]
+        if rng.random() < failures.get(environ["PATH_INFO"].split("/")[1], 0.0):
+            requests.append(("failed", environ["PATH_INFO"]))
+            # S3's "try again later". Unlike 503, Arrow does not repeat it.
+            start_response("409 OperationAborted", [("Content-Length", "0")])
+            return [b""]
         return application(environ, start_response)
 
     server = make_server("127.0.0.1", 0, noting, threaded=True)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    yield f"127.0.0.1:{server.port}", requests
+    yield f"127.0.0.1:{server.port}", requests, failures
     server.shutdown()
     thread.join()
     server.server_close()
@@ -147,11 +157,11 @@ def bucket(s3_server, tmp_path, monkeypatch) -> Bucket:
         "AWS_EC2_METADATA_DISABLED": "true",
     }.items():
         monkeypatch.setenv(name, value)
-    server, requests = s3_server
+    server, requests, failures = s3_server
     name = f"bucket-{len(requests)}"
     location = f"s3://{name}?endpoint_override={server}&scheme=http"
     RemotePath.at(f"{location}&allow_bucket_creation=true").files.create_dir(name)
-    return Bucket(location, requests)
+    return Bucket(location, requests, failures)
 
 
 @pytest.fixture

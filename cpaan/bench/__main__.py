@@ -21,7 +21,7 @@ BENCHMARKS = {
 }
 
 _HELP = """\
-Measure our code against the plain way of doing the same, in turn and on the same inputs.
+Compare our code with a plain PyTorch reference, alternately and on the same inputs.
 
 {benchmarks}
 
@@ -33,12 +33,12 @@ Columns of the table, keys of the JSON file:
   ratio              plain over ours: above one, ours is faster
   relative_error     of ours: to norms in float64 (kyfan), to plain losses (episode) or plain logits
                      (evaluate)
-  floor_ms           the least arithmetic or traffic of a step, whichever takes longer at the best
-                     speed of this device in the same run (kyfan, episode)
+  floor_ms           lower bound: the longer of compute time and memory time of a step, at the peak
+                     speeds measured in the same run (kyfan, episode)
   floor_ratio        ours over that
   peak_memory_mb     of ours on a GPU, MiB; null on the CPU
 
-Where the plain side would take minutes, it does a part and its time is in proportion: see
+If the reference would take minutes, a part of it is timed and the rest extrapolated: see
 plain_pairs and plain_timed_iterations. The covariance term compares a novel class with some base
 classes; similarity_left_out is the share of similarity of the others.
 

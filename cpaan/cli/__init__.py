@@ -25,8 +25,12 @@ def main(arguments: Sequence[str] | None = None, command: str | None = None) -> 
         options, rest = parse(sys.argv[1:] if arguments is None else arguments, command)
 
         def run() -> int:
+            from cpaan.core.remote_paths import refuse_credentials
+
             module = import_module(f"cpaan.cli.{options.command}")
             signal.signal(signal.SIGINT, before)
+            for argument in rest:  # before any of them is printed, recorded or sent to a cluster
+                refuse_credentials(argument)
             status: int = module.run(options, rest)
             return status
 

@@ -3,16 +3,30 @@
 import argparse
 import logging
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from cpaan.cli.command import INCOMPLETE, INTERRUPTED, new_progress
-from cpaan.core.remote_paths import is_address
+from cpaan.core.remote_paths import RemotePath, is_address
 from cpaan.study.cluster_job import ClusterCommand, ClusterJob
+from cpaan.study.study import CLUSTER
 
 
-def is_for_cluster(options: argparse.Namespace) -> bool:
-    """Return whether the command is to run on a cluster; refuse ``--stop`` without one."""
+def is_for_cluster(options: argparse.Namespace, study: Path | None) -> bool:
+    """Return whether the command is to run on a cluster; refuse ``--stop`` without one.
+
+    Without ``--cluster`` and ``--address``, use the cluster file of an existing study, if any.
+    """
+    file = study and study / CLUSTER
+    if file and options.cluster is None and options.address is None and file.exists():
+        options.cluster = file.read_text().strip()
+        if not Path(options.cluster).exists():
+            raise ValueError(
+                f"{study} was run on a cluster whose file {options.cluster} no longer exists; name "
+                "it with --cluster, or use --address local"
+            )
+        print(f"using {options.cluster}, the cluster of {study}", file=sys.stderr)
     if options.stop and not options.cluster:
         raise ValueError("--stop needs --cluster; Ctrl-C stops a command that runs here")
     return bool(options.cluster)
@@ -52,6 +66,7 @@ def run_on_cluster(options: argparse.Namespace, command: ClusterCommand) -> int:
         say(f"stopped; all work is saved; resume with: --resume {study}")
         return 0
     is_new = job.start()
+    (RemotePath.at(job.home) / CLUSTER).write(f"{Path(options.cluster).absolute()}\n".encode())
     say(f"job {job.name} {'submitted to' if is_new else 'found on'} {options.cluster}")
     say(f"open the dashboard with: ray dashboard {options.cluster}")
     try:

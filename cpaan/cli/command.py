@@ -49,26 +49,23 @@ def guarded(program: str, command: Callable[[], int], *, traceback: bool) -> int
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED_PIPE
     except (ValueError, OSError, MemoryError, RuntimeError) as error:
-        if traceback or (isinstance(error, RuntimeError) and not _is_memory(error)):
+        from cpaan.core.devices import is_out_of_memory  # with torch, which --help does not need
+
+        is_memory = is_out_of_memory(error)
+        if traceback or (isinstance(error, RuntimeError) and not is_memory):
             raise
-        print(f"{program}: error: {_one_line(error)}", file=sys.stderr)
+        line = f"{'not enough memory: ' if is_memory else ''}{_one_line(error)}"
+        print(f"{program}: error: {line}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
 
 
-def _is_memory(error: Exception) -> bool:
-    """Return whether memory ran out; on the CPU, torch raises a plain RuntimeError."""
-    texts = ("out of memory", "can't allocate memory")
-    return isinstance(error, MemoryError) or any(text in str(error) for text in texts)
-
-
 def _one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
-    line = " ".join(str(error).split())
-    return f"not enough memory: {line}" if _is_memory(error) else line
+    return " ".join(str(error).split())
 
 
 def new_progress(log: Path | None = None) -> Callable[[str], None]:

@@ -33,7 +33,7 @@ examples:
       --checkpoints results/mine --set covariance_weight=1
   all rows of the paper's table, eight at a time; the same command resumes it:
     {CPAAN} evaluate ... --methods table-1 --jobs 8 --out results/table
-  the other protocol of the field, 600 tasks of five novel classes:
+  N-way K-shot tasks, as on miniImageNet: 600 tasks of five novel classes:
     {CPAAN} evaluate ... --protocol episodes --ways 5 --shots 1,5
 """
 
@@ -77,10 +77,10 @@ Search the hyperparameters of one or several rows of the table, on Ray.
 
 The score of a trial is the mean of LSL and GLSL top-5 over all numbers of shots, on the validation
 phase. All trials use the same draws. Optuna proposes trials, and ASHA stops some of them early. Up
-to five finalists are scored again on new draws and with more seeds; best.json has the winner.
+to five finalists are scored again on new draws; best.json has the winner.
 
-The first two trials of a GAN use the paper's weights with our other settings, and all settings as
-printed. Those of other methods use our recommended settings, and those of their source.
+The first trial of a GAN uses the paper's weights with our other settings, and the last one all
+settings as printed. Those of other methods use our recommended settings, and those of their source.
 
 A study is a folder results/STUDY. It can be read at any time. It can be resumed after Ctrl-C, a
 lost machine or a full disk.
@@ -105,20 +105,20 @@ _REPORT = f"""\
 Evaluate the best configuration of each row of a study on the test phase, and write the report.
 
 Each configuration is trained with new seeds, and so are the default settings and the controls. All
-are scored on the same draws of test classes: five fixed draws, as in the paper's table, and 50
-seeded draws for intervals and comparisons. A study of several rows gives the paper's table twice:
-with the paper's final classifiers, and with those that were best on the validation phase.
+are scored on the same draws of test classes: five fixed draws, as in the paper's table, and seeded
+draws for intervals and comparisons. A study of several rows gives the paper's table twice: with the
+paper's final classifiers, and with those that were best on the validation phase.
 
-Open report/index.html in a browser; report/findings.md has its text. Run this command once, because
-each read of the test phase is recorded in results/test-reads.jsonl.
+Open report/index.html in a browser; report/findings.md has its text. Run this command once:
+repeated evaluation on the test phase biases the result. results/test-reads.jsonl records each run.
 
 examples:
   report the newest study:
     {REPORT}
   draw the page again from the files of the report:
     {REPORT} results/mine --redraw
-  report a study on a cluster:
-    {REPORT} mine --cluster cluster/gpu.yaml
+  report a study that was searched on a cluster, on the same cluster:
+    {REPORT} mine
 """
 
 
@@ -136,8 +136,12 @@ _SET = ("--set", "NAME=VALUE", "setting, METHOD.NAME for one row; see `cpaan set
 _HEADS = f"among {', '.join(HEADS)}"
 _DEVICE = ("--device", "D", "cpu or cuda (default: cuda if there is a GPU)")
 _RAY: list[Option] = [
-    ("--address", "A", "address of a running Ray, host:port or auto (default: start Ray here)"),
-    ("--cluster", "YAML", "`ray up` file of a cluster to run on; repeat it to follow the job"),
+    (
+        "--address",
+        "A",
+        "host:port, or local for a new Ray (default: $RAY_ADDRESS, a Ray that runs here, local)",
+    ),
+    ("--cluster", "YAML", "`ray up` file of a cluster to run on (default: that of the study)"),
     ("--stop", None, "with --cluster: stop the job; finished work is saved"),
 ]
 
@@ -168,7 +172,7 @@ def _declare_evaluate(parser: Parser) -> None:
     what.add("--linear", ["quick", "benchmark"], "linear head: 200 steps (default) or 10,000")
     what.add(*_SET)
     show = Options(parser, "what to show")
-    show.add("--against", "METHOD[/HEAD]", "row to compare with (default: none, same head)")
+    show.add("--against", "METHOD[/HEAD]", "row to compare with (default: the row none, same head)")
     show.add("--out", "DIR", "folder for results.csv, results.json and accuracy.svg")
     show.add(*_DEVICE)
 
@@ -224,15 +228,15 @@ def _declare_search(parser: Parser) -> None:
     where = Options(parser, "where to run", *_RAY)
     where.add("--workers-per-trial", "N", "processes that train one model together (default: 1)")
     where.add("--gpus-per-worker", "X", "may be a fraction; 0: a CPU core (default: 1 GPU, if any)")
-    help_ = "run trials of one worker in one process each; the scores are equal"
-    where.add("--no-ray-train", None, help_, dest="ray_train", **off)
+    help_ = "train with Ray Train (default: if a trial has a GPU or several workers)"
+    where.add("--ray-train", None, help_, action=argparse.BooleanOptionalAction)
     where.add("--concurrent", "N", "trials at a time (default: as many as fit)")
     help_ = f"folder or s3://... that all machines share (default: ${STORAGE}, or the study)"
     where.add("--storage", "PATH", help_)
     where.add("--timeout", "TIME", "stop after a time such as 90 (seconds), 10m or 2h")
     keep = Options(parser, "what is kept")
     keep.add("--study", "NAME", f"name of a new folder in {RESULTS}/ (default: method and time)")
-    help_ = "name or folder of a study to resume (default: the newest); may have more --trials"
+    help_ = "name or folder of a study to resume (default: the newest); more --trials add trials"
     keep.add("--resume", "STUDY", help_, nargs="?", const="")
     keep.add("--dry-run", None, "print the plan and the expected time, and exit")
     keep.add("--json", None, "with --dry-run: print every setting as JSON")
@@ -242,15 +246,18 @@ def _declare_report(parser: Parser) -> None:
     parser.add_argument("study", nargs="?", help="its name or folder (default: the newest)")
     options = Options(parser, None, _DRAWS_FILE)
     options.add("--seeds", "N", "number of seeds, at least 3 (default: 3)", dest="num_seeds")
-    options.add("--draws", "N", "number of seeded draws (default: 50)", dest="num_seeded_draws")
+    help_ = "number of seeded draws (default: 20 for preset quick, otherwise 50)"
+    options.add("--draws", "N", help_, dest="num_seeded_draws")
     options.add("--heads", "NAME,...", f"{_HEADS} (default: that of the search; all for a table)")
-    help_ = "number of seeds of ablations (default: 1)"
+    help_ = "also train ablations, with N seeds each (default: none)"
     options.add("--ablation-seeds", "N", help_, dest="num_ablation_seeds")
-    help_ = "leave out ablations, pictures of synthetic examples and the spiral"
+    help_ = "leave out pictures of synthetic examples and the spiral"
     options.add("--table-only", None, help_, dest="is_table_only")
     options.add("--redraw", None, "draw the page again from the report's files; read no test class")
     options.add("--partial", None, "leave out rows whose search has no result")
-    options.add("--known-reads", "J", "log of another machine's test reads to add here", type=Path)
+    options.add(
+        "--known-reads", "J", "log of test-phase reads to merge, of another machine", type=Path
+    )
     Options(parser, "where to run", *_RAY)
 
 

@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from cpaan.cli.cluster import is_for_cluster, run_on_cluster
 from cpaan.cli.command import INCOMPLETE, INTERRUPTED, check_writable
@@ -26,9 +27,10 @@ from cpaan.study.worker_pool import WorkLostError
 
 def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     """Run the command here or on a cluster; return its exit status."""
-    if not is_for_cluster(options):
-        return _report(options)
-    name = find_study(options.study, RESULTS).name
+    folder = find_study(options.study, RESULTS)
+    if options.redraw or not is_for_cluster(options, folder):
+        return _report(options, folder)
+    name = folder.name
     # By its name alone, because the folder may be elsewhere on the cluster.
     others = [each for each in arguments if each != options.study]
     files = {"--draws-file": options.draws_file} if options.draws_file else {}
@@ -37,10 +39,9 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     return run_on_cluster(options, ClusterCommand("report.py", name, [name, *others], files))
 
 
-def _report(options: argparse.Namespace) -> int:
+def _report(options: argparse.Namespace, folder: Path) -> int:
     if options.known_reads:
         take_over_test_reads(options.known_reads)
-    folder = find_study(options.study, RESULTS)
     if options.redraw:
         check_writable(folder)
         print("drawing the page (a minute or two for many searches)", file=sys.stderr)
@@ -49,8 +50,9 @@ def _report(options: argparse.Namespace) -> int:
         return 0
     download_if_absent(folder)
     study = _finished(read_study(folder), is_partial=options.partial)
-    settings = ReportSettings(**overrides_of(options, ReportSettings))
     row, fixed = study.rows[0], None
+    by_study = {"num_seeded_draws": row.config.num_report_draws}
+    settings = ReportSettings(**{**by_study, **overrides_of(options, ReportSettings)})
     row.evaluation.with_overrides({"heads": settings.heads or (row.config.head,)})  # are they known
     if options.draws_file:
         files, data, max_shots = options.draws_file, row.data, max(row.evaluation.shots)

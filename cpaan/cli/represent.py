@@ -113,7 +113,7 @@ def _trainer(options: argparse.Namespace, device: torch.device, progress: Progre
         return partial(train_backbone, device=device, progress=progress)
     is_gpu = device.type == "cuda"
     available = torch.cuda.device_count() if is_gpu else os.cpu_count() or 1
-    if options.workers > available and "RAY_ADDRESS" not in os.environ:
+    if options.workers > available and os.environ.get("RAY_ADDRESS", "local") == "local":
         kind = "GPUs" if is_gpu else "CPUs"
         raise ValueError(
             f"--workers {options.workers}: this machine has {available} {kind}; use --workers "

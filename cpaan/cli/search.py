@@ -32,7 +32,7 @@ from cpaan.study.resolve import StudyRequest, new_study, resumed_study
 from cpaan.study.row import StudyRow
 from cpaan.study.search import search
 from cpaan.study.searcher import RowSearch
-from cpaan.study.study import CONFIG, LOG, Study, download_study, find_study
+from cpaan.study.study import CLUSTER, CONFIG, LOG, Study, download_study, find_study
 from cpaan.study.trial import PROBLEM
 from cpaan.study.worker_pool import WorkLostError
 from cpaan.training.drive import in_words
@@ -40,13 +40,14 @@ from cpaan.training.drive import in_words
 
 def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     """Run the command here or on a cluster; return its exit status."""
-    if not is_for_cluster(options):
-        return _search(options)
+    is_new = options.resume is None
+    folder = RESULTS / _new_name(options) if is_new else find_study(options.resume or None, RESULTS)
+    if not is_for_cluster(options, None if is_new or options.dry_run else folder):
+        return _search(options, folder)
     if options.dry_run:
         raise ValueError("--dry-run describes a run on this machine; remove --cluster")
     check_reachable([*(options.features or ()), *(options.cosine_features or ())])
-    is_new = options.resume is None
-    name = _new_name(options) if is_new else find_study(options.resume or None, RESULTS).name
+    name = folder.name
     has_file = options.split and not is_address(options.split)
     command = ClusterCommand(
         "search.py",
@@ -59,8 +60,8 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     return run_on_cluster(options, command)
 
 
-def _search(options: argparse.Namespace) -> int:
-    study = _new(options) if options.resume is None else _resumed(options)
+def _search(options: argparse.Namespace, folder: Path) -> int:
+    study = _new(options, folder) if options.resume is None else _resumed(options, folder)
     if options.dry_run:
         print(_describe(study) if options.json else _plan(study))
         return 0
@@ -105,9 +106,8 @@ def _new_name(options: argparse.Namespace) -> str:
     return name
 
 
-def _new(options: argparse.Namespace) -> Study:
-    folder = RESULTS / _new_name(options)
-    if (folder / CONFIG).exists():
+def _new(options: argparse.Namespace, folder: Path) -> Study:
+    if (folder / CONFIG).exists() or (folder / CLUSTER).exists():
         resume = f"{SEARCH} --resume {folder.name}"
         raise ValueError(f"{folder} already exists; resume it with: {resume}")
     features = [FEATURES] if options.cosine_features is None else TABLES
@@ -118,10 +118,9 @@ def _new(options: argparse.Namespace) -> Study:
     return new_study(request, folder, options.storage or os.environ.get(STORAGE))
 
 
-def _resumed(options: argparse.Namespace) -> Study:
+def _resumed(options: argparse.Namespace, folder: Path) -> Study:
     if options.study is not None:
         raise ValueError("--resume already names the study; remove --study")
-    folder = find_study(options.resume or None, RESULTS)
     download_if_absent(folder, options.storage)
     study = resumed_study(folder, _request(options))
     shared = options.storage and join(absolute(options.storage), folder.name)
@@ -194,7 +193,8 @@ def _describe(study: Study) -> str:
     """Return all settings and the first points of a study as JSON, a document for each row."""
     shown = []
     for row in study.rows:
-        points = {f"trial {n}": whose for n, whose in enumerate(row.points)}
+        numbers = sorted({0, row.config.num_trials - 1})
+        points = {f"trial {n}": whose for n, whose in zip(numbers, row.points, strict=False)}
         settings = {name: row.around(whose).training for name, whose in points.items()}
         content = {
             "folder": str(study.folder / study.path_of(row)),

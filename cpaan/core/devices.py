@@ -25,6 +25,12 @@ def choose_device(name: str | None) -> torch.device:
     return device
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether memory ran out; on the CPU, torch raises a plain RuntimeError."""
+    texts = ("out of memory", "can't allocate memory")
+    return isinstance(error, MemoryError) or any(text in str(error) for text in texts)
+
+
 def new_rate(device: torch.device) -> Tensor | float:
     """Return a learning rate of zero: on a GPU a tensor, which CUDA graphs read at each replay."""
     return torch.zeros((), device=device) if device.type == "cuda" else 0.0
@@ -54,14 +60,13 @@ def quick_products(device: torch.device) -> Iterator[None]:
 class Beside:
     """A side CUDA stream; its work may overlap with work of the current stream, until `wait`.
 
-    On other devices the work runs immediately. Its tensors must stay alive until `wait`.
+    Its work goes first, because its short kernels would wait for the long ones of the current
+    stream. On other devices the work runs immediately. Its tensors must stay alive until `wait`.
     """
 
-    def __init__(self, device: torch.device, *, is_urgent: bool = False) -> None:
-        """Create a stream; the work of urgent ones goes before that of others."""
-        priority = -1 if is_urgent else 0
+    def __init__(self, device: torch.device) -> None:
         is_cuda = device.type == "cuda"
-        self._stream = torch.cuda.Stream(device, priority) if is_cuda else None
+        self._stream = torch.cuda.Stream(device, priority=-1) if is_cuda else None
         self._is_busy = False
         if self._stream is not None:
             # Weights intentionally get gradients from several streams; PyTorch would warn.

@@ -13,6 +13,21 @@ import torch
 
 _T = TypeVar("_T")
 
+_NETWORK = (
+    "nfs",
+    "cifs",
+    "smb",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "ceph",
+    "afs",
+    "9p",
+    "fuse",
+    "orangefs",
+)
+"""Beginnings of the names of file systems that machines share."""
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
@@ -56,6 +71,17 @@ def locked(path: Path) -> Iterator[bool]:
             finally:
                 path.unlink(missing_ok=True)
             return
+
+
+def is_on_network(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
+    """Return whether a path is on a file system that other machines share."""
+    if not mounts.exists():  # not on Linux
+        return False
+    lines = [line.split() for line in mounts.read_text().splitlines()]
+    # The last of several mounts at one place counts.
+    types = {Path(place.replace(r"\040", " ")): kind for _, place, kind, *_ in lines}
+    found = next(types[each] for each in (path, *path.parents) if each in types)
+    return found.startswith(_NETWORK)
 
 
 def find_or_make(find: Callable[[], _T | None], make: Callable[[bool], _T], lock: Path) -> _T:

@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from cpaan.core.remote_paths import RemotePath
+
 TEST_READS = Path("results") / "test-reads.jsonl"
 """Log with a line for each read of test-phase rows, on which no decision may depend."""
 
@@ -62,10 +64,12 @@ def record_test_read(fingerprint: str, log: Path = TEST_READS) -> None:
     _append(log, [json.dumps({**entry, "features": fingerprint})])
 
 
-def take_over_test_reads(source: Path, log: Path = TEST_READS) -> None:
+def take_over_test_reads(source: Path | RemotePath, log: Path = TEST_READS) -> None:
     """Append the lines of another machine's log that are missing here."""
     known = set(log.read_text().splitlines()) if log.exists() else set()
-    _append(log, [line for line in source.read_text().splitlines() if line not in known])
+    source = RemotePath.at(source) if isinstance(source, Path) else source
+    lines = source.read().decode().splitlines()
+    _append(log, [line for line in lines if line not in known])
 
 
 def count_test_reads(fingerprint: str, log: Path = TEST_READS) -> int:

@@ -2,12 +2,15 @@
 
 import hashlib
 import os
+import re
 import textwrap
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import pyarrow as pa
 from pyarrow import fs
@@ -16,6 +19,15 @@ from cpaan.core.files import find_or_make, replacing
 
 _CHUNK_BYTES = 16 << 20  # of a remote file; each chunk is one request
 _MAX_REASON = 400  # characters of a library's error; the one about a missing Java has thousands
+_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  # seconds between the attempts of a remote request
+_PERMANENT = re.compile(
+    "ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE_DOES_NOT_MATCH|permission|NO_SUCH|no such|not found"
+    "|HTTP status 40[134]|libjvm",
+    re.IGNORECASE,
+)
+"""Errors of file systems that another attempt does not change."""
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -23,7 +35,7 @@ class RemotePath:
     """A local file or folder, given by its path, or a remote one, given by its address.
 
     Methods raise FileNotFoundError for a missing file, and an OSError of one line for a file that
-    cannot be reached.
+    cannot be reached. Remote requests are repeated for half a minute before that.
     """
 
     location: str
@@ -34,17 +46,24 @@ class RemotePath:
 
     @classmethod
     def at(cls, location: str | Path) -> Self:
-        """Create from a path or address; raise ValueError if no file system supports it."""
+        """Create from a path or address.
+
+        Raises:
+            ValueError: If an address has credentials in it, or no file system supports it.
+            OSError: If the file system cannot be reached.
+        """
         uri = location = str(location)
         if not is_address(location):
             return cls(location, fs.LocalFileSystem(), str(Path(location).absolute()))
+        refuse_credentials(location)
         if uri.startswith(("gs://", "gcs://")) and "retry_limit_seconds" not in uri:
-            # By default Arrow retries for 15 minutes; for S3, it retries for less than a minute.
+            # By default Arrow retries for 15 minutes; for S3, it retries for six seconds.
             uri += f"{'&' if '?' in uri else '?'}retry_limit_seconds=15"
         try:
-            return cls(location, *fs.FileSystem.from_uri(uri))
+            return cls(location, *_repeating(partial(fs.FileSystem.from_uri, uri)))
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise ValueError(f"{location} cannot be used: {_reason(error)}") from error
+            kind = OSError if isinstance(error, OSError) else ValueError
+            raise kind(f"{location} cannot be used: {_reason(error)}") from error
 
     @property
     def local(self) -> Path | None:
@@ -65,8 +84,7 @@ class RemotePath:
 
     def info(self) -> fs.FileInfo:
         """Return the size, modification time and type."""
-        with self._naming("reached"):
-            info = self.files.get_file_info(self.path)
+        info = self._request("reached", lambda: self.files.get_file_info(self.path))
         if info.type == fs.FileType.NotFound:
             raise FileNotFoundError(f"no such file: {self.location}")
         return info
@@ -84,20 +102,20 @@ class RemotePath:
 
     def names(self) -> list[str]:
         """Return the sorted names of the files directly in this folder."""
-        with self._naming("listed"):
-            found = self.files.get_file_info(fs.FileSelector(self.path))
+        folder = fs.FileSelector(self.path)
+        found = self._request("listed", lambda: self.files.get_file_info(folder))
         return sorted(each.base_name for each in found if each.type == fs.FileType.File)
 
     def chunks(self) -> Iterator[bytes]:
         """Iterate over the content of the file."""
-        with self._naming("read"):
-            if self.local is not None:
-                yield self.local.read_bytes()  # gives shorter errors than Arrow
-                return
-            # By default Arrow decompresses files by name, such as f.gz.
-            with self.files.open_input_stream(self.path, compression=None) as stream:
-                while chunk := stream.read(_CHUNK_BYTES):
-                    yield chunk
+        if self.local is not None:
+            yield self._request("read", self.local.read_bytes)  # gives shorter errors than Arrow
+            return
+        with self._request("read", lambda: self.files.open_input_file(self.path)) as file:
+            position = 0
+            while chunk := self._request("read", partial(file.read_at, _CHUNK_BYTES, position)):
+                yield chunk
+                position += len(chunk)
 
     def read(self) -> bytes:
         """Return the content of the file."""
@@ -112,7 +130,8 @@ class RemotePath:
 
     def write(self, content: bytes) -> None:
         """Replace the file atomically; create its folder if it is missing."""
-        with self._naming("written"):
+
+        def write() -> None:
             if self.local is not None:
                 with replacing(self.local) as local_file:
                     local_file.write(content)
@@ -122,11 +141,12 @@ class RemotePath:
             with self.files.open_output_stream(self.path, compression=None) as file:
                 file.write(content)
 
+        self._request("written", write)
+
     def delete(self) -> None:
         """Delete the file if it exists."""
-        if self.is_file():
-            with self._naming("deleted"):
-                self.files.delete_file(self.path)
+        with suppress(FileNotFoundError):
+            self._request("deleted", lambda: self.files.delete_file(self.path))
 
     def check_writable(self) -> None:
         """Raise ValueError unless a file in this folder can be written, read and deleted."""
@@ -139,15 +159,28 @@ class RemotePath:
             cause = _reason(error.__cause__ or error)
             raise ValueError(f"storage {self.location} cannot be written: {cause}") from error
 
-    @contextmanager
-    def _naming(self, action: str) -> Iterator[None]:
-        """Re-raise errors of file systems in one line that names the location."""
+    def _request(self, action: str, request: Callable[[], _T]) -> _T:
+        """Return the result of a request; re-raise its errors in one line with the location."""
         try:
-            yield
+            return request() if self.local is not None else _repeating(request)
         except FileNotFoundError as error:
             raise FileNotFoundError(f"no such file: {self.location}") from error
         except (pa.ArrowException, OSError) as error:
             raise OSError(f"{self.location} cannot be {action}: {_reason(error)}") from error
+
+
+def _repeating(request: Callable[[], _T]) -> _T:
+    """Return the result of a request; repeat it after errors that may pass."""
+    for pause in _PAUSES:
+        try:
+            return request()
+        except (FileNotFoundError, PermissionError):
+            raise
+        except OSError as error:
+            if _PERMANENT.search(str(error)):
+                raise
+        time.sleep(pause)
+    return request()
 
 
 def download(
@@ -156,7 +189,7 @@ def download(
     """Return a local copy of a remote file in a cache folder; download it again after a change.
 
     The copy is written atomically and has the size and time of its source. One process downloads
-    it; others on this machine wait. Raise ValueError if the file changes during the download.
+    it; others on this machine wait. Raise OSError if the file changes during the download.
     """
     key = hashlib.blake2b(source.location.encode(), digest_size=8).hexdigest()
     copy = folder / key / Path(source.path).name
@@ -179,9 +212,7 @@ def download(
             os.utime(file.fileno(), ns=(time_ns, time_ns))
             # Chunks are separate requests, so they may come from different versions.
             if _state(source) != state or file.tell() != size:
-                raise ValueError(
-                    f"{source.location} changed during the copy; run the command again"
-                )
+                raise OSError(f"{source.location} changed during the copy; run the command again")
         return copy
 
     return find_or_make(find, make, folder / f".{key}.lock")
@@ -195,6 +226,20 @@ def _state(path: RemotePath) -> tuple[int, int]:
 def is_address(location: str | Path) -> bool:
     """Return whether a location is an address rather than a path."""
     return "://" in str(location)
+
+
+def refuse_credentials(text: str) -> None:
+    """Raise ValueError, without the secret, if a text has an address with a password or a key.
+
+    Addresses are written to logs, to the records of a study and to the metadata of jobs.
+    """
+    in_query = r".*[?&]\w*(key|secret|token|password)\w*="
+    # A colon before a number is that of a port.
+    if re.search(rf"://([^/?:]*:(?!\d+/)[^?]*@|{in_query})", text):
+        raise ValueError(
+            "an address must not have credentials in it; use environment variables such as "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role of the machine"
+        )
 
 
 def absolute(location: str | Path) -> str:

@@ -82,10 +82,12 @@ def score_part(
     if job.scores_validation:
         progress(f"{name}: choosing priors on the validation phase")
         task, queries = read(job, VALIDATION_PHASE)
-        validation, _ = run_method(name, method, seed, task, queries, config, progress)
+        validation, _ = run_method(name, method, seed, task, queries, config, progress, range(0))
     task, queries = read(job, job.phase)
     config = config.with_overrides({"num_draws": len(job.shot_rows)})
-    scores, diversity = run_method(name, method, seed, task, queries, config, progress)
+    scores, diversity = run_method(
+        name, method, seed, task, queries, config, progress, job.diversity_draws
+    )
     validation = scores[:0] if validation is None else validation
     nothing = pd.DataFrame()  # no illustrations
     return Part(scores, diversity, validation, nothing, nothing, method.origin, describe_run())

@@ -50,6 +50,8 @@ class PartJob:
     """Whether the validation phase is also scored, to choose priors and heads."""
     is_illustrated: bool = False
     """Whether spectra and projections of synthetic examples are also computed."""
+    diversity_draws: range | None = None
+    """Draws whose diversity is computed; None for all."""
     device: str = "cpu"
 
     @property
@@ -74,6 +76,7 @@ class PartJob:
             "shots": hashlib.sha256(self.shot_rows.tobytes()).hexdigest()[:16],
             "scores_validation": self.scores_validation,
             "is_illustrated": self.is_illustrated,
+            "diversity_draws": str(self.diversity_draws),
             "device": torch.device(self.device).type,
         }
 

@@ -42,21 +42,25 @@ def run_method(
     queries: Queries,
     config: EvaluationConfig,
     progress: Progress = lambda message: None,
+    diversity_draws: range | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Fit one method with one seed, some draws at a time, and score it.
 
     Returns:
         Scores with every prior (see `cpaan.protocol.priors`) or with the configured one, and
-        diversities. Both contain the given name of the method.
+        diversities of the ``diversity_draws``, by default of all. Both contain the given name of
+        the method.
     """
     real_diversity: Tensor | None = None
     diversities = []
     priors = PRIORS if config.prior is None else (config.prior,)
+    diversity_draws = range(config.num_draws) if diversity_draws is None else diversity_draws
     rows = []
     for first in range(0, config.num_draws, _DRAWS_AT_ONCE):
         draws = range(first, min(first + _DRAWS_AT_ONCE, config.num_draws))
         progress(f"{name}, seed {seed}: draws {first + 1} to {draws.stop} of {config.num_draws}")
         part = replace(task, problems=tuple(p for p in task.problems if p.draw in draws))
+        method.measures_diversity = any(draw in diversity_draws for draw in draws)
         # One stream for all methods: controls that draw alike get the same examples.
         method.fit(part, new_rng(seed))
         if method.diversity is not None:
@@ -72,6 +76,7 @@ def run_method(
                     "ratio": float((distances / real_diversity).mean()),
                 }
                 for problem, distances in zip(part.problems, method.diversity, strict=True)
+                if problem.draw in diversity_draws
             ]
         found = score(method.predict, part, queries, priors)
         rows += [{"method": name, "seed": seed, **row} for row in found]

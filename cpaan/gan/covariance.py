@@ -104,7 +104,7 @@ class Spectra(NamedTuple):
     """Covariances of base classes and their leading eigenvectors, constant during training."""
 
     matrices: Tensor  # (C, D, D)
-    leading: Tensor  # (C, D, directions), orthonormal columns
+    leading: Tensor  # (C, directions, D), orthonormal rows; float16 if there are halves
     values: Tensor  # (C, directions), their eigenvalues
     norms: Tensor  # (C,) Ky Fan m-norms
     halves: tuple[Tensor, Tensor] | None  # for a GPU: see `fast.kernels.covariances.to_halves`
@@ -126,7 +126,8 @@ def spectra(matrices: Tensor, m: int) -> Spectra:
         vectors = block @ rotation[..., :num_directions]
     else:
         values, vectors = _eigh(matrices)
-    leading = vectors[..., :num_directions].contiguous()
+    leading = vectors[..., :num_directions].mT.contiguous()
+    leading = leading.half() if halves else leading
     norms = values[..., :m].sum(dim=-1)
     return Spectra(matrices, leading, values[..., :num_directions].contiguous(), norms, halves)
 
@@ -193,7 +194,7 @@ def _singular_vectors(
     Images are X times the vectors, divided by ``unit`` of shape (N, L, 1, 1): left singular
     vectors times singular values. Both have shape (N, L, m, D), or are padded with zeros beyond m.
     """
-    num_dims, num_directions = base.leading.shape[-2:]
+    num_directions, num_dims = base.leading.shape[-2:]
     _, width = _num_directions(other, m)
     if width >= num_dims:
         differences = base.matrices[classes] - other.unsqueeze(1)
@@ -205,7 +206,7 @@ def _singular_vectors(
     # nearest base class. Add their own columns of largest variance, because they may have
     # directions that no base class has.
     num_near = num_directions // 2
-    near = base.leading[classes[:, 0]][..., :num_near]
+    near = base.leading[classes[:, 0], :num_near].mT.to(other.dtype)
     directions = torch.cat([near, _largest_columns(other, num_directions - num_near)], dim=-1)
     # Divided by its largest entry, so that its powers do not overflow.
     largest = _largest_variance(other)
@@ -216,13 +217,9 @@ def _singular_vectors(
 
     kernels = kernels_for("covariances", other)
     halves = (scaled.half(), largest) if kernels and base.halves else None
-    dtype = torch.half if halves else other.dtype
+    dtype = base.leading.dtype
     is_narrow = width < 2 * num_directions
-    if is_narrow:
-        start = _directions_of_largest_variance(base, classes, other, directions, width, dtype)
-    else:
-        own = directions.to(dtype).unsqueeze(1).expand(-1, classes.shape[1], -1, -1)
-        start = torch.cat([base.leading.to(dtype)[classes], own], dim=-1)
+    start = _start(base, classes, other, directions, width)
 
     def multiply(block: Tensor) -> Tensor:
         if kernels and halves and base.halves:
@@ -246,28 +243,28 @@ def _singular_vectors(
     return rotation.to(dtype) @ block.mT, (rotation / unit) @ images.mT
 
 
-def _directions_of_largest_variance(
-    base: Spectra,
-    classes: Tensor,
-    other: Tensor,
-    directions: Tensor,
-    width: int,
-    dtype: torch.dtype,
-) -> Tensor:
-    """Choose from the directions of both covariances of a pair, shape (N, L, D, width).
+def _start(base: Spectra, classes: Tensor, other: Tensor, directions: Tensor, width: int) -> Tensor:
+    """Return leading directions of both covariances of each pair, shape (N, L, D, width).
 
-    The larger covariance has more directions of large variance, and gets more columns.
+    If there are more than ``width``, choose those of largest variance: the larger covariance has
+    more of them, and gets more columns.
     """
-    num_base, num_dims, count = base.leading.shape
-    variances = (directions * (other @ directions)).sum(dim=-2).unsqueeze(1)
-    both = torch.cat([base.values[classes], variances.expand(-1, classes.shape[1], -1)], dim=-1)
-    chosen = both.topk(width, dim=-1).indices
-    # All directions are rows of one table; those of the other covariances are at its end.
-    rows = torch.cat([base.leading, directions]).mT.to(dtype).reshape(-1, num_dims)
+    (num_base, count, num_dims), num_pairs = base.leading.shape, classes.shape[1]
     novel = num_base + torch.arange(len(other), device=other.device).view(-1, 1, 1)
-    is_base = chosen < count
-    matrix = torch.where(is_base, classes.unsqueeze(-1), novel)
-    return rows[matrix * count + torch.where(is_base, chosen, chosen - count)].mT
+    # All directions are rows of one table; those of the other covariances are at its end.
+    rows = torch.cat([base.leading, directions.mT.to(base.leading.dtype)])
+    if width == 2 * count:
+        chosen = torch.cat([classes.unsqueeze(-1), novel.expand(-1, num_pairs, -1)], dim=-1)
+        rows = rows.flatten(1)
+    else:
+        variances = (directions * (other @ directions)).sum(dim=-2).unsqueeze(1)
+        both = torch.cat([base.values[classes], variances.expand(-1, num_pairs, -1)], dim=-1)
+        largest = both.topk(width, dim=-1).indices
+        is_base = largest < count
+        matrix = torch.where(is_base, classes.unsqueeze(-1), novel)
+        chosen = matrix * count + torch.where(is_base, largest, largest - count)
+        rows = rows.flatten(0, 1)
+    return rows.index_select(0, chosen.flatten()).view(*classes.shape, width, num_dims).mT
 
 
 def _largest_variance(covariances: Tensor) -> Tensor:

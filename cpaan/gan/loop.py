@@ -91,9 +91,8 @@ class TrainingRun(EpisodeRun):
         self.losses = LOSSES
         self._identity = {"GAN": self.name, "data": data, "seed": self._seed_word}
         self._for_draws, self._for_noise = (new_rng(0, device=self.device) for _ in range(2))
-        self._comparing, self._base_side = Beside(self.device), Beside(self.device)
-        # Short kernels, which would wait for the long ones of other streams.
-        self._drawing, self._judging = (Beside(self.device, is_urgent=True) for _ in range(2))
+        streams = (Beside(self.device) for _ in range(4))
+        self._comparing, self._base_side, self._drawing, self._judging = streams
         self._generators, self._discriminators = (
             # The learning rate is set before the first step, and when it is annealed.
             RoundingAdam(

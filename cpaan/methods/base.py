@@ -29,6 +29,8 @@ class LowShotMethod(ABC):
 
     diversity: Tensor | None = None
     """Mean distance of two synthetic examples of a class in the last fit, shape (P, N)."""
+    measures_diversity: bool = True
+    """Whether a fit computes the diversity, which takes a third of the time of an evaluation."""
     keeps_synthetic: bool = False
     """Whether a fit stores its synthetic examples, which may fill most of a GPU's memory."""
     synthetic: Sequence[Tensor] | None = None
@@ -71,7 +73,7 @@ class LowShotMethod(ABC):
 
     def record_synthetic(self, synthetic: Sequence[Tensor]) -> None:
         """Record the diversity of each problem's synthetic examples, P times shape (N, S, D)."""
-        self.diversity = diversity_of(synthetic)
+        self.diversity = diversity_of(synthetic) if self.measures_diversity else None
         self.synthetic = synthetic if self.keeps_synthetic else None
 
 

@@ -78,6 +78,7 @@ class Embedded(Trained[EmbeddingRun]):
             task, base=self._embed_base(task.base), shots=self._network.embed(task.shots)
         )
         self._inner.keeps_synthetic = self.keeps_synthetic
+        self._inner.measures_diversity = self.measures_diversity
         self._inner.num_synthetic = self.num_synthetic
         self._inner.fit(embedded, for_method)
         self.diversity, self.synthetic = self._inner.diversity, self._inner.synthetic

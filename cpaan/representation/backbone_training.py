@@ -193,6 +193,7 @@ def train_backbone(
     )
     checkpoint = Checkpoint(folder / BACKBONE)
     checkpoint.restore(run)
+    run.check_equal_weights()
 
     def log_epoch(stretch: Stretch) -> None:
         checkpoint.curve.append(

@@ -6,13 +6,17 @@ import os
 import socket
 import subprocess
 import sys
+import textwrap
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ray
+from ray._common.utils import get_ray_address_file
+from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]  # compiled
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -28,6 +32,9 @@ NODES = "CPAAN_NODES"
 """Environment variable of the head node. It lists the machines that the autoscaler can start, which
 Ray does not report, as JSON such as ``[{"count": 8, "CPU": 4, "GPU": 1}]``."""
 
+LOCAL = "local"
+"""Address of a new Ray on this machine."""
+
 RAY = (sys.executable, "-m", "ray.scripts.scripts")
 """Ray's command line."""
 
@@ -36,6 +43,7 @@ MARK = ".machines/mark"
 
 _SECONDS_TO_ANSWER = 10.0
 _SECONDS_TO_BE_RAY = 30.0
+_MAX_REASON = 300  # characters of an error of Ray, which may have parts of a log
 _SECONDS_TO_CHECK = 120.0  # for a process to start on a new machine and to answer
 
 _ENVIRONMENT = {
@@ -44,6 +52,8 @@ _ENVIRONMENT = {
     "RAY_TRAIN_ENABLE_STATE_TRACKING": "1",  # show Train runs in the dashboard
     "RAY_TRAIN_ENABLE_CONTROLLER_STRUCTURED_LOGGING": "0",
     "RAY_TRAIN_ENABLE_WORKER_STRUCTURED_LOGGING": "0",
+    # A process whose last trial takes longer to stop is not reused, and the next trial fails.
+    "TUNE_FUNCTION_THREAD_TIMEOUT_S": "60",
 }
 
 _START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
@@ -96,7 +106,7 @@ class Cluster:
         if self.dashboard is None and study.early_stopping:
             raise ValueError(
                 "Ray runs without a dashboard, which is needed to release the resources of stopped "
-                "trials; start Ray with its dashboard, or use --no-early-stopping"
+                "trials; use a Ray with its dashboard, --address local or --no-early-stopping"
             )
 
     def most_trials_at_once(self, study: StudyConfig) -> int:
@@ -128,11 +138,12 @@ def worker_resources(study: StudyConfig) -> dict[str, float]:
 def ray_cluster(address: str | None, progress: Callable[[str], None]) -> Iterator[Cluster]:
     """Connect to the Ray at an address ("host:port" or "auto"), or else at ``RAY_ADDRESS``.
 
-    Without either, start Ray on this machine. Disconnect at the end, unless this process was
-    connected before.
+    Without either, connect to the Ray that ``ray start`` has started on this machine, or else start
+    one; the address "local" always starts one. Say which. Disconnect at the end, unless this
+    process was connected before.
 
     Raises:
-        ValueError: If no Ray head node answers at the address.
+        ValueError: If no Ray head node answers at the address, or Ray cannot start.
     """
     for name, value in _OWN_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -140,32 +151,73 @@ def ray_cluster(address: str | None, progress: Callable[[str], None]) -> Iterato
     coming: tuple[dict[str, float], ...] = ()
     options: dict[str, Any] = {"ignore_reinit_error": True}
     if is_ours:
-        address = address or os.environ.get("RAY_ADDRESS")
-        coming = _coming_nodes() if address else ()
-        if address is not None:
-            _check_address(address)
-        progress(f"connecting to Ray at {address}" if address else "starting Ray")
+        address = _choose(address, progress)
+        coming = () if address == LOCAL else _coming_nodes()
         timeout = _SECONDS_TO_START_MACHINES if coming else _SECONDS_TO_START
         options = {
-            "address": address or "local",
+            "address": address,
             # Without a dashboard, Ray does not release the resources of stopped trials.
-            "include_dashboard": None if address else True,
+            "include_dashboard": True if address == LOCAL else None,
             "log_to_driver": False,
-            "runtime_env": {"env_vars": {**_ENVIRONMENT, _START_TIMEOUT: timeout}},
+            "runtime_env": {
+                "env_vars": {**_ENVIRONMENT, _START_TIMEOUT: timeout},
+                "worker_process_setup_hook": _new_hook(),
+            },
         }
     try:
-        context = ray.init(**options, logging_level=logging.ERROR)
-    except (ConnectionError, TimeoutError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(
-            f"cannot connect to Ray at {address or 'this machine'}: {reason}"
-        ) from error
-    try:
+        try:
+            found = _describe(ray.init(**options, logging_level=logging.ERROR), coming)
+        # Ray raises plain exceptions, for example for a process that dies during the start.
+        except Exception as error:
+            where = address or "this machine"
+            action = "start Ray" if address == LOCAL else f"connect to Ray at {where}"
+            reason = textwrap.shorten(str(error), _MAX_REASON, placeholder=" ...")
+            raise ValueError(f"cannot {action}: {reason}") from error
         with sweeping_placement_groups():
-            yield _describe(context, coming)
+            yield found
     finally:
         if is_ours:
             ray.shutdown()
+
+
+def _choose(address: str | None, progress: Callable[[str], None]) -> str | None:
+    """Return the address for `ray.init`, None for the Ray of ``ray start``, and say which it is."""
+    named = address or os.environ.get("RAY_ADDRESS")
+    if named and named != LOCAL:
+        _check_address(named, {})
+        progress(f"connecting to Ray at {named}{'' if address else ' (RAY_ADDRESS)'}")
+        return named
+    # `ray start` writes this file, and `ray.init` reads it. It must be this user's, because code is
+    # sent to the Ray that it names.
+    file = Path(get_ray_address_file(None))
+    if not named and file.exists() and file.stat().st_uid == os.getuid():
+        running = file.read_text().strip()
+        # For this Ray, `ray.init` uses a token if there is one.
+        has_token = AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True)
+        with suppress(ValueError):  # that Ray has ended without `ray stop`
+            _check_address(running, {"RAY_AUTH_MODE": "token"} if has_token else {})
+            progress(f"using the running Ray at {running} (--address local starts another)")
+            return None
+    progress("starting Ray on this machine")
+    return LOCAL
+
+
+def _new_hook() -> Callable[[], None]:
+    """Return a function that tells a worker process the address of its own Ray.
+
+    Ray Train's cleaner asks the Ray at ``RAY_ADDRESS``, or else that of ``ray start``, whether a
+    trial is alive (Ray 2.60). If that is another Ray, it stops the trial's workers.
+    """
+
+    # A nested function, which Ray sends as code. For another one, workers would import this module.
+    def use_own_ray() -> None:
+        import os
+
+        import ray
+
+        os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
+
+    return use_own_ray
 
 
 def _describe(context: Any, coming: tuple[dict[str, float], ...]) -> Cluster:
@@ -189,8 +241,11 @@ def _coming_nodes() -> tuple[dict[str, float], ...]:
         raise ValueError(f"{NODES} is not a list of machines: {text}") from error
 
 
-def _check_address(address: str) -> None:
-    """Refuse an address without a Ray head node within seconds; Ray would retry for minutes."""
+def _check_address(address: str, defaults: Mapping[str, str]) -> None:
+    """Refuse an address without a Ray head node within seconds; Ray would retry for minutes.
+
+    ``defaults`` are variables for Ray that the environment may not have.
+    """
     if address.startswith("ray://"):
         raise ValueError(
             f"{address}: Ray Client cannot run a study; give host:port on a machine of the "
@@ -203,7 +258,13 @@ def _check_address(address: str) -> None:
         with socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER):
             pass
         command = [*RAY, "health-check", "--address", address]
-        subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS_TO_BE_RAY)
+        subprocess.run(
+            command,
+            env={**defaults, **os.environ},
+            check=True,
+            capture_output=True,
+            timeout=_SECONDS_TO_BE_RAY,
+        )
     except (OSError, ValueError) as error:
         raise ValueError(f"cannot connect to Ray at {address}: {error}") from error
     except subprocess.SubprocessError as error:

@@ -1,7 +1,7 @@
 """Run a command of ``tune/`` as a Ray job on a cluster that ``ray up`` has started.
 
 The commands call ``cpaan.cli.cluster.run_on_cluster`` with a `ClusterCommand`. The jobs API
-listens on the head's loopback address only, so ``ray dashboard`` forwards a port to it.
+listens on the head's loopback address only; `jobs_client` forwards a port to it.
 """
 
 import asyncio
@@ -10,27 +10,24 @@ import os
 import re
 import shlex
 import shutil
-import signal
-import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, STDOUT, Popen, run
+from subprocess import PIPE, STDOUT, run
 from typing import NamedTuple
 
 import aiohttp
 import requests
-from ray.exceptions import AuthenticationError
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
 from cpaan.core.provenance import TEST_READS, commit, take_over_test_reads
 from cpaan.data.splits import copy_split
 from cpaan.study.cluster import RAY
+from cpaan.study.jobs_client import PROJECT, jobs_client
 from cpaan.study.study import CONFIG
 
-_ROOT = Path(__file__).parents[2]  # paths in cluster files are relative to it
 _CONNECTION_LOST = (aiohttp.ClientError, requests.RequestException, RuntimeError, TimeoutError)
 _WORK = "~/cpaan-studies"  # on the head; Ray deletes the folder in which it starts a job
 
@@ -48,13 +45,15 @@ class ClusterCommand(NamedTuple):
     @property
     def labels(self) -> dict[str, str]:
         """Metadata that a repeated command uses to find its job."""
-        arguments = "" if self.begins else " ".join(self.arguments)
+        # The same study on the same cluster may be named with or without the cluster's file.
+        others = re.sub(r" ?--cluster[= ]\S+", "", " ".join(self.arguments))
+        arguments = "" if self.begins else others
         return {"script": self.script, "study": self.study_name, "arguments": arguments}
 
     def stage(self, folder: Path) -> str:
         """Copy the code and the files to a folder, and return the shell command to run there."""
         for name in ("cpaan", "tune"):
-            shutil.copytree(_ROOT / name, folder / name)
+            shutil.copytree(PROJECT / name, folder / name)
         words = [f'python "$SENT"/tune/{self.script}', shlex.join(self.arguments)]
         for option, paths in self.files.items():
             words.append(option)
@@ -74,7 +73,7 @@ class ClusterJob:
 
     def __init__(self, config: Path, command: ClusterCommand) -> None:
         self._config, self._command, self._num_written = str(config.absolute()), command, 0
-        self._home = TEST_READS.parent / command.study_name  # here, and in _WORK on the head
+        self.home = TEST_READS.parent / command.study_name  # here, and in _WORK on the head
         text = re.sub(r"(^|\s)#.*", "", config.read_text())  # without comments
         if unset := sorted(set(re.findall(r"\bSET-[A-Z-]+", text))):
             raise ValueError(f"{config} still has {', '.join(unset)}; see cluster/README.md")
@@ -88,36 +87,11 @@ class ClusterJob:
                 f"{path} must be a token file with mode 600; create one with: "
                 f"(umask 077; openssl rand -hex 32 > {path})"
             )
-        self._auth = {"Authorization": f"Bearer {token.read_text().strip()}"}
+        self._headers = {"Authorization": f"Bearer {token.read_text().strip()}"}
 
-    @contextmanager
-    def connect(self) -> Iterator[JobSubmissionClient]:
-        """Forward a port to the jobs API, and yield a client for it."""
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = str(free.getsockname()[1])
-        command = [*RAY, "dashboard", self._config, "--port", port, "--remote-port", self._port]
-        client, deadline = None, time.monotonic() + 60
-        with tempfile.NamedTemporaryFile() as log:
-            tunnel = Popen(
-                command, cwd=_ROOT, stdin=DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )  # a new session, so that Ctrl-C does not reach ssh
-            try:
-                while client is None and tunnel.poll() is None and time.monotonic() < deadline:
-                    time.sleep(0.2)
-                    with suppress(OSError, AuthenticationError):  # the API does not answer yet
-                        client = JobSubmissionClient(f"http://127.0.0.1:{port}", headers=self._auth)
-                said = "" if client else Path(log.name).read_text()
-                if re.search("ead node .*not found", said):
-                    start = f"ray up {self._config}"
-                    raise ValueError(f"{self._config} has no running head; start it with: {start}")
-                if client is None:
-                    head = f"the head of {self._config}"
-                    raise TimeoutError(f"cannot connect to {head}: {said[-300:]}")
-                yield client
-            finally:
-                with suppress(ProcessLookupError):  # the tunnel has already ended
-                    os.killpg(tunnel.pid, signal.SIGTERM)
-                tunnel.wait()
+    def connect(self) -> AbstractContextManager[JobSubmissionClient]:
+        """Return a context with a client of the jobs API on the head."""
+        return jobs_client(self._config, self._port, self._headers)
 
     def find(self, client: JobSubmissionClient) -> JobDetails | None:
         """Return the command's running job, or the study's last job if it was the same command."""
@@ -138,9 +112,9 @@ class ClusterJob:
             if job := self.find(client):
                 self.name = str(job.submission_id)
                 return False
-            if self._command.begins and (self._home / CONFIG).exists():
-                resume = f"--resume {self._home.name}"
-                raise ValueError(f"{self._home} already exists; resume it with: {resume}")
+            if self._command.begins and (self.home / CONFIG).exists():
+                resume = f"--resume {self.home.name}"
+                raise ValueError(f"{self.home} already exists; resume it with: {resume}")
             variables = {"CPAAN_COMMIT": commit(), "PYTHONUNBUFFERED": "1"}
             self.name = client.submit_job(
                 entrypoint=self._command.stage(Path(folder)),
@@ -193,18 +167,18 @@ class ClusterJob:
         """Copy the study's folder and the log of test-phase reads from the head."""
         with tempfile.TemporaryDirectory() as folder:
             new, reads = Path(folder) / "study", Path(folder) / TEST_READS.name
-            self._copy(f"{self._home}/", f"{new}/")
-            configs = [path for path in (new / CONFIG, self._home / CONFIG) if path.exists()]
+            self._copy(f"{self.home}/", f"{new}/")
+            configs = [path for path in (new / CONFIG, self.home / CONFIG) if path.exists()]
             if len({str(json.loads(path.read_text())["runs"][0]) for path in configs}) > 1:
-                raise ValueError(f"{self._home} is not the study on the cluster; move or rename it")
-            shutil.copytree(new, self._home, dirs_exist_ok=True)
+                raise ValueError(f"{self.home} is not the study on the cluster; move or rename it")
+            shutil.copytree(new, self.home, dirs_exist_ok=True)
             with suppress(ValueError):  # no log: the test phase was not read there
                 self._copy(str(TEST_READS), str(reads))
                 take_over_test_reads(reads)
-        return self._home
+        return self.home
 
     def _copy(self, source: str, target: str) -> None:
         paths = [self._config, f"{_WORK}/{source}", target]
-        done = run([*RAY, "rsync-down", *paths], cwd=_ROOT, stdout=PIPE, stderr=STDOUT, text=True)
+        done = run([*RAY, "rsync-down", *paths], cwd=PROJECT, stdout=PIPE, stderr=STDOUT, text=True)
         if done.returncode:
             raise ValueError(f"cannot download {_WORK}/{source}: {done.stdout[-300:]}")

@@ -25,13 +25,14 @@ class StudyConfig(Settings):
     seed: int = 0
     """Seed of the proposals and of each trial's training. Finalists also use the seeds after it."""
     num_trials: int = 12
-    """Number of trials. The first ones use the recommended and the published settings."""
+    """Number of trials. The first uses the recommended settings, the last the published ones."""
     workers_per_trial: int = 1
     """Number of processes that train one trial together, each on its own episodes."""
     gpus_per_worker: float = 0.0
     """GPUs per worker: a whole number, a fraction below one, or zero to train on one CPU core."""
-    ray_train: bool = True
-    """Whether trials use Ray Train. A single worker does not need it and starts faster without."""
+    ray_train: bool | None = None
+    """Whether trials use Ray Train. None: if they have a GPU or several workers; a single process
+    starts faster without, and its scores are equal."""
 
     head: str = "cosine"
     """Classifier that scores the trials; "own" for a method that has only its own classifier."""
@@ -55,11 +56,14 @@ class StudyConfig(Settings):
     """Number of draws that score each finalist; trials do not use these draws."""
     num_final_seeds: int = 3
     """Number of training seeds of each finalist; the first is the seed of its trial."""
+    num_report_draws: int = 50
+    """Number of seeded draws of the report, unless its command sets another."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._refuse_unless_positive("num_trials", "workers_per_trial", "num_finalists")
         self._refuse_unless_positive("final_length", "num_final_draws", "num_final_seeds")
+        self._refuse(["num_report_draws"], lambda count: count >= 2, "2 or more")
         self._refuse_negative("seed", "gpus_per_worker", "novel_weight", "all_weight", "num_rungs")
         self._refuse(["method"], lambda name: name in ROWS, f"one of {', '.join(ROWS)}")
         heads = ROWS[self.method].heads
@@ -69,10 +73,17 @@ class StudyConfig(Settings):
         self._refuse(["gpus_per_worker"], lambda count: count <= 1 or count % 1 == 0, is_whole)
         if not self.novel_weight + self.all_weight:
             raise ValueError("novel_weight and all_weight are both zero; set at least one above 0")
-        if not self.ray_train and self.workers_per_trial > 1:
+        if self.ray_train is False and self.workers_per_trial > 1:
             raise ValueError(
                 f"workers_per_trial={self.workers_per_trial} needs ray_train=true; otherwise use 1"
             )
+
+    @property
+    def uses_ray_train(self) -> bool:
+        """Whether trials use Ray Train: as set, or else if they have a GPU or several workers."""
+        if self.ray_train is None:
+            return self.workers_per_trial > 1 or self.gpus_per_worker > 0
+        return self.ray_train
 
     def score(self, novel_top5: float, all_top5: float) -> float:
         """Return the weighted mean of LSL and GLSL top-5 accuracy."""
@@ -120,7 +131,14 @@ class Preset:
 PRESETS = {
     # Takes minutes on two CPU cores.
     "quick": Preset(
-        study={"num_trials": 12, "num_rungs": 2}, evaluation={"num_synthetic": 40}, is_quick=True
+        study={
+            "num_trials": 12,
+            "num_rungs": 2,
+            "num_final_seeds": 1,
+            "num_report_draws": 20,
+        },
+        evaluation={"num_synthetic": 40},
+        is_quick=True,
     ),
     # The paper's scale, for GPUs.
     "paper": Preset(study={"num_trials": 40, "num_rungs": 3}, evaluation={}, is_quick=False),

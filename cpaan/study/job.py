@@ -1,6 +1,8 @@
 """Run one training of a study, with evaluation steps and a checkpoint to resume from.
 
-This module does not use Ray: a single process gives the same numbers.
+This module does not use Ray: a single process gives the same numbers. The checkpoint is one file
+with a fixed name, which is overwritten. Ray Train (2.60) names a checkpoint by the time, and saves
+one only with a report of all workers, so work between two evaluation steps would be lost.
 """
 
 import hashlib
@@ -14,7 +16,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from cpaan.core.files import unpack_state
+from cpaan.core.devices import is_out_of_memory
 from cpaan.core.randomness import new_rng
 from cpaan.core.remote_paths import RemotePath
 from cpaan.core.settings import Settings
@@ -33,6 +35,7 @@ from cpaan.training.learning import Run, TrainingDivergedError
 from cpaan.training.workers import ALONE, Workers
 
 EPISODE, NOVEL_TOP5, ALL_TOP5 = "episode", "novel_top5", "all_top5"
+_TWICE = b"out of memory twice"
 NUM_THREADS = 1
 """Threads of torch in each process, which has one core; the number affects the last digits."""
 
@@ -64,6 +67,21 @@ class TrialJob:
     def checkpoint(self) -> RemotePath:
         """File from which the training resumes."""
         return RemotePath.at(self.storage) / self.path
+
+    @property
+    def training_digest(self) -> str:
+        """Digest of everything that determines the training, except the number of workers."""
+        embedding = None if self.embedding is None else self.embedding.to_dict()
+        data = {**self.data.to_dict(), "features": None, "in_order_of": None}
+        return _digest(self.method, self.training.to_dict(), embedding, self.seed, data)
+
+    def new_checkpoint(self) -> Checkpoint:
+        """Return the checkpoint, which ignores a file of other settings.
+
+        A machine that was lost before its records were copied may have left one under this number.
+        """
+        evaluation = _digest(self.evaluation.to_dict())
+        return Checkpoint(self.checkpoint, self.training_digest, evaluation)
 
 
 @dataclass(frozen=True)
@@ -102,9 +120,15 @@ def run_job(job: TrialJob, device: torch.device, workers: Workers = ALONE) -> It
 
     Resume from the checkpoint in the storage. Every worker yields the same number of reports;
     only those of rank 0 have evaluations.
+
+    If the device runs out of memory, raise the error the first time, because another process may
+    have used the memory. After the second time, a restarted job reports it as its problem.
     """
     torch.set_num_threads(NUM_THREADS)
-    checkpoint = Checkpoint(job.checkpoint)
+    checkpoint = job.new_checkpoint()
+    # In the storage, because the restarted workers may run elsewhere.
+    memory = RemotePath.at(job.storage) / f"{job.path}-{job.training_digest}.memory"
+    earlier = memory.read_if_exists()
 
     def evaluate(stretch: Stretch) -> None:
         with _together(workers, device):
@@ -115,12 +139,12 @@ def run_job(job: TrialJob, device: torch.device, workers: Workers = ALONE) -> It
 
     try:
         with _together(workers, device):
+            if earlier is not None and earlier.startswith(_TWICE):
+                raise ValueError(earlier.decode())
             task, queries = read_validation(job, device)
             method, run = _begin(job, task, workers)
             checkpoint.restore(run)
-        if workers.mean(float(run.episode), device) != run.episode:
-            # A process that should be dead may have written in between. A retry reads again.
-            raise RuntimeError("workers read different checkpoints")
+        run.check_equal_weights()
         if checkpoint.curve:
             yield Report(tuple(checkpoint.curve))
         evaluated = {entry[EPISODE] for entry in checkpoint.curve}
@@ -136,16 +160,20 @@ def run_job(job: TrialJob, device: torch.device, workers: Workers = ALONE) -> It
             yield Report(tuple(checkpoint.curve), stretch.losses, pace)
     except (TrainingDivergedError, _JobError) as error:  # raised by all workers
         yield Report(tuple(checkpoint.curve), problem=str(error))
+    except Exception as error:
+        if is_out_of_memory(error):
+            reason = f": {' '.join(str(error).split())}".encode()
+            memory.write((b"out of memory" if earlier is None else _TWICE) + reason)
+        raise
 
 
 def is_trained(job: TrialJob) -> bool:
     """Return whether the checkpoint of a job is at the last episode."""
-    content = job.checkpoint.read_if_exists()
     try:
-        episode = None if content is None else unpack_state(content)["run"]["episode"]
-    except Exception:  # a damaged file can raise any error, which `run_job` reports
+        state = job.new_checkpoint().read()
+        return state is not None and state["run"]["episode"] == num_episodes_of(job.training)
+    except (ValueError, KeyError, TypeError):  # a damaged file, which `run_job` reports
         return False
-    return bool(episode == num_episodes_of(job.training))
 
 
 def load_method(job: TrialJob, task: LowShotTask) -> LowShotMethod:
@@ -155,7 +183,7 @@ def load_method(job: TrialJob, task: LowShotTask) -> LowShotMethod:
         ValueError: If the training is not complete.
     """
     method, run = _begin(job, task, ALONE)
-    Checkpoint(job.checkpoint).restore(run)
+    job.new_checkpoint().restore(run)
     if run.episode < run.num_episodes:
         episodes = f"{run.episode} of {run.num_episodes} episodes"
         raise ValueError(f"checkpoint {job.path} is incomplete: {episodes}")
@@ -182,9 +210,13 @@ def new_method(job: TrialJob, device: torch.device) -> LowShotMethod:
 def _embeddings_of(job: TrialJob, device: torch.device) -> Path:
     """Return the local cache folder for embeddings of the job's data, settings and device type."""
     data = {**job.data.to_dict(), "features": None}
-    content = [data, None if job.embedding is None else job.embedding.to_dict(), device.type]
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-    return default_cache_folder() / "embeddings" / digest
+    embedding = None if job.embedding is None else job.embedding.to_dict()
+    return default_cache_folder() / "embeddings" / _digest(data, embedding, device.type)
+
+
+def _digest(*content: object) -> str:
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def read_validation(job: TrialJob, device: torch.device) -> tuple[LowShotTask, Queries]:
@@ -198,7 +230,9 @@ def _evaluate(
     method: LowShotMethod, task: LowShotTask, queries: Queries, job: TrialJob
 ) -> tuple[float, float]:
     """Return LSL and GLSL top-5 of the method in its current state: means over shots and draws."""
-    scores, _ = run_method(job.method, method, job.seed, task, queries, job.evaluation)
+    scores, _ = run_method(
+        job.method, method, job.seed, task, queries, job.evaluation, diversity_draws=range(0)
+    )
     return mean_top5(scores, job.evaluation.heads[0])
 
 

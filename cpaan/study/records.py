@@ -75,24 +75,26 @@ class RowRecords:
         A failed copy is repeated with the next update; in the last update, it raises an error.
         """
         config, folder = self._row.config, self._study.folder
-        table, database = (self._study.path_of(self._row, name) for name in (TRIALS, OPTUNA))
+        table = self._study.path_of(self._row, TRIALS)
         content = trial_table(self._trials, config).to_parquet(index=False)
         (RemotePath.at(folder) / table).write(content)
         for trial in self._trials.get_trials(deepcopy=False):
             self._write_events(trial)
-        if (copy := self._study.copy) is not None:
-            with nullcontext() if is_last else suppress(OSError):
-                (copy / database).write(_snapshot(folder / database))
+        with nullcontext() if is_last else suppress(OSError):
+            self.publish()
+            if (copy := self._study.copy) is not None:
                 (copy / table).write(content)
 
-    def delete_stale_checkpoint(self, number: int) -> None:
-        """Delete an old checkpoint under the number of a new trial.
-
-        A machine that was lost before its records were copied may have proposed another trial
-        under this number.
-        """
-        if self._study.copy is not None:
-            self._checkpoint(number).delete()
+    def publish(self) -> None:
+        """Copy the Optuna study, from which a search resumes, to where other machines find it."""
+        study, name = self._study, self._study.path_of(self._row, OPTUNA)
+        database = study.database_of(self._row)
+        places = [] if study.copy is None else [study.copy / name]
+        if database != (study.folder / name).resolve():
+            places.append(RemotePath.at(study.folder / name))
+        content = _snapshot(database) if places else b""
+        for place in places:
+            place.write(content)
 
     def _checkpoint(self, number: int) -> RemotePath:
         seed = self._row.config.seed

@@ -12,7 +12,13 @@ import pandas as pd
 import ray
 import torch
 
-from cpaan.core.provenance import count_test_reads, describe_run, record_test_read
+from cpaan.core.provenance import (
+    TEST_READS,
+    count_test_reads,
+    describe_run,
+    record_test_read,
+    take_over_test_reads,
+)
 from cpaan.data.splits import TEST_PHASE, ShotRows
 from cpaan.evaluation.parts import Outcome, Part, PartKey
 from cpaan.evaluation.runner import to_records
@@ -35,6 +41,7 @@ from cpaan.study.study import Study
 from cpaan.study.worker_pool import PoolJob, measure, part_cache
 
 _SEEDED_DRAWS = 1  # added to the seed of the fixed draws
+_NUM_DIVERSITY_DRAWS = 5  # of the seeded draws
 _ILLUSTRATIONS = ("spectra", "projections")
 _MOST_LETTERS = 300  # shown of an error message of Ray, which ends with the cause
 
@@ -66,10 +73,9 @@ def make_report(
     settings, started = settings or ReportSettings(), time.monotonic()
     rows, heads = rows_of(study, settings), settings.heads or _default_heads(study)
     searched = rows[-len(study.rows) :]
-    extra: list[MeasuredRow] = []
+    extra = ablations_of(searched, settings.num_ablation_seeds)
     spiral = None
     if not settings.is_table_only:
-        extra = ablations_of(searched, settings.num_ablation_seeds)
         # The spiral runs in parallel with the rows, because it is small and needs no GPU.
         spiral = ray.remote(num_cpus=1)(_spiral).remote(SPIRAL_CONFIG)
     draws = _draw(study, settings, fixed_rows)
@@ -133,6 +139,9 @@ def _jobs(
     draws: ShotRows,
 ) -> Iterator[PoolJob]:
     """Yield a job for each row and seed; skip rows that are equal to another row."""
+    # Only claims about a table need the diversity of all draws, which takes a third of the time.
+    first = len(draws) - settings.num_seeded_draws
+    few = range(first, first + _NUM_DIVERSITY_DRAWS) if len(study.rows) == 1 else None
     for row in rows:
         if not ROWS[row.method].heads_among(heads):
             known = ", ".join(ROWS[row.method].heads)
@@ -158,6 +167,7 @@ def _jobs(
                 shot_rows=draws,
                 scores_validation=True,
                 is_illustrated=is_of_table and seed == row.seeds[0],
+                diversity_draws=few,
             )
 
 
@@ -188,9 +198,14 @@ def _measure(
         check_phase(reference.open(), reference.split, TEST_PHASE)
     cluster.check(study.config)
     check_machines(study.storage, say)
+    copy = None if study.copy is None else study.copy / TEST_READS.name
+    if copy is not None and copy.is_file():  # of a machine that was replaced
+        take_over_test_reads(copy)
     for fingerprint in references:
         count_test_reads(fingerprint)  # refuses a damaged log before the work
         record_test_read(fingerprint)
+    if copy is not None:
+        copy.write(TEST_READS.read_bytes())
     return measure(jobs, study.storage, cluster.most_trials_at_once(study.config), say)
 
 

@@ -74,19 +74,19 @@ class ReportSettings:
     num_seeded_draws: int = 50
     heads: tuple[str, ...] = ()
     """Classifiers. If empty: the head of the search, or all heads for a study of several rows."""
-    num_ablation_seeds: int = 1
-    """Number of training seeds of each ablation; at most ``num_seeds``."""
+    num_ablation_seeds: int = 0
+    """Number of training seeds of each ablation; at most ``num_seeds``, and 0 for no ablations."""
     is_table_only: bool = False
-    """Whether to leave out ablations, illustrations and the spiral."""
+    """Whether to leave out illustrations and the spiral."""
 
     def __post_init__(self) -> None:
         if self.num_seeds < _FEWEST_SEEDS:
             raise ValueError(f"a report needs at least {_FEWEST_SEEDS} seeds, got {self.num_seeds}")
         if self.num_seeded_draws < 2:
             raise ValueError(f"intervals need at least 2 seeded draws, got {self.num_seeded_draws}")
-        if not 1 <= self.num_ablation_seeds <= self.num_seeds:
+        if not 0 <= self.num_ablation_seeds <= self.num_seeds:
             raise ValueError(
-                f"--ablation-seeds must be from 1 to {self.num_seeds}, the number of --seeds, "
+                f"--ablation-seeds must be from 0 to {self.num_seeds}, the number of --seeds, "
                 f"got {self.num_ablation_seeds}"
             )
 
@@ -123,6 +123,8 @@ def _best_row(study: Study, row: StudyRow, name: str, settings: ReportSettings) 
 
 def ablations_of(rows: Sequence[MeasuredRow], num_seeds: int) -> list[MeasuredRow]:
     """Return the ablations of searched rows, with the first ``num_seeds`` seeds of each row."""
+    if not num_seeds:
+        return []
     by_method = {row.method: row for row in rows}
     found = list[MeasuredRow]()
     for family, methods in _ABLATED.items():

@@ -1,7 +1,10 @@
 """Search hyperparameters: run the trials of all rows on Ray Tune, then rescore the best ones."""
 
+import signal
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from optuna.trial import FrozenTrial
@@ -15,6 +18,7 @@ from cpaan.data.table import counted
 from cpaan.evaluation.parts import Part, PartJob, PartKey
 from cpaan.evaluation.scoring import draw_phase
 from cpaan.study.cluster import HEAD, Cluster, check_machines, worker_resources
+from cpaan.study.config import StudyConfig
 from cpaan.study.job import mean_top5
 from cpaan.study.records import best_trials
 from cpaan.study.row import Resolved, StudyRow
@@ -67,7 +71,8 @@ def search(
         at_once = cluster.most_trials_at_once(study.config)
         at_once = min(at_once, num_concurrent or at_once)
         if any(each.num_left for each in searches):
-            _run_trials(study, searches, progress, at_once, deadline)
+            with _publishing_at_sigterm(searches):
+                _run_trials(study, searches, progress, at_once, deadline)
         is_late = deadline is not None and time.monotonic() > deadline
         ended = [each for each in searches if not (is_late or each.num_left)]
         _choose_best(study, ended, progress.say, at_once, deadline)
@@ -76,6 +81,34 @@ def search(
                 study.write_json(study.path_of(each.row, BEST), each.best)
             each.records.update(is_last=True)
         return searches
+
+
+@contextmanager
+def _publishing_at_sigterm(searches: Sequence[RowSearch]) -> Iterator[None]:
+    """Copy the Optuna studies to the storage at SIGTERM, and continue as after Ctrl-C.
+
+    Ray stops a job with SIGTERM and kills it 3 s later. Ray Tune takes longer to end, so a thread
+    makes the copy meanwhile. The signal may come during a write to the studies, for which the
+    thread waits.
+    """
+
+    def publish() -> None:
+        for each in searches:
+            with suppress(OSError):  # there is nobody to tell
+                each.records.publish()
+
+    def stop(*_: Any) -> None:
+        threading.Thread(target=publish, name="last copy").start()
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread can handle signals
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _run_trials(
@@ -88,7 +121,8 @@ def _run_trials(
     """Run the remaining trials until the deadline, in the order of the rows."""
     config = study.config
     searcher = OptunaSearcher(searches)
-    needs = HEAD if config.ray_train else worker_resources(config)
+    needs = HEAD if config.uses_ray_train else worker_resources(config)
+    progress.say(_describe_processes(config))
     tuner = ray_tune.Tuner(
         ray_tune.with_resources(run_trial, needs),
         tune_config=TuneConfig(
@@ -96,8 +130,9 @@ def _run_trials(
             scheduler=RowScheduler(searches),
             num_samples=sum(each.num_left for each in searches),
             max_concurrent_trials=num_concurrent,
-            # In a reused process, the function of a stopped trial would continue to run.
-            reuse_actors=False,
+            # A trial that is stopped while it waits in `report` ends there, and its process can
+            # run the next trial. A trial with Ray Train waits for its workers instead.
+            reuse_actors=not config.uses_ray_train,
             trial_dirname_creator=_name_of,
         ),
         run_config=RunConfig(
@@ -118,6 +153,14 @@ def _run_trials(
             progress.show(searches)
     if searcher.failure is not None:
         raise searcher.failure
+
+
+def _describe_processes(config: StudyConfig) -> str:
+    """Return a line about the processes of a trial, and why they are so."""
+    how = "with Ray Train" if config.uses_ray_train else "in one process each, without Ray Train"
+    has_gpu = "with a GPU" if config.gpus_per_worker else "without a GPU"
+    why = f"{counted(config.workers_per_trial, 'worker')} a trial, {has_gpu}"
+    return f"trials run {how}: {why if config.ray_train is None else 'as set'}"
 
 
 def _name_of(trial: Any) -> str:
@@ -231,7 +274,8 @@ def _jobs_of(
         file = f"finals/{trial.number:04d}" if row.config.final_length > 1 else ""
         for key in _keys(row, trial):
             job = study.job(row, trial.number, resolved, key.seed, file)
-            jobs[key] = PoolJob.of(key.row, job, phase=VALIDATION_PHASE, shot_rows=shot_rows)
+            part = {"phase": VALIDATION_PHASE, "shot_rows": shot_rows, "diversity_draws": range(0)}
+            jobs[key] = PoolJob.of(key.row, job, **part)
     return jobs
 
 

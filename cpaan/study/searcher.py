@@ -37,10 +37,6 @@ class RowSearch:
         self.trials = open_trials(study, row)
         self.records = RowRecords(study, row, self.trials)
         self.eval_steps = row.config.eval_steps(row.num_episodes)
-        known = {trial.user_attrs.get(WHOSE) for trial in self.trials.get_trials(deepcopy=False)}
-        for whose in row.points:
-            if whose not in known:
-                self.trials.enqueue_trial(row.point(whose), user_attrs={WHOSE: whose})
         running = self.trials.get_trials(deepcopy=False, states=[TrialState.RUNNING])
         self._unfinished = deque(running)
         self.num_to_propose = self.num_left
@@ -73,9 +69,8 @@ class RowSearch:
         else:
             started = self.trials.get_trials(deepcopy=False, states=(*ENDED, TrialState.RUNNING))
             self._seed_sampler(len(started))
+            self._enqueue_point()
             trial = self.trials.ask()
-        if "training" not in trial.user_attrs:
-            self.records.delete_stale_checkpoint(trial.number)
         resolved = self.row.propose(trial, trial.user_attrs.get(WHOSE, RECOMMENDED))
         trial.set_user_attr("training", resolved.training.to_dict())
         trial.set_user_attr("evaluation", resolved.evaluation.to_dict())
@@ -83,6 +78,16 @@ class RowSearch:
         resolved, seed = self.row.for_score(resolved), self.row.config.seed
         job = self.study.job(self.row, trial.number, resolved, seed)
         return trial, replace(job, eval_steps=self.eval_steps)
+
+    def _enqueue_point(self) -> None:
+        """Enqueue our settings as the first trial, and those of the source as the last.
+
+        The source's settings have no parameters, so the sampler learns nothing from them.
+        """
+        known = {trial.user_attrs.get(WHOSE) for trial in self.trials.get_trials(deepcopy=False)}
+        left = [whose for whose in self.row.points if whose not in known]
+        if left and (left[0] == RECOMMENDED or not self.num_to_propose):
+            self.trials.enqueue_trial(self.row.point(left[0]), user_attrs={WHOSE: left[0]})
 
     def _seed_sampler(self, number: int) -> None:
         """Create a sampler for one proposal, with a seed from the number of the trial.
@@ -131,7 +136,11 @@ class RowSearch:
 
 
 class OptunaSearcher(Searcher):
-    """Searcher that proposes trials to Ray Tune row by row, and records their results."""
+    """Searcher that proposes trials to Ray Tune row by row, and records their results.
+
+    Ray's `OptunaSearch` (2.60) records a trial that the scheduler stops as complete, with its last
+    score, which misleads the sampler. It also searches a single space.
+    """
 
     def __init__(self, searches: Sequence[RowSearch]) -> None:
         super().__init__(metric=SCORE, mode="max")
@@ -191,7 +200,8 @@ class RowScheduler(FIFOScheduler):
     """Stop trials early by asynchronous successive halving (ASHA) on episodes, within each row.
 
     Trials of earlier runs count. A trial is compared at every rung of its curve, including rungs
-    whose reports were lost.
+    whose reports were lost. Ray Tune (2.60) does not save the rungs of its `ASHAScheduler`, so they
+    would be empty in a resumed search.
     """
 
     def __init__(self, searches: Sequence[RowSearch]) -> None:
@@ -242,8 +252,12 @@ class RowScheduler(FIFOScheduler):
 
 def open_trials(study: Study, row: StudyRow) -> optuna.Study:
     """Open the Optuna study of a row, or create it."""
-    path = study.folder / study.path_of(row, OPTUNA)
+    path, published = study.database_of(row), study.folder / study.path_of(row, OPTUNA)
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path != published.resolve():  # it may be of another machine, or newer than the copy
+        path.unlink(missing_ok=True)
+        if published.exists():
+            path.write_bytes(published.read_bytes())
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna.create_study(
         storage=f"sqlite:///{path}",

@@ -6,20 +6,26 @@ describes all rows.
 
 import fcntl
 import json
+import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+from cpaan.core.files import is_on_network
 from cpaan.core.provenance import describe_run
 from cpaan.core.remote_paths import RemotePath
 from cpaan.study.config import StudyConfig
 from cpaan.study.job import TrialJob
+from cpaan.study.owner import owning
 from cpaan.study.row import Resolved, StudyRow
 
 CONFIG, TRIALS, BEST, OPTUNA = "config.json", "trials.parquet", "best.json", "optuna.db"
 TENSORBOARD, LOG = "tensorboard", "study.log"
+CLUSTER = "cluster.txt"
+"""File on the user's machine with the path of the cluster file with which the study was run."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,17 @@ class Study:
         """Write a JSON file."""
         self.write_file(name, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
+    def database_of(self, row: StudyRow) -> Path:
+        """Return the path of a row's Optuna study on a local disk.
+
+        SQLite needs locks that do not work on network file systems. If the folder is on one, its
+        file is a copy, as in a remote storage, and a search starts from that copy.
+        """
+        published = (self.folder / self.path_of(row, OPTUNA)).resolve()
+        if not is_on_network(published):
+            return published
+        return Path(tempfile.gettempdir(), f"cpaan-{os.getuid()}", *published.parts[1:])
+
     def read_best(self, row: StudyRow) -> dict[str, Any]:
         """Return the result of a row's search."""
         return read_json(self.folder, self.path_of(row, BEST))
@@ -115,14 +132,15 @@ class Study:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold an exclusive lock on the study; refuse if another process of this machine does."""
+        """Hold an exclusive lock on the study; refuse if another process or machine does."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / ".lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the process dies
             except BlockingIOError:
                 raise ValueError(f"another process is using the study {self.folder}") from None
-            yield
+            with owning(RemotePath.at(self.storage)):
+                yield
 
     def with_config(self, **overrides: Any) -> Self:
         """Return a copy of the study with settings changed in all rows."""
@@ -159,10 +177,10 @@ def download_study(location: str, folder: Path) -> None:
 def find_study(name: str | None, results: Path) -> Path:
     """Return the folder of a study by its name or path; by default the newest, if there is any."""
     if name is None:
-        configs = sorted(results.glob(f"*/{CONFIG}"), key=lambda path: path.stat().st_mtime)
-        if not configs:
+        found = [*results.glob(f"*/{CONFIG}"), *results.glob(f"*/{CLUSTER}")]
+        if not found:
             raise ValueError(f"{results}/ has no study; start one with: python tune/search.py")
-        return configs[-1].parent
+        return max(found, key=lambda path: path.stat().st_mtime).parent
     folder = Path(name)
     is_name = not folder.is_absolute() and not (folder / CONFIG).exists()
     is_name = is_name and folder.parts[:1] != results.parts[:1]

@@ -26,7 +26,7 @@ MOST_FAILURES = 3
 def run_trial(config: dict[str, Any]) -> None:
     """Run one trial as a function of Ray Tune: ``config`` holds a `TrialJob` under "trial"."""
     job: TrialJob = config["trial"]
-    if job.config.ray_train:
+    if job.config.uses_ray_train:
         train_with_workers(job, [TuneReportCallback()])
     else:
         device = torch.device("cuda" if job.config.gpus_per_worker else "cpu")

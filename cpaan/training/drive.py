@@ -30,10 +30,18 @@ def in_words(seconds: float) -> str:
 
 
 class Checkpoint:
-    """Checkpoint file of a run, with its evaluations so far."""
+    """Checkpoint file of a run, with its evaluations so far.
 
-    def __init__(self, file: RemotePath | Path) -> None:
+    Args:
+        file: The file.
+        training: Digest of everything that determines the run. A file with another one is ignored,
+            as if it did not exist. Without it, `restore` refuses the file of another run.
+        evaluation: Digest of the settings of evaluations. A curve with another one is ignored.
+    """
+
+    def __init__(self, file: RemotePath | Path, training: str = "", evaluation: str = "") -> None:
         self._file = RemotePath.at(file) if isinstance(file, Path) else file
+        self._digests = {"training": training, "evaluation": evaluation}
         self.curve: list[dict[str, Any]] = []
         """One entry per evaluation step; `on_eval` of `drive` appends them."""
         self.episode = 0
@@ -57,17 +65,32 @@ class Checkpoint:
         """Whether enough time has passed since the last save."""
         return time.monotonic() - self._saved > _SECONDS_BETWEEN_CHECKPOINTS
 
+    def read(self) -> dict[str, Any] | None:
+        """Return the content of the file; None if it is missing or has another digest.
+
+        Raises:
+            ValueError: If the file is not a checkpoint.
+        """
+        content = self._file.read_if_exists()
+        if content is None:
+            return None
+        try:
+            state = unpack_state(content)
+        except Exception as error:  # other files can raise any error
+            raise self._refusal(error) from error
+        training = self._digests["training"]
+        return None if training and state.get("training") != training else state
+
     def restore(self, run: Run) -> None:
         """Restore a new run from the file, if there is one.
 
         Raises:
             ValueError: If the file is not a checkpoint, or belongs to another run.
         """
-        content = self._file.read_if_exists()
-        if content is None:
+        state = self.read()
+        if state is None:
             return
         try:
-            state = unpack_state(content)
             missing = {"run", "curve", "seconds", "provenance"} - set(state)
             missing = missing or set(run.state_dict()) - set(state["run"])
             if missing:
@@ -75,12 +98,17 @@ class Checkpoint:
                     f"it is not a checkpoint of {run.name}; missing: {', '.join(sorted(missing))}"
                 )
             run.load_state_dict(state["run"])
-            self.curve, self._seconds_before = list(state["curve"]), state["seconds"]
+            self._seconds_before = state["seconds"]
+            if state.get("evaluation", "") == self._digests["evaluation"]:
+                self.curve = list(state["curve"])
             self.origin = {**state["provenance"], "episode": run.episode}
             self.episode = run.episode
-        except Exception as error:  # other files can raise any error
-            reason = " ".join(str(error).split())
-            raise ValueError(f"cannot resume from {self._file.location}: {reason}") from error
+        except Exception as error:
+            raise self._refusal(error) from error
+
+    def _refusal(self, error: Exception) -> ValueError:
+        reason = " ".join(str(error).split())
+        return ValueError(f"cannot resume from {self._file.location}: {reason}")
 
     def save(self, run: Run) -> None:
         """Replace the file atomically, so that a killed process leaves the old one."""
@@ -89,6 +117,7 @@ class Checkpoint:
             "curve": self.curve,
             "seconds": self.seconds,
             "provenance": self._provenance,
+            **self._digests,
         }
         self._file.write(pack_state(state))
         self._saved, self.episode = time.monotonic(), run.episode

@@ -52,6 +52,9 @@ class Run:
         """Train for more episodes, counted over all workers; return the means of the terms."""
         raise AssertionError(f"{self.name} has no episodes")
 
+    def check_equal_weights(self) -> None:
+        """Raise RuntimeError on all workers unless they have the same weights and episode."""
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state that determines the rest of the training."""
         return {**self._identity, "episode": self.episode}
@@ -196,6 +199,20 @@ class EpisodeRun(Run, ABC):
 
     def _reset(self) -> None:
         """Discard objects that hold tensors which a loaded state replaces, such as CUDA graphs."""
+
+    def check_equal_weights(self) -> None:
+        """Raise RuntimeError on all workers unless they have the same weights and episode.
+
+        Workers average gradients only, so weights that differ once differ to the end.
+        """
+        weights = (each.detach().cpu() for each in self._module.state_dict().values())
+        content = [each.reshape(-1).view(torch.uint8).numpy().tobytes() for each in weights]
+        if not self._workers.agree(b"".join([*content, str(self.episode).encode()]), self.device):
+            # A process that should be dead may have written in between. A retry reads again.
+            raise RuntimeError(
+                f"workers of {self.name} start with different weights; they may have read "
+                "different checkpoints"
+            )
 
     def advance(self, num_episodes: int) -> dict[str, float]:
         """Train for more episodes, counted over all workers: a multiple of their number.

@@ -1,5 +1,6 @@
 """Data-parallel training: processes with the same weights, each with its share of episodes."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -44,6 +45,13 @@ class Workers:
         tensor = torch.tensor([value], dtype=torch.float64, device=device)
         self.average([tensor])
         return float(tensor)
+
+    def agree(self, content: bytes, device: torch.device) -> bool:
+        """Return whether all workers have the same content; the answer is the same for all."""
+        # 48 bits, so that the sum over workers is exact.
+        word = int.from_bytes(hashlib.sha256(content).digest()[:6])
+        differs = self.mean(word, device) != word
+        return not self.mean(differs, device)
 
 
 ALONE = Workers()

@@ -15,7 +15,7 @@ from cpaan.cli import main
 from cpaan.cli.search import describe_best
 from cpaan.methods.registry import ROWS, rows_of_table
 from cpaan.study import cluster
-from cpaan.study.config import StudyConfig
+from cpaan.study.config import PRESETS
 from cpaan.study.resolve import StudyRequest, new_study
 from cpaan.study.study import read_study
 from helpers.commands import refused
@@ -48,7 +48,8 @@ def test_a_dry_run_shows_everything_and_does_nothing(capsys):
     first = shown["trial 0"]
     printed = {"cycle_weight": 5.0, "covariance_weight": 0.5, "ky_fan_order": 10}
     assert printed.items() <= first.items()
-    assert shown["all settings of these"]["trial 1"]["generator_loss"] == "minimax"
+    assert shown["all settings of these"]["trial 8"]["generator_loss"] == "minimax"
+    assert shown["trial 8"] == {}
 
 
 def test_the_paper_preset_is_of_the_papers_scale_and_trials_may_be_shorter(capsys):
@@ -68,16 +69,15 @@ def test_options_reach_the_study(capsys):
         *("--no-early-stopping", "--no-ray-train", "--head", "centroid", "--seed", "7"),
     ).values()
 
-    expected = StudyConfig(
-        method="c-GAN",
-        gpus_per_worker=0.25,
-        num_finalists=2,
-        early_stopping=False,
-        ray_train=False,
-        head="centroid",
-        seed=7,
-    )
-    assert shown["config"] == expected.to_dict()
+    given = {
+        "gpus_per_worker": 0.25,
+        "num_finalists": 2,
+        "early_stopping": False,
+        "ray_train": False,
+        "head": "centroid",
+        "seed": 7,
+    }
+    assert shown["config"] == PRESETS["quick"].study_of("c-GAN").with_overrides(given).to_dict()
 
 
 @pytest.mark.parametrize(
@@ -102,6 +102,14 @@ def test_options_reach_the_study(capsys):
 def test_bad_input_is_one_line(capsys, arguments, message):
     assert message in refused(capsys, search, *arguments)
     assert not list(Path().rglob("config.json"))
+
+
+@pytest.mark.parametrize("option", ["--storage", "--features", "--split"])
+def test_credentials_on_the_command_line_are_refused_and_not_printed(capsys, option):
+    for more in ([], ["--dry-run"], ["--cluster", "c.yaml"]):
+        line = refused(capsys, search, option, "s3://KEY:HIDDEN@bucket/x", *more)
+        assert "an address must not have credentials in it" in line
+        assert "HIDDEN" not in line
 
 
 def test_a_storage_with_a_study_or_that_cannot_be_written_is_refused(capsys):
@@ -144,7 +152,7 @@ def test_rows_have_their_heads_and_their_settings(capsys):
     assert queries == {"MN": ROWS["MN"].config.num_queries, "AWG": 3}
     assert shown["c-GAN-PN"]["embedding"] is not None
     assert shown["MN"]["embedding"] is None
-    assert shown["MN"]["all settings of these"]["trial 1"]["optimiser"] == "sgd"
+    assert shown["MN"]["all settings of these"]["trial 11"]["optimiser"] == "sgd"
 
 
 def test_the_whole_table_can_be_searched_on_the_built_in_features(capsys):

@@ -2,9 +2,10 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from cpaan.core import files
-from cpaan.core.files import find_or_make, locked, write_whole
+from cpaan.core.files import find_or_make, is_on_network, locked, write_whole
 
 
 def test_one_at_a_time_holds_a_lock_and_the_last_deletes_it(tmp_path):
@@ -57,3 +58,19 @@ def test_of_all_that_want_a_file_at_once_one_makes_it(tmp_path):
 
     assert made == [True]
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_network_file_systems_are_known_by_their_mounts(tmp_path):
+    mounts = tmp_path / "mounts"
+    mounts.write_text(
+        "overlay / overlay rw 0 0\n"
+        "server:/home /home nfs4 rw,vers=4.2 0 0\n"
+        "/dev/sdb1 /home/me/local\\040disk ext4 rw 0 0\n"
+        "scratch@tcp:/s /scratch lustre rw 0 0\n"
+    )
+
+    for path in ("/home/me/results/optuna.db", "/scratch/x"):
+        assert is_on_network(Path(path), mounts)
+    for path in ("/homes/x", "/home/me/local disk/results", "/tmp/x"):
+        assert not is_on_network(Path(path), mounts)
+    assert not is_on_network(tmp_path)

@@ -2,13 +2,14 @@
 
 import re
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from pyarrow.fs import _MockFileSystem
 
-from cpaan.core.remote_paths import RemotePath, absolute, download, join
+from cpaan.core.remote_paths import RemotePath, absolute, download, join, refuse_credentials
 from helpers.files import room_for
 
 QUERY = "?endpoint_override=localhost:9000&scheme=http"
@@ -49,6 +50,34 @@ def test_an_unknown_address_is_refused_in_one_line():
         with pytest.raises(ValueError, match=f"^{location} cannot be used: .+$") as refused:
             RemotePath.at(location)
         assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "s3://AKIA:HIDDEN@bucket/f",
+        "s3://AKIA:SEC/HIDDEN@bucket/f",
+        "s3://bucket/f?region=x&secret_key=HIDDEN",
+        "s3://bucket/f?access_key=HIDDEN",
+        "abfs://account.dfs.core.windows.net/f?client_secret=HIDDEN",
+    ],
+)
+def test_an_address_with_credentials_is_refused_without_printing_them(address):
+    with pytest.raises(ValueError, match=r"use environment variables .* or a role") as refused:
+        RemotePath.at(address)
+    assert "HIDDEN" not in str(refused.value)
+
+
+def test_names_ports_and_other_settings_are_not_credentials():
+    for address in (
+        f"s3://bucket/f{QUERY}",
+        "gs://anonymous@bucket/f",
+        "abfss://container@account.dfs.core.windows.net/f",
+        "hdfs://user@host:8020/f@1",
+        "hdfs://host:8020/f@1",
+        "/data/a:b@c?key=1",
+    ):
+        refuse_credentials(address)
 
 
 @pytest.fixture(params=["path", "file", "mock", "s3"])
@@ -131,6 +160,57 @@ def test_a_storage_that_cannot_be_written_is_refused_in_one_line(bucket, tmp_pat
     with room_for(0), pytest.raises(ValueError, match=r"cannot be written: File too large$"):
         folder.check_writable()
     assert folder.names() == ["file"]
+
+
+def use(folder: RemotePath) -> None:
+    """Write, list, read and delete a file."""
+    path = RemotePath.at((folder / "state.pt").location)
+    path.write(b"state")
+    assert path.is_file()
+    assert folder.names() == ["state.pt"]
+    assert path.read() == b"state"
+    path.delete()
+    assert path.read_if_exists() is None
+
+
+def test_failed_requests_are_repeated_and_an_error_stays_an_os_error(bucket, monkeypatch):
+    monkeypatch.setattr("cpaan.core.remote_paths._PAUSES", (0.0,) * 8)
+    folder = bucket.root / "study"
+    bucket.failures[bucket.name] = 0.1
+    for _ in range(3):
+        use(folder)
+
+    assert bucket.num_failures()
+    bucket.failures[bucket.name] = 1.0
+    for action in (partial(folder.write, b""), folder.read, folder.names, folder.delete):
+        before = bucket.num_failures()
+        with pytest.raises(OSError, match=f"{bucket.name}/study.* cannot be .*409") as told:
+            action()
+        assert type(told.value) is OSError
+        assert bucket.num_failures() == before + 9
+
+
+def test_a_request_that_is_denied_is_not_repeated(bucket, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("repeated"))
+
+    with pytest.raises(OSError, match="ACCESS_DENIED"):
+        RemotePath.at(bucket.location.replace(bucket.name, "forbidden/file")).read()
+
+
+def test_an_address_that_does_not_answer_is_an_os_error_not_a_wrong_one(monkeypatch):
+    answers = [OSError("no route to host"), OSError("no route to host"), ("files", "path")]
+
+    def from_uri(uri: str) -> object:
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("pyarrow.fs.FileSystem", SimpleNamespace(from_uri=from_uri))
+    monkeypatch.setattr("cpaan.core.remote_paths._PAUSES", (0.0,))
+    with pytest.raises(OSError, match=r"^s3://bucket cannot be used: no route to host$"):
+        RemotePath.at("s3://bucket")
+    assert RemotePath.at("s3://bucket").path == "path"
 
 
 def remote_file(content: bytes, day: int, name: str = "f.parquet") -> RemotePath:

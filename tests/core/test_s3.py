@@ -120,7 +120,7 @@ def test_features_that_change_during_the_download_are_refused(bucket, monkeypatc
 
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(RemotePath, "chunks", changed_meanwhile)
-        with pytest.raises(ValueError, match=r"features\.parquet.* changed during the copy"):
+        with pytest.raises(OSError, match=r"features\.parquet.* changed during the copy"):
             open_features(location)
 
     assert not downloads()

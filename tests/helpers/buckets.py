@@ -15,6 +15,9 @@ class Bucket:
     location: str
     requests: list[tuple[str, str]]
     """Requests to the server: method and path, which starts with the name of the bucket."""
+    failures: dict[str, float]
+    """Share of the requests that fail, by the name of the bucket. They are in ``requests`` twice,
+    the second time with "failed" as the method."""
 
     @property
     def root(self) -> RemotePath:
@@ -35,6 +38,10 @@ class Bucket:
         found = self.root.files.get_file_info(fs.FileSelector(self.name, recursive=True))
         paths = [each.path for each in found if each.type == fs.FileType.File]
         return sorted(path.removeprefix(f"{self.name}/") for path in paths)
+
+    def num_failures(self) -> int:
+        paths = [path for method, path in self.requests if method == "failed"]
+        return sum(path.startswith(f"/{self.name}") for path in paths)
 
     def num_downloads(self, path: str) -> int:
         return self.requests.count(("GET", f"/{self.name}/{path}"))

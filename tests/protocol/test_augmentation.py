@@ -1,4 +1,5 @@
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -111,8 +112,14 @@ def test_diversity_is_compared_with_that_of_real_examples_in_the_embedding(gauss
     settings = EmbeddingConfig(num_episodes=5, episode_shots=(1,), num_queries=1)
     method = Embedded(Control(copy, config), settings, Checkpointing())
 
-    _, found = run_method("copy-PN", method, 0, task, queries, config)
+    part = partial(run_method, "copy-PN", method, 0, task, queries, config)
+    _, of_one = part(diversity_draws=range(1, 2))
+    _, of_none = part(diversity_draws=range(0))
+    assert method.diversity is None
+    _, found = part()
 
+    assert of_one.equals(found[found["draw"] == 1].reset_index(drop=True))
+    assert len(of_none) == 0 < len(of_one) < len(found)
     real = [
         torch.pdist(method.represent(queries.features[queries.labels == task.num_base + number]))
         for number in range(task.num_novel)

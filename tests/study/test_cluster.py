@@ -1,12 +1,23 @@
-"""Test the number of trials that fit on a cluster."""
+"""Test which Ray a command uses, and the number of trials that fit on a cluster."""
 
-from contextlib import nullcontext
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
+from pathlib import Path
 
 import pytest
 
 from cpaan.study import cluster
 from cpaan.study.cluster import HEAD, NODES, Cluster
 from cpaan.study.config import StudyConfig
+from helpers.waiting import wait_for
+
+ROOT = Path(__file__).parents[2]
 
 
 def room(nodes: list[dict[str, float]], **settings: object) -> int:
@@ -56,3 +67,149 @@ def test_machines_that_the_autoscaler_may_start_count(monkeypatch):
         monkeypatch.setenv(NODES, text)
         with pytest.raises(ValueError, match="CPAAN_NODES is not a list of machines"):
             cluster._coming_nodes()
+
+
+def test_only_a_ray_of_this_user_that_answers_is_used(monkeypatch, tmp_path):
+    """The real Ray is in the test below; here, its address is a closed port, or taken for one."""
+    said = []
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS")
+    assert cluster._choose(None, said.append) == "local"
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
+    assert cluster._choose(None, said.append) == "local"  # a Ray that has ended
+    monkeypatch.setattr(cluster, "_check_address", lambda address, defaults: None)
+    assert cluster._choose(None, said.append) is None
+    assert cluster._choose("local", said.append) == "local"
+    assert cluster._choose("host:6379", said.append) == "host:6379"
+    monkeypatch.setenv("RAY_ADDRESS", "other:6379")
+    assert cluster._choose("host:6379", said.append) == "host:6379"
+    assert cluster._choose("local", said.append) == "local"
+    assert cluster._choose(None, said.append) == "other:6379"
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    assert cluster._choose(None, said.append) == "local"
+    monkeypatch.delenv("RAY_ADDRESS")
+    monkeypatch.setattr(os, "getuid", lambda: -1)  # the file is another user's
+    assert cluster._choose(None, said.append) == "local"
+
+    starts = "starting Ray on this machine"
+    at_host = "connecting to Ray at host:6379"
+    assert said == [
+        *(starts, starts),
+        "using the running Ray at 127.0.0.1:1 (--address local starts another)",
+        *(starts, at_host, at_host, starts),
+        "connecting to Ray at other:6379 (RAY_ADDRESS)",
+        *(starts, starts),
+    ]
+
+
+CONNECT = """
+import sys
+import ray
+from ray.util.state import get_actor
+from cpaan.study.cluster import ray_cluster
+
+@ray.remote(num_cpus=0)
+class Actor:
+    def name(self):
+        return ray.get_runtime_context().get_actor_id()
+
+    def ask(self, other):  # as the cleaner of Ray Train does
+        return get_actor(other, timeout=60)
+
+with ray_cluster(sys.argv[1] or None, print):
+    one, other = Actor.remote(), Actor.remote()
+    found = ray.get(other.ask.remote(ray.get(one.name.remote())))
+    print(found and found.state)
+    print(ray.get_runtime_context().gcs_address)
+"""
+
+
+@pytest.fixture
+def environment(tmp_path) -> Iterator[dict[str, str]]:
+    """Return the environment of a user with a token and without ``RAY_ADDRESS``."""
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("0123456789abcdef" * 4)
+    others = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    # The paths of Ray's sockets have to be short. Processes of a killed Ray write for a moment.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        own = {"HOME": str(tmp_path), "RAY_TMPDIR": folder, "PYTHONPATH": str(ROOT)}
+        yield {**others, **own}
+
+
+@pytest.fixture
+def running(environment) -> Iterator[tuple[str, subprocess.Popen]]:
+    """Run ``ray start``; return the address and the process."""
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("", 0)) as two:
+        ports = [one.getsockname()[1], two.getsockname()[1]]
+    command = [*cluster.RAY, "start", "--head", "--block", "--num-cpus=2", "--disable-usage-stats"]
+    command += [f"--dashboard-port={ports[0]}", f"--port={ports[1]}"]
+    file, log = (
+        Path(environment["RAY_TMPDIR"]) / name for name in ("ray/ray_current_cluster", "log")
+    )
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command, env=environment, stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        wait_for(file.exists, 300, log.read_text, is_over=lambda: process.poll() is not None)
+        yield file.read_text(), process
+    finally:
+        end(process)
+
+
+def end(process: subprocess.Popen) -> None:
+    """Kill a Ray, which then leaves its file."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@pytest.mark.ray
+def test_the_ray_of_this_machine_is_used_unless_another_is_named(environment, running):
+    address, process = running
+
+    def connect(given: str = "", **variables: str) -> list[str]:
+        command, env = [sys.executable, "-c", CONNECT, given], {**environment, **variables}
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    said = f"using the running Ray at {address} (--address local starts another)"
+    assert connect() == [said, "ALIVE", address]
+    said, state, own = connect("local")
+    assert (said, state) == ("starting Ray on this machine", "ALIVE")
+    assert own != address
+    assert connect(RAY_ADDRESS="local")[:2] == [said, "ALIVE"]
+    end(process)
+    assert connect()[:2] == [said, "ALIVE"]
+
+
+SEARCH_WITHOUT_RAYLET = """
+import contextlib, sys, threading, time
+from ray._private.services import psutil
+from cpaan.cli import main
+
+def kill():
+    while True:
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if process.name() == "raylet":
+                    process.kill()
+        time.sleep(0.01)
+
+threading.Thread(target=kill, daemon=True).start()
+sys.exit(main(sys.argv[1:], command="search"))
+"""
+
+
+@pytest.mark.ray
+def test_a_ray_that_cannot_start_is_an_error_of_one_line(environment, study_features):
+    options = ["--features", str(study_features), "--method", "copy", "--address", "local"]
+    command = [sys.executable, "-c", SEARCH_WITHOUT_RAYLET, *options]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith("python tune/search.py: error: cannot start Ray: ")

@@ -79,7 +79,7 @@ def test_machines_are_started_for_trials_and_stopped_after_them(tmp_path, study_
     ray = f"{sys.executable} -m ray.scripts.scripts"
     search = f"{sys.executable} {ROOT / 'tune' / 'search.py'} --address 127.0.0.1:6379"
     small = f"--study one --trials 2 --episodes 12 --features {study_features} "
-    small += f"--no-early-stopping --no-ray-train {' '.join(SMALL_STUDY)}"
+    small += f"--no-early-stopping {' '.join(SMALL_STUDY)}"
     (tmp_path / "run.sh").write_text(
         f"""set -e
         mkdir -p /tmp/ray && mount --bind {tmp_path}/ray /tmp/ray

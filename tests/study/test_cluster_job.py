@@ -20,6 +20,7 @@ SEARCH = ClusterCommand("search.py", "mine", ["--study", "mine"], {}, begins=Tru
 NAMED_LATER = SEARCH._replace(arguments=["--study", "mine", "--study", "mine"])
 RESUME = ClusterCommand("search.py", "mine", ["--resume", "mine"], {}, repeats=True)
 REPORT = ClusterCommand("report.py", "mine", ["mine"], {})
+REPORT_ON_C = REPORT._replace(arguments=["mine", "--cluster", "c.yaml"])
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_the_token_is_the_one_that_the_cluster_file_mounts(token, tmp_path, monk
     file = tmp_path / "c.yaml"
     file.write_text("file_mounts:\n  ~/.ray/auth_token: ~/token\n")
 
-    assert ClusterJob(file, SEARCH)._auth == {"Authorization": "Bearer secret"}
+    assert ClusterJob(file, SEARCH)._headers == {"Authorization": "Bearer secret"}
 
     token.unlink()
     with pytest.raises(ValueError, match=r"create one with: \(umask 077; .* > ~/token\)"):
@@ -150,6 +151,8 @@ def test_bad_input_is_refused_before_submission(job, capsys, command, arguments,
         (REPORT, [(SEARCH, "SUCCEEDED"), (REPORT, "SUCCEEDED")], 1),
         (REPORT, [(REPORT, "SUCCEEDED"), (RESUME, "SUCCEEDED")], None),  # the study has changed
         (REPORT, [(REPORT._replace(study_name="other"), "RUNNING")], None),
+        (REPORT, [(REPORT_ON_C, "SUCCEEDED")], 0),
+        (REPORT_ON_C, [(REPORT, "SUCCEEDED")], 0),
     ],
 )
 def test_a_repeated_command_finds_its_job(job, tmp_path, command, earlier, found):
@@ -186,6 +189,79 @@ def test_output_is_written_once_and_a_lost_connection_is_reported(job, monkeypat
     assert said[0] == "connected"
     assert said[1].startswith("connection lost (")
     assert said[2:] == ["reconnected"]
+
+
+@pytest.fixture
+def submitted(job, monkeypatch) -> list[str]:
+    """Return the list of submitted commands, on a cluster where every job ends at once."""
+    entrypoints, details = [], SimpleNamespace(status=JobStatus.SUCCEEDED, driver_exit_code=0)
+
+    def submit(entrypoint: str, **_) -> str:
+        entrypoints.append(entrypoint)
+        return "job"
+
+    async def tail(name):
+        yield "the output\n"
+
+    client = SimpleNamespace(
+        list_jobs=list, submit_job=submit, tail_job_logs=tail, get_job_info=lambda name: details
+    )
+    monkeypatch.setattr(ClusterJob, "connect", lambda job: nullcontext(client))
+    monkeypatch.setattr(ClusterJob, "download", lambda job: job.home)
+    return entrypoints
+
+
+def test_a_study_remembers_its_cluster(submitted, tmp_path, capsys):
+    assert search(["--cluster", "c.yaml", "--study", "mine"]) == 0
+    said = capsys.readouterr().err
+    assert "open the dashboard with: ray dashboard c.yaml" in said
+    assert "using" not in said
+
+    for command, arguments, sent in (
+        (report, ["mine"], "report.py mine --cluster="),
+        (report, ["--draws", "9"], "report.py mine --draws 9 --cluster="),
+        (search, ["--resume", "mine"], "search.py --resume mine --resume mine --cluster="),
+        (search, ["--resume"], "search.py --resume --resume mine --cluster="),
+    ):
+        assert command(arguments) == 0
+        assert submitted[-1].endswith(sent)
+        said = capsys.readouterr().err
+        assert f"using {tmp_path}/c.yaml, the cluster of results/mine" in said
+        assert f"ray dashboard {tmp_path}/c.yaml" in said
+    (tmp_path / "other.yaml").touch()
+    assert report(["--cluster", "other.yaml"]) == 0
+    assert report(["mine"]) == 0
+    assert f"using {tmp_path}/other.yaml, the cluster of" in capsys.readouterr().err
+    assert len(submitted) == 7
+
+
+def test_a_remembered_cluster_is_not_used_for_what_runs_here(submitted, capsys):
+    assert search(["--cluster", "c.yaml", "--study", "mine"]) == 0
+    capsys.readouterr()
+
+    for command, arguments, problem in (
+        (report, ["--address", "local"], "results/mine has no config.json"),
+        (report, ["--redraw"], "results/mine"),
+        (report, ["--cluster="], "results/mine has no config.json"),
+        (search, ["--resume", "--address", "local"], "results/mine has no config.json"),
+        (search, ["--resume", "--dry-run"], "results/mine has no config.json"),
+        (search, ["--study", "mine"], "results/mine already exists; resume it with"),
+    ):
+        assert command(arguments) == 2
+        (line,) = capsys.readouterr().err.splitlines()[-1:]
+        assert problem in line
+    assert len(submitted) == 1
+
+
+def test_a_remembered_cluster_without_its_file_is_one_line(submitted, tmp_path, capsys):
+    assert search(["--cluster", "c.yaml", "--study", "mine"]) == 0
+    (tmp_path / "c.yaml").unlink()
+    capsys.readouterr()
+
+    for command, arguments in ((report, ["mine"]), (search, ["--resume", "--stop"])):
+        assert command(arguments) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"whose file {tmp_path}/c.yaml no longer exists; name it with --cluster" in line
 
 
 def test_reads_of_the_test_phase_are_taken_over_once(tmp_path):

@@ -42,6 +42,10 @@ class Laptop:
     dashboard_port: int
 
     @property
+    def on_cluster(self) -> list[str]:
+        return ["--cluster", str(self.cluster)]
+
+    @property
     def environment(self) -> dict[str, str]:
         own = {"HOME": str(self.home), "RAY_UP_enable_autoscaler_v2": "0"}
         own["RAY_AUTH_TOKEN_PATH"] = str(self.token_file)
@@ -75,7 +79,7 @@ class Laptop:
     @contextmanager
     def started(self, script: str, *arguments: str) -> Iterator[tuple[subprocess.Popen, Path]]:
         """Start a command of ``tune/``; yield the process and the file with its output."""
-        command = [sys.executable, ROOT / "tune" / script, "--cluster", self.cluster, *arguments]
+        command = [sys.executable, ROOT / "tune" / script, *arguments]
         path = self.home / f"{script}.log"
         settings = {"cwd": self.home, "env": self.environment}
         with path.open("w") as log:
@@ -242,7 +246,8 @@ def test_what_listens_beyond_loopback_is_what_the_readme_lists(laptop, machines)
 
 def test_a_storage_that_machines_do_not_share_is_refused_with_their_names(laptop):
     """Each machine has its own /tmp."""
-    status, said = laptop.run("search.py", "--study", "alone", "--storage", "/tmp/alone")
+    options = ["--study", "alone", "--storage", "/tmp/alone"]
+    status, said = laptop.run("search.py", *laptop.on_cluster, *options)
 
     assert status == 2
     (line,) = [line for line in said.splitlines() if "error:" in line]
@@ -259,6 +264,7 @@ def test_a_study_outlives_a_machine_and_its_results_come_home(laptop, machines, 
 
     command = ["search.py", "--study", "one", "--trials", "1", "--episodes", "40", *features]
     command += ["--workers-per-trial", "2", "--no-early-stopping", *SMALL_STUDY]
+    command += laptop.on_cluster
     with laptop.started(*command) as (searching, log):
         wait_for(lambda: trains(head) and trains(worker), 600, log.read_text)
         worker.kill()
@@ -287,9 +293,15 @@ def test_a_study_is_searched_by_ray_exec_and_reported_from_the_laptop(laptop, ma
 
     said = laptop.ray("exec", str(laptop.cluster), f"cd cpaan && {search}")
     assert "checking that 2 nodes share" in said
-    status, said = laptop.run("report.py", "two", *short)
+    status, said = laptop.run("report.py", "two", *short, *laptop.on_cluster)
 
     assert status == 0, said
+    assert "submitted to" in said
+    # The study remembers its cluster, and the same command finds its job.
+    status, said = laptop.run("report.py", "two", *short)
+    assert status == 0, said
+    assert f"using {laptop.cluster}, the cluster of results/two" in said
+    assert f"found on {laptop.cluster}" in said
     config = json.loads((laptop.home / "results" / "two" / "config.json").read_text())
     assert config["storage"] == str(machines.home / "shared" / "two")
     assert (laptop.home / "results" / "two" / "report" / "report.md").exists()

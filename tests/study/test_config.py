@@ -37,6 +37,20 @@ def test_a_trial_is_evaluated_at_the_rungs_and_at_its_end(settings, num_episodes
     assert StudyConfig(**settings).eval_steps(num_episodes) == eval_steps
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, False),
+        ({"ray_train": True}, True),
+        ({"workers_per_trial": 2}, True),
+        ({"gpus_per_worker": 0.25}, True),
+        ({"gpus_per_worker": 0.25, "ray_train": False}, False),
+    ],
+)
+def test_a_single_process_on_a_cpu_needs_no_ray_train(settings, expected):
+    assert StudyConfig(**settings).uses_ray_train == expected
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_trials_of_a_preset_have_all_its_rungs(preset):
     config, (training, _) = StudyConfig(**PRESETS[preset].study), PRESETS[preset].recommended()

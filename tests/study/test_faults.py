@@ -131,7 +131,8 @@ def test_deaths_of_a_worker_a_trial_a_driver_and_a_node_change_no_score(study_fe
         await_study(lambda: time_of_state() > newer_than, driver)
         return time_of_state()
 
-    driver = start_search(study_features, *arguments, "--no-early-stopping", *address)
+    options = (*arguments, "--ray-train", "--no-early-stopping")
+    driver = start_search(study_features, *options, *address)
     state = await_state(newer_than=0)
     (worker,) = processes("ray::RayTrainWorker", raylets)
     kill(worker)

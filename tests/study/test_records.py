@@ -1,6 +1,7 @@
 """Test the files that a search writes about its trials."""
 
 import json
+import signal
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -9,12 +10,15 @@ import optuna
 import pandas as pd
 import pytest
 from optuna.distributions import json_to_distribution
+from optuna.trial import TrialState
 from tensorboardX.proto.event_pb2 import Event
 
 from cpaan.study.records import RowRecords, trial_table
+from cpaan.study.search import _publishing_at_sigterm
 from cpaan.study.searcher import open_trials
 from cpaan.study.study import OPTUNA, TRIALS
 from helpers.studies import HandRunSearch, new_study
+from helpers.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -22,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 @pytest.fixture
 def told(tmp_path) -> HandRunSearch:
     """Return a search with a trial of each state, including a running one."""
-    search = HandRunSearch(tmp_path / "study")
+    search = HandRunSearch(tmp_path / "study", num_trials=4)
     search.run("a", 40, 45, 50)
     search.run("b", 30, 35)
     search.suggest("c")
@@ -54,9 +58,9 @@ def test_the_table_has_a_line_for_each_started_trial_and_reads_back_from_parquet
     assert scores[:3].values.tolist() == [[50, 60, 40], [35, 45, 25], [20, 30, 10]]
     assert scores.loc[3].isna().all()
     assert table["problem"].dropna().to_dict() == {2: "cCov-GAN diverged"}
-    # Trial 1 has the paper's settings and no parameters.
+    # The last trial has the paper's settings and no parameters.
     assert table["cycle_weight"][0] == 5
-    assert table["cycle_weight"].isna()[1]
+    assert table["cycle_weight"].isna().tolist() == [False, False, False, True]
     assert [dict(entry) for entry in table["curve"][1]] == told.trial(1).user_attrs["curve"]
     assert json.loads(table["training"][0]) == told.trial(0).user_attrs["training"]
     ranges = json.loads(table["distributions"][0])
@@ -78,6 +82,46 @@ def test_copies_in_the_storage_can_be_read_unless_it_is_the_folder_itself(told, 
     assert copy.best_trial.params == told.trial(0).params
     assert (shared / TRIALS).read_bytes() == (study.folder / TRIALS).read_bytes()
     assert (study.folder / OPTUNA).stat().st_ino == before
+
+
+def test_on_a_network_file_system_the_trials_are_on_a_local_disk_and_copied(tmp_path, monkeypatch):
+    monkeypatch.setattr("cpaan.study.study.is_on_network", lambda path: True)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "local"))
+    search = HandRunSearch(tmp_path / "shared")
+    search.run("a", 40, 45, 50)
+    search.search.records.update()
+    (local,) = (tmp_path / "local").rglob(OPTUNA)
+    assert search.study.database_of(search.row) == local
+    search.suggest("b")
+
+    # A machine without local files resumes from the copy.
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "other"))
+    resumed = HandRunSearch(tmp_path / "shared")
+    assert resumed.trial(0).value == 50
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "local"))
+    again = HandRunSearch(tmp_path / "shared")
+    assert again.trial(0).value == 50
+    assert len(again.parameters()) == len(resumed.parameters()), "the copy counts"
+
+
+def test_sigterm_copies_the_trials_to_the_storage_at_once(tmp_path):
+    """Ray kills a stopped job after three seconds, and Ray Tune takes longer to end."""
+    search = HandRunSearch(tmp_path / "study", num_trials=2)
+    study = replace(search.study, shared=str(tmp_path / "shared"))
+    search.search.records = RowRecords(study, search.row, search.search.trials)
+    search.search.records._waits_until = float("inf")  # in the pause after an update
+    search.run("a", 40, 45, 50)
+    assert not (tmp_path / "shared").exists()
+
+    with pytest.raises(KeyboardInterrupt), _publishing_at_sigterm([search.search]):
+        signal.raise_signal(signal.SIGTERM)
+
+    wait_for((tmp_path / "shared" / OPTUNA).exists, 60, lambda: "no copy")
+    (trial,) = open_trials(replace(study, folder=tmp_path / "shared"), search.row).get_trials(
+        states=[TrialState.COMPLETE]
+    )
+    assert trial.value == 50
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def events_in(folder: Path) -> list[tuple[int, str]]:

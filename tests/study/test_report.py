@@ -19,6 +19,21 @@ CLUSTER = SimpleNamespace(
 )
 
 
+def test_a_replaced_machine_continues_the_count_of_test_reads(study_features, monkeypatch):
+    monkeypatch.setattr(report, "check_machines", lambda *_: None)
+    monkeypatch.setattr(report, "measure", lambda *_: {})
+    request = StudyRequest(methods=("copy",), features=[str(study_features)])
+    study = new_study(request, Path("results/mine"), str(Path("shared").absolute()))
+    fingerprint = study.rows[0].data.fingerprint
+
+    for count in (1, 2):
+        report._measure(study, {}, CLUSTER, print)
+        assert count_test_reads(fingerprint) == count
+        Path("results").rename(f"lost-{count}")
+
+    assert len(Path("shared/mine/test-reads.jsonl").read_text().splitlines()) == 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("methods", "rows", "heads"),

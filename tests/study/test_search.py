@@ -25,6 +25,8 @@ from cpaan.study import worker_pool
 from cpaan.study.cluster import check_machines
 from cpaan.study.config import StudyConfig
 from cpaan.study.job import run_job
+from cpaan.study.row import Resolved
+from cpaan.study.study import read_study
 from cpaan.study.trial import train_with_workers
 from cpaan.study.worker_pool import WorkLostError, run_on_ray
 from helpers.runs import threads
@@ -33,10 +35,10 @@ from helpers.studies import SMALL_STUDY, STUDY_SETTINGS, new_job, report, scores
 pytestmark = pytest.mark.ray
 
 
-def arguments(features: Path, *more: str, with_train: bool = False) -> list[str]:
-    """Return options of a small study, by default without Ray Train, which starts slowly."""
-    options = ["--features", str(features), "--episodes", "20", *SMALL_STUDY, *more]
-    return options if with_train else [*options, "--no-ray-train"]
+def arguments(features: Path, *more: str) -> list[str]:
+    """Return options of a small study on CPU cores."""
+    options = ["--features", str(features), "--episodes", "20", "--gpus-per-worker", "0"]
+    return [*options, *SMALL_STUDY, *more]
 
 
 def stopped_at(words: str) -> Callable[[StudyProgress, str], None]:
@@ -79,12 +81,14 @@ def test_a_study_is_searched_resumed_and_reported(two_cpus, study_features, caps
     folder = Path("results/mine")
     assert search(arguments(study_features, "--study", "without", "--trials", "1")) == 0
     without_train = curves(Path("results/without"))
-    capsys.readouterr()
+    line = "trials run in one process each, without Ray Train: 1 worker a trial, without a GPU"
+    assert line in capsys.readouterr().err
 
-    new = ("--study", "mine", "--trials", "2")
-    assert search(arguments(study_features, *new, with_train=True)) == 0
+    new = ("--study", "mine", "--trials", "2", "--ray-train")
+    assert search(arguments(study_features, *new)) == 0
 
     said = capsys.readouterr()
+    assert "trials run with Ray Train: as set" in said.err
     assert "Ray dashboard: http://127.0.0.1:" in said.err
     assert said.err.count("of 2 trials ended") == 2
     verdict, *finalists, following = said.out.splitlines()
@@ -98,7 +102,8 @@ def test_a_study_is_searched_resumed_and_reported(two_cpus, study_features, caps
     assert best["features"] == row["data"]["fingerprint"]
     first = pd.read_parquet(folder / "trials.parquet")
     assert first["trial"].tolist() == [0, 1]
-    # Another Ray may run on this machine at the same time.
+    # Another Ray may run on this machine at the same time. The variable would override the address.
+    monkeypatch.delenv("RAY_ADDRESS")
     actors = partial(list_actors, ray.get_runtime_context().gcs_address, limit=10_000)
     names = {actor.class_name for actor in actors()}
     assert "TrainStateActor" in names, "by which the dashboard knows of Train runs"
@@ -124,7 +129,7 @@ def test_a_study_is_searched_resumed_and_reported(two_cpus, study_features, caps
 
     short = SPIRAL_CONFIG.with_overrides({"num_episodes": 20})
     monkeypatch.setattr(report_module, "SPIRAL_CONFIG", short)
-    assert report(["--draws", "6"]) == 0
+    assert report(["--draws", "6", "--ablation-seeds", "1"]) == 0
 
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 5, "the verdict, three rows, and the path of the page"
@@ -151,6 +156,30 @@ def test_a_study_is_searched_resumed_and_reported(two_cpus, study_features, caps
     assert set(every["column"]) == {"novel", "all", "novel_joint", "base", "all_prior"}
     assert (folder / "report" / "table.csv").exists()
     assert (folder / "report" / "table.tex").exists()
+
+
+def test_a_process_that_stopped_a_trial_runs_the_next_with_the_same_scores(
+    two_cpus, study_features
+):
+    actors = partial(list_actors, ray.get_runtime_context().gcs_address, limit=10_000)
+    known = {actor.actor_id for actor in actors()}
+
+    one = ("--study", "one", "--trials", "4", "--concurrent", "1")
+    assert search(arguments(study_features, *one)) == 0
+
+    folder = Path("results/one")
+    new = [actor for actor in actors() if actor.actor_id not in known]
+    assert [actor.class_name for actor in new].count("ImplicitFunc") == 1
+    table, study = pd.read_parquet(folder / "trials.parquet"), read_study(folder)
+    assert "stopped early" in table["state"].tolist()[:-1]
+    (row,) = study.rows
+    for number, curve in enumerate(curves(folder)):
+        recorded = {name: json.loads(table[name][number]) for name in ("training", "evaluation")}
+        resolved = row.for_score(Resolved.of(row.method, recorded))
+        job = study.job(row, number, resolved, row.config.seed)
+        alone = replace(job, eval_steps=tuple(curve), path=f"alone-{number}.pt")
+        *_, last = run_job(alone, torch.device("cpu"))
+        assert {entry["episode"]: entry["all_top5"] for entry in last.curve} == curve
 
 
 def test_rows_are_searched_side_by_side_resumed_elsewhere_and_reported_together(
@@ -233,7 +262,7 @@ def test_a_row_with_a_classifier_of_its_own_is_reported_beside_the_controls(
     of_all = ("episode_shots", "shots", "num_draws", "num_finalists", "num_final_seeds")
     sets = [f"--set={name}={STUDY_SETTINGS[name]}" for name in of_all]
     options = ["--features", str(study_features), *sets]
-    short = ["--episodes", "4", "--short", "2", "--no-early-stopping", "--no-ray-train"]
+    short = ["--episodes", "4", "--short", "2", "--no-early-stopping"]
 
     assert search([*options, "--method", "AWG", "--study", "own", "--trials", "2", *short]) == 0
     best = json.loads(Path("results/own/best.json").read_text())

@@ -215,7 +215,7 @@ def test_a_study_on_slurm_resumes_after_its_node_was_lost(project, monkeypatch, 
     apart += ["--mount-proc", "--kill-child"]
     if shutil.which("unshare") is None or subprocess.run([*apart, "true"]).returncode:
         pytest.skip("missing here: unshare, or the right to use it")
-    command = [*apart, "bash", "cluster/slurm.sh", "mine", "--trials", "1", "--no-ray-train"]
+    command = [*apart, "bash", "cluster/slurm.sh", "mine", "--trials", "1"]
     command += ["--episodes", "200", "--no-early-stopping", "--features", str(study_features)]
     command += SMALL_STUDY
     study, log = project / "results" / "mine", project / "log.txt"

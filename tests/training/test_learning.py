@@ -182,6 +182,27 @@ def test_all_workers_learn_that_one_of_them_has_diverged():
         assert "plane diverged at episode 6: slope became" in str(future.exception())
 
 
+@pytest.mark.parametrize("num_workers", [2, 3])
+@pytest.mark.parametrize("what", ["weight", "episode"])
+def test_workers_that_differ_in_one_weight_or_episode_all_refuse_to_train(num_workers, what):
+    """With three, the middle one has the mean of all numbers."""
+    runs = [new_run(workers=workers) for workers in threads(num_workers)]
+
+    def check() -> list[str]:
+        with ThreadPoolExecutor(num_workers) as pool:
+            futures = [pool.submit(run.check_equal_weights) for run in runs]
+        return [str(future.exception()) for future in futures]
+
+    assert check() == ["None"] * num_workers
+    for rank, run in enumerate(runs):
+        if what == "episode":
+            run.episode = rank
+        else:
+            run.learner.vector.data[0] += 1e-6 * rank
+    message = "workers of plane start with different weights; they may have read different"
+    assert check() == [f"{message} checkpoints"] * num_workers
+
+
 def test_workers_must_share_episodes_evenly():
     with pytest.raises(ValueError, match=r"^12 episodes cannot be divided among 5 workers; use"):
         new_run(workers=Workers(0, 5))

@@ -207,6 +207,8 @@ def _times_difference_kernel(
     other_scales,
     block,
     result,
+    row_stride,
+    column_stride,
     num_dims,
     width,
     num_pairs,
@@ -237,7 +239,7 @@ def _times_difference_kernel(
         is_left = is_row & (place[None, :] < num_dims)
         is_right = (place[:, None] < num_dims) & is_column
         left = row[:, None] * num_dims + place[None, :]
-        right = place[:, None] * width + column[None, :]
+        right = place[:, None] * row_stride + column[None, :] * column_stride
         one_columns = tl.load(block + one_block + right, mask=is_right, other=0.0)
         two_columns = tl.load(block + two_block + right, mask=is_right, other=0.0)
         shared = tl.load(other + left, mask=is_left, other=0.0)
@@ -273,7 +275,8 @@ def times_difference(
         classes: Position of each pair's first covariance in ``base``, shape (N, L).
         other: Second covariances, as returned by `to_halves`, shape (N, D, D).
         other_scales: Scales of ``other``, shape (N,).
-        block: Orthonormal columns, float16, shape (N, L, D, W); the result is float32.
+        block: Orthonormal columns, float16, shape (N, L, D, W); the result is float32. It may
+            have the memory layout of (N, L, W, D).
     """
     num_novel, num_pairs, num_dims, width = block.shape
     result = torch.empty(block.shape, dtype=torch.float32, device=block.device)
@@ -285,8 +288,9 @@ def times_difference(
         classes.contiguous(),
         other,
         other_scales,
-        block.contiguous(),
+        block,
         result,
+        *block.stride()[2:],
         num_dims,
         width,
         num_pairs,

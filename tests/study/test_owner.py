@@ -1,0 +1,107 @@
+"""Test the record of a study's owner in its storage."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from cpaan.core.remote_paths import RemotePath
+from cpaan.study import owner
+from cpaan.study.owner import OWNER, owning
+from helpers.studies import new_study
+from helpers.waiting import wait_for
+
+
+@pytest.fixture(params=["path", "s3"])
+def storage(request, tmp_path) -> RemotePath:
+    if request.param == "path":
+        return RemotePath.at(tmp_path / "storage")
+    return request.getfixturevalue("bucket").root / "study"
+
+
+def leave_record(storage: RemotePath, host: str = "other-host", process: int = 7) -> None:
+    """Write the record of an owner that does not renew it."""
+    record = {"id": "a", "host": host, "process": process, "since": "2026-11-17T12:00:00+00:00"}
+    (storage / OWNER).write(json.dumps(record).encode())
+
+
+def test_a_second_machine_is_refused_until_the_first_is_silent(storage, monkeypatch):
+    leave_record(storage)
+
+    with pytest.raises(ValueError, match="in use by") as told:
+        owning(storage).__enter__()
+
+    assert f"{storage.location} is in use by process 7 on other-host since 2026-" in str(told.value)
+    assert "if that has died, try again in " in str(told.value)
+    monkeypatch.setattr(owner, "_SECONDS_UNTIL_STALE", 0.0)
+    with owning(storage):
+        assert json.loads((storage / OWNER).read())["process"] == os.getpid()
+    assert storage.names() == []
+
+
+def test_the_record_of_a_dead_process_of_this_machine_is_taken_over(tmp_path):
+    storage = RemotePath.at(tmp_path)
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    here = owner.socket.gethostname()
+
+    leave_record(storage, here, dead.pid)
+    with owning(storage):
+        pass
+    leave_record(storage, here, os.getppid())
+    with pytest.raises(ValueError, match=f"in use by process {os.getppid()} on {here}"):
+        owning(storage).__enter__()
+
+
+def test_the_owner_renews_its_record(tmp_path, monkeypatch):
+    monkeypatch.setattr(owner, "_SECONDS_BETWEEN_BEATS", 0.01)
+    file = RemotePath.at(tmp_path) / OWNER
+
+    with owning(RemotePath.at(tmp_path)):
+        first = file.info().mtime_ns
+        wait_for(lambda: file.info().mtime_ns > first, 60, lambda: "not renewed")
+        file.delete()  # as after a loss of the storage
+        wait_for(file.is_file, 60, lambda: "not written again")
+    assert not file.is_file()
+
+
+@pytest.mark.slow
+def test_a_process_whose_study_was_taken_over_ends(tmp_path):
+    code = """
+import sys, time
+from cpaan.core.remote_paths import RemotePath
+from cpaan.study import owner
+owner._SECONDS_BETWEEN_BEATS = 0.01
+with owner.owning(RemotePath.at(sys.argv[1])):
+    time.sleep(300)
+"""
+    storage = RemotePath.at(tmp_path)
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        wait_for((storage / OWNER).is_file, 120, lambda: "no record")
+        deadline = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline:
+            leave_record(storage)  # the process may write its own in between
+        said = process.stderr.read()
+
+    assert process.returncode == 1
+    assert f"another process has taken over {tmp_path}" in said
+    assert json.loads((storage / OWNER).read())["id"] == "a"
+
+
+def test_a_study_has_one_owner_whatever_its_folder(tmp_path):
+    shared = str(tmp_path / "shared")
+    one, other = (replace(new_study(tmp_path / name), shared=shared) for name in "ab")
+    leave_record(RemotePath.at(shared))
+    with pytest.raises(ValueError, match="in use by process 7 on other-host"):
+        other.locked().__enter__()
+    (RemotePath.at(shared) / OWNER).delete()
+
+    with one.locked():
+        assert (RemotePath.at(shared) / OWNER).is_file()
+    with other.locked():
+        pass
