@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cpaan.bench import episode, evaluate, kyfan, methods, trial
+from cpaan.bench import data_parallel, episode, evaluate, kyfan, methods, trial
 from cpaan.bench.measuring import Bench
 from cpaan.bench.scales import SCALES
 from cpaan.cli.command import Parser, add_traceback, check_writable, guarded, new_progress
@@ -17,7 +17,7 @@ BENCHMARKS = {
     "methods": (methods.measure, methods.HELP),
     "evaluate": (evaluate.measure, evaluate.HELP),
     "trial": (trial.measure, trial.HELP),
-    "data-parallel": (trial.measure_data_parallel, trial.HELP_DATA_PARALLEL),
+    "data-parallel": (data_parallel.measure, data_parallel.HELP),
 }
 
 _HELP = """\

@@ -1,10 +1,10 @@
-"""Benchmarks of whole trials on Ray, as in a study, and of trials with two workers."""
+"""Benchmark of whole trials on Ray, as in a study."""
 
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,28 +21,16 @@ from cpaan.data.parquet import write_features
 from cpaan.data.reference import DataReference
 from cpaan.data.splits import Phase, Split
 from cpaan.data.table import TEST, TRAIN, FeatureTable
-from cpaan.gan.config import TrainConfig
-from cpaan.protocol.config import EvaluationConfig
 from cpaan.study.config import PRESETS, StudyConfig
 from cpaan.study.job import TrialJob
 
 HELP = "a whole trial of cCov-GAN through Ray, and the share of training and evaluation in it"
-HELP_DATA_PARALLEL = "an episode of two workers of one thread each on Ray Train, against one"
 
 _METHOD = "cCov-GAN"
 _NUM_EPISODES = {"paper": 100_000, "slice": 20, "small": 10}
 _NUM_FIRST_EPISODES = 10
 _ROWS = {TRAIN: 1_281, TEST: 50}  # of an ImageNet class, on average
 _SHOTS_AND_MORE = 60  # train rows of a novel class, from which shots are drawn
-
-_PARALLEL_SIZES: dict[str, dict[str, Any]] = {
-    "paper": {"num_ways": 20, "batch_size": 1_000, "episode_shots": (10,)},
-    # Large enough that a step's arithmetic outweighs the exchange of its gradients.
-    "slice": {"num_ways": 16, "batch_size": 500, "hidden_dim": 128, "num_covariance_classes": 4},
-    "small": {"num_ways": 4, "batch_size": 60, "hidden_dim": 32, "num_covariance_classes": 2},
-}
-_PARALLEL_EPISODES = 30
-_PARALLEL_REPEATS = 2  # alternately, so that other load affects both equally
 
 
 @contextmanager
@@ -109,34 +97,6 @@ def measure(bench: Bench) -> None:
         share_with_start_of_ray=state["seconds"] / (seconds + of_ray),
         novel_top5=state["curve"][-1]["novel_top5"],
         all_top5=state["curve"][-1]["all_top5"],
-    )
-
-
-def measure_data_parallel(bench: Bench) -> None:
-    """Measure an episode with two workers (ours) and one (plain); the goal is a ratio of 1.6."""
-    sizes = _PARALLEL_SIZES[bench.scale.name]
-    settings = {"num_episodes": _PARALLEL_EPISODES, "episode_shots": (1, 2, 5), **sizes}
-    parts = {
-        "training": TrainConfig(**settings),
-        "evaluation": EvaluationConfig(heads=("cosine",)),
-        "eval_steps": (),
-        "data": _builtin(),
-    }
-    gpus = 0.0 if bench.device.type == "cpu" else 1.0 if torch.cuda.device_count() > 1 else 0.5
-    found: dict[int, list[float]] = {1: [], 2: []}
-    with _ray(bench) as (_, train):
-        for repeat, (count, times) in product(range(_PARALLEL_REPEATS), found.items()):
-            study = StudyConfig(workers_per_trial=count, gpus_per_worker=gpus)
-            state = train(study, f"{count}-{repeat}.pt", **parts)
-            times.append(1e3 * state["seconds"] / _PARALLEL_EPISODES)
-            bench.say(f"{count} workers: {times[-1]:.4g} ms an episode")
-    bench.row(
-        "data-parallel",
-        Timing(found[2]),
-        Timing(found[1]),
-        num_episodes=_PARALLEL_EPISODES,
-        best_ratio=min(found[1]) / min(found[2]),
-        sizes=sizes,
     )
 
 

@@ -94,6 +94,8 @@ examples:
       --gpus-per-worker 0.25
   all rows of the paper's table, twelve trials each, on a cluster that `ray up` has started:
     {SEARCH} --method table-1 --trials 12 --study table --cluster cluster/gpu.yaml
+  fewer trials than GPUs, on machines with four GPUs each:
+    {SEARCH} --preset paper --trials 2 --workers-per-trial 4
   stop after ten minutes; resume with more trials:
     {SEARCH} --study mine --timeout 10m
     {SEARCH} --resume mine --trials 40

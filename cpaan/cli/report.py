@@ -65,7 +65,7 @@ def _report(options: argparse.Namespace, folder: Path) -> int:
         with ray_cluster(options.address, progress.say) as cluster, study.locked():
             progress.say(cluster.announcement)
             lines, failed = make_report(study, cluster, progress.say, settings, fixed)
-    except WorkLostError as error:
+    except (OSError, WorkLostError) as error:
         raise ValueError(f"{error}; {kept}") from error
     except KeyboardInterrupt:
         progress.say(f"stopped; {kept}")

@@ -19,7 +19,7 @@ from cpaan.core.files import find_or_make, replacing
 
 _CHUNK_BYTES = 16 << 20  # of a remote file; each chunk is one request
 _MAX_REASON = 400  # characters of a library's error; the one about a missing Java has thousands
-_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  # seconds between the attempts of a remote request
+_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  # seconds between attempts; some take seconds themselves
 _PERMANENT = re.compile(
     "ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE_DOES_NOT_MATCH|permission|NO_SUCH|no such|not found"
     "|HTTP status 40[134]|libjvm",
@@ -35,7 +35,7 @@ class RemotePath:
     """A local file or folder, given by its path, or a remote one, given by its address.
 
     Methods raise FileNotFoundError for a missing file, and an OSError of one line for a file that
-    cannot be reached. Remote requests are repeated for half a minute before that.
+    cannot be reached. Remote requests are repeated with growing pauses before that.
     """
 
     location: str

@@ -94,16 +94,16 @@ class Generator(nn.Module):
         """
         of_source, of_target = projected or (None, None)
         first = [
-            Part(examples, self.from_example.weight),
-            Part(source, self.from_source.weight, of_source),
-            Part(target, self.from_target.weight, of_target),
+            Summand(examples, self.from_example.weight),
+            Summand(source, self.from_source.weight, of_source),
+            Summand(target, self.from_target.weight, of_target),
         ]
         if self.from_noise is not None:
             assert noise is not None, "this generator needs noise"
-            first.append(Part(noise, self.from_noise.weight))
-        kept = [Part(examples)] if self.residual != "none" else []
+            first.append(Summand(noise, self.from_noise.weight))
+        kept = [Summand(examples)] if self.residual != "none" else []
         if self.residual == "mean-shift":
-            kept += [Part(-source), Part(target)]
+            kept += [Summand(-source), Summand(target)]
 
         num_novel, num_examples = torch.broadcast_shapes(*(part.shape for part in first))
         shape = (num_novel, num_examples)
@@ -209,7 +209,7 @@ class Discriminator(nn.Module):
         return sum(values[1:], values[0])
 
 
-class Part(NamedTuple):
+class Summand(NamedTuple):
     """A summand of a layer for every pair."""
 
     values: Tensor | Chosen  # broadcast to (N, M, any)
@@ -224,7 +224,7 @@ class Part(NamedTuple):
 
 
 def combine(
-    parts: Sequence[Part], bias: Tensor | None = None
+    parts: Sequence[Summand], bias: Tensor | None = None
 ) -> tuple[list[tuple[Tensor, Any]], Shared]:
     """Return rows of the parts that differ between pairs, with their weights, and all others.
 

@@ -16,7 +16,7 @@ from cpaan.gan.covariance import Spectra, covariance_distances
 from cpaan.gan.episodes import Episode, TrainingData
 from cpaan.gan.fast.pair_ops import moments, squared_distance
 from cpaan.gan.gans import Gan, Networks, SideStream, Translations
-from cpaan.gan.networks import Answers, Chosen, Discriminator, Part, combine, total_of
+from cpaan.gan.networks import Answers, Chosen, Discriminator, Summand, combine, total_of
 
 Terms = dict[str, Tensor]
 
@@ -185,7 +185,7 @@ def cycle_loss(restored: Tensor, originals: Tensor | Chosen, weights: Tensor) ->
     Examples have shape (N, M, D), weights (N, M). The paper's formula lacks the originals and
     would pull all translations to zero; its text includes them.
     """
-    rows, shared = combine([Part(originals)])
+    rows, shared = combine([Summand(originals)])
     return squared_distance(
         restored.flatten(0, 1),
         shared,

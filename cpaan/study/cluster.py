@@ -50,6 +50,8 @@ _ENVIRONMENT = {
     # Ray's processes get Ray's own variables only from the runtime environment.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.3",  # a report waits for the next check
     "RAY_TRAIN_ENABLE_STATE_TRACKING": "1",  # show Train runs in the dashboard
+    # A process per trial. Ray Train recognises announced losses of machines without it.
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_TRAIN_ENABLE_CONTROLLER_STRUCTURED_LOGGING": "0",
     "RAY_TRAIN_ENABLE_WORKER_STRUCTURED_LOGGING": "0",
     # A process whose last trial takes longer to stop is not reused, and the next trial fails.
@@ -95,18 +97,13 @@ class Cluster:
         """Refuse a study that would wait for resources forever.
 
         Raises:
-            ValueError: If a trial does not fit, or early stopping lacks the dashboard.
+            ValueError: If a trial does not fit.
         """
         num_slots = self._num_slots(study)
         if num_slots < study.workers_per_trial:
             raise ValueError(
                 f"--workers-per-trial {study.workers_per_trial} with --gpus-per-worker "
                 f"{study.gpus_per_worker:g}: Ray has room for {num_slots} of them; lower either"
-            )
-        if self.dashboard is None and study.early_stopping:
-            raise ValueError(
-                "Ray runs without a dashboard, which is needed to release the resources of stopped "
-                "trials; use a Ray with its dashboard, --address local or --no-early-stopping"
             )
 
     def most_trials_at_once(self, study: StudyConfig) -> int:
@@ -156,7 +153,6 @@ def ray_cluster(address: str | None, progress: Callable[[str], None]) -> Iterato
         timeout = _SECONDS_TO_START_MACHINES if coming else _SECONDS_TO_START
         options = {
             "address": address,
-            # Without a dashboard, Ray does not release the resources of stopped trials.
             "include_dashboard": True if address == LOCAL else None,
             "log_to_driver": False,
             "runtime_env": {
@@ -205,8 +201,8 @@ def _choose(address: str | None, progress: Callable[[str], None]) -> str | None:
 def _new_hook() -> Callable[[], None]:
     """Return a function that tells a worker process the address of its own Ray.
 
-    Ray Train's cleaner asks the Ray at ``RAY_ADDRESS``, or else that of ``ray start``, whether a
-    trial is alive (Ray 2.60). If that is another Ray, it stops the trial's workers.
+    Ray Train's state actor asks the Ray at ``RAY_ADDRESS``, or else that of ``ray start``, whether
+    a trial is alive (Ray 2.60). If that is another Ray, the dashboard shows the trial as aborted.
     """
 
     # A nested function, which Ray sends as code. For another one, workers would import this module.

@@ -79,8 +79,12 @@ def _refuse_if_owned(storage: RemotePath) -> None:
     # Both times are of the storage, because the clocks of two machines may differ.
     probe = storage / f"{OWNER}-{uuid.uuid4().hex}"
     probe.write(b"")
-    now, beat = probe.info().mtime, (storage / OWNER).info().mtime
-    probe.delete()
+    try:
+        now, beat = probe.info().mtime, (storage / OWNER).info().mtime
+    except FileNotFoundError:  # released in the meantime
+        return
+    finally:
+        probe.delete()
     seconds = (now - beat).total_seconds() if now and beat else _SECONDS_UNTIL_STALE
     if seconds < _SECONDS_UNTIL_STALE:
         raise ValueError(

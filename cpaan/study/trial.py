@@ -9,6 +9,8 @@ from ray import train as ray_train
 from ray import tune as ray_tune
 from ray.train import FailureConfig, RunConfig, ScalingConfig, UserCallback
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
+from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
+from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.tune.integration.ray_train import TuneReportCallback
 from ray.util.metrics import Gauge
 
@@ -62,7 +64,7 @@ def run_workers(
         ray.train.TrainingFailedError: If workers died more often than `MOST_FAILURES`.
     """
     num_gpus = resources.get("GPU", 0)
-    TorchTrainer(
+    _Trainer(
         work,
         # NCCL does not support two ranks on one GPU.
         torch_config=TorchConfig(backend="nccl" if num_gpus >= 1 else "gloo"),
@@ -80,6 +82,19 @@ def run_workers(
             ),
         ),
     ).fit()
+
+
+class _Trainer(TorchTrainer):
+    """A trainer without two processes on the head node that trials do not need.
+
+    One removes the placement group of a dead trial, as `cpaan.study.placement_groups` does for
+    all trials. The other shares Ray datasets among workers.
+    """
+
+    def _create_default_callbacks(self) -> list[Any]:
+        superfluous = (PlacementGroupCleanerCallback, DatasetsCallback)
+        every = super()._create_default_callbacks()  # type: ignore[misc]  # here too
+        return [each for each in every if not isinstance(each, superfluous)]
 
 
 def this_worker() -> Workers:

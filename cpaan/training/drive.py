@@ -74,12 +74,12 @@ class Checkpoint:
         content = self._file.read_if_exists()
         if content is None:
             return None
+        training = self._digests["training"]
         try:
             state = unpack_state(content)
+            return None if training and state.get("training") != training else state
         except Exception as error:  # other files can raise any error
             raise self._refusal(error) from error
-        training = self._digests["training"]
-        return None if training and state.get("training") != training else state
 
     def restore(self, run: Run) -> None:
         """Restore a new run from the file, if there is one.

@@ -202,6 +202,22 @@ def test_rows_are_printed_and_written(arguments, first, tmp_path, capsys):
     assert "over floor" in printed
 
 
+@pytest.mark.slow
+def test_the_parts_of_a_data_parallel_step_make_up_its_time(tmp_path):
+    path = tmp_path / "rows.json"
+
+    status = main(["data-parallel", "--device", "cpu", "--scale", "small", "--json", str(path)])
+
+    assert status == 0
+    whole, *parts = json.loads(path.read_text())
+    assert [row["name"] for row in parts] == [
+        f"data-parallel step: {part}" for part in ("compute", "all-reduce", "wait")
+    ]
+    assert all(row["ours_ms"] > 0 for row in parts)
+    # Two episodes make a step. Medians of two rounds are means, so they can be added.
+    assert sum(row["ours_ms"] for row in parts) == pytest.approx(2 * whole["ours_ms"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -45,14 +45,6 @@ def test_room_is_counted_by_machines_and_by_cards():
     assert room([one_card, one_card], gpus_per_worker=1.0, workers_per_trial=2) == 1
 
 
-def test_a_ray_without_dashboard_cannot_stop_trials_early():
-    there = Cluster(None, ({"CPU": 2.0},))
-
-    there.check(StudyConfig(early_stopping=False))
-    with pytest.raises(ValueError, match="without a dashboard, which is needed"):
-        there.check(StudyConfig())
-
-
 def test_machines_that_the_autoscaler_may_start_count(monkeypatch):
     monkeypatch.setenv(NODES, '[{"count": 3, "CPU": 4, "GPU": 1}]')
     here = Cluster("x", ({"CPU": 0.0, **HEAD}, *cluster._coming_nodes()))

@@ -4,39 +4,45 @@ import io
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 import ray
 import torch
+from ray._private.node import Node
 from ray.cluster_utils import Cluster
 from ray.util import placement_group, placement_group_table, remove_placement_group
 
 from cpaan.study.job import run_job
-from cpaan.study.row import Resolved
-from cpaan.study.searcher import open_trials
+from cpaan.study.records import trial_table
+from cpaan.study.searcher import OptunaSearcher, RowScheduler, RowSearch
 from cpaan.study.study import Study, read_study
-from helpers.studies import SMALL_STUDY
-from helpers.waiting import Found, wait_for
+from cpaan.study.trial import to_metrics
+from helpers.runs import Threads, threads
+from helpers.studies import SMALL_STUDY, scores
+from helpers.waiting import wait_for
 
 pytestmark = pytest.mark.ray
 
-ROOT = Path(__file__).parents[2]
+ROOT, STUDY = Path(__file__).parents[2], Path("results/s")
+NUM_ROUNDS = int(os.environ.get("CPAAN_FAULT_ROUNDS", "1"))
 
 STARTED: list[subprocess.Popen] = []
 
 
-def start_search(study_features: Path, *arguments: str, resume: bool = False) -> subprocess.Popen:
+def start_search(*arguments: str) -> subprocess.Popen:
     """Start the command as a user does, with its output in a file."""
     command = [sys.executable, str(ROOT / "tune" / "search.py"), *arguments]
-    if not resume:
-        command += ["--features", str(study_features), *SMALL_STUDY]
     with Path("output.txt").open("a") as output:
         STARTED.append(subprocess.Popen(command, stdout=output, stderr=output))
     return STARTED[-1]
@@ -52,16 +58,9 @@ def nothing_runs_on() -> Iterator[None]:
     STARTED.clear()
 
 
-def await_study(
-    condition: Callable[[], Found], driver: subprocess.Popen | None = None, seconds: float = 300
-) -> Found:
-    """Wait for a condition and return its value; fail if the command ends before."""
-    return wait_for(
-        condition,
-        seconds,
-        Path("output.txt").read_text,
-        is_over=lambda: driver is not None and driver.poll() is not None,
-    )
+def await_study(condition: Callable[[], object], seconds: float = 300) -> None:
+    """Wait for a condition; fail with the output of the command."""
+    wait_for(condition, seconds, Path("output.txt").read_text)
 
 
 def parent_of(pid: int) -> int:
@@ -81,22 +80,17 @@ def processes(title: str, raylets: set[int]) -> list[int]:
     return found
 
 
-def time_of_state() -> int:
-    """Return the time of trial 0's last checkpoint in nanoseconds; 0 if there is none."""
-    path = Path("results/s/trials/0000-seed0.pt")
-    return path.stat().st_mtime_ns if path.exists() else 0
-
-
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    """Start a head without CPUs and two nodes with one CPU each."""
-    with socket.create_server(("127.0.0.1", 0)) as server:  # another Ray may use the default port
-        port = server.getsockname()[1]
-    head = {"num_cpus": 0, "include_dashboard": True, "dashboard_port": port}
+    """Start a head without CPUs and two nodes with one CPU each.
+
+    There is no dashboard, which Ray Train would use to release the resources of stopped trials.
+    """
+    head = {"num_cpus": 0, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     for _ in range(2):
         cluster.add_node(num_cpus=1)
@@ -104,97 +98,175 @@ def cluster() -> Iterator[Cluster]:
     cluster.shutdown()
 
 
-def raylets_of(cluster: Cluster) -> set[int]:
-    nodes = cluster.list_all_nodes()
-    return {node.all_processes["raylet"][0].process.pid for node in nodes}
+def raylet_of(node: Node) -> int:
+    return node.all_processes["raylet"][0].process.pid
 
 
-def undisturbed(study: Study) -> list[tuple[float, float]]:
-    """Train the only trial in this process, without Ray; return the scores of its curve."""
-    (row,) = study.rows
-    trial = open_trials(study, row).trials[0]
-    resolved = row.for_score(Resolved.of(row.method, trial.user_attrs))
-    job = study.job(row, trial.number, resolved, row.config.seed)
-    plain = replace(job, eval_steps=row.config.eval_steps(row.num_episodes), path="plain.pt")
-    *_, last = run_job(plain, torch.device("cpu"))
-    return [(entry["novel_top5"], entry["all_top5"]) for entry in last.curve]
-
-
-def test_deaths_of_a_worker_a_trial_a_driver_and_a_node_change_no_score(study_features, cluster):
-    """All happen in one trial, each after another evaluation step; it resumes from a checkpoint."""
-    address = ("--address", cluster.address)
-    # Evaluation steps at 20, 40, ..., 1280 episodes leave episodes after each of four deaths.
-    arguments = ("--study", "s", "--trials", "1", "--episodes", "1280", "--set", "num_rungs=6")
-    raylets = raylets_of(cluster)
-
-    def await_state(newer_than: int) -> int:
-        await_study(lambda: time_of_state() > newer_than, driver)
-        return time_of_state()
-
-    options = (*arguments, "--ray-train", "--no-early-stopping")
-    driver = start_search(study_features, *options, *address)
-    state = await_state(newer_than=0)
-    (worker,) = processes("ray::RayTrainWorker", raylets)
-    kill(worker)
-    state = await_state(newer_than=state)
-    (trial,) = processes("ray::ImplicitFunc", raylets)
-    kill(trial)
-    await_state(newer_than=state)
-    kill(driver.pid)
-    driver.wait()
-    await_study(lambda: not processes("ray::RayTrainWorker", raylets))
-    state = time_of_state()
-    driver = start_search(study_features, "--resume", "s", *address, resume=True)
-    await_state(newer_than=state)
-    (worker,) = processes("ray::RayTrainWorker", raylets)
-    kill(parent_of(worker))
-    status = driver.wait()
-
-    assert status == 0, Path("output.txt").read_text()
-    (trial,) = pd.read_parquet("results/s/trials.parquet").itertuples()
-    assert trial.state == "complete"
-    curve = [(entry["novel_top5"], entry["all_top5"]) for entry in trial.curve]
-    assert curve == undisturbed(read_study(Path("results/s")))
-
-
-def test_with_early_stopping_every_trial_ends_once_and_nothing_is_left(two_cpus, study_features):
-    arguments = ("--study", "s", "--trials", "2", "--episodes", "200", "--workers-per-trial", "2")
-    address = ray.get_runtime_context().gcs_address
-    raylets = {ray._private.worker.global_worker.node.all_processes["raylet"][0].process.pid}
-
-    def workers() -> list[int]:
-        return processes("ray::RayTrainWorker", raylets)
-
-    def trials() -> list[int]:
-        return processes("ray::ImplicitFunc", raylets)
-
-    driver = start_search(study_features, *arguments, "--address", address)
-    await_study(time_of_state, driver)
-    worker, _ = workers()
-    kill(worker)
-    await_study(num_ended, driver)
-    kill(driver.pid)
-    driver.wait()
-    resumed = start_search(study_features, "--resume", "s", "--address", address, resume=True)
-    assert resumed.wait() == 0, Path("output.txt").read_text()
-
-    table = pd.read_parquet("results/s/trials.parquet")
-    assert table["trial"].tolist() == [0, 1]
-    assert set(table["state"]) <= {"complete", "stopped early"}
-    assert json.loads(Path("results/s/best.json").read_text())["trial"] in table["trial"].values
-    await_study(lambda: not workers() and not trials())
-    await_study(
-        lambda: all(group["state"] == "REMOVED" for group in placement_group_table().values())
-    )
-
-
-def num_ended() -> int:
-    path = Path("results/s/trials.parquet")
+def num_evaluations() -> int:
+    """Return the number of evaluations that the search has recorded."""
+    path = STUDY / "trials.parquet"
     if not path.exists():
         return 0
     # Read the file once. By its path, pandas would open it twice, and it may change in between.
-    table = pd.read_parquet(io.BytesIO(path.read_bytes()))
-    return int((table["state"] != "unfinished").sum())
+    return sum(map(len, pd.read_parquet(io.BytesIO(path.read_bytes()))["curve"]))
+
+
+class DisturbedStudy:
+    """A study with ASHA on two nodes, where trials with two workers run one after the other."""
+
+    WAYS = ("worker", "trial", "node", "waiting_trial", "driver", "storage")
+
+    def __init__(self, cluster: Cluster, rng: np.random.Generator) -> None:
+        self._cluster, self._rng = cluster, rng
+        self._raylets = {raylet_of(node) for node in cluster.list_all_nodes()}
+        self._of_lost_nodes: list[Path] = []
+        self._storage = Path("storage").absolute()
+        Path("files").mkdir()
+        self._storage.symlink_to("files")
+
+    def start(self, features: Path, num_trials: int) -> None:
+        """Start the command, with evaluation steps at 20, 40, ..., 640 episodes."""
+        sizes = ("--trials", str(num_trials), "--episodes", "640", "--set", "num_rungs=5")
+        workers = ("--workers-per-trial", "2", "--storage", str(self._storage))
+        address = ("--address", self._cluster.address)
+        new = ("--study", "s", "--features", str(features), *SMALL_STUDY, *sizes, *workers)
+        self._first, self._next = (*new, *address), ("--resume", "s", *address)
+        self._driver = start_search(*self._first)
+
+    def lose(self, way: str) -> None:
+        """Wait for another evaluation or for a random time, kill or fail, and resume."""
+        assert self._driver.poll() != 0, f"the study has ended before the loss of a {way}"
+        if self._rng.random() < 0.5:
+            before = num_evaluations()
+            self._await(lambda: num_evaluations() > before)
+        else:
+            time.sleep(self._rng.uniform(0, 10))
+        with Path("output.txt").open("a") as output:
+            output.write(f"{time.strftime('%X')}: loss of a {way}\n")
+        getattr(self, f"_lose_{way}")()
+        self._resume_if_ended()
+
+    def finish(self) -> None:
+        """Wait for the end of the study, and resume it if the command fails."""
+        for _ in range(5):
+            if self._driver.wait() == 0:
+                return
+            self._resume_if_ended()
+        raise AssertionError(Path("output.txt").read_text())
+
+    def assert_nothing_is_left(self) -> None:
+        titles = ("ray::RayTrainWorker", "ray::ImplicitFunc", "ray::TrainController")
+        await_study(lambda: not any(self._find(title) for title in titles))
+        await_study(lambda: not any(folder.exists() for folder in self._of_lost_nodes))
+        await_study(lambda: {group["state"] for group in self._groups()} == {"REMOVED"})
+        with read_study(STUDY).locked():
+            pass
+
+    def _resume_if_ended(self) -> None:
+        if self._driver.poll() not in (None, 0):
+            is_known = (STUDY / "config.json").exists()
+            self._driver = start_search(*(self._next if is_known else self._first))
+
+    def _await(self, condition: Callable[[], object]) -> bool:
+        """Wait for a condition; return whether it is true, or the command has ended before."""
+        await_study(lambda: condition() or self._driver.poll() is not None)
+        return self._driver.poll() is None
+
+    def _find(self, title: str) -> list[int]:
+        return processes(title, self._raylets)
+
+    def _groups(self) -> Collection[dict]:
+        return self._cluster.global_state.placement_group_table().values()
+
+    def _lose_process(self, title: str) -> None:
+        if self._await(lambda: self._find(title)):
+            with suppress(IndexError, ProcessLookupError):  # it may have ended in between
+                kill(self._rng.permutation(self._find(title))[0])
+
+    def _lose_worker(self) -> None:
+        self._lose_process("ray::RayTrainWorker")
+
+    def _lose_trial(self) -> None:
+        self._lose_process("ray::ImplicitFunc")
+
+    def _lose_node(self, *, is_noticed: bool = False) -> None:
+        """Kill a node, and start another one."""
+        nodes = sorted(self._cluster.worker_nodes, key=raylet_of)
+        node = nodes[self._rng.integers(len(nodes))]
+        lost = processes("ray::", {raylet_of(node)})
+        self._of_lost_nodes += [Path(f"/proc/{pid}") for pid in lost]
+        self._cluster.remove_node(node, allow_graceful=False)
+        if is_noticed:
+            self._await(lambda: "PENDING" in {group["state"] for group in self._groups()})
+            self._lose_trial()
+        self._raylets.add(raylet_of(self._cluster.add_node(num_cpus=1)))
+
+    def _lose_waiting_trial(self) -> None:
+        """Kill a node and then the trial, while the trial waits for the cores of two nodes."""
+        self._lose_node(is_noticed=True)
+
+    def _lose_driver(self) -> None:
+        if self._driver.poll() is None:
+            kill(self._driver.pid)
+            self._driver.wait()
+
+    def _lose_storage(self) -> None:
+        """Let all reads and writes of the storage fail for some seconds."""
+        for target in ("/dev/null", "files"):
+            Path("next").symlink_to(target)
+            Path("next").replace(self._storage)
+            time.sleep(self._rng.uniform(0, 5))
+
+
+def undisturbed(study: Study) -> pd.DataFrame:
+    """Search the study in threads of this process, and return its table of trials."""
+    (row,) = study.rows
+    search = RowSearch(replace(study, folder=Path("plain"), shared=None), row)
+    searcher, scheduler = OptunaSearcher([search]), RowScheduler([search])
+
+    def run(name: str) -> None:
+        job, results, decisions = searcher.suggest(name)["trial"], [], []
+        trial = SimpleNamespace(trial_id=name, config={"trial": job})
+        scheduler.on_trial_add(None, trial)
+
+        def work(workers: Threads) -> None:
+            for report in run_job(job, torch.device("cpu"), workers):
+                if workers.rank == 0:
+                    results.append(to_metrics(report, row.config))
+                    searcher.on_trial_result(name, results[-1])
+                    decisions.append(scheduler.on_trial_result(None, trial, results[-1]))
+                workers.barrier.wait()
+                if scheduler.STOP in decisions:
+                    return
+
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(work, threads(2)))
+        searcher.on_trial_complete(name, results[-1])
+
+    for number in range(row.config.num_trials):
+        run(str(number))
+    content = trial_table(search.trials, row.config).to_parquet(index=False)
+    return pd.read_parquet(io.BytesIO(content))
+
+
+@pytest.mark.timeout(900 * NUM_ROUNDS)
+def test_lost_processes_nodes_and_storage_change_no_result_and_leave_nothing(
+    study_features, cluster
+):
+    """Each way once in every round; by hand, ``CPAAN_FAULT_ROUNDS=5`` has 30 losses."""
+    rng, num_trials = np.random.default_rng(NUM_ROUNDS), 3 * NUM_ROUNDS - 1
+    disturbed = DisturbedStudy(cluster, rng)
+    disturbed.start(study_features, num_trials)
+    for way in [way for _ in range(NUM_ROUNDS) for way in rng.permutation(disturbed.WAYS)]:
+        disturbed.lose(way)
+    disturbed.finish()
+
+    table, plain = pd.read_parquet(STUDY / "trials.parquet"), undisturbed(read_study(STUDY))
+    assert [scores(curve) for curve in table["curve"]] == [*map(scores, plain["curve"])]
+    varying = ["curve", "seconds", "worker_seconds", "gpu_seconds"]
+    pd.testing.assert_frame_equal(table.drop(columns=varying), plain.drop(columns=varying))
+    assert json.loads((STUDY / "best.json").read_text())["num_trials"] == num_trials
+    disturbed.assert_nothing_is_left()
 
 
 @ray.remote(num_cpus=0)
