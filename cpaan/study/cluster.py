@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled
+
+# Protobuf defines its classes at run time, where mypy does not find them.
+from ray.core.generated.autoscaler_pb2 import DrainNodeReason  # type: ignore[attr-defined]
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -255,11 +259,35 @@ def check_machines(location: str, say: Callable[[str], None]) -> None:
 def check_this_machine(location: str) -> None:
     """Refuse to work on a machine without access to a study's storage; it may have joined late.
 
+    If the head has access, this node takes no more work. It would otherwise fail trial after trial,
+    because it is always the first that is free.
+
     Raises:
         RuntimeError: If it has no access. Ray may then retry on another machine.
     """
-    if not (RemotePath.at(location) / MARK).is_file():
-        raise RuntimeError(f"{socket.gethostname()} cannot find the study in {location}")
+    problem = _problem_of(location)
+    if problem is None:
+        return
+    if ray.is_initialized():
+        here = ray.get_runtime_context().get_node_id()
+        head = next(node["NodeID"] for node in ray.nodes() if HEAD.keys() & node["Resources"])
+        # Not by its resource, because a task of a trial would wait for it in the trial's bundle.
+        there = NodeAffinitySchedulingStrategy(head, soft=False)
+        task = ray.remote(_problem_of).options(num_cpus=0, scheduling_strategy=there)
+        if head != here and ray.get(task.remote(location)) is None:
+            reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+            gcs = GcsClient(ray.get_runtime_context().gcs_address)
+            gcs.drain_node(here, reason, problem, 0)
+    raise RuntimeError(f"{socket.gethostname()} {problem}")
+
+
+def _problem_of(location: str) -> str | None:
+    """Return why this machine does not find the mark in a storage; None if it does."""
+    try:
+        is_found = (RemotePath.at(location) / MARK).is_file()
+    except OSError as error:
+        return f"cannot use the storage: {error}"
+    return None if is_found else f"cannot find the study in {location}"
 
 
 def _answer_there(location: str, mark: bytes, name: str) -> str | None:

@@ -12,7 +12,6 @@ from ray import tune as ray_tune
 from ray.tune import FailureConfig, RunConfig, TuneConfig
 
 from cpaan.core.provenance import describe_run
-from cpaan.core.remote_paths import join
 from cpaan.data.splits import VALIDATION_PHASE
 from cpaan.data.table import counted
 from cpaan.evaluation.parts import Part, PartJob, PartKey
@@ -65,20 +64,20 @@ def search(
         check_machines(study.storage, progress.say)
         study.write()
         searches = [RowSearch(study, row) for row in study.rows]
-        progress.say(cluster.announcement)
-        # More trials would wait for resources, and Ray would report that they cannot start.
-        at_once = cluster.most_trials_at_once(study.config)
-        at_once = min(at_once, num_concurrent or at_once)
-        if any(each.num_left for each in searches):
-            with _publishing_at_sigterm(searches):
+        with _publishing_at_sigterm(searches):
+            progress.say(cluster.announcement)
+            # More trials would wait for resources, and Ray would report that they cannot start.
+            at_once = cluster.most_trials_at_once(study.config)
+            at_once = min(at_once, num_concurrent or at_once)
+            if any(each.num_left for each in searches):
                 _run_trials(study, searches, progress, at_once, deadline)
-        is_late = deadline is not None and time.monotonic() > deadline
-        ended = [each for each in searches if not (is_late or each.num_left)]
-        _choose_best(study, ended, progress.say, at_once, deadline)
-        for each in searches:
-            if each.best is not None:
-                study.write_json(study.path_of(each.row, BEST), each.best)
-            each.records.update(is_last=True)
+            is_late = deadline is not None and time.monotonic() > deadline
+            ended = [each for each in searches if not (is_late or each.num_left)]
+            _choose_best(study, ended, progress.say, at_once, deadline)
+            for each in searches:
+                if each.best is not None:
+                    study.write_json(study.path_of(each.row, BEST), each.best)
+                each.records.update(is_last=True)
         return searches
 
 
@@ -134,7 +133,9 @@ def _run_trials(
         ),
         run_config=RunConfig(
             name="tune",
-            storage_path=join(study.storage, "ray"),
+            # On this machine, because Tune does not repeat a failed request to a remote storage.
+            # A study does not resume from these files.
+            storage_path=str(study.folder.absolute() / "ray"),
             stop=_Stop(deadline, searcher),
             failure_config=FailureConfig(max_failures=MOST_FAILURES),
             callbacks=[_Callback(progress, searches, searcher)],

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,9 @@ import ray
 import torch
 from ray.cluster_utils import Cluster
 from ray.util import placement_group, placement_group_table, remove_placement_group
+from werkzeug.serving import make_server
 
+from cpaan.study.cluster import MARK
 from cpaan.study.job import run_job
 from cpaan.study.row import Resolved
 from cpaan.study.searcher import open_trials
@@ -185,6 +188,50 @@ def test_with_early_stopping_every_trial_ends_once_and_nothing_is_left(two_cpus,
     await_study(
         lambda: all(group["state"] == "REMOVED" for group in placement_group_table().values())
     )
+
+
+CHECKS = """
+import sys
+import ray
+from cpaan.study.cluster import check_this_machine
+from cpaan.study.worker_pool import _RETRIES
+
+def work(location):
+    check_this_machine(location)
+    return ray.get_runtime_context().get_node_id()
+
+address, location = sys.argv[1:]
+ray.init(address=address)
+tasks = [ray.remote(work).options(num_cpus=1, **_RETRIES).remote(location) for _ in range(8)]
+print(*ray.get(tasks))
+"""
+
+
+def test_a_node_that_does_not_see_the_storage_takes_no_more_work(bucket, s3_server, monkeypatch):
+    """The node joins late, and another server answers at its address of the storage."""
+
+    def answer(environ, start_response):
+        start_response("404 Not Found", [("Content-Length", "0")])
+        return [b""]
+
+    empty = make_server("127.0.0.1", 0, answer, threaded=True)
+    threading.Thread(target=empty.serve_forever, daemon=True).start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{s3_server[0]}")
+    (bucket.root / MARK).write(b"")
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    cluster.add_node(num_cpus=1)
+    other = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{empty.port}"}
+    blind = cluster.add_node(num_cpus=1, env_vars=other)
+    try:
+        command = [sys.executable, "-c", CHECKS, cluster.address, f"s3://{bucket.name}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr
+        assert len(done.stdout.split()) == 8
+        assert blind.node_id not in done.stdout.split()
+    finally:
+        cluster.shutdown()
+        empty.shutdown()
+        empty.server_close()
 
 
 def num_ended() -> int:
