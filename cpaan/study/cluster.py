@@ -16,7 +16,12 @@ from typing import Any
 
 import ray
 from ray._common.utils import get_ray_address_file
-from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]  # compiled
+
+# Compiled, so mypy does not find these.
+from ray._raylet import AuthenticationTokenLoader, GcsClient  # type: ignore[attr-defined]
+
+# Protobuf defines its classes at run time, where mypy does not find them.
+from ray.core.generated.autoscaler_pb2 import DrainNodeReason  # type: ignore[attr-defined]
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -201,8 +206,8 @@ def _choose(address: str | None, progress: Callable[[str], None]) -> str | None:
 def _new_hook() -> Callable[[], None]:
     """Return a function that tells a worker process the address of its own Ray.
 
-    Ray Train's state actor asks the Ray at ``RAY_ADDRESS``, or else that of ``ray start``, whether
-    a trial is alive (Ray 2.60). If that is another Ray, the dashboard shows the trial as aborted.
+    Ray Train's state actor asks the Ray at ``RAY_ADDRESS``, or else the one of this machine,
+    whether a trial is alive (Ray 2.60). The query fails if two of them run here.
     """
 
     # A nested function, which Ray sends as code. For another one, workers would import this module.
@@ -312,11 +317,35 @@ def check_machines(location: str, say: Callable[[str], None]) -> None:
 def check_this_machine(location: str) -> None:
     """Refuse to work on a machine without access to a study's storage; it may have joined late.
 
+    If the head has access, this node takes no more work. It would otherwise fail trial after trial,
+    because it is always the first that is free.
+
     Raises:
         RuntimeError: If it has no access. Ray may then retry on another machine.
     """
-    if not (RemotePath.at(location) / MARK).is_file():
-        raise RuntimeError(f"{socket.gethostname()} cannot find the study in {location}")
+    problem = _problem_of(location)
+    if problem is None:
+        return
+    if ray.is_initialized():
+        here = ray.get_runtime_context().get_node_id()
+        head = next(node["NodeID"] for node in ray.nodes() if HEAD.keys() & node["Resources"])
+        # Not by its resource, because a task of a trial would wait for it in the trial's bundle.
+        there = NodeAffinitySchedulingStrategy(head, soft=False)
+        task = ray.remote(_problem_of).options(num_cpus=0, scheduling_strategy=there)
+        if head != here and ray.get(task.remote(location)) is None:
+            reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+            gcs = GcsClient(ray.get_runtime_context().gcs_address)
+            gcs.drain_node(here, reason, problem, 0)
+    raise RuntimeError(f"{socket.gethostname()} {problem}")
+
+
+def _problem_of(location: str) -> str | None:
+    """Return why this machine does not find the mark in a storage; None if it does."""
+    try:
+        is_found = (RemotePath.at(location) / MARK).is_file()
+    except OSError as error:
+        return f"cannot use the storage: {error}"
+    return None if is_found else f"cannot find the study in {location}"
 
 
 def _answer_there(location: str, mark: bytes, name: str) -> str | None:

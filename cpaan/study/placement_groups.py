@@ -41,16 +41,22 @@ def sweeping_placement_groups() -> Iterator[None]:
         thread.join()
 
 
-def remove_orphans() -> None:
+def remove_orphans() -> int:
     """Remove this job's placement groups whose creator, an actor, is dead.
 
     Groups that the driver has created stay, including those of Ray Tune.
+
+    Returns:
+        The number of groups of actors, dead or alive, that are not removed yet.
     """
-    job = bytes.fromhex(ray.get_runtime_context().get_job_id())
+    job, count = bytes.fromhex(ray.get_runtime_context().get_job_id()), 0
     for content in state._connect_and_get_accessor().get_placement_group_table():
         group = PlacementGroupTableData.FromString(content)
-        # Ray sets the flag for groups of the driver, too. Their actor id is nil.
-        has_dead_creator = group.creator_actor_dead and not ActorID(group.creator_actor_id).is_nil()
+        # Ray sets ``creator_actor_dead`` for groups of the driver, too. Their actor id is nil.
+        is_of_driver = ActorID(group.creator_actor_id).is_nil()
         is_removed = group.state == PlacementGroupTableData.REMOVED
-        if group.creator_job_id == job and has_dead_creator and not is_removed:
-            remove_placement_group(PlacementGroup(PlacementGroupID(group.placement_group_id)))
+        if group.creator_job_id == job and not is_of_driver and not is_removed:
+            count += 1
+            if group.creator_actor_dead:
+                remove_placement_group(PlacementGroup(PlacementGroupID(group.placement_group_id)))
+    return count

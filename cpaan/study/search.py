@@ -66,20 +66,20 @@ def search(
         check_machines(study.storage, progress.say)
         study.write()
         searches = [RowSearch(study, row) for row in study.rows]
-        progress.say(cluster.announcement)
-        # More trials would wait for resources, and Ray would report that they cannot start.
-        at_once = cluster.most_trials_at_once(study.config)
-        at_once = min(at_once, num_concurrent or at_once)
-        if any(each.num_left for each in searches):
-            with _publishing_at_sigterm(searches):
+        with _publishing_at_sigterm(searches):
+            progress.say(cluster.announcement)
+            # More trials would wait for resources, and Ray would report that they cannot start.
+            at_once = cluster.most_trials_at_once(study.config)
+            at_once = min(at_once, num_concurrent or at_once)
+            if any(each.num_left for each in searches):
                 _run_trials(study, searches, progress, at_once, deadline)
-        is_late = deadline is not None and time.monotonic() > deadline
-        ended = [each for each in searches if not (is_late or each.num_left)]
-        _choose_best(study, ended, progress.say, at_once, deadline)
-        for each in searches:
-            if each.best is not None:
-                study.write_json(study.path_of(each.row, BEST), each.best)
-            each.records.update(is_last=True)
+            is_late = deadline is not None and time.monotonic() > deadline
+            ended = [each for each in searches if not (is_late or each.num_left)]
+            _choose_best(study, ended, progress.say, at_once, deadline)
+            for each in searches:
+                if each.best is not None:
+                    study.write_json(study.path_of(each.row, BEST), each.best)
+                each.records.update(is_last=True)
         return searches
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import ray
@@ -17,7 +17,16 @@ from cpaan.protocol.priors import best_priors, with_priors
 from cpaan.report.illustration import illustrate
 from cpaan.study.cluster import HEAD, check_this_machine, worker_resources
 from cpaan.study.job import NUM_THREADS, TrialJob, is_trained, load_method, new_method, run_job
+from cpaan.study.placement_groups import remove_orphans
 from cpaan.study.trial import MOST_FAILURES, train_with_workers
+
+_SECONDS_TO_CANCEL, _SECONDS_BETWEEN_LOOKS = 60.0, 0.2
+
+# A lost process, a storage that does not answer, a machine without it, or a lack of memory.
+_RETRIES: dict[str, Any] = {
+    "max_retries": MOST_FAILURES,
+    "retry_exceptions": [OSError, RuntimeError],
+}
 
 
 class WorkLostError(RuntimeError):
@@ -72,18 +81,19 @@ def run_on_ray(
     jobs: Mapping[PartKey, PoolJob], num_at_once: int, deadline: float | None = None
 ) -> Iterator[tuple[PartKey, Outcome]]:
     """Yield each part with its outcome as it ends; see `measure`."""
-    waiting, running = deque(jobs), dict[Any, PartKey]()
+    waiting, running = deque(jobs), dict[Any, tuple[PartKey, Any]]()
     lost: WorkLostError | None = None
     try:
         while waiting or running:
             while waiting and len(running) < num_at_once:
                 key = waiting.popleft()
-                running[_start(jobs[key])] = key
+                reference, training = _start(jobs[key])
+                running[reference] = key, training
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             done, _ = ray.wait(list(running), num_returns=1, timeout=left)
             if not done:
                 break
-            key = running.pop(done[0])
+            key, _ = running.pop(done[0])
             try:
                 yield key, ray.get(done[0])
             except ray.exceptions.RayError as error:
@@ -95,29 +105,39 @@ def run_on_ray(
                     lost = WorkLostError(f"{key.row}, seed {key.seed} was lost: {reason}")
                     lost.__cause__ = error
     finally:
-        for reference in running:
-            ray.cancel(reference, force=True)
+        _cancel([*running, *(training for _, training in running.values() if training)])
     if lost is not None:
         raise lost
 
 
-def _start(job: PoolJob) -> "ray.ObjectRef[Any]":
-    """Start the task of a part.
+def _cancel(references: Sequence[Any]) -> None:
+    """Cancel tasks, and wait until the workers of their trainings have released their resources.
+
+    The workers belong to an actor that Ray ends later, and nothing else frees their reservation.
+    """
+    for reference in references:
+        ray.cancel(reference, force=True)
+    deadline = time.monotonic() + _SECONDS_TO_CANCEL
+    while references and remove_orphans() and time.monotonic() < deadline:
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+def _start(job: PoolJob) -> tuple[Any, Any]:
+    """Start the task of a part; return its reference and that of its training, if separate.
 
     One worker trains without Ray Train, whose start takes longer than a small training; the result
     is the same. Several workers train as in a trial.
     """
     config = job.training.config
-    was_trained: Any = False
+    training: Any = None
     if num_episodes_of(job.part.training) and config.workers_per_trial > 1:
         together = ray.remote(_train_together)
-        on_head = together.options(num_cpus=0, resources=HEAD, max_retries=MOST_FAILURES)
-        was_trained = on_head.remote(job.training)
+        on_head = together.options(num_cpus=0, resources=HEAD, **_RETRIES)
+        training = on_head.remote(job.training)
     needs = worker_resources(config)
-    task = ray.remote(_run).options(
-        num_cpus=needs["CPU"], num_gpus=needs.get("GPU", 0), max_retries=MOST_FAILURES
-    )
-    return task.remote(job, was_trained)
+    task = ray.remote(_run)
+    task = task.options(num_cpus=needs["CPU"], num_gpus=needs.get("GPU", 0), **_RETRIES)
+    return task.remote(job, False if training is None else training), training
 
 
 def _train_together(job: TrialJob) -> bool:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,9 @@ import torch
 from ray._private.node import Node
 from ray.cluster_utils import Cluster
 from ray.util import placement_group, placement_group_table, remove_placement_group
+from werkzeug.serving import make_server
 
+from cpaan.study.cluster import MARK
 from cpaan.study.job import run_job
 from cpaan.study.records import trial_table
 from cpaan.study.searcher import OptunaSearcher, RowScheduler, RowSearch
@@ -293,3 +296,48 @@ def test_groups_of_a_dead_actor_are_removed_and_those_of_the_driver_stay(two_cpu
     wait_for(lambda: states(others) == {"REMOVED"}, 60, lambda: str(placement_group_table()))
     assert states([own.id.hex()]) == {"CREATED"}
     remove_placement_group(own)
+
+
+CHECKS = """
+import sys
+import ray
+from cpaan.study.cluster import check_this_machine
+from cpaan.study.worker_pool import _RETRIES
+
+def work(location):
+    check_this_machine(location)
+    return ray.get_runtime_context().get_node_id()
+
+address, location = sys.argv[1:]
+ray.init(address=address, log_to_driver=False)
+task = ray.remote(work)
+first = ray.get([task.options(num_cpus=1, **_RETRIES).remote(location) for _ in range(4)])
+later = ray.get([task.options(num_cpus=1, max_retries=0).remote(location) for _ in range(4)])
+print(*first, *later)
+"""
+
+
+def test_a_node_that_does_not_see_the_storage_takes_no_more_work(bucket, s3_server, monkeypatch):
+    """The node joins late, and another server answers at its address of the storage."""
+
+    def answer(environ, start_response):
+        start_response("404 Not Found", [("Content-Length", "0")])
+        return [b""]
+
+    empty = make_server("127.0.0.1", 0, answer, threaded=True)
+    threading.Thread(target=empty.serve_forever, daemon=True).start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{s3_server[0]}")
+    (bucket.root / MARK).write(b"")
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    sees = cluster.add_node(num_cpus=1)
+    other = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{empty.port}"}
+    cluster.add_node(num_cpus=1, env_vars=other)
+    try:
+        command = [sys.executable, "-c", CHECKS, cluster.address, f"s3://{bucket.name}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split() == [sees.node_id] * 8
+    finally:
+        cluster.shutdown()
+        empty.shutdown()
+        empty.server_close()

@@ -2,21 +2,25 @@
 
 import json
 import re
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import optuna
 import pandas as pd
 import pytest
 import ray
 import torch
+from ray.util import placement_group_table
 from ray.util.state import list_actors
 
 from cpaan.cli.progress import StudyProgress
 from cpaan.core.files import unpack_state
+from cpaan.data.splits import VALIDATION_PHASE
 from cpaan.evaluation.parts import PartKey
 from cpaan.gan.spiral import SPIRAL_CONFIG
 from cpaan.protocol.config import HEADS
@@ -28,7 +32,7 @@ from cpaan.study.job import run_job
 from cpaan.study.row import Resolved
 from cpaan.study.study import read_study
 from cpaan.study.trial import train_with_workers
-from cpaan.study.worker_pool import WorkLostError, run_on_ray
+from cpaan.study.worker_pool import PoolJob, WorkLostError, run_on_ray
 from helpers.runs import threads
 from helpers.studies import SMALL_STUDY, STUDY_SETTINGS, new_job, report, scores, search
 
@@ -245,7 +249,8 @@ def test_a_part_that_is_lost_leaves_the_others_to_be_done(two_cpus, monkeypatch)
             raise errors[name]
         return name
 
-    monkeypatch.setattr(worker_pool, "_start", ray.remote(answer).remote)
+    task = ray.remote(answer)
+    monkeypatch.setattr(worker_pool, "_start", lambda name: (task.remote(name), None))
     keys = [PartKey(name, 0) for name in ("bad", "lost", "good")]
     outcomes = run_on_ray({key: key.row for key in keys}, num_at_once=1)
 
@@ -254,6 +259,38 @@ def test_a_part_that_is_lost_leaves_the_others_to_be_done(two_cpus, monkeypatch)
     assert (bad, str(reason), good) == (keys[0], "a bad setting", (keys[2], "good"))
     with pytest.raises(WorkLostError, match="lost, seed 0 was lost: the card fell off"):
         next(outcomes)
+
+
+def test_a_cancelled_training_of_several_workers_releases_its_cores(
+    two_cpus, gaussians, tmp_path, monkeypatch
+):
+    config = StudyConfig(workers_per_trial=2)
+    job = replace(new_job(gaussians, tmp_path, num_episodes=10**8), config=config)
+    check_machines(job.storage, print)
+    shot_rows = np.zeros((1, 1, 1), int)  # not used, because the training does not end
+    training = PoolJob.of("endless", job, phase=VALIDATION_PHASE, shot_rows=shot_rows)
+    keys = [PartKey("endless", 0), PartKey("waits for its workers", 0)]
+
+    def groups(state: str) -> list[str]:
+        found = placement_group_table().items()
+        return [name for name, group in found if group["state"] == state]
+
+    before = groups("CREATED")
+
+    def await_workers() -> None:
+        while len(groups("CREATED")) == len(before):
+            time.sleep(0.1)
+
+    start, task = worker_pool._start, ray.remote(num_cpus=0)(await_workers)
+    begin = {keys[0]: lambda: start(training), keys[1]: lambda: (task.remote(), None)}
+    monkeypatch.setattr(worker_pool, "_start", lambda begin: begin())
+
+    outcomes = run_on_ray(begin, num_at_once=2)
+    assert next(outcomes) == (keys[1], None)
+    outcomes.close()
+
+    assert groups("CREATED") == before
+    assert ray.get(ray.remote(num_cpus=2)(lambda: "started").remote(), timeout=120) == "started"
 
 
 def test_a_row_with_a_classifier_of_its_own_is_reported_beside_the_controls(
