@@ -111,6 +111,7 @@ def test_a_study_is_searched_resumed_and_reported(two_cpus, study_features, caps
     actors = partial(list_actors, ray.get_runtime_context().gcs_address, limit=10_000)
     names = {actor.class_name for actor in actors()}
     assert "TrainStateActor" in names, "by which the dashboard knows of Train runs"
+    assert not names & {"PlacementGroupCleaner", "DatasetManager", "PreemptionWatcher"}
     assert list((folder / "tensorboard").glob("0000/events*"))
     assert not list(folder.glob("ray/**/*.pt")), "states are kept once"
     # Which of the two trials is stopped early depends on their speed.
