@@ -50,6 +50,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(kind))
             if kind != "browser":
                 item.add_marker(pytest.mark.timeout(900))
+                # Ray leaves sockets open when its processes are killed.
+                item.add_marker(pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"))
     items[:] = [*kinds["cluster"], *kinds["ray"], *kinds["browser"], *others]
 
 

@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,6 +17,7 @@ from cpaan.core.remote_paths import RemotePath
 OWNER = ".owner.json"
 _SECONDS_BETWEEN_BEATS = 15.0
 _SECONDS_UNTIL_STALE = 60.0  # several missed beats
+_SECONDS_BETWEEN_LOOKS = 1.0
 
 
 @contextmanager
@@ -23,7 +25,8 @@ def owning(storage: RemotePath) -> Iterator[None]:
     """Own the study in a storage until the block ends; a thread renews the record.
 
     The record of a process that has died here, or that has not renewed it for a minute, is taken
-    over. A process that finds another owner in its place ends at once, because both would write.
+    over; this waits for that minute, because a requeued job starts at once. A process that finds
+    another owner in its place ends at once, because both would write.
 
     Raises:
         ValueError: If another process owns the study.
@@ -73,25 +76,29 @@ def _read(file: RemotePath) -> dict[str, Any] | None:
 
 
 def _refuse_if_owned(storage: RemotePath) -> None:
-    owner = _read(storage / OWNER)
+    """Return when no other process owns the study; wait until the record of a dead one is stale."""
+    file, owner = storage / OWNER, _read(storage / OWNER)
     if owner is None or (owner["host"] == socket.gethostname() and not _is_other(owner["process"])):
         return
     # Both times are of the storage, because the clocks of two machines may differ.
     probe = storage / f"{OWNER}-{uuid.uuid4().hex}"
     probe.write(b"")
-    try:
-        now, beat = probe.info().mtime, (storage / OWNER).info().mtime
-    except FileNotFoundError:  # released in the meantime
-        return
-    finally:
-        probe.delete()
-    seconds = (now - beat).total_seconds() if now and beat else _SECONDS_UNTIL_STALE
+    now, beat = probe.info().mtime, file.info().mtime
+    probe.delete()
+    seconds = (now - beat).total_seconds() if now and beat else 0.0
+    who = f"process {owner['process']} on {owner['host']} since {owner['since']}"
     if seconds < _SECONDS_UNTIL_STALE:
-        raise ValueError(
-            f"{storage.location} is in use by process {owner['process']} on {owner['host']} since "
-            f"{owner['since']}; if that has died, try again in "
-            f"{_SECONDS_UNTIL_STALE - seconds:.0f} s"
-        )
+        left = f"{_SECONDS_UNTIL_STALE - seconds:.0f} s"
+        sys.stderr.write(f"{storage.location} was used by {who}; waiting {left} for its end\n")
+    while seconds < _SECONDS_UNTIL_STALE:
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+        seconds += _SECONDS_BETWEEN_LOOKS
+        try:
+            is_renewed = file.info().mtime != beat
+        except FileNotFoundError:  # the owner has ended
+            return
+        if is_renewed:
+            raise ValueError(f"{storage.location} is in use by {who}")
 
 
 def _is_other(process: int) -> bool:

@@ -2,9 +2,14 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -29,15 +34,34 @@ def leave_record(storage: RemotePath, host: str = "other-host", process: int = 7
     (storage / OWNER).write(json.dumps(record).encode())
 
 
-def test_a_second_machine_is_refused_until_the_first_is_silent(storage, monkeypatch):
-    leave_record(storage)
+@contextmanager
+def renewing(storage: RemotePath, **record: object) -> Iterator[None]:
+    """Renew the record of another owner until the block ends."""
+    is_over = threading.Event()
 
-    with pytest.raises(ValueError, match="in use by") as told:
+    def renew() -> None:
+        while not is_over.wait(0.1):
+            leave_record(storage, **record)
+
+    leave_record(storage, **record)
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(renew)
+        yield
+        is_over.set()
+        done.result()
+
+
+def test_a_second_machine_is_refused_while_the_first_renews_its_record(
+    storage, monkeypatch, capsys
+):
+    monkeypatch.setattr(owner, "_SECONDS_BETWEEN_LOOKS", 0.1)
+    who = "process 7 on other-host since 2026-11-17T12:00:00+00:00"
+
+    with renewing(storage), pytest.raises(ValueError, match=f"is in use by {re.escape(who)}"):
         owning(storage).__enter__()
 
-    assert f"{storage.location} is in use by process 7 on other-host since 2026-" in str(told.value)
-    assert "if that has died, try again in " in str(told.value)
-    monkeypatch.setattr(owner, "_SECONDS_UNTIL_STALE", 0.0)
+    assert f"was used by {who}; waiting " in capsys.readouterr().err
+    monkeypatch.setattr(owner, "_SECONDS_UNTIL_STALE", 0.5)
     with owning(storage):
         assert json.loads((storage / OWNER).read())["process"] == os.getpid()
     assert storage.names() == []
@@ -47,13 +71,15 @@ def test_the_record_of_a_dead_process_of_this_machine_is_taken_over(tmp_path):
     storage = RemotePath.at(tmp_path)
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    here = owner.socket.gethostname()
+    here, alive = owner.socket.gethostname(), os.getppid()
 
     leave_record(storage, here, dead.pid)
     with owning(storage):
         pass
-    leave_record(storage, here, os.getppid())
-    with pytest.raises(ValueError, match=f"in use by process {os.getppid()} on {here}"):
+    with (
+        renewing(storage, host=here, process=alive),
+        pytest.raises(ValueError, match=f"in use by process {alive} on {here}"),
+    ):
         owning(storage).__enter__()
 
 
@@ -96,8 +122,10 @@ with owner.owning(RemotePath.at(sys.argv[1])):
 def test_a_study_has_one_owner_whatever_its_folder(tmp_path):
     shared = str(tmp_path / "shared")
     one, other = (replace(new_study(tmp_path / name), shared=shared) for name in "ab")
-    leave_record(RemotePath.at(shared))
-    with pytest.raises(ValueError, match="in use by process 7 on other-host"):
+    with (
+        renewing(RemotePath.at(shared)),
+        pytest.raises(ValueError, match="in use by process 7 on other-host"),
+    ):
         other.locked().__enter__()
     (RemotePath.at(shared) / OWNER).delete()
 
