@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -126,14 +127,18 @@ def s3_server() -> Iterator[tuple[str, list[tuple[str, str]], dict[str, float]]]
     application = DomainDispatcherApplication(create_backend_app)
     requests: list[tuple[str, str]] = []
     failures: dict[str, float] = {}
-    rng = np.random.default_rng(0)
+    counts: Counter[str] = Counter()  # of requests to buckets whose requests fail
 
     def noting(environ, start_response):
         requests.append((environ["REQUEST_METHOD"], environ["PATH_INFO"]))
         if environ["PATH_INFO"].startswith("/forbidden"):
             start_response("403 Forbidden", [("Content-Length", "0")])
             return [b""]
-        if rng.random() < failures.get(environ["PATH_INFO"].split("/")[1], 0.0):
+        name = environ["PATH_INFO"].split("/")[1]
+        counts[name] += name in failures
+        # Whatever other tests request, the same requests of a test fail.
+        rng = np.random.default_rng(counts[name])
+        if rng.random() < failures.get(name, 0.0):
             requests.append(("failed", environ["PATH_INFO"]))
             # S3's "try again later". Unlike 503, Arrow does not repeat it.
             start_response("409 OperationAborted", [("Content-Length", "0")])

@@ -112,6 +112,7 @@ def test_sigterm_copies_the_trials_to_the_storage_at_once(tmp_path):
     search.search.records._waits_until = float("inf")  # in the pause after an update
     search.run("a", 40, 45, 50)
     assert not (tmp_path / "shared").exists()
+    before = signal.getsignal(signal.SIGTERM)
 
     with pytest.raises(KeyboardInterrupt), _publishing_at_sigterm([search.search]):
         signal.raise_signal(signal.SIGTERM)
@@ -121,7 +122,7 @@ def test_sigterm_copies_the_trials_to_the_storage_at_once(tmp_path):
         states=[TrialState.COMPLETE]
     )
     assert trial.value == 50
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def events_in(folder: Path) -> list[tuple[int, str]]:

@@ -80,7 +80,7 @@ def test_a_storage_that_fails_at_random_changes_neither_trials_nor_winner(
     bucket.failures[bucket.name] = 0.05
     shaken = search_here(new_study(request, Path("results/shaken"), bucket.location))
 
-    assert bucket.num_failures() > 5
+    assert bucket.num_failures() >= 3
     assert shaken == calm
     assert [state for _, state, *_ in shaken[1]] == ["complete"] * NUM_TRIALS
     assert len(shaken[0]["finalists"]) == 2
