@@ -18,12 +18,12 @@ SNIPPETS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), 
 
 @pytest.mark.slow
 def test_the_ten_lines_of_the_readme_run(capsys):
-    snippet, _ = SNIPPETS
+    _, snippet = SNIPPETS
     rng = np.random.default_rng(0)
     classes = np.repeat([f"class{number:02d}" for number in range(60)], 30)
     centres = np.repeat(rng.normal(size=(60, 16)), 30, axis=0)
     np.savez(
-        "mine.npz",
+        "arrays.npz",
         features=centres + rng.normal(size=centres.shape),
         classes=classes,
         partitions=np.tile(["train"] * 20 + ["test"] * 10, 60),
@@ -32,7 +32,7 @@ def test_the_ten_lines_of_the_readme_run(capsys):
     exec(snippet, {})
 
     output = capsys.readouterr().out
-    assert re.search(r"half-mean-shift +linear", output)
+    assert re.search(r"copy +linear", output)
     assert len([line for line in snippet.splitlines() if line]) <= 10
 
 
@@ -44,7 +44,7 @@ def test_the_three_lines_with_an_estimator_run():
         **{"X_shots": rng.normal(size=(3, 8)), "y_shots": [20, 20, 21]},
     }
 
-    exec(SNIPPETS[1], names)
+    exec(SNIPPETS[0], names)
 
     assert names["classifier"].classes_.tolist() == [20, 21]
 
