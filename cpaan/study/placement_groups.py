@@ -19,9 +19,9 @@ _SECONDS_BETWEEN_SWEEPS = 3.0
 def sweeping_placement_groups() -> Iterator[None]:
     """Call `remove_orphans` every few seconds in a thread, until the block ends.
 
-    Ray Train registers a placement group with its own cleaner only after the workers have started.
-    If a trial is stopped before that, nothing frees the cores of its group, and the next trial
-    waits for them until the job ends.
+    Nothing else frees the cores of a trial that is stopped, and the next one would wait for them
+    until the job ends. Ray Train's own cleaner (2.60), which trials do not use, takes a process per
+    trial and misses groups whose workers have not started.
     """
     is_over = threading.Event()
 
