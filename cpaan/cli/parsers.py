@@ -79,8 +79,8 @@ The score of a trial is the mean of LSL and GLSL top-5 over all numbers of shots
 phase. All trials use the same draws. Optuna proposes trials, and ASHA stops some of them early. Up
 to five finalists are scored again on new draws; best.json has the winner.
 
-Trial 0 uses the recommended settings of the row. One trial, after the random ones, uses the settings
-that the source of the method published.
+Trial 0 uses the recommended settings of the row. One trial, after the random ones, uses the
+settings that the source of the method published.
 
 A study is a folder results/STUDY. It can be read at any time. It can be resumed after Ctrl-C, a
 lost machine or a full disk.
