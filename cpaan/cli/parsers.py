@@ -75,9 +75,10 @@ List all settings: name, value, the paper's or the benchmark's value where it di
 _SEARCH = f"""\
 Search the hyperparameters of one or several rows of the table, on Ray.
 
-The score of a trial is the mean of LSL and GLSL top-5 over all numbers of shots, on the validation
-phase. All trials use the same draws. Optuna proposes trials, and ASHA stops some of them early. Up
-to five finalists are scored again on new draws; best.json has the winner.
+The score of a trial is the mean of LSL and calibrated GLSL top-5 over all numbers of shots, on the
+validation phase. Calibration adds one bias to the scores of novel classes. All trials use the same
+draws. Optuna proposes trials, and ASHA stops some of them early. Up to five finalists are scored
+again on new draws; best.json has the winner.
 
 Trial 0 uses the recommended settings of the row. One trial, after the random ones, uses the
 settings that the source of the method published.

@@ -80,7 +80,7 @@ def score_part(
     name, seed, config = job.row, job.seed, job.evaluation
     validation = None
     if job.scores_validation:
-        progress(f"{name}: choosing priors on the validation phase")
+        progress(f"{name}: choosing biases on the validation phase")
         task, queries = read(job, VALIDATION_PHASE)
         validation, _ = run_method(name, method, seed, task, queries, config, progress, range(0))
     task, queries = read(job, job.phase)

@@ -47,7 +47,7 @@ class PartJob:
     shot_rows: ShotRows
     """Draws of the phase, shape (draws, novel classes, shots)."""
     scores_validation: bool = False
-    """Whether the validation phase is also scored, to choose priors and heads."""
+    """Whether the validation phase is also scored, to choose biases and heads."""
     is_illustrated: bool = False
     """Whether spectra and projections of synthetic examples are also computed."""
     diversity_draws: range | None = None
@@ -85,7 +85,7 @@ class Part(NamedTuple):
     """The result of a part."""
 
     scores: pd.DataFrame
-    """One line for each head, column, number of shots, draw and prior."""
+    """One line for each head, column, number of shots, draw and bias."""
     diversity: pd.DataFrame
     validation: pd.DataFrame
     """Scores on the validation phase; empty unless the job requires them."""

@@ -10,10 +10,10 @@ from cpaan.core.randomness import new_rng
 from cpaan.data.splits import ShotRows, Split, draw_shots
 from cpaan.data.table import FeatureTable
 from cpaan.methods.base import LowShotMethod
-from cpaan.protocol.accuracy import PRIORS, score
+from cpaan.protocol.accuracy import BIASES, score
 from cpaan.protocol.augmentation import mean_pairwise_distance
+from cpaan.protocol.calibration import in_order
 from cpaan.protocol.config import EvaluationConfig
-from cpaan.protocol.priors import in_order
 from cpaan.protocol.statistics import CELL
 from cpaan.protocol.tasks import LowShotTask, Queries
 from cpaan.training.drive import Progress
@@ -47,13 +47,13 @@ def run_method(
     """Fit one method with one seed, some draws at a time, and score it.
 
     Returns:
-        Scores with every prior (see `cpaan.protocol.priors`) or with the configured one, and
+        Scores with every bias (see `cpaan.protocol.calibration`) or with the configured one, and
         diversities of the ``diversity_draws``, by default of all. Both contain the given name of
         the method.
     """
     real_diversity: Tensor | None = None
     diversities = []
-    priors = PRIORS if config.prior is None else (config.prior,)
+    biases = BIASES if config.novel_bias is None else (config.novel_bias,)
     diversity_draws = range(config.num_draws) if diversity_draws is None else diversity_draws
     rows = []
     for first in range(0, config.num_draws, _DRAWS_AT_ONCE):
@@ -78,10 +78,10 @@ def run_method(
                 for problem, distances in zip(part.problems, method.diversity, strict=True)
                 if problem.draw in diversity_draws
             ]
-        found = score(method.predict, part, queries, priors)
+        found = score(method.predict, part, queries, biases)
         rows += [{"method": name, "seed": seed, **row} for row in found]
-    frame = pd.DataFrame(rows, columns=[*CELL, "draw", "seed", "prior", "top1", "top5"])
-    frame = frame.sort_values(["head", "column", "prior", "shots", "draw"], key=in_order)
+    frame = pd.DataFrame(rows, columns=[*CELL, "draw", "seed", "bias", "top1", "top5"])
+    frame = frame.sort_values(["head", "column", "bias", "shots", "draw"], key=in_order)
     return frame, pd.DataFrame(diversities, columns=DIVERSITY_COLUMNS)
 
 

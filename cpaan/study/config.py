@@ -39,7 +39,7 @@ class StudyConfig(Settings):
     novel_weight: float = 1.0
     """Weight of LSL top-5 accuracy (mean over shots) in the score."""
     all_weight: float = 1.0
-    """Weight of GLSL top-5 accuracy (mean over shots) in the score."""
+    """Weight of calibrated GLSL top-5 accuracy (mean over shots) in the score."""
 
     early_stopping: bool = True
     """Whether ASHA stops trials that fall behind at a rung."""
@@ -85,9 +85,9 @@ class StudyConfig(Settings):
             return self.workers_per_trial > 1 or self.gpus_per_worker > 0
         return self.ray_train
 
-    def score(self, novel_top5: float, all_top5: float) -> float:
-        """Return the weighted mean of LSL and GLSL top-5 accuracy."""
-        weighted = self.novel_weight * novel_top5 + self.all_weight * all_top5
+    def score(self, novel_top5: float, all_calibrated_top5: float) -> float:
+        """Return the weighted mean of LSL and calibrated GLSL top-5 accuracy."""
+        weighted = self.novel_weight * novel_top5 + self.all_weight * all_calibrated_top5
         return weighted / (self.novel_weight + self.all_weight)
 
     def eval_steps(self, num_episodes: int) -> tuple[int, ...]:

@@ -27,8 +27,8 @@ from cpaan.gan.config import TrainConfig
 from cpaan.gan.gans import GANS
 from cpaan.gan.spiral import SPIRAL_CONFIG, draw_points, run_spiral, to_plain
 from cpaan.methods.registry import ROWS
+from cpaan.protocol.calibration import best_biases, best_heads
 from cpaan.protocol.config import HEADS, OWN
-from cpaan.protocol.priors import best_heads, best_priors
 from cpaan.protocol.tasks import check_phase
 from cpaan.report.page.contents import REPORT
 from cpaan.report.page.page import FIGURES, FINDINGS, INDEX, write_page
@@ -212,7 +212,7 @@ def _measure(
 def _frames_of(
     outcomes: Mapping[PartKey, Outcome], rows: Sequence[MeasuredRow]
 ) -> dict[str, pd.DataFrame]:
-    """Concatenate the results of rows: scores, diversity, priors, heads, spectra, projections."""
+    """Concatenate the results of rows: scores, diversity, biases, heads, spectra, projections."""
     parts = [
         (row, part)
         for row in rows
@@ -225,14 +225,14 @@ def _frames_of(
         for name in ("scores", "diversity", "validation")
     }
     frames["heads"] = best_heads(frames.pop("validation"))
-    priors = [
-        best_priors(part.validation).assign(method=row.name, seed=part.scores["seed"][0])
+    biases = [
+        best_biases(part.validation).assign(method=row.name, seed=part.scores["seed"][0])
         for row, part in parts
     ]
     own = [part for row, part in parts if row.ablation is None]
     return {
         **frames,
-        "priors": _together(priors),
+        "biases": _together(biases),
         **{name: _together([getattr(part, name) for part in own]) for name in _ILLUSTRATIONS},
     }
 
@@ -291,7 +291,7 @@ def _write(
             study.write_file(f"{REPORT}/{name}.parquet", frames[name].to_parquet(index=False))
     if spiral is not None:
         study.write_json(f"{REPORT}/spiral.json", spiral)
-    records = {"cells": cells, **{name: frames[name] for name in ("diversity", "priors", "heads")}}
+    records = {"cells": cells, **{name: frames[name] for name in ("diversity", "biases", "heads")}}
     records = {name: to_records(frame) for name, frame in records.items()}
     study.write_json(f"{REPORT}/report.json", {**about, **records})
     return write_page(study.folder, study.write_file)

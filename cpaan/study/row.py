@@ -124,11 +124,8 @@ class StudyRow:
         return given.params
 
     def for_score(self, resolved: Resolved, **others: Any) -> Resolved:
-        """Return settings whose evaluation computes only the score of the search.
-
-        The score does not use a prior, and the search for a prior takes time.
-        """
-        return resolved.with_overrides({"heads": (self.config.head,), "prior": 0.5, **others})
+        """Return settings whose evaluation computes only the head that scores the search."""
+        return resolved.with_overrides({"heads": (self.config.head,), **others})
 
     def describe(self) -> dict[str, Any]:
         """Return the row as JSON-compatible data."""

@@ -19,7 +19,7 @@ from cpaan.evaluation.parts import Part, PartJob, PartKey
 from cpaan.evaluation.scoring import draw_phase
 from cpaan.study.cluster import HEAD, Cluster, check_machines, worker_resources
 from cpaan.study.config import StudyConfig
-from cpaan.study.job import mean_top5
+from cpaan.study.job import CALIBRATED_TOP5, NOVEL_TOP5, TOP5, describe_top5, mean_top5
 from cpaan.study.records import best_trials
 from cpaan.study.row import Resolved, StudyRow
 from cpaan.study.searcher import OptunaSearcher, RowScheduler, RowSearch
@@ -239,8 +239,7 @@ def _choose_best(
     )
 
     def summarise(job: PartJob, part: Part) -> str:
-        novel, everything = mean_top5(part.scores, job.evaluation.heads[0])
-        return f"LSL {novel:.2f}, GLSL {everything:.2f}"
+        return describe_top5(mean_top5(part.scores, job.evaluation.heads[0]))
 
     outcomes = measure(jobs, study.storage, num_at_once, say, deadline, summarise=summarise)
     cache = part_cache(study.storage)
@@ -321,16 +320,19 @@ def _best_of(
 
 def _describe(row: StudyRow, trial: FrozenTrial, parts: Mapping[int, Part]) -> dict[str, Any]:
     config = row.config
-    scores = {seed: mean_top5(part.scores, config.head) for seed, part in parts.items()}
-    novel, everything = (sum(values) / len(scores) for values in zip(*scores.values(), strict=True))
+    of_seed = {seed: mean_top5(part.scores, config.head) for seed, part in parts.items()}
+    means = {name: sum(each[name] for each in of_seed.values()) / len(of_seed) for name in TOP5}
+    scores = {
+        str(seed): config.score(each[NOVEL_TOP5], each[CALIBRATED_TOP5])
+        for seed, each in sorted(of_seed.items())
+    }
     resolved = _settings_of(row, trial)
     return {
         "trial": trial.number,
-        "score": config.score(novel, everything),
-        "novel_top5": novel,
-        "all_top5": everything,
+        "score": config.score(means[NOVEL_TOP5], means[CALIBRATED_TOP5]),
+        **means,
         "score_in_search": trial.values[0],
-        "score_by_seed": {str(seed): config.score(*each) for seed, each in sorted(scores.items())},
+        "score_by_seed": scores,
         "parameters": trial.params,
         "training": resolved.training.to_dict(),
         "evaluation": resolved.evaluation.to_dict(),

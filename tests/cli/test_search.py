@@ -259,14 +259,15 @@ def test_a_dry_run_is_a_dozen_lines_with_the_expected_time(capsys):
 def test_a_search_ends_with_its_best_and_three_finalists_or_the_three_best_rows():
     def ended(method: str, *finalists: float) -> SimpleNamespace:
         of_trials = [{"trial": number, "score": x} for number, x in enumerate(finalists)]
-        scores = {"score": max(finalists), "novel_top5": 50.0, "all_top5": 60.0}
+        scores = {"novel_top5": 50.0, "all_top5": 60.0, "all_calibrated_top5": 61.0}
+        scores["score"] = max(finalists)
         best = {**scores, "trial": finalists.index(max(finalists)), "finalists": of_trials}
         return SimpleNamespace(row=SimpleNamespace(method=method), best=best)
 
     one = describe_best([ended("FH", 53.0, 51.0, 55.0, 52.0)])
     many = describe_best([ended("FH", 53.0), ended("PN", 54.0, 51.0), ended("MN", 52.0)])
 
-    best = "is best with score {} on new validation draws (LSL 50.00, GLSL 60.00)"
+    best = "is best with score {} on new validation draws (LSL 50.00, GLSL 60.00, calibrated 61.00)"
     assert one[0] == f"FH, trial 2 {best.format('55.00')}"
     assert one[1:3] == ["  FH, trial 2           55.00", "  FH, default settings  53.00"]
     assert many[0] == f"PN, default settings {best.format('54.00')}"

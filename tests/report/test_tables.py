@@ -107,7 +107,7 @@ def test_a_grid_has_a_row_for_each_method_and_head_that_has_the_value():
 
 
 def test_scores_are_printed_by_row_and_compared_with_a_named_one():
-    columns = ("novel", "all", "novel_joint", "base", "all_prior")
+    columns = ("novel", "all", "novel_joint", "base", "all_calibrated")
     scores = frame_of(
         {
             (method, "h"): {(column, 1): [value, value + 1] for column in columns}

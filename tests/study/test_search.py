@@ -158,7 +158,7 @@ def test_a_study_is_searched_resumed_and_reported(two_cpus, study_features, caps
     assert {row["trial"] for row in content["rows"]} == {None, 0, chosen}
     every = pd.read_parquet(folder / "report" / "scores.parquet")
     assert every["draw"].nunique() == 5 + 6
-    assert set(every["column"]) == {"novel", "all", "novel_joint", "base", "all_prior"}
+    assert set(every["column"]) == {"novel", "all", "novel_joint", "base", "all_calibrated"}
     assert (folder / "report" / "table.csv").exists()
     assert (folder / "report" / "table.tex").exists()
 

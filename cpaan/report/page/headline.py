@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import IN_PN, NO_GENERATION
+from cpaan.protocol.calibration import CALIBRATED, SCORED
 from cpaan.report.claims.mechanisms import BEST
 from cpaan.report.gains import PairedScores, signed
 from cpaan.report.page.contents import DEFAULT, Contents
@@ -91,9 +92,12 @@ def _of_search(contents: Contents, table: TableViews) -> list[str]:
     if not {(winner, head), (default, head)} <= contents.scored:
         return []
     paired = PairedScores(contents.seeded)
-    gap = paired.compare((winner, head), (default, head), list(TITLES), paired.shots)
+    columns, kind = list(SCORED), "calibrated "
+    if CALIBRATED not in table.columns:  # an older report, whose search used plain GLSL
+        columns, kind = list(TITLES), ""
+    gap = paired.compare((winner, head), (default, head), columns, paired.shots)
     side = side_of(gap.difference, gap.interval)
-    number = f"{gap.text()} points (mean of LSL and GLSL over all shots)"
+    number = f"{gap.text()} points (mean of LSL and {kind}GLSL over all shots)"
     defaults = f"the default settings of {method} on the test phase"
     if side > 0:
         return [f"The search’s winner beats {defaults}: {number}."]

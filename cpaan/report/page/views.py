@@ -12,6 +12,7 @@ import pandas as pd
 
 from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import NO_GENERATION, TableRow
+from cpaan.protocol.calibration import CALIBRATED
 from cpaan.protocol.config import HEADS, OWN
 from cpaan.protocol.statistics import summarise
 from cpaan.report.page.contents import Contents
@@ -25,9 +26,9 @@ from cpaan.report.table_one import (
     rules_of,
     with_heads,
 )
-from cpaan.report.tables import TITLES, Cell, side_of
+from cpaan.report.tables import ALL_TITLES, TITLES, Cell, side_of
 
-COLUMNS = {**TITLES, "base": "Base", "novel_joint": "Joint", "all_prior": "With prior"}
+COLUMNS = {**TITLES, CALIBRATED: "Calibrated GLSL", "base": "Base", "novel_joint": "Joint"}
 METRICS = {"top5": "Top-5", "top1": "Top-1"}
 RULES = {
     PAPER: "the paper’s rule",
@@ -94,10 +95,14 @@ class TableViews:
             for key, cells in self.views.items()
             for heads in [self.rules[key[0]]]
         }
+        compared = [column for column in self.columns if column in ALL_TITLES]
         pairs = {
             rule: [
                 [
-                    {c: [_plain(found.get((row, other, c, k))) for k in self.shots] for c in TITLES}
+                    {
+                        c: [_plain(found.get((row, other, c, k))) for k in self.shots]
+                        for c in compared
+                    }
                     for row in self.rows
                 ]
                 for other in self.rows

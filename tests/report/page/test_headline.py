@@ -102,8 +102,11 @@ def test_a_study_of_one_row_says_whether_its_winner_beats_the_default_settings(
     found, beside, _ = headline_of(study)
 
     defaults = "the default settings of cCov-GAN-PN on the test phase"
-    number = "points (mean of LSL and GLSL over all shots)."
-    assert found == f"The search’s {verdict.format(defaults)} {number}"
+    number = "points (mean of LSL and {}GLSL over all shots)."
+    expected = f"The search’s {verdict.format(defaults)} {number}"
+    assert found == expected.format("calibrated ")
+    older = replace(study, scores=study.scores[study.scores["column"] != "all_calibrated"])
+    assert headline_of(older)[0] == expected.format("")
     assert "trained generator" in beside
     won = {"cCov-GAN-PN": {**study.best["cCov-GAN-PN"], "trial": 0}}
     assert headline_of(replace(study, best=won))[0].startswith("The search found no settings that")

@@ -65,9 +65,9 @@ def test_rows_are_compared_by_each_rule_and_the_page_gets_rounded_lists(contents
     assert pn == {"head": "centroid", "cells": {**pn["cells"], "all": [[45, 5, 2], [55, 5, 2]]}}
     assert data["views"]["linear top5 seeded"][2] is None  # MAML has only its own classifier
     assert set(data["pairs"]) == {PAPER, VALIDATION}
-    # LSL and GLSL, one and five shots each: MAML has 35 of its own classifier, none 32.
-    both = {"novel": [[3.0, 0.0, 1]] * 2, "all": [[3.0, 0.0, 1]] * 2}
-    assert data["pairs"][PAPER][0][2] == both
-    assert data["pairs"][PAPER][2][2] == {"novel": [None] * 2, "all": [None] * 2}
+    # LSL and both GLSL, one and five shots each: MAML has 35 of its own classifier, none 32.
+    compared = ["novel", "all", "all_calibrated"]
+    assert data["pairs"][PAPER][0][2] == dict.fromkeys(compared, [[3.0, 0.0, 1]] * 2)
+    assert data["pairs"][PAPER][2][2] == dict.fromkeys(compared, [None] * 2)
     single = contents.scores[contents.scores["method"] == "PN"]
     assert make_views(replace(contents, scores=single)).differences[PAPER] == {}
