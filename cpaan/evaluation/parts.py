@@ -52,6 +52,9 @@ class PartJob:
     """Whether spectra and projections of synthetic examples are also computed."""
     diversity_draws: range | None = None
     """Draws whose diversity is computed; None for all."""
+    variants: tuple[tuple[Settings, EvaluationConfig], ...] = ()
+    """Settings of the method and of the evaluation to score one training with, its own first. Other
+    settings than its own need no training. Empty for the job's settings alone."""
     device: str = "cpu"
 
     @property
@@ -77,6 +80,7 @@ class PartJob:
             "scores_validation": self.scores_validation,
             "is_illustrated": self.is_illustrated,
             "diversity_draws": str(self.diversity_draws),
+            "variants": [[each.to_dict() for each in variant] for variant in self.variants],
             "device": torch.device(self.device).type,
         }
 

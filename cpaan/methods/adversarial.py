@@ -20,7 +20,7 @@ from cpaan.gan.episodes import MetaEpisodes, TrainingData
 from cpaan.gan.gans import GANS, Gan
 from cpaan.gan.loop import TrainingRun
 from cpaan.methods.base import NO_CHECKPOINT, Checkpointing, TrainedAugmentation
-from cpaan.methods.table_row import IN_PN, Range, SearchSpace, TableRow, place_of
+from cpaan.methods.table_row import IN_PN, SWEEP, Range, SearchSpace, TableRow, place_of
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.training.workers import Workers
@@ -94,7 +94,6 @@ def _space(gan: Gan) -> SearchSpace:
         "noise_spread": has_mixture and Range(0.02, 2, log=True, when=of_mixture),
         "generator_learning_rate": Range(1e-5, 1e-2, log=True),
         "discriminator_learning_rate": Range(1e-5, 1e-2, log=True),
-        "mixing_shots": Range(0.2, 20.0, log=True),
     }
     return {name: values for name, values in space.items() if not isinstance(values, bool)}
 
@@ -136,6 +135,7 @@ def _row(gan: Gan, suffix: str) -> GanRow:
         translates=True,
         config=TrainConfig.faithful(),
         space=_space(gan),
+        sweep=SWEEP,
         published=TrainConfig.as_printed(),
         published_evaluation=META_TESTING_AS_PRINTED,
         quick=QUICK,

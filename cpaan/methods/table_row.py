@@ -43,6 +43,14 @@ class Range:
 SearchSpace = Mapping[str, Range | tuple[Any, ...]]
 """Search space: ranges or choices of settings of a method and of the evaluation, by name."""
 
+MIXING_SHOTS, NUMBERS_OF_EXAMPLES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0), (20, 100, 300)
+SWEEP = {
+    "mixing_shots": MIXING_SHOTS,
+    "num_synthetic": NUMBERS_OF_EXAMPLES,
+    "fill_to_capacity": (False,),
+}
+"""Settings of the use of synthetic examples, which need no training, and the values to try."""
+
 Make = Callable[[Any, EvaluationConfig, Checkpointing], LowShotMethod]
 
 
@@ -81,6 +89,8 @@ class TableRow:
     published_evaluation: Mapping[str, Any] = field(default_factory=dict)
     """Evaluation settings in which the source differs."""
     space: SearchSpace = field(default_factory=dict)
+    sweep: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Settings that need no training, with the values that are tried after it."""
     quick: Mapping[str, Any] = field(default_factory=dict)
     """Sizes for a few minutes on two cores."""
     full: Mapping[str, Any] = field(default_factory=dict)
@@ -122,15 +132,12 @@ class TableRow:
             # Half of the base classes, but at least the recommended value.
             "perplexity": max(num_related / 2, settings.perplexity or 0),
         }
-        space = {
+        return {
             name: replace(values, high=min(values.high, most[name]))
             if isinstance(values, Range) and name in most
             else values
             for name, values in self.space.items()
         }
-        if evaluation.mixing_weight is not None:  # it overrides mixing_shots
-            space.pop("mixing_shots", None)
-        return space
 
     def check(
         self,

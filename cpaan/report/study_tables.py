@@ -41,7 +41,8 @@ def report_page(title: str, layouts: Sequence[TableOne], about: Mapping[str, Any
     """Return the report of a study as a page to read; ``about`` is the content of its JSON."""
     chosen = [["row", "trial", "of", "score on fresh draws", "finalists", "parameters"]]
     for row, best in about["best"].items():
-        parameters = ", ".join(f"{key} {value}" for key, value in best["parameters"].items())
+        chosen_of = {**best["parameters"], **best.get("swept", {})}  # older searches had no sweep
+        parameters = ", ".join(f"{key} {value}" for key, value in chosen_of.items())
         finalists = ", ".join(f"{x['trial']}: {x['score']:.2f}" for x in best["finalists"])
         numbers = [str(best["trial"]), str(best["num_trials"]), f"{best['score']:.2f}"]
         chosen.append([row, *numbers, finalists, parameters or "as recommended"])

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, Self
 
 from optuna.trial import BaseTrial, FixedTrial
@@ -126,6 +127,16 @@ class StudyRow:
     def for_score(self, resolved: Resolved, **others: Any) -> Resolved:
         """Return settings whose evaluation computes only the head that scores the search."""
         return resolved.with_overrides({"heads": (self.config.head,), **others})
+
+    def sweep(self, resolved: Resolved) -> list[dict[str, Any]]:
+        """Return the overrides to score a trained finalist with; its own settings come first."""
+        swept = dict(ROWS[self.method].sweep)
+        if resolved.evaluation.mixing_weight is not None:  # it overrides mixing_shots
+            swept.pop("mixing_shots", None)
+        known = {**resolved.evaluation.to_dict(), **resolved.training.to_dict()}
+        own = {name: known[name] for name in swept}
+        grid = (dict(zip(swept, values, strict=True)) for values in product(*swept.values()))
+        return [own, *(each for each in grid if each != own)]
 
     def describe(self) -> dict[str, Any]:
         """Return the row as JSON-compatible data."""

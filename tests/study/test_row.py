@@ -12,7 +12,7 @@ from cpaan.study.config import PRESETS
 from cpaan.study.row import AS_PRINTED, RECOMMENDED, Resolved, StudyRow
 from helpers.studies import row_of_preset
 
-OF_ALL_GANS = {"neighbours", "mixing_shots"}
+OF_ALL_GANS = {"neighbours"}
 OF_ALL_GANS |= {"generator_learning_rate", "discriminator_learning_rate"}
 OF_THE_GAN = {
     "c-GAN": set(),
@@ -51,8 +51,6 @@ def test_a_parameter_is_asked_for_only_where_it_applies():
     space = row_of_preset("cCov-GAN")
     gaussian = asked_for(space, noise="gaussian")
     assert asked_for(space, noise="mixture") == gaussian | {"num_components", "noise_spread"}
-    weighed = row_of_preset(evaluation=space.evaluation.with_overrides({"mixing_weight": 0.5}))
-    assert asked_for(weighed, noise="gaussian") == gaussian - {"mixing_shots"}
     of_plus = asked_for(row_of_preset("CP-AAN+"), noise="gaussian")
     assert of_plus == gaussian | {"prototype_weight", "residual"}
 
