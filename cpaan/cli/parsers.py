@@ -219,9 +219,9 @@ def _declare_search(parser: Parser) -> None:
     what.add("--preset", ["quick", "paper"], "for two CPU cores (default), or for GPUs")
     help_ = "rows of the table, or table-1 for all (default: CP-AAN+)"
     what.add("--method", "NAME,...", help_, dest="methods")
-    what.add("--trials", "N", "number of trials (default: 12, paper: 40)", dest="num_trials")
+    what.add("--trials", "N", "number of trials (default: 12)", dest="num_trials")
     what.add("--episodes", "N", "number of episodes of a trial, over all its workers")
-    what.add("--short", "N", "divide the episodes of trials by N; finalists train on all")
+    what.add("--short", "N", "divide the episodes of trials by N; the report trains on all")
     what.add("--seed", "SEED", "seed of proposals and training (default: 0)")
     what.add("--head", [*HEADS, OWN], f"classifier of the score, {_HEADS}, {OWN}", metavar="NAME")
     help_ = "train every trial to its end"

@@ -84,7 +84,7 @@ class TableRow:
     quick: Mapping[str, Any] = field(default_factory=dict)
     """Sizes for a few minutes on two cores."""
     full: Mapping[str, Any] = field(default_factory=dict)
-    """Sizes at the paper's scale, if they differ from ``config``."""
+    """Sizes of a report at the paper's scale, if they differ from ``config``, those of a trial."""
     quick_head: str | None = None
     """Head of a quick search, if it differs from ``head``."""
 
