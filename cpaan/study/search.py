@@ -278,6 +278,11 @@ def _jobs_of(
     return jobs
 
 
+def _settings_of(row: StudyRow, trial: FrozenTrial) -> Resolved:
+    """Return the settings of a trial with the training length of the report."""
+    return Resolved.of(row.method, trial.user_attrs).times_as_long(row.config.report_length)
+
+
 def _best_of(
     search: RowSearch, finalists: Sequence[FrozenTrial], outcomes: Mapping[PartKey, Any]
 ) -> dict[str, Any] | None:
@@ -317,7 +322,7 @@ def _describe(row: StudyRow, trial: FrozenTrial, parts: Mapping[int, Part]) -> d
     config = row.config
     scores = {seed: mean_top5(part.scores, config.head) for seed, part in parts.items()}
     novel, everything = (sum(values) / len(scores) for values in zip(*scores.values(), strict=True))
-    resolved = Resolved.of(row.method, trial.user_attrs).times_as_long(config.report_length)
+    resolved = _settings_of(row, trial)
     return {
         "trial": trial.number,
         "score": config.score(novel, everything),
