@@ -155,8 +155,9 @@ class TrainingRun(EpisodeRun):
         if factor == self._factor:
             return
         self._factor = factor
-        set_rate(self._generators, config.generator_learning_rate * factor)
-        set_rate(self._discriminators, config.discriminator_learning_rate * factor)
+        optimisers = (self._generators, self._discriminators)
+        for optimiser, rate in zip(optimisers, config.learning_rates, strict=True):
+            set_rate(optimiser, rate * factor)
 
     def _play(self) -> None:
         self._teach_discriminators()
