@@ -105,7 +105,7 @@ def _work(
     seconds = {part: workers.seconds[part] - before[part] for part in before}
     seconds["compute"] = ended - started - sum(seconds.values())
     step_ms = 1e3 * count / _NUM_EPISODES
-    means = {part: workers.mean(step_ms * seconds[part], device) for part in _PARTS}
+    means = {part: workers.mean(step_ms * seconds[part]) for part in _PARTS}
     if rank == 0:
         torch.save(means, folder / "step.pt")
     if count > 1:

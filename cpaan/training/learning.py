@@ -207,7 +207,7 @@ class EpisodeRun(Run, ABC):
         """
         weights = (each.detach().cpu() for each in self._module.state_dict().values())
         content = [each.reshape(-1).view(torch.uint8).numpy().tobytes() for each in weights]
-        if not self._workers.agree(b"".join([*content, str(self.episode).encode()]), self.device):
+        if not self._workers.agree(b"".join([*content, str(self.episode).encode()])):
             # A process that should be dead may have written in between. A retry reads again.
             raise RuntimeError(
                 f"workers of {self.name} start with different weights; they may have read "
