@@ -63,6 +63,9 @@ class _TimedWorkers(Workers):
 
     seconds: dict[str, float] = field(default_factory=lambda: {"all-reduce": 0.0, "wait": 0.0})
 
+    def is_capturable(self, device: torch.device) -> bool:
+        return self.count == 1  # the parts of a CUDA graph cannot be timed
+
     def average(self, tensors: Sequence[Tensor]) -> None:
         if self.count == 1 or not tensors:
             return

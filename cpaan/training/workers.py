@@ -46,6 +46,11 @@ class Workers:
         for tensor, part in zip(tensors, parts, strict=True):
             tensor.copy_(part.view_as(tensor))
 
+    def is_capturable(self, device: torch.device) -> bool:
+        """Return whether a CUDA graph can contain `average`: NCCL can be captured, but not Gloo."""
+        is_cuda = device.type == "cuda"
+        return self.count == 1 or (is_cuda and torch.distributed.get_backend() == "nccl")
+
     def gather(self, value: T) -> list[T]:
         """Return the values of all workers by rank, on each of them."""
         values: list[Any] = [value] * self.count
