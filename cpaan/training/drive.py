@@ -178,7 +178,7 @@ def drive(
             means = run.advance(count)
             now = time.monotonic()
             # Averaged over workers, because all must take the same number of steps.
-            pace = max(1e-6, workers.mean((now - asked) * workers.count / count, run.device))
+            pace = max(1e-6, workers.mean((now - asked) * workers.count / count))
             for name in losses:
                 losses[name] += means[name] * count / (target - before)
             if not is_compiled and run.episode < target:
