@@ -166,7 +166,8 @@ def _plan(study: Study) -> str:
         "classes": f"{len(phase.base)} base, {len(phase.novel)} novel (validation phase)",
         "trials": f"{num_trials}, seed {config.seed}, up to {config.num_finalists} finalists a row",
         "episodes": f"{row.num_episodes} a trial, evaluated after "
-        f"{', '.join(map(str, config.eval_steps(row.num_episodes)))}",
+        f"{', '.join(map(str, config.eval_steps(row.num_episodes)))}; "
+        f"{row.num_episodes * config.report_length} in the report",
         "workers": f"{config.workers_per_trial} a trial; GPUs of each: {config.gpus_per_worker:g}",
         "score": f"LSL and calibrated GLSL top-5, {config.head} head, "
         f"{row.evaluation.num_draws} draws",

@@ -86,7 +86,6 @@ def score_part(
         task, queries = read(job, VALIDATION_PHASE)
         validation, _ = run_method(name, method, seed, task, queries, config, progress, range(0))
     task, queries = read(job, job.phase)
-    config = config.with_overrides({"num_draws": len(job.shot_rows)})
     scores, diversity = run_method(
         name, method, seed, task, queries, config, progress, job.diversity_draws
     )
@@ -113,14 +112,12 @@ def score_variants(
             variant = make(training, evaluation)
             variant.take_over(method)
             method = variant
-        config = evaluation.with_overrides({"num_draws": len(job.shot_rows)})
-        found = run_method(
-            str(number), method, job.seed, task, queries, config, diversity_draws=range(0)
+        scores, _ = run_method(
+            str(number), method, job.seed, task, queries, evaluation, diversity_draws=range(0)
         )
-        frames.append(found[0])
-    nothing = pd.DataFrame()
-    scores = pd.concat(frames, ignore_index=True)
-    return Part(scores, nothing, nothing, nothing, nothing, method.origin, describe_run())
+        frames.append(scores)
+    together, nothing = pd.concat(frames, ignore_index=True), pd.DataFrame()
+    return Part(together, nothing, nothing, nothing, nothing, method.origin, describe_run())
 
 
 @dataclass(frozen=True)

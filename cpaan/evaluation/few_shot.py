@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cpaan.core.provenance import record_test_read
-from cpaan.core.randomness import new_rng
+from cpaan.core.randomness import new_rng, word_of
 from cpaan.core.settings import Settings
-from cpaan.data.splits import TEST_PHASE, VALIDATION_PHASE, Split, shuffled, word_of
+from cpaan.data.splits import TEST_PHASE, VALIDATION_PHASE, Split, shuffled
 from cpaan.data.table import TEST, TRAIN, FeatureTable
 from cpaan.methods.base import LowShotMethod
 from cpaan.methods.registry import ROWS, expand_methods, make_method

@@ -27,6 +27,8 @@ FEATURES, COSINE_FEATURES = TABLES = ("features", "cosine-features")
 """Feature tables that rows read: of a plain backbone, or of one with a cosine classifier."""
 
 _SIZES = ("num_ways", "episode_shots", "num_queries", "hidden_dim")
+_NEIGHBOURS = {"perplexity": "soft", "num_neighbours": "hard"}
+"""Kinds of neighbours for which a hyperparameter has an effect; a search leaves out the others."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,6 @@ class Range:
     low: float
     high: float
     log: bool = False
-    when: tuple[str, Any] | None = None
-    """Another hyperparameter and its value; with other values, this one has no effect."""
 
 
 SearchSpace = Mapping[str, Range | tuple[Any, ...]]
@@ -90,11 +90,12 @@ class TableRow:
     """Evaluation settings in which the source differs."""
     space: SearchSpace = field(default_factory=dict)
     sweep: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Settings that need no training, with the values that are tried after it."""
+    """Settings that need no training, with the values that are tried after it. FI has none: its
+    number of examples and their equal weights are part of its training."""
     quick: Mapping[str, Any] = field(default_factory=dict)
     """Sizes for a few minutes on two cores."""
     full: Mapping[str, Any] = field(default_factory=dict)
-    """Sizes at the paper's scale, if they differ from ``config``."""
+    """Sizes of a report at the paper's scale, if they differ from ``config``, those of a trial."""
     quick_head: str | None = None
     """Head of a quick search, if it differs from ``head``."""
 
@@ -137,6 +138,7 @@ class TableRow:
             if isinstance(values, Range) and name in most
             else values
             for name, values in self.space.items()
+            if _NEIGHBOURS.get(name, settings.neighbours) == settings.neighbours
         }
 
     def check(

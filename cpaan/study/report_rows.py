@@ -108,7 +108,7 @@ def rows_of(study: Study, settings: ReportSettings) -> list[MeasuredRow]:
     ]
     if best.trial != 0:
         first = open_trials(study, row).get_trials(deepcopy=False)[0]
-        resolved = Resolved.of(row.method, first.user_attrs).times_as_long(row.config.final_length)
+        resolved = Resolved.of(row.method, first.user_attrs).times_as_long(row.config.report_length)
         rows.append(replace(best, name=f"{row.method}, {DEFAULT}", resolved=resolved, trial=0))
     return [*rows, best]
 

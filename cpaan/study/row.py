@@ -95,17 +95,13 @@ class StudyRow:
         return Resolved(published, self.evaluation.with_overrides(row.published_evaluation))
 
     def propose(self, trial: BaseTrial, whose: str = RECOMMENDED) -> Resolved:
-        """Return the settings of one trial; parameters without effect are not sampled.
+        """Return the settings of one trial.
 
         The source's settings are used unchanged, without parameters for the sampler. They differ
         from ours in other settings, too, so their score would mislead the sampler.
         """
-        found: dict[str, Any] = {}
-        if whose == RECOMMENDED:
-            for name, values in self.searched.items():
-                when = values.when if isinstance(values, Range) else None
-                if when is None or found[when[0]] == when[1]:
-                    found[name] = _suggest(trial, name, values)
+        space = self.searched if whose == RECOMMENDED else {}
+        found = {name: _suggest(trial, name, values) for name, values in space.items()}
         return self.around(whose).with_overrides(found)
 
     def point(self, whose: str) -> dict[str, Any]:

@@ -274,10 +274,9 @@ def _jobs_of(
     shot_rows = draw_phase(row.data.open(), row.data.split, VALIDATION_PHASE, wanted)
     jobs = {}
     for trial in finalists:
-        resolved = row.for_score(_settings_of(row, trial), **draws)
-        file = f"finals/{trial.number:04d}" if row.config.final_length > 1 else ""
+        resolved = row.for_score(Resolved.of(row.method, trial.user_attrs), **draws)
         for key in _keys(row, trial):
-            job = study.job(row, trial.number, resolved, key.seed, file)
+            job = study.job(row, trial.number, resolved, key.seed)
             part = {"phase": VALIDATION_PHASE, "shot_rows": shot_rows, "diversity_draws": range(0)}
             jobs[key] = PoolJob.of(key.row, job, **part, variants=_variants(row, resolved))
     return jobs
@@ -289,8 +288,8 @@ def _variants(row: StudyRow, resolved: Resolved) -> tuple[tuple[Settings, Evalua
 
 
 def _settings_of(row: StudyRow, trial: FrozenTrial) -> Resolved:
-    """Return the settings of a trial with the training length of finalists."""
-    return Resolved.of(row.method, trial.user_attrs).times_as_long(row.config.final_length)
+    """Return the settings of a trial with the training length of the report."""
+    return Resolved.of(row.method, trial.user_attrs).times_as_long(row.config.report_length)
 
 
 def _best_of(

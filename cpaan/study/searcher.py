@@ -12,12 +12,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 from ray.tune.search import Searcher
 
+from cpaan.core.randomness import new_rng, word_of
 from cpaan.study.config import StudyConfig
 from cpaan.study.job import CALIBRATED_TOP5, EPISODE, NOVEL_TOP5, TrialJob
 from cpaan.study.records import ENDED, RowRecords
@@ -91,16 +91,16 @@ class RowSearch:
             self.trials.enqueue_trial(self.row.point(left[0]), user_attrs={WHOSE: left[0]})
 
     def _seed_sampler(self, number: int) -> None:
-        """Create a sampler for one proposal, with a seed from the number of the trial.
+        """Create a sampler for one proposal, with a seed from the row and the number of the trial.
 
         Proposals then depend on the seed and the known results only, not on the earlier proposals
-        of this process.
+        of this process. Rows with the same search space try different points.
         """
-        (seed,) = np.random.SeedSequence([self.row.config.seed, number]).generate_state(1)
+        rng = new_rng(self.row.config.seed, number, word_of(self.row.method))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             self.trials.sampler = optuna.samplers.TPESampler(
-                seed=int(seed),
+                seed=rng.initial_seed() % 2**32,  # as many bits as Optuna accepts
                 n_startup_trials=NUM_RANDOM,
                 multivariate=True,
                 group=True,

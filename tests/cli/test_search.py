@@ -52,14 +52,28 @@ def test_a_dry_run_shows_everything_and_does_nothing(capsys):
     assert shown["trial 6"] == {}
 
 
+def lengths(shown: dict[str, dict]) -> dict[str, tuple[int, int]]:
+    """Return the episodes of a trial and of the report by row; zero without training."""
+    trials = {name: each["training"].get("num_episodes", 0) for name, each in shown.items()}
+    factors = {name: each["config"]["report_length"] for name, each in shown.items()}
+    return {name: (count, count * factors[name]) for name, count in trials.items()}
+
+
 def test_the_paper_preset_is_of_the_papers_scale_and_trials_may_be_shorter(capsys):
-    shown = dry_run(capsys, "--method", "copy,cCov-GAN", "--preset", "paper", "--short", "4")
+    options = ["--method", "copy,AWG,cCov-GAN", "--preset", "paper"]
+    shown = dry_run(capsys, *options)
 
     training, config = shown["cCov-GAN"]["training"], shown["cCov-GAN"]["config"]
-    assert training["num_episodes"] * config["final_length"] == 25_000 * 4 == 100_000
     assert (training["batch_size"], training["num_ways"]) == (1000, 20)
     assert training["episode_shots"] == [10]
-    assert shown["copy"]["config"]["final_length"] == 1, "there is nothing to shorten"
+    assert (config["num_trials"], config["num_final_seeds"]) == (12, 3)
+    assert shown["cCov-GAN"]["evaluated after episodes"] == [5_000, 10_000]
+    # Other methods than the GANs have one length.
+    full = {"copy": (0, 0), "AWG": (1_000, 1_000), "cCov-GAN": (10_000, 100_000)}
+    assert lengths(shown) == full
+    short = {name: (trial // 4, report) for name, (trial, report) in full.items()}
+    assert lengths(dry_run(capsys, *options, "--short", "4")) == short
+    assert lengths(dry_run(capsys, "--method", "cCov-GAN")) == {"cCov-GAN": (100, 100)}
 
 
 def test_options_reach_the_study(capsys):
