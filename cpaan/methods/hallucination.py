@@ -30,7 +30,7 @@ from cpaan.core.randomness import draw_word, new_rng
 from cpaan.methods.analogies import Clusters, cluster_classes, mine_analogies
 from cpaan.methods.base import NO_CHECKPOINT, Checkpointing, TrainedAugmentation
 from cpaan.methods.table_row import PN, Range, SearchSpace, TableRow
-from cpaan.protocol.config import HEADS, EvaluationConfig
+from cpaan.protocol.config import HEADS, LINEAR_AS_IN_BENCHMARK, EvaluationConfig
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.training.layers import draw_linear, set_to_zero
 from cpaan.training.learning import Learner, LearningRun, LearningSettings
@@ -356,6 +356,7 @@ _ROW = TableRow(
     heads=HEADS,
     config=HallucinationConfig(),
     published=PUBLISHED,
+    published_head={**LINEAR_AS_IN_BENCHMARK, "linear_weight_decay": 1e-3},
     space=SPACE,
     quick={"num_episodes": 100, "num_clusters": 10},
     make=Hallucination,
