@@ -13,6 +13,8 @@ Choices where the source's recipe (`PUBLISHED`) does not suit other features:
   which cost two points at five shots on real features.
 * The network ends in a ReLU only if the features do. The frozen classifier is softmax regression on
   base rows; the source uses that of its backbone if it can.
+With the source's recipe, accuracy at one shot depends on the first weights of the network: it
+varies by points between training seeds, here as in the source's code.
 
 Shapes: P = problems or pairs of clusters, N = novel classes, S = synthetic examples of a class,
 C = base classes, M = clusters of a class, D = feature dimension.
