@@ -152,7 +152,7 @@ def _jobs(
         # One head is enough for an ablation.
         own_heads = (head,) if ablation is not None and head in heads else heads
         resolved = row.resolved.with_overrides({"heads": own_heads})
-        file = ""
+        file = "" if row.trial is not None else "trials/published"
         if ablation is not None:
             label = re.sub("[^a-z0-9]+", "-", ablation.label.lower())
             file = f"trials/{number:04d}-{ablation.family}-{label}"

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
 from cpaan.methods.controls import CONTROLS
-from cpaan.methods.registry import ROWS
+from cpaan.methods.registry import ROWS, num_episodes_of, with_episodes
 from cpaan.methods.table_row import IN_PN
 from cpaan.report.claims.mechanisms import HARD, NEIGHBOURS, NOBODY, SOFT
-from cpaan.report.page.contents import DEFAULT, Ablation
+from cpaan.report.page.contents import DEFAULT, PUBLISHED, Ablation
 from cpaan.study.row import Resolved, StudyRow
 from cpaan.study.searcher import open_trials
 from cpaan.study.study import Study
@@ -58,7 +58,7 @@ class MeasuredRow:
             "method": self.method,
             "trial": self.trial,
             "seeds": list(self.seeds),
-            "training": None if self.trial is None else self.resolved.training.to_dict(),
+            "training": self.resolved.training.to_dict(),
             "evaluation": self.resolved.evaluation.to_dict(),
             "ablation": None if self.ablation is None else vars(self.ablation),
         }
@@ -76,6 +76,9 @@ class ReportSettings:
     """Classifiers. If empty: the head of the search, or all heads for a study of several rows."""
     num_ablation_seeds: int = 0
     """Number of training seeds of each ablation; at most ``num_seeds``, and 0 for no ablations."""
+    num_published_seeds: int = 0
+    """Number of training seeds of rows with their sources' settings, at the sources' length; at
+    most ``num_seeds``, and 0 for no such rows."""
     is_table_only: bool = False
     """Whether to leave out illustrations and the spiral."""
 
@@ -84,20 +87,22 @@ class ReportSettings:
             raise ValueError(f"a report needs at least {_FEWEST_SEEDS} seeds, got {self.num_seeds}")
         if self.num_seeded_draws < 2:
             raise ValueError(f"intervals need at least 2 seeded draws, got {self.num_seeded_draws}")
-        if not 0 <= self.num_ablation_seeds <= self.num_seeds:
-            raise ValueError(
-                f"--ablation-seeds must be from 0 to {self.num_seeds}, the number of --seeds, "
-                f"got {self.num_ablation_seeds}"
-            )
+        for kind in ("ablation", "published"):
+            if not 0 <= (count := getattr(self, f"num_{kind}_seeds")) <= self.num_seeds:
+                raise ValueError(
+                    f"--{kind}-seeds must be from 0 to {self.num_seeds}, the number of --seeds, "
+                    f"got {count}"
+                )
 
 
 def rows_of(study: Study, settings: ReportSettings) -> list[MeasuredRow]:
-    """Return the best configuration of every row of a study.
+    """Return the best configuration of every row of a study, after those of the sources if wanted.
 
     A single row has others before it to compare it with: the controls, and its first trial.
     """
     if len(study.rows) > 1:
-        return [_best_row(study, row, row.method, settings) for row in study.rows]
+        best_rows = [_best_row(study, row, row.method, settings) for row in study.rows]
+        return [*as_published(best_rows, settings.num_published_seeds), *best_rows]
     (row,) = study.rows
     best = _best_row(study, row, f"{row.method}, best", settings)
     suffix = IN_PN if ROWS[row.method].is_embedded else ""  # controls in the same feature space
@@ -110,7 +115,7 @@ def rows_of(study: Study, settings: ReportSettings) -> list[MeasuredRow]:
         first = open_trials(study, row).get_trials(deepcopy=False)[0]
         resolved = Resolved.of(row.method, first.user_attrs).times_as_long(row.config.report_length)
         rows.append(replace(best, name=f"{row.method}, {DEFAULT}", resolved=resolved, trial=0))
-    return [*rows, best]
+    return [*rows, *as_published([best], settings.num_published_seeds), best]
 
 
 def _best_row(study: Study, row: StudyRow, name: str, settings: ReportSettings) -> MeasuredRow:
@@ -119,6 +124,24 @@ def _best_row(study: Study, row: StudyRow, name: str, settings: ReportSettings) 
     first = row.config.seed + row.config.num_final_seeds  # after the seeds that chose the best
     seeds = tuple(range(first, first + settings.num_seeds))
     return MeasuredRow(name, row.method, resolved, seeds, row, best["trial"])
+
+
+def as_published(rows: Sequence[MeasuredRow], num_seeds: int) -> list[MeasuredRow]:
+    """Return rows with the settings and the training length of their sources, if these are known.
+
+    A search compares them at its own length; here they are trained as their authors did.
+    """
+    found = list[MeasuredRow]()
+    for row in rows if num_seeds else ():
+        settings = ROWS[row.method].as_published(row.source.evaluation)
+        if settings is not None and ROWS[row.method].group != "CP-AAN+":  # its source is cCov-GAN's
+            training, evaluation = settings
+            share = row.source.config.workers_per_trial  # all workers train on equally many
+            training = with_episodes(training, num_episodes_of(training) // share * share)
+            name, resolved = f"{row.method}, {PUBLISHED}", Resolved(training, evaluation)
+            seeds = row.seeds[:num_seeds]
+            found.append(replace(row, name=name, resolved=resolved, seeds=seeds, trial=None))
+    return found
 
 
 def ablations_of(rows: Sequence[MeasuredRow], num_seeds: int) -> list[MeasuredRow]:

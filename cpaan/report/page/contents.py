@@ -18,8 +18,8 @@ _NEEDED = ["run", "rows", "num_fixed", "test_reads", "nodes", "cost", "best", "h
 _HEADS = ["method", "head", "score"]
 _DIVERSITY = ["method", "shots", "draw", "seed", "distance", "ratio"]
 _SCORES = ["method", "head", "column", "shots", "draw", "seed", "top1", "top5"]
-DEFAULT = "default settings"
-"""How the name of the row ends that has the settings of trial 0, which reports once called so."""
+DEFAULT, PUBLISHED = "default settings", "as published"
+"""How names of rows end that have the settings of trial 0, or those of the source."""
 
 
 @dataclass(frozen=True)
