@@ -30,6 +30,7 @@ from cpaan.methods.registry import ROWS
 from cpaan.protocol.config import HEADS, OWN
 from cpaan.protocol.priors import best_heads, best_priors
 from cpaan.protocol.tasks import check_phase
+from cpaan.report.claims.judge import TERMS
 from cpaan.report.page.contents import REPORT
 from cpaan.report.page.page import FIGURES, FINDINGS, INDEX, write_page
 from cpaan.report.study_tables import make_cells, report_page
@@ -103,6 +104,7 @@ def make_report(
         "phase": TEST_PHASE,
         "rows": [row.describe() for row in measured],
         "num_fixed": num_fixed,
+        "backbone": study.rows[0].data.open().backbone,
         "failed": failed,
         "earlier": _earlier(outcomes),
         "test_reads": count_test_reads(study.rows[0].data.fingerprint),
@@ -149,8 +151,9 @@ def _jobs(
         if row.same_as is not None:
             continue
         head, number, ablation = row.source.config.head, row.trial or 0, row.ablation
-        # One head is enough for an ablation.
-        own_heads = (head,) if ablation is not None and head in heads else heads
+        # One head is enough for an ablation, unless a claim is about it.
+        is_brief = ablation is not None and ablation.family != TERMS
+        own_heads = (head,) if is_brief and head in heads else heads
         resolved = row.resolved.with_overrides({"heads": own_heads})
         file = ""
         if ablation is not None:

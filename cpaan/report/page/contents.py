@@ -24,7 +24,7 @@ DEFAULT = "default settings"
 
 @dataclass(frozen=True)
 class Ablation:
-    """A row that is a variant of another; its family is "neighbours" or "ideas"."""
+    """A row that is a variant of another; its family is "neighbours", "ideas" or "terms"."""
 
     of: str
     family: str

@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import IN_PN, NO_GENERATION
 from cpaan.report.claims.mechanisms import BEST
+from cpaan.report.claims.verdict import CONFIRMED, Claim
 from cpaan.report.gains import PairedScores, signed
 from cpaan.report.page.contents import DEFAULT, Contents
 from cpaan.report.page.facts import plus_minus
 from cpaan.report.page.views import TableViews, is_trained
+from cpaan.report.published import NUM_BASE_CLASSES
 from cpaan.report.tables import TITLES, side_of
 
 
@@ -101,17 +103,46 @@ def _of_search(contents: Contents, table: TableViews) -> list[str]:
     return [f"The search’s winner does not beat {defaults}; {level}: {number}."]
 
 
+def make_setting(contents: Contents, claims: Sequence[Claim]) -> str:
+    """Say which gains of other papers appear here, and what limits the setting.
+
+    Without such claims nothing is said: there is no positive control.
+    """
+    controls = [claim for claim in claims if claim.kind == "control"]
+    if not controls:
+        return ""
+    found = [
+        f"{claim.name} {signed(mark.found)}{plus_minus(mark.interval, 2)} "
+        f"(printed {claim.printed}: {claim.verdict})"
+        for claim in controls
+        for mark in claim.marks
+    ]
+    num_found = sum(claim.verdict == CONFIRMED for claim in controls)
+    split = next(iter(contents.studies.values()))["data"]["split"]
+    num_base = len({*split["validation"]["base"], *split["test"]["base"]})
+    facts = [f"methods are trained on {num_base} base classes, {NUM_BASE_CLASSES} in the papers"]
+    if {*split["test"]["base"], *split["test"]["novel"]} <= set(contents.words):
+        facts.append("Tiny-ImageNet has images of 64 pixels")
+    if backbone := contents.about.get("backbone"):
+        facts.append(f"the backbone is {backbone}")
+    return (
+        f"Positive controls: {num_found} of {len(controls)} gains over PN that other papers print "
+        f"are confirmed in this setting: {'; '.join(found)}. What limits it: {'; '.join(facts)}."
+    )
+
+
 def _data(contents: Contents, table: TableViews) -> str:
     study = next(iter(contents.studies.values()))
     split, files = study["data"]["split"]["test"], study["data"].get("features") or []
     names = {*split["base"], *split["novel"]}
     source = "Tiny-ImageNet" if names <= set(contents.words) else files[0] if files else "a user"
     num_seeds = max(len(row.seeds) for row in contents.rows)
+    over = "draws alone" if num_seeds == 1 else "draws and training seeds"
     return (
         f"features of {source} ({study['dimensions']} dimensions), {len(split['base'])} base and "
         f"{len(split['novel'])} novel test classes; top-5 accuracy, {num_seeds} training "
         f"{'seed' if num_seeds == 1 else 'seeds'}, {next(iter(table.draws.values()))} draws of the "
-        "shots, 95 % intervals over draws."
+        f"shots, 95 % intervals over {over}."
     )
 
 

@@ -151,7 +151,7 @@ def make_views(contents: Contents) -> TableViews:
 def _compare(
     scores: pd.DataFrame, head_of: Mapping[str, str]
 ) -> dict[tuple[str, str, str, int], Cell]:
-    """Compare every row with every other, paired by draw."""
+    """Compare every row with every other, paired by draw and seed."""
     chosen = with_heads(scores, head_of)
     found: dict[tuple[str, str, str, int], Cell] = {}
     for number, subject in enumerate(head_of):
