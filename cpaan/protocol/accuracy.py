@@ -37,7 +37,8 @@ def score(
 
     Yields:
         Rows with head, column, shots, draw, prior (None for columns without one), and the
-        accuracies top1 and top5 in percent.
+        accuracies top1 and top5 in percent. Rows of LSL at the fewest shots also have by_class:
+        top-5 of each novel class.
     """
     num_problems, num_base = len(task.problems), task.num_base
     is_novel = queries.labels >= num_base
@@ -59,13 +60,21 @@ def score(
 
     queries_of = {"novel": is_novel, "novel_joint": is_novel, "base": ~is_novel}
     everything = torch.ones_like(is_novel)
+    fewest = min((problem.num_shots for problem in task.problems), default=0)
+    # (Q of novel classes, N), so that a product with it is the mean over queries of a class.
+    membership = torch.eye(task.num_novel, device=is_novel.device, dtype=torch.double)
+    membership = membership[queries.labels[is_novel] - num_base]
+    membership = membership / membership.sum(dim=0)
     for head, columns in ranks.items():
         for (column, prior), blocks in columns.items():
             asked = queries_of.get(column, everything)
             rank = torch.cat(blocks, dim=1)[:, asked]
             # Whole lists, because reading single numbers would wait for the GPU thousands of times.
             top1, top5 = ((100 * (rank < k).double().mean(dim=1)).tolist() for k in TOP_KS)
+            is_lsl = column == "novel"
+            by_class = (100 * (rank < 5).double() @ membership).tolist() if is_lsl else []
             for number, problem in enumerate(task.problems):
+                is_kept = is_lsl and problem.num_shots == fewest
                 yield {
                     "head": head,
                     "column": column,
@@ -74,6 +83,7 @@ def score(
                     "prior": prior,
                     "top1": top1[number],
                     "top5": top5[number],
+                    "by_class": by_class[number] if is_kept else None,
                 }
 
 

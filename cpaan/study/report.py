@@ -22,7 +22,7 @@ from cpaan.core.provenance import (
 from cpaan.data.splits import TEST_PHASE, ShotRows
 from cpaan.evaluation.parts import Outcome, Part, PartKey
 from cpaan.evaluation.runner import to_records
-from cpaan.evaluation.scoring import draw_phase
+from cpaan.evaluation.scoring import class_means, draw_phase
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.gans import GANS
 from cpaan.gan.spiral import SPIRAL_CONFIG, draw_points, run_spiral, to_plain
@@ -97,6 +97,10 @@ def make_report(
         raise ValueError("; ".join(failed.values()))
     measured = [row for row in [*rows, *extra] if row.measured_as not in failed]
     frames = _frames_of(outcomes, measured)
+    is_seeded = frames["scores"]["draw"] >= num_fixed
+    novel = study.rows[0].data.split.phase(TEST_PHASE).novel
+    frames["classes"] = class_means(frames["scores"][is_seeded], novel)
+    frames["scores"] = frames["scores"].drop(columns="by_class")
     seconds = time.monotonic() - started
     about: dict[str, Any] = {
         "run": describe_run(),
@@ -289,7 +293,7 @@ def _write(
     study.write_file(f"{REPORT}/report.md", report_page(study.folder.name, layouts, about))
     study.write_file(f"{REPORT}/table.csv", cells.to_csv(index=False))
     study.write_file(f"{REPORT}/table.tex", "\n".join(layout.latex for layout in layouts))
-    for name in ("scores", *_ILLUSTRATIONS):
+    for name in ("scores", "classes", *_ILLUSTRATIONS):
         if len(frames[name]):
             study.write_file(f"{REPORT}/{name}.parquet", frames[name].to_parquet(index=False))
     if spiral is not None:
@@ -306,7 +310,8 @@ def _delete_earlier(study: Study) -> None:
     ``report.json`` goes first, because it marks the folder as a report.
     """
     figures = (study.folder / FIGURES).glob("*")
-    optional = ("report.json", "spectra.parquet", "projections.parquet", "spiral.json")
-    names = [*(f"{REPORT}/{name}" for name in optional), FINDINGS, INDEX]
+    frames = [f"{name}.parquet" for name in ("classes", *_ILLUSTRATIONS)]
+    names = [f"{REPORT}/{name}" for name in ("report.json", "spiral.json", *frames)]
+    names += [FINDINGS, INDEX]
     for name in (*names, *(f"{FIGURES}/{path.name}" for path in figures)):
         study.delete_file(name)

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cpaan.protocol.statistics import Crossed, paired_differences, summarise
+from cpaan.protocol.statistics import Crossed, bootstrap_interval, paired_differences, summarise
 from helpers.frames import frame_of
 
 # Student's t, from a printed table, by degrees of freedom.
@@ -106,6 +106,13 @@ def test_differences_are_taken_seed_by_seed():
 
     assert cell["top5_difference"] == pytest.approx(2.0)
     assert cell["top5_interval"] == pytest.approx(T_95_TWO_DEGREES * 1.0 / 3**0.5)
+
+
+def test_a_bootstrap_resamples_the_values():
+    assert bootstrap_interval(np.full(5, 3.0)) == (3.0, 3.0)
+    # Means of n resampled values 0 and 1 have the deviation 0.5 / sqrt(n).
+    low, high = bootstrap_interval(np.arange(400.0) % 2)
+    assert (low, high) == pytest.approx((0.5 - 1.96 * 0.025, 0.5 + 1.96 * 0.025), abs=0.003)
 
 
 def test_differences_are_taken_draw_by_draw():

@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 
 from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import IN_PN, NO_GENERATION
+from cpaan.protocol.statistics import ROW, bootstrap_interval
 from cpaan.report.claims.mechanisms import BEST
 from cpaan.report.claims.verdict import CONFIRMED, Claim
-from cpaan.report.gains import PairedScores, signed
+from cpaan.report.gains import PairedScores, Scored, signed
 from cpaan.report.page.contents import DEFAULT, Contents
 from cpaan.report.page.facts import plus_minus
 from cpaan.report.page.views import TableViews, is_trained
@@ -72,6 +73,7 @@ def _finding(contents: Contents, table: TableViews) -> list[str]:
         of_paper = [name for name in generators if contents.methods[name] == BEST]
         finding, subject = f"{words} {level} {every}", [*of_paper, generators[0]][0]
     sentences = [f"On these features, {finding}: {minus(subject, best)} {where}."]
+    sentences += _over_classes(contents, *((name, table.head_of[name]) for name in (subject, best)))
     if subject != generators[0] and not ahead:
         best_of_all = minus(generators[0], best)
         sentences.append(f"The best of {len(generators)} generators: {best_of_all}.")
@@ -80,6 +82,16 @@ def _finding(contents: Contents, table: TableViews) -> list[str]:
     if controls and plain:
         sentences.append(f"Augmentation itself: {minus(best, plain[0])}.")
     return sentences
+
+
+def _over_classes(contents: Contents, subject: Scored, other: Scored) -> list[str]:
+    """Say how much a difference depends on the novel classes, by a bootstrap over them."""
+    if contents.classes is None:
+        return []
+    by_class = {key: frame["top5"].to_numpy() for key, frame in contents.classes.groupby(ROW)}
+    gaps = by_class[subject] - by_class[other]
+    ends = " to ".join(map(signed, bootstrap_interval(gaps)))
+    return [f"A bootstrap over the {len(gaps)} novel classes gives {ends} for this difference."]
 
 
 def _of_search(contents: Contents, table: TableViews) -> list[str]:
