@@ -259,9 +259,10 @@ def _first_or_second(table: MethodScores) -> Iterator[Claim]:
                 for column, title in TITLES.items()
             ]
             far = min(gaps, key=lambda cell: gaps[cell][0].difference)
+            gap = table.compare(best, gaps[far][0].start, *far)
             found += (
                 f"; ranks by K: {'; '.join(by_column)}; farthest behind at {_cell(*far)}: "
-                f"{gaps[far][0].text()} against {gaps[far][0].start[0]}"
+                f"{gap.text()} against {gap.start[0]}"
             )
         ours = TABLE_1[BEST]
         yield from make_claim(

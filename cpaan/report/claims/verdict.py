@@ -27,7 +27,8 @@ RATIO_MARGIN = 0.05
 _LEVEL = 1 - CONFIDENCE
 RULE = (
     "An interval is the 95 % t-interval of a paired difference, with draws of the shots and "
-    "training seeds as crossed random effects; with one seed, it is over draws alone. p is "
+    "training seeds as crossed random effects. With one seed it is over draws alone, and a claim "
+    "about it is undecided: another training may differ by more. p is "
     "two-sided, of the same t, with Holm’s correction for the number of claims: the paper’s, the "
     "positive controls and the further questions are three families. "
     f"Confirmed: p is at most {_LEVEL:.2f}, the sign is as claimed, and the gain is at least half "
@@ -69,7 +70,7 @@ class Claim:
     marks: tuple[Mark, ...] = ()
     """Its differences on the axis of all claims; empty if they are not in points."""
     parts: tuple[Mark, ...] = ()
-    """The differences that decide."""
+    """The differences that decide; none with one training seed."""
     p_value: float = 1.0
     """Of the whole claim; corrected by `with_verdicts`."""
     margin: float = MARGIN
@@ -79,7 +80,7 @@ def p_value_of(parts: Sequence[Mark]) -> float:
     """Return the p-value of a claim that holds if all parts are positive; see `RULE`."""
     if opposite := [part.p_value for part in parts if part.found < 0]:
         return min(1.0, len(parts) * min(opposite))
-    return max(part.p_value for part in parts)
+    return max((part.p_value for part in parts), default=1.0)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -152,11 +153,11 @@ def make_claim(
         for (_, gap), value in zip_longest(gaps, values)
     )
     found = found or listed(gaps, has_seeds=has_seeds)
-    if any(len(gap.by_seed) == 1 for _, gap in gaps):
-        found += "; one training seed, so the interval is over draws alone"
     margin, marks = (RATIO_MARGIN, ()) if is_ratio else (MARGIN, parts)
     if shown is not None:
         marks = tuple(parts[place] for place in shown)
+    if any(len(gap.by_seed) == 1 for _, gap in gaps):
+        found, parts = f"{found}; one training seed, so the interval is over draws alone", ()
     yield Claim(
         name, text, printed, found, UNDECIDED, kind, marks, parts, p_value_of(parts), margin
     )

@@ -46,7 +46,7 @@ def test_each_gain_compares_the_paper_s_two_rows_and_its_printed_number(
 
     assert claims["much"].printed == printed
     assert claims["much"].kind == ("control" if worse == PN and better != OURS else "paper")
-    place = f"+0.50 ± 0.00; the printed {printed} is above this interval"
+    place = f"+0.50 ± 0.00 (by seed +0.50, +0.50); the printed {printed} is above this interval"
     assert claims["little"].found.startswith(place)
     assert "LSL K = 1" in claims["much"].text
     assert "is in this interval" in claims["wild"].found
@@ -69,9 +69,8 @@ def test_each_gain_compares_the_paper_s_two_rows_and_its_printed_number(
 )
 def test_a_claim_about_one_term_compares_a_row_with_itself_without_that_term(row, name, printed):
     without = f"{row[0]}: without it"
-    scores = frame_of(
-        {row: 50.0, (without, row[1]): 49.0, (row[0], "knn"): 50.0, (without, "knn"): 52.0}
-    )
+    levels = {row: 50.0, (without, row[1]): 49.0, (row[0], "knn"): 50.0, (without, "knn"): 52.0}
+    scores = pd.concat([frame_of(levels).assign(seed=seed) for seed in (0, 1)])
     ablation = {"name": without, "of": row[0], "family": "terms", "label": "without it"}
 
     claims = judge_claims(scores, pd.DataFrame(), {row[0]: row[0]}, {row[0]: row[1]}, [ablation])
@@ -113,7 +112,7 @@ FEWEST = "gain is largest at the fewest shots"
             },
             "+3.4",
             SMALLER,
-            "+1.00 ± 0.00; the printed +3.4 is above this interval. "
+            "+1.00 ± 0.00 (by seed +1.00, +1.00); the printed +3.4 is above this interval. "
             "Both under the same head: centroid +2.00 ± 0.00; cosine −5.00 ± 0.00",
         ),
         (  # In the paper, the gain over FI-PMN is least at GLSL K = 20 and largest at LSL K = 1.

@@ -98,11 +98,12 @@ def test_differences_are_listed_with_intervals_and_seeds():
     assert listed(gaps, has_seeds=True) == "LSL +1.23 ± 0.50 (by seed +1.00, −1.50); GLSL −1.00"
 
 
-def test_a_claim_says_that_one_seed_gives_an_interval_over_draws_alone():
+def test_a_claim_with_one_seed_has_an_interval_over_draws_alone_and_is_undecided():
     several, single = (
         next(make_claim("name", "text", [("", gap_of(1.0, 0.5, *by_seed))]))
         for by_seed in ((1.0, 1.0), (1.0,))
     )
 
+    assert [each.verdict for each in with_verdicts([several, single])] == [CONFIRMED, UNDECIDED]
     assert several.found == "+1.00 ± 0.50"
     assert single.found == "+1.00 ± 0.50; one training seed, so the interval is over draws alone"
