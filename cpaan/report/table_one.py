@@ -14,7 +14,7 @@ from cpaan.methods.registry import ROWS
 from cpaan.protocol.config import HEADS, OWN
 from cpaan.protocol.statistics import ROW, paired_differences, summarise
 from cpaan.report.published import printed_elsewhere, printed_of
-from cpaan.report.tables import NAN, TITLES, Cell, Table, cells_of
+from cpaan.report.tables import NAN, TITLES, Cell, Table, cells_of, over_what
 
 PAPER, VALIDATION = "paper", "validation"
 BY_PAPER, BY_VALIDATION = "the paper's rule for the final classifier", "head chosen on validation"
@@ -135,9 +135,9 @@ def make_table_one(
         f"Minus {best}, paired by draw and seed, ± 95 % interval\n{brief(minus)}",
         markdown="\n\n".join(
             [
-                f"Top-5, %, {rule}: **best**, <u>second best</u>, ± half the 95 % interval over "
-                "draws and seeds. The columns called printed are the papers' own: ImageNet, other "
-                "classes, so compare no levels.",
+                f"Top-5, %, {rule}: **best**, <u>second best</u>, ± half the 95 % interval "
+                f"{over_what(scores)}. The columns called printed are the papers' own: ImageNet, "
+                "other classes, so compare no levels.",
                 both.markdown(),
                 *printed_elsewhere(methods.values()),
                 f"Minus {best}, paired by draw and seed:",

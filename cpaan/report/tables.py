@@ -158,7 +158,12 @@ def accuracy_table(scores: pd.DataFrame) -> str:
     summary = summarise(scores)
     main = grid_of(summary, "top5_mean", "top5_interval").text()
     rest = grid_of(summary, "top5_mean", columns=OTHER_COLUMNS).text()
-    return f"Top-5 accuracy, %, ± 95 % interval over draws and seeds\n{main}\n\n{rest}"
+    return f"Top-5 accuracy, %, ± 95 % interval {over_what(scores)}\n{main}\n\n{rest}"
+
+
+def over_what(scores: pd.DataFrame) -> str:
+    """Return what intervals of these scores are over: with one seed, nothing but draws."""
+    return "over draws and seeds" if scores["seed"].nunique() > 1 else "over draws"
 
 
 def difference_table(scores: pd.DataFrame, against: str) -> str:
