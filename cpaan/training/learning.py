@@ -327,11 +327,17 @@ class LearningRun(EpisodeRun):
         groups = with_decay(self.learner, config.weight_decay, least_dims=2 if is_adam else 0)
         # The learning rate is set before every step.
         rate, is_cuda = new_rate(device), device.type == "cuda"
-        damping = {"dampening": 0.0 if is_nesterov else 0.9, "nesterov": is_nesterov}
         self._optimiser: torch.optim.Optimizer = (
             torch.optim.AdamW(groups, lr=rate, capturable=is_cuda, fused=is_cuda)
             if is_adam
-            else torch.optim.SGD(groups, lr=rate, momentum=0.9, fused=is_cuda, **damping)
+            else torch.optim.SGD(
+                groups,
+                lr=rate,
+                momentum=0.9,
+                dampening=0.0 if is_nesterov else 0.9,
+                nesterov=is_nesterov,
+                fused=is_cuda,
+            )
         )
         self._for_shape, self._rng = new_rng(0), new_rng(0, device=device)
         self._row = torch.zeros(len(self._terms), device=device)
