@@ -84,7 +84,6 @@ def score_part(
         task, queries = read(job, VALIDATION_PHASE)
         validation, _ = run_method(name, method, seed, task, queries, config, progress, range(0))
     task, queries = read(job, job.phase)
-    config = config.with_overrides({"num_draws": len(job.shot_rows)})
     scores, diversity = run_method(
         name, method, seed, task, queries, config, progress, job.diversity_draws
     )

@@ -54,13 +54,15 @@ def run_method(
     real_diversity: Tensor | None = None
     diversities = []
     priors = PRIORS if config.prior is None else (config.prior,)
-    diversity_draws = range(config.num_draws) if diversity_draws is None else diversity_draws
+    every_draw = sorted({problem.draw for problem in task.problems})
+    wanted = every_draw if diversity_draws is None else diversity_draws
     rows = []
-    for first in range(0, config.num_draws, _DRAWS_AT_ONCE):
-        draws = range(first, min(first + _DRAWS_AT_ONCE, config.num_draws))
-        progress(f"{name}, seed {seed}: draws {first + 1} to {draws.stop} of {config.num_draws}")
+    for first in range(0, len(every_draw), _DRAWS_AT_ONCE):
+        draws = every_draw[first : first + _DRAWS_AT_ONCE]
+        last = first + len(draws)
+        progress(f"{name}, seed {seed}: draws {first + 1} to {last} of {len(every_draw)}")
         part = replace(task, problems=tuple(p for p in task.problems if p.draw in draws))
-        method.measures_diversity = any(draw in diversity_draws for draw in draws)
+        method.measures_diversity = any(draw in wanted for draw in draws)
         # One stream for all methods: controls that draw alike get the same examples.
         method.fit(part, new_rng(seed))
         if method.diversity is not None:
@@ -76,13 +78,17 @@ def run_method(
                     "ratio": float((distances / real_diversity).mean()),
                 }
                 for problem, distances in zip(part.problems, method.diversity, strict=True)
-                if problem.draw in diversity_draws
+                if problem.draw in wanted
             ]
         found = score(method.predict, part, queries, priors)
         rows += [{"method": name, "seed": seed, **row} for row in found]
     frame = pd.DataFrame(rows, columns=[*CELL, "draw", "seed", "prior", "top1", "top5"])
-    frame = frame.sort_values(["head", "column", "prior", "shots", "draw"], key=in_order)
-    return frame, pd.DataFrame(diversities, columns=DIVERSITY_COLUMNS)
+    return sort_scores(frame), pd.DataFrame(diversities, columns=DIVERSITY_COLUMNS)
+
+
+def sort_scores(scores: pd.DataFrame) -> pd.DataFrame:
+    """Sort the scores of one method and seed by head, column, prior, number of shots and draw."""
+    return scores.sort_values(["head", "column", "prior", "shots", "draw"], key=in_order)
 
 
 def _real_diversity(task: LowShotTask, queries: Queries, method: LowShotMethod) -> Tensor:

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from cpaan.core.settings import Settings
 from cpaan.data.cache import default_cache_folder
 from cpaan.data.reference import DataReference
 from cpaan.data.splits import VALIDATION_PHASE
-from cpaan.evaluation.scoring import draw_phase, run_method
+from cpaan.evaluation.scoring import draw_phase, run_method, sort_scores
 from cpaan.methods.base import LowShotMethod
 from cpaan.methods.registry import make_method, num_episodes_of
 from cpaan.protocol.config import EvaluationConfig
@@ -104,22 +104,22 @@ class _JobError(Exception):
 
 
 @contextmanager
-def _together(workers: Workers, device: torch.device) -> Iterator[None]:
+def _together(workers: Workers) -> Iterator[None]:
     """Raise an error on all workers if the block fails on one; the others would wait forever."""
     problem = None
     try:
         yield
     except (ValueError, ArithmeticError) as error:
-        problem = " ".join(str(error).split())
-    if workers.mean(float(problem is not None), device):
-        raise _JobError(problem or "another worker failed")
+        problem = " ".join(str(error).split()) or repr(error)
+    for each in filter(None, workers.gather(problem)):
+        raise _JobError(each)
 
 
 def run_job(job: TrialJob, device: torch.device, workers: Workers = ALONE) -> Iterator[Report]:
     """Train a job to its end, and yield a report at each evaluation step.
 
-    Resume from the checkpoint in the storage. Every worker yields the same number of reports;
-    only those of rank 0 have evaluations.
+    Resume from the checkpoint in the storage. Workers share the draws of an evaluation. Every
+    worker yields the same reports, apart from seconds.
 
     If the device runs out of memory, raise the error the first time, because another process may
     have used the memory. After the second time, a restarted job reports it as its problem.
@@ -131,14 +131,15 @@ def run_job(job: TrialJob, device: torch.device, workers: Workers = ALONE) -> It
     earlier = memory.read_if_exists()
 
     def evaluate(stretch: Stretch) -> None:
-        with _together(workers, device):
-            if workers.rank == 0:
-                novel, everything = _evaluate(method, task, queries, job)
-                entry = {EPISODE: run.episode, NOVEL_TOP5: novel, ALL_TOP5: everything}
-                checkpoint.curve.append({**entry, "seconds": checkpoint.seconds})
+        with _together(workers):
+            share = _evaluate(method, task, queries, job, workers)
+        scores = sort_scores(pd.concat([each for each in workers.gather(share) if len(each)]))
+        novel, everything = mean_top5(scores, job.evaluation.heads[0])
+        entry = {EPISODE: run.episode, NOVEL_TOP5: novel, ALL_TOP5: everything}
+        checkpoint.curve.append({**entry, "seconds": checkpoint.seconds})
 
     try:
-        with _together(workers, device):
+        with _together(workers):
             if earlier is not None and earlier.startswith(_TWICE):
                 raise ValueError(earlier.decode())
             task, queries = read_validation(job, device)
@@ -227,13 +228,19 @@ def read_validation(job: TrialJob, device: torch.device) -> tuple[LowShotTask, Q
 
 
 def _evaluate(
-    method: LowShotMethod, task: LowShotTask, queries: Queries, job: TrialJob
-) -> tuple[float, float]:
-    """Return LSL and GLSL top-5 of the method in its current state: means over shots and draws."""
+    method: LowShotMethod, task: LowShotTask, queries: Queries, job: TrialJob, workers: Workers
+) -> pd.DataFrame:
+    """Score the method in its current state on this worker's share of the draws.
+
+    Each draw has its own random numbers, so its scores do not depend on the other draws. Only the
+    rounding of a GPU may differ with their number.
+    """
+    draws = workers.share(range(job.evaluation.num_draws))
+    part = replace(task, problems=tuple(p for p in task.problems if p.draw in draws))
     scores, _ = run_method(
-        job.method, method, job.seed, task, queries, job.evaluation, diversity_draws=range(0)
+        job.method, method, job.seed, part, queries, job.evaluation, diversity_draws=range(0)
     )
-    return mean_top5(scores, job.evaluation.heads[0])
+    return scores
 
 
 def mean_top5(scores: pd.DataFrame, head: str) -> tuple[float, float]:

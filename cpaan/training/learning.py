@@ -207,7 +207,7 @@ class EpisodeRun(Run, ABC):
         """
         weights = (each.detach().cpu() for each in self._module.state_dict().values())
         content = [each.reshape(-1).view(torch.uint8).numpy().tobytes() for each in weights]
-        if not self._workers.agree(b"".join([*content, str(self.episode).encode()]), self.device):
+        if not self._workers.agree(b"".join([*content, str(self.episode).encode()])):
             # A process that should be dead may have written in between. A retry reads again.
             raise RuntimeError(
                 f"workers of {self.name} start with different weights; they may have read "
@@ -341,7 +341,8 @@ class LearningRun(EpisodeRun):
         reseed(self._rng, self.seed, 3, number)
         set_rate(self._optimiser, self.config.rate_after(self.episode))
         if shape not in self._graphs:
-            # Workers exchange gradients within a step, so their steps are not captured.
+            # Workers exchange gradients within a step. They draw different shapes, but NCCL needs
+            # all of them to capture an exchange at the same time.
             is_alone = self._workers.count == 1
             step = partial(self._step, shape)
             self._graphs[shape] = CudaGraph(step, self.device, [self._rng], is_capturable=is_alone)
