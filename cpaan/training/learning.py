@@ -327,7 +327,10 @@ class LearningRun(EpisodeRun):
         groups = with_decay(self.learner, config.weight_decay, least_dims=2 if is_adam else 0)
         # The learning rate is set before every step.
         rate, is_cuda = new_rate(device), device.type == "cuda"
-        damping = {"dampening": 0.0 if is_nesterov else 0.9, "nesterov": is_nesterov}
+        damping: dict[str, Any] = {
+            "dampening": 0.0 if is_nesterov else 0.9,
+            "nesterov": is_nesterov,
+        }
         self._optimiser: torch.optim.Optimizer = (
             torch.optim.AdamW(groups, lr=rate, capturable=is_cuda, fused=is_cuda)
             if is_adam
