@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from cpaan.data.splits import Phase, Split, read_split
     from cpaan.data.table import FeatureTable
     from cpaan.evaluation.estimators import Augmenter, LowShotClassifier
+    from cpaan.evaluation.few_shot import FewShotConfig, evaluate_few_shot
     from cpaan.evaluation.runner import Results, evaluate
     from cpaan.gan.config import TrainConfig
     from cpaan.gan.covariance import ky_fan_norm
@@ -25,6 +26,7 @@ _MODULES = {
     "cpaan.data.splits": ["Phase", "Split", "read_split"],
     "cpaan.data.table": ["FeatureTable"],
     "cpaan.evaluation.estimators": ["Augmenter", "LowShotClassifier"],
+    "cpaan.evaluation.few_shot": ["FewShotConfig", "evaluate_few_shot"],
     "cpaan.evaluation.runner": ["Results", "evaluate"],
     "cpaan.gan.config": ["TrainConfig"],
     "cpaan.gan.covariance": ["ky_fan_norm"],
@@ -37,6 +39,7 @@ __all__ = [
     "Augmenter",
     "EvaluationConfig",
     "FeatureTable",
+    "FewShotConfig",
     "LowShotClassifier",
     "Phase",
     "Results",
@@ -46,6 +49,7 @@ __all__ = [
     "builtin_features",
     "difference_table",
     "evaluate",
+    "evaluate_few_shot",
     "ky_fan_norm",
     "open_features",
     "read_about",

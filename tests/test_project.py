@@ -65,6 +65,7 @@ def test_every_dependency_is_pinned():
 
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+PAGES += [ROOT / "results" / "protocol.md"]
 PAGES += [
     path
     for name in ("cpaan", "tune", "cluster", "results")

@@ -63,6 +63,9 @@ class _TimedWorkers(Workers):
 
     seconds: dict[str, float] = field(default_factory=lambda: {"all-reduce": 0.0, "wait": 0.0})
 
+    def is_capturable(self, device: torch.device) -> bool:
+        return self.count == 1  # the parts of a CUDA graph cannot be timed
+
     def average(self, tensors: Sequence[Tensor]) -> None:
         if self.count == 1 or not tensors:
             return
@@ -105,7 +108,7 @@ def _work(
     seconds = {part: workers.seconds[part] - before[part] for part in before}
     seconds["compute"] = ended - started - sum(seconds.values())
     step_ms = 1e3 * count / _NUM_EPISODES
-    means = {part: workers.mean(step_ms * seconds[part], device) for part in _PARTS}
+    means = {part: workers.mean(step_ms * seconds[part]) for part in _PARTS}
     if rank == 0:
         torch.save(means, folder / "step.pt")
     if count > 1:

@@ -233,13 +233,13 @@ class PlainRun(TrainingRun):
             if config.adversarial_weight:
                 terms = discriminator_terms(networks, episode, pairs)
                 loss = torch.stack(list(terms.values())).sum()
-                self._update(self._plain_discriminators, config.discriminator_learning_rate, loss)
+                self._update(self._plain_discriminators, config.learning_rates[1], loss)
             terms = generator_terms(
                 self.gan, networks, episode, pairs, self.episodes.data, config, for_noise
             )
             zero = torch.zeros((), device=self.device)
             loss = objective({**dict.fromkeys(LOSSES, zero), **terms}, generator_weights(config))
-            self._update(self._plain_generators, config.generator_learning_rate, loss)
+            self._update(self._plain_generators, config.learning_rates[0], loss)
         self.episode += 1
 
     def _update(self, optimiser: torch.optim.Adam, learning_rate: float, loss: Tensor) -> None:

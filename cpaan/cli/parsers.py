@@ -75,9 +75,11 @@ List all settings: name, value, the paper's or the benchmark's value where it di
 _SEARCH = f"""\
 Search the hyperparameters of one or several rows of the table, on Ray.
 
-The score of a trial is the mean of LSL and GLSL top-5 over all numbers of shots, on the validation
-phase. All trials use the same draws. Optuna proposes trials, and ASHA stops some of them early. Up
-to five finalists are scored again on new draws; best.json has the winner.
+The score of a trial is the mean of LSL and calibrated GLSL top-5 over all numbers of shots, on the
+validation phase. Calibration adds one bias to the scores of novel classes. All trials use the same
+draws. Optuna proposes trials, and ASHA stops some of them early. Up to five finalists are scored
+again on new draws; best.json has the winner. With --preset paper, a GAN has 10,000 episodes in a
+trial and 100,000 in the report. Other rows have one length.
 
 Trial 0 uses the recommended settings of the row. One trial, after the random ones, uses the
 settings that the source of the method published.
@@ -219,9 +221,9 @@ def _declare_search(parser: Parser) -> None:
     what.add("--preset", ["quick", "paper"], "for two CPU cores (default), or for GPUs")
     help_ = "rows of the table, or table-1 for all (default: CP-AAN+)"
     what.add("--method", "NAME,...", help_, dest="methods")
-    what.add("--trials", "N", "number of trials (default: 12, paper: 40)", dest="num_trials")
+    what.add("--trials", "N", "number of trials (default: 12)", dest="num_trials")
     what.add("--episodes", "N", "number of episodes of a trial, over all its workers")
-    what.add("--short", "N", "divide the episodes of trials by N; finalists train on all")
+    what.add("--short", "N", "divide the episodes of trials by N; the report trains on all")
     what.add("--seed", "SEED", "seed of proposals and training (default: 0)")
     what.add("--head", [*HEADS, OWN], f"classifier of the score, {_HEADS}, {OWN}", metavar="NAME")
     help_ = "train every trial to its end"

@@ -28,6 +28,7 @@ from cpaan.protocol.tasks import read_base
 from cpaan.study.cluster import Cluster, ray_cluster
 from cpaan.study.cluster_job import ClusterCommand
 from cpaan.study.config import DEFAULT_METHOD, StudyConfig
+from cpaan.study.job import describe_top5
 from cpaan.study.resolve import StudyRequest, new_study, resumed_study
 from cpaan.study.row import StudyRow
 from cpaan.study.search import search
@@ -165,9 +166,11 @@ def _plan(study: Study) -> str:
         "classes": f"{len(phase.base)} base, {len(phase.novel)} novel (validation phase)",
         "trials": f"{num_trials}, seed {config.seed}, up to {config.num_finalists} finalists a row",
         "episodes": f"{row.num_episodes} a trial, evaluated after "
-        f"{', '.join(map(str, config.eval_steps(row.num_episodes)))}",
+        f"{', '.join(map(str, config.eval_steps(row.num_episodes)))}; "
+        f"{row.num_episodes * config.report_length} in the report",
         "workers": f"{config.workers_per_trial} a trial; GPUs of each: {config.gpus_per_worker:g}",
-        "score": f"LSL and GLSL top-5, {config.head} head, {row.evaluation.num_draws} draws",
+        "score": f"LSL and calibrated GLSL top-5, {config.head} head, "
+        f"{row.evaluation.num_draws} draws",
         "searched": textwrap.shorten(", ".join(row.searched) or "nothing", 80),
         "time": f"about {in_words(seconds)} of training, one trial at a time here; {stops}",
         "more": "--dry-run --json prints every setting",
@@ -236,7 +239,7 @@ def describe_best(outcomes: Sequence[RowSearch]) -> list[str]:
     width = max(map(len, ranked))
     return [
         f"{_trial_of(method, best['trial'])} is best with score {best['score']:.2f} on new "
-        f"validation draws (LSL {best['novel_top5']:.2f}, GLSL {best['all_top5']:.2f})",
+        f"validation draws ({describe_top5(best)})",
         *(f"  {name:<{width}}  {scores[name]:.2f}" for name in ranked),
     ]
 

@@ -1,5 +1,7 @@
 """Independent random streams."""
 
+import hashlib
+
 import numpy as np
 import torch
 
@@ -13,6 +15,11 @@ def reseed(rng: torch.Generator, *words: int) -> torch.Generator:
     """Seed an existing generator as `new_rng` would, and return it."""
     (state,) = np.random.SeedSequence(words).generate_state(1, np.uint64)
     return rng.manual_seed(int(state) % 2**63)
+
+
+def word_of(name: str) -> int:
+    """Return a whole number that stands for a name in the seed of a stream."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest())
 
 
 def draw_word(rng: torch.Generator) -> int:

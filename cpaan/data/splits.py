@@ -1,7 +1,6 @@
 """Base and novel classes of the two phases, and draws of shots."""
 
 import csv
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from cpaan.core.randomness import word_of
 from cpaan.core.remote_paths import RemotePath
 from cpaan.data.table import TRAIN, FeatureTable, counted, name_some
 
@@ -249,11 +249,6 @@ def draw_shots(
         for draw in range(num_draws):
             shots[draw, position] = rows[shuffled(len(rows), seed, draw, word)[:max_shots]]
     return shots
-
-
-def word_of(class_name: str) -> int:
-    """Return a whole number for `shuffled` that stands for a class."""
-    return int.from_bytes(hashlib.blake2b(class_name.encode(), digest_size=8).digest())
 
 
 def shuffled(count: int, *words: int) -> NDArray[np.int64]:

@@ -13,12 +13,14 @@ import pandas as pd
 import torch
 
 from cpaan.core.provenance import describe_run
+from cpaan.core.settings import Settings
 from cpaan.data.splits import VALIDATION_PHASE
 from cpaan.data.table import FeatureTable
 from cpaan.evaluation.parts import Outcome, Part, PartJob, PartKey
 from cpaan.evaluation.scoring import draw_phase, run_method
 from cpaan.methods.base import LowShotMethod
 from cpaan.methods.registry import make_method
+from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.tasks import LowShotTask, Queries, read_phase
 from cpaan.training.drive import Progress
 
@@ -80,17 +82,42 @@ def score_part(
     name, seed, config = job.row, job.seed, job.evaluation
     validation = None
     if job.scores_validation:
-        progress(f"{name}: choosing priors on the validation phase")
+        progress(f"{name}: choosing biases on the validation phase")
         task, queries = read(job, VALIDATION_PHASE)
         validation, _ = run_method(name, method, seed, task, queries, config, progress, range(0))
     task, queries = read(job, job.phase)
-    config = config.with_overrides({"num_draws": len(job.shot_rows)})
     scores, diversity = run_method(
         name, method, seed, task, queries, config, progress, job.diversity_draws
     )
     validation = scores[:0] if validation is None else validation
     nothing = pd.DataFrame()  # no illustrations
     return Part(scores, diversity, validation, nothing, nothing, method.origin, describe_run())
+
+
+def score_variants(
+    job: PartJob,
+    method: LowShotMethod,
+    make: Callable[[Settings, EvaluationConfig], LowShotMethod],
+    read: Callable[[PartJob, str], tuple[LowShotTask, Queries]],
+) -> Part:
+    """Score a method with all variants of its settings, without training it again.
+
+    ``make`` returns a new method with the given settings. The scores have the number of a variant
+    in place of the name of the method.
+    """
+    task, queries = read(job, job.phase)
+    frames = []
+    for number, (training, evaluation) in enumerate(job.variants):
+        if number:
+            variant = make(training, evaluation)
+            variant.take_over(method)
+            method = variant
+        scores, _ = run_method(
+            str(number), method, job.seed, task, queries, evaluation, diversity_draws=range(0)
+        )
+        frames.append(scores)
+    together, nothing = pd.concat(frames, ignore_index=True), pd.DataFrame()
+    return Part(together, nothing, nothing, nothing, nothing, method.origin, describe_run())
 
 
 @dataclass(frozen=True)

@@ -47,11 +47,14 @@ class PartJob:
     shot_rows: ShotRows
     """Draws of the phase, shape (draws, novel classes, shots)."""
     scores_validation: bool = False
-    """Whether the validation phase is also scored, to choose priors and heads."""
+    """Whether the validation phase is also scored, to choose biases and heads."""
     is_illustrated: bool = False
     """Whether spectra and projections of synthetic examples are also computed."""
     diversity_draws: range | None = None
     """Draws whose diversity is computed; None for all."""
+    variants: tuple[tuple[Settings, EvaluationConfig], ...] = ()
+    """Settings of the method and of the evaluation to score one training with, its own first. Other
+    settings than its own need no training. Empty for the job's settings alone."""
     device: str = "cpu"
 
     @property
@@ -77,6 +80,7 @@ class PartJob:
             "scores_validation": self.scores_validation,
             "is_illustrated": self.is_illustrated,
             "diversity_draws": str(self.diversity_draws),
+            "variants": [[each.to_dict() for each in variant] for variant in self.variants],
             "device": torch.device(self.device).type,
         }
 
@@ -85,7 +89,7 @@ class Part(NamedTuple):
     """The result of a part."""
 
     scores: pd.DataFrame
-    """One line for each head, column, number of shots, draw and prior."""
+    """One line for each head, column, number of shots, draw and bias."""
     diversity: pd.DataFrame
     validation: pd.DataFrame
     """Scores on the validation phase; empty unless the job requires them."""

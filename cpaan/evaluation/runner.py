@@ -22,8 +22,8 @@ from cpaan.evaluation.parts import Part, PartCache, PartJob, PartKey, run_parts
 from cpaan.evaluation.scoring import draw_phase
 from cpaan.methods.registry import ROWS, expand_methods
 from cpaan.methods.table_row import COSINE_FEATURES, FEATURES, PN
+from cpaan.protocol.calibration import best_biases, best_heads, calibrate
 from cpaan.protocol.config import EvaluationConfig
-from cpaan.protocol.priors import best_heads, best_priors, with_priors
 from cpaan.protocol.statistics import summarise
 from cpaan.protocol.tasks import check_phase
 from cpaan.representation.config import EmbeddingConfig
@@ -41,8 +41,8 @@ class Results:
     diversity: pd.DataFrame
     """Mean distance of two synthetic examples of a class and its ratio to that of real ones, by
     method, number of shots, draw and seed. Methods that generate nothing are left out."""
-    priors: pd.DataFrame
-    """Share of novel queries in all_prior, by method, head, number of shots and metric."""
+    biases: pd.DataFrame
+    """Bias of novel classes in all_calibrated, by method, head, number of shots and metric."""
     heads: pd.DataFrame | None
     """Validation score of every head of a method: columns method, head, score; None if the
     validation phase was not scored."""
@@ -54,7 +54,7 @@ class Results:
         content = {
             **self.about,
             "diversity": to_records(self.diversity),
-            "priors": to_records(self.priors),
+            "biases": to_records(self.biases),
             "heads": None if self.heads is None else to_records(self.heads),
             "summary": to_records(summarise(self.scores)),
             "rows": to_records(self.scores),
@@ -128,12 +128,12 @@ def evaluate(
     for name in methods:
         with _explain(f"{name}: "):
             ROWS[name].check(used[name], config, num_rows, table.num_dims, embedding)
-    scores_validation = phase == TEST_PHASE and config.prior is None
+    scores_validation = phase == TEST_PHASE and config.novel_bias is None
     if phase == TEST_PHASE:
         count_test_reads(table.fingerprint)  # detects a damaged log before the work
         if scores_validation:
-            without = "; use --set prior=0.8 to skip the validation phase"
-            with _explain("priors are chosen on the validation phase, but ", without):
+            without = "; use --set novel_bias=0 to skip the validation phase"
+            with _explain("biases are chosen on the validation phase, but ", without):
                 # No result is claimed for these scores, so allow a backbone trained on the classes.
                 check_phase(table, split, VALIDATION_PHASE, allow_trained_novel=True)
                 draw_phase(table, split, VALIDATION_PHASE, config)
@@ -193,8 +193,8 @@ def evaluate(
 
     everything = together("scores")
     chosen = together("validation") if scores_validation else everything
-    priors = best_priors(chosen)
-    scores = with_priors(everything, priors)
+    biases = best_biases(chosen)
+    scores = calibrate(everything, biases)
     scores.insert(2, "phase", phase)
     origins = {f"{key.row}, seed {key.seed}": part.origin for key, part in found.items()}
     classes = split.phase(phase)
@@ -221,7 +221,7 @@ def evaluate(
     if phase == TEST_PHASE:
         about["test_reads"] = count_test_reads(table.fingerprint)
     heads = best_heads(chosen) if phase == VALIDATION_PHASE or scores_validation else None
-    return Results(scores[RESULT_COLUMNS], together("diversity"), priors, heads, about)
+    return Results(scores[RESULT_COLUMNS], together("diversity"), biases, heads, about)
 
 
 @contextmanager

@@ -1,7 +1,9 @@
 """Fit and score one method on all problems of a phase."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -10,16 +12,17 @@ from cpaan.core.randomness import new_rng
 from cpaan.data.splits import ShotRows, Split, draw_shots
 from cpaan.data.table import FeatureTable
 from cpaan.methods.base import LowShotMethod
-from cpaan.protocol.accuracy import PRIORS, score
+from cpaan.protocol.accuracy import BIASES, score
 from cpaan.protocol.augmentation import mean_pairwise_distance
+from cpaan.protocol.calibration import in_order
 from cpaan.protocol.config import EvaluationConfig
-from cpaan.protocol.priors import in_order
 from cpaan.protocol.statistics import CELL
 from cpaan.protocol.tasks import LowShotTask, Queries
 from cpaan.training.drive import Progress
 
 DIVERSITY_COLUMNS = ["method", "shots", "draw", "seed", "distance", "ratio"]
 
+_BY_CLASS = "by_class"
 _DRAWS_AT_ONCE = 5  # bounds the memory of synthetic examples for any number of draws
 
 
@@ -47,20 +50,22 @@ def run_method(
     """Fit one method with one seed, some draws at a time, and score it.
 
     Returns:
-        Scores with every prior (see `cpaan.protocol.priors`) or with the configured one, and
+        Scores with every bias (see `cpaan.protocol.calibration`) or with the configured one, and
         diversities of the ``diversity_draws``, by default of all. Both contain the given name of
         the method.
     """
     real_diversity: Tensor | None = None
     diversities = []
-    priors = PRIORS if config.prior is None else (config.prior,)
-    diversity_draws = range(config.num_draws) if diversity_draws is None else diversity_draws
+    biases = BIASES if config.novel_bias is None else (config.novel_bias,)
+    every_draw = sorted({problem.draw for problem in task.problems})
+    wanted = every_draw if diversity_draws is None else diversity_draws
     rows = []
-    for first in range(0, config.num_draws, _DRAWS_AT_ONCE):
-        draws = range(first, min(first + _DRAWS_AT_ONCE, config.num_draws))
-        progress(f"{name}, seed {seed}: draws {first + 1} to {draws.stop} of {config.num_draws}")
+    for first in range(0, len(every_draw), _DRAWS_AT_ONCE):
+        draws = every_draw[first : first + _DRAWS_AT_ONCE]
+        last = first + len(draws)
+        progress(f"{name}, seed {seed}: draws {first + 1} to {last} of {len(every_draw)}")
         part = replace(task, problems=tuple(p for p in task.problems if p.draw in draws))
-        method.measures_diversity = any(draw in diversity_draws for draw in draws)
+        method.measures_diversity = any(draw in wanted for draw in draws)
         # One stream for all methods: controls that draw alike get the same examples.
         method.fit(part, new_rng(seed))
         if method.diversity is not None:
@@ -76,13 +81,34 @@ def run_method(
                     "ratio": float((distances / real_diversity).mean()),
                 }
                 for problem, distances in zip(part.problems, method.diversity, strict=True)
-                if problem.draw in diversity_draws
+                if problem.draw in wanted
             ]
-        found = score(method.predict, part, queries, priors)
+        found = score(method.predict, part, queries, biases)
         rows += [{"method": name, "seed": seed, **row} for row in found]
-    frame = pd.DataFrame(rows, columns=[*CELL, "draw", "seed", "prior", "top1", "top5"])
-    frame = frame.sort_values(["head", "column", "prior", "shots", "draw"], key=in_order)
-    return frame, pd.DataFrame(diversities, columns=DIVERSITY_COLUMNS)
+    frame = pd.DataFrame(rows, columns=[*CELL, "draw", "seed", "bias", "top1", "top5", _BY_CLASS])
+    return sort_scores(frame), pd.DataFrame(diversities, columns=DIVERSITY_COLUMNS)
+
+
+def sort_scores(scores: pd.DataFrame) -> pd.DataFrame:
+    """Sort the scores of one method and seed by head, column, bias, number of shots and draw."""
+    return scores.sort_values(["head", "column", "bias", "shots", "draw"], key=in_order)
+
+
+def class_means(scores: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """Return LSL top-5 of every novel class at the fewest shots, mean over draws and seeds.
+
+    ``names`` are the novel classes in the order of the split.
+
+    Returns:
+        Columns method, head, class and top5.
+    """
+    known = scores.dropna(subset=_BY_CLASS).groupby(["method", "head"], sort=False)[_BY_CLASS]
+    found = [
+        pd.DataFrame({"method": row, "head": head, "class": [*names], "top5": values})
+        for (row, head), of_row in known
+        for values in [np.stack(of_row.tolist()).mean(axis=0)]
+    ]
+    return pd.concat(found, ignore_index=True)
 
 
 def _real_diversity(task: LowShotTask, queries: Queries, method: LowShotMethod) -> Tensor:

@@ -89,7 +89,8 @@ class TrainConfig(NeighbourSettings):
     class. Only meta-training has this mean; the term is not in the paper."""
 
     generator_learning_rate: float = 1e-4
-    discriminator_learning_rate: float = 1e-4
+    discriminator_learning_rate: float | None = None
+    """None: that of the generators, as in the paper."""
     adam_beta1: float = 0.5
     """Decay rate of Adam's mean gradient; the paper does not state it."""
     anneal_factor: float = 0.5
@@ -103,7 +104,7 @@ class TrainConfig(NeighbourSettings):
         numbers = {name for name, kind in kinds.items() if kind in (int, float)}
         may_be_zero = {name for name in numbers if name.endswith("_weight")}
         may_be_zero |= {"noise_spread", "adam_beta1"}
-        self._refuse_unless_positive(*sorted(numbers - may_be_zero))
+        self._refuse_unless_positive(*sorted(numbers - may_be_zero), "discriminator_learning_rate")
         self._refuse_negative(*sorted(may_be_zero))
         counts = [name for name in sorted(numbers) if kinds[name] is int]
         self._refuse(counts, lambda count: count <= _LARGEST_COUNT, f"at most {_LARGEST_COUNT}")
@@ -131,6 +132,12 @@ class TrainConfig(NeighbourSettings):
     def num_base_examples(self) -> int:
         """Number of meta-base examples per episode."""
         return self.batch_size - self.num_ways * self.max_shots
+
+    @property
+    def learning_rates(self) -> tuple[float, float]:
+        """Learning rates of generators and of discriminators, before any decay."""
+        rate = self.generator_learning_rate
+        return rate, self.discriminator_learning_rate or rate
 
     @classmethod
     def faithful(cls) -> Self:

@@ -3,8 +3,9 @@
 Shapes: N = meta-novel classes, M = meta-base examples, D = feature dimension.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +59,8 @@ class TrainingRun(EpisodeRun):
     during the step of the discriminators.
 
     Every episode has its own random streams, seeded by its number. Several workers train on the
-    next episodes in parallel, one each, and average their gradients.
+    next episodes in parallel, one each, and average their gradients. The graph of a step includes
+    the exchange if NCCL does it; otherwise a step has three graphs.
     """
 
     FREE = ("num_episodes",)
@@ -122,14 +124,18 @@ class TrainingRun(EpisodeRun):
         is_capturable = not has_covariance or not needs_processor(
             self.episodes.data.base.features, self.config.ky_fan_order
         )
-        functions = [self._teach_discriminators, self._teach_generators, self._finish]
-        if self._workers.count == 1:
-            functions = [self._play]
         rngs = (self._for_draws, self._for_noise)
-        self._graphs = [
-            CudaGraph(function, self.device, rngs, is_capturable=is_capturable)
-            for function in functions
-        ]
+        graph = partial(CudaGraph, device=self.device, rngs=rngs, is_capturable=is_capturable)
+        self._is_one_graph = self._workers.is_capturable(self.device)
+        self._steps: list[Callable[[], None]] = [graph(self._play)]
+        if not self._is_one_graph:
+            self._steps = [
+                graph(self._teach_discriminators),
+                partial(self._average, self._discriminators),
+                graph(self._teach_generators),
+                partial(self._average, self._generators),
+                graph(self._finish),
+            ]
 
     def _train_one_episode(self) -> Tensor:
         number = self.episode + self._workers.rank
@@ -140,12 +146,8 @@ class TrainingRun(EpisodeRun):
         reseed(self._for_draws, self._seed_word, 1, number + self._workers.count)
         reseed(self._for_noise, self._seed_word, 2, number)
         self._anneal()
-        for graph, optimiser in zip(
-            self._graphs, (self._discriminators, self._generators, None), strict=False
-        ):
-            graph()
-            parameters = optimiser.param_groups[0]["params"] if optimiser else []
-            self._workers.average([each.grad for each in parameters if each.grad is not None])
+        for step in self._steps:
+            step()
         return self._row.clone()
 
     def _anneal(self) -> None:
@@ -155,13 +157,21 @@ class TrainingRun(EpisodeRun):
         if factor == self._factor:
             return
         self._factor = factor
-        set_rate(self._generators, config.generator_learning_rate * factor)
-        set_rate(self._discriminators, config.discriminator_learning_rate * factor)
+        optimisers = (self._generators, self._discriminators)
+        for optimiser, rate in zip(optimisers, config.learning_rates, strict=True):
+            set_rate(optimiser, rate * factor)
 
     def _play(self) -> None:
         self._teach_discriminators()
+        self._average(self._discriminators)
         self._teach_generators()
+        self._average(self._generators)
         self._finish()
+
+    def _average(self, optimiser: torch.optim.Adam) -> None:
+        """Average the gradients of the optimiser's parameters over the workers."""
+        parameters = optimiser.param_groups[0]["params"]
+        self._workers.average([each.grad for each in parameters if each.grad is not None])
 
     def _teach_discriminators(self) -> None:
         """Translate the episode's examples; compute the discriminators' gradients."""
@@ -191,7 +201,7 @@ class TrainingRun(EpisodeRun):
             self._base_side.wait()
         if config.adversarial_weight:
             self._set_gradients(self._discriminators, DISCRIMINATOR_WEIGHTS)
-        if self._workers.count > 1:  # the CUDA graph ends here, so its streams must join
+        if not self._is_one_graph:  # the CUDA graph ends here, so its streams must join
             self._comparing.wait()
             self._drawing.wait()
 

@@ -36,7 +36,6 @@ SPIRAL_CONFIG = TrainConfig(
     ky_fan_order=2,
     prototype_weight=0.0,
     generator_learning_rate=1e-3,
-    discriminator_learning_rate=1e-3,
 )
 """The paper's terms and weights in two dimensions, chosen before any result was known."""
 

@@ -63,6 +63,10 @@ class LowShotMethod(ABC):
         likely. A method with only a built-in classifier returns one entry.
         """
 
+    def take_over(self, other: "LowShotMethod") -> None:
+        """Use what another method has trained; only settings without effect on it may differ."""
+        self.origin = other.origin
+
     def represent(self, examples: Tensor) -> Tensor:
         """Map examples, shape (..., D), into the space in which heads use synthetic examples."""
         return examples
@@ -106,6 +110,12 @@ class Trained(LowShotMethod, Generic[R]):
         for_training, _ = spawn(rng, 2)
         self._run = self.new_run(base, for_training, workers)
         return self._run
+
+    def take_over(self, other: LowShotMethod) -> None:
+        """Use the run of another method as it is."""
+        assert isinstance(other, Trained)
+        super().take_over(other)
+        self._run = other._run
 
     def trained(self, base: BaseSet, rng: torch.Generator) -> tuple[R, torch.Generator]:
         """Return the run on these base examples, and the random stream for its use.

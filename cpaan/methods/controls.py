@@ -19,6 +19,7 @@ from cpaan.methods.base import Augmented
 from cpaan.methods.table_row import (
     IN_PN,
     NO_GENERATION,
+    SWEEP,
     Make,
     Range,
     SearchSpace,
@@ -41,11 +42,7 @@ CONTROLS: dict[str, Translation | None] = {
     "half-mean-shift": half_mean_shift,
     "copy": copy,
 }
-SPACE: SearchSpace = {
-    "perplexity": Range(1.5, 30.0, log=True),
-    "mixing_shots": Range(0.2, 20.0, log=True),
-    "num_synthetic": Range(10, 500, log=True),
-}
+SPACE: SearchSpace = {"perplexity": Range(1.5, 30.0, log=True)}
 LINEAR_SPACE: SearchSpace = {
     "linear_learning_rate": Range(0.005, 0.5, log=True),
     "linear_weight_decay": Range(1e-6, 1e-2, log=True),
@@ -92,6 +89,7 @@ ROWS = [
             generation=name if translation else NO_GENERATION,
             translates=translation is not None,
             space=SPACE if translation else {},
+            sweep=SWEEP if translation else {},
             make=_make(translation),
             **place_of(is_embedded=bool(suffix)),
         )

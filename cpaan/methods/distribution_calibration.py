@@ -26,7 +26,13 @@ from torch import Tensor
 from cpaan.core.randomness import draw_word, new_rng
 from cpaan.core.settings import Settings
 from cpaan.methods.base import Augmented
-from cpaan.methods.table_row import Range, SearchSpace, TableRow
+from cpaan.methods.table_row import (
+    MIXING_SHOTS,
+    NUMBERS_OF_EXAMPLES,
+    Range,
+    SearchSpace,
+    TableRow,
+)
 from cpaan.protocol.config import HEADS, EvaluationConfig
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 
@@ -188,6 +194,7 @@ ROWS = [
         config=DistributionCalibrationConfig(),
         published=PUBLISHED,
         space=SPACE,
+        sweep={"mixing_shots": MIXING_SHOTS, "num_samples": NUMBERS_OF_EXAMPLES},
         make=lambda config, evaluation, checkpointing: DistributionCalibration(config, evaluation),
     )
 ]

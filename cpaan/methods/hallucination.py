@@ -31,7 +31,14 @@ from torch.nn.functional import cross_entropy, linear, relu
 from cpaan.core.randomness import draw_word, new_rng
 from cpaan.methods.analogies import Clusters, cluster_classes, mine_analogies
 from cpaan.methods.base import NO_CHECKPOINT, Checkpointing, TrainedAugmentation
-from cpaan.methods.table_row import PN, Range, SearchSpace, TableRow
+from cpaan.methods.table_row import (
+    MIXING_SHOTS,
+    NUMBERS_OF_EXAMPLES,
+    PN,
+    Range,
+    SearchSpace,
+    TableRow,
+)
 from cpaan.protocol.config import HEADS, LINEAR_AS_IN_BENCHMARK, EvaluationConfig
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.training.layers import draw_linear, set_to_zero
@@ -361,6 +368,7 @@ _ROW = TableRow(
     published=PUBLISHED,
     published_head={**LINEAR_AS_IN_BENCHMARK, "linear_weight_decay": 1e-3},
     space=SPACE,
+    sweep={"mixing_shots": MIXING_SHOTS, "max_per_class": NUMBERS_OF_EXAMPLES},
     quick={"num_episodes": 100, "num_clusters": 10},
     make=Hallucination,
 )

@@ -71,6 +71,13 @@ class Embedded(Trained[EmbeddingRun]):
         _, for_method = self.trained(base, rng)
         return self._inner.begin(self._embed_base(base), for_method, workers)
 
+    def take_over(self, other: LowShotMethod) -> None:
+        """Use the embedding of another method, and what its inner method has trained."""
+        assert isinstance(other, Embedded)
+        super().take_over(other)
+        self._embedded_base = other._embedded_base
+        self._inner.take_over(other._inner)
+
     def fit(self, task: LowShotTask, rng: torch.Generator) -> None:
         """Train the embedding once for these base examples; fit the method at every call."""
         _, for_method = self.trained(task.base, rng)

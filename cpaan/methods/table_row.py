@@ -27,6 +27,8 @@ FEATURES, COSINE_FEATURES = TABLES = ("features", "cosine-features")
 """Feature tables that rows read: of a plain backbone, or of one with a cosine classifier."""
 
 _SIZES = ("num_ways", "episode_shots", "num_queries", "hidden_dim")
+_NEIGHBOURS = {"perplexity": "soft", "num_neighbours": "hard"}
+"""Kinds of neighbours for which a hyperparameter has an effect; a search leaves out the others."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +38,18 @@ class Range:
     low: float
     high: float
     log: bool = False
-    when: tuple[str, Any] | None = None
-    """Another hyperparameter and its value; with other values, this one has no effect."""
 
 
 SearchSpace = Mapping[str, Range | tuple[Any, ...]]
 """Search space: ranges or choices of settings of a method and of the evaluation, by name."""
+
+MIXING_SHOTS, NUMBERS_OF_EXAMPLES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0), (20, 100, 300)
+SWEEP = {
+    "mixing_shots": MIXING_SHOTS,
+    "num_synthetic": NUMBERS_OF_EXAMPLES,
+    "fill_to_capacity": (False,),
+}
+"""Settings of the use of synthetic examples, which need no training, and the values to try."""
 
 Make = Callable[[Any, EvaluationConfig, Checkpointing], LowShotMethod]
 
@@ -83,10 +91,13 @@ class TableRow:
     published_head: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the source's linear classifier; trials of a search have a shorter one."""
     space: SearchSpace = field(default_factory=dict)
+    sweep: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Settings that need no training, with the values that are tried after it. FI has none: its
+    number of examples and their equal weights are part of its training."""
     quick: Mapping[str, Any] = field(default_factory=dict)
     """Sizes for a few minutes on two cores."""
     full: Mapping[str, Any] = field(default_factory=dict)
-    """Sizes at the paper's scale, if they differ from ``config``."""
+    """Sizes of a report at the paper's scale, if they differ from ``config``, those of a trial."""
     quick_head: str | None = None
     """Head of a quick search, if it differs from ``head``."""
 
@@ -133,15 +144,13 @@ class TableRow:
             # Half of the base classes, but at least the recommended value.
             "perplexity": max(num_related / 2, settings.perplexity or 0),
         }
-        space = {
+        return {
             name: replace(values, high=min(values.high, most[name]))
             if isinstance(values, Range) and name in most
             else values
             for name, values in self.space.items()
+            if _NEIGHBOURS.get(name, settings.neighbours) == settings.neighbours
         }
-        if evaluation.mixing_weight is not None:  # it overrides mixing_shots
-            space.pop("mixing_shots", None)
-        return space
 
     def check(
         self,

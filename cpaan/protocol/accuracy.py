@@ -1,6 +1,7 @@
 """Scoring of fitted methods, which uses only their ``predict``, so it cannot favour a method.
 
-Shapes: P = problems, B = base classes of the phase, N = novel classes, C = B + N, Q = queries.
+Shapes: P = problems, B = base classes of the phase, N = novel classes, C = B + N, Q = queries,
+K = numbers k of top-k.
 """
 
 import math
@@ -14,7 +15,9 @@ from torch.nn.functional import pad
 from cpaan.protocol.tasks import LowShotTask, Queries
 
 TOP_KS = (1, 5)
-PRIORS = tuple(percent / 100 for percent in range(5, 100, 5))
+_SIZES = tuple(0.01 * 2 ** (step / 2) for step in range(25))  # up to 41, by factors of √2
+BIASES = (0.0, *(sign * size for size in _SIZES for sign in (-1, 1)))
+"""Candidate biases of novel classes. The grid covers the scales of all heads and classifiers."""
 
 _QUERIES_PER_BLOCK = 1024
 
@@ -27,21 +30,22 @@ def score(
     predict: Callable[[Tensor], Mapping[str, Tensor]],
     task: LowShotTask,
     queries: Queries,
-    priors: Sequence[float] = PRIORS,
+    biases: Sequence[float] = BIASES,
 ) -> Iterator[dict[str, Any]]:
     """Score a fitted method in every column, for every head and problem of its task.
 
     An answer is correct for top-k if fewer than k other classes score at least as high as the
     true class. Ties count as errors; otherwise equal scores for all would always be correct.
-    ``priors`` are assumed shares of novel queries for the column all_prior.
+    ``biases`` are added to the scores of novel classes in the column all_calibrated.
 
     Yields:
-        Rows with head, column, shots, draw, prior (None for columns without one), and the
-        accuracies top1 and top5 in percent.
+        Rows with head, column, shots, draw, bias (None for columns without one), and the
+        accuracies top1 and top5 in percent. Rows of LSL at the fewest shots also have by_class:
+        top-5 of each novel class.
     """
     num_problems, num_base = len(task.problems), task.num_base
     is_novel = queries.labels >= num_base
-    ranks: dict[str, dict[tuple[str, float | None], list[Tensor]]] = {}
+    found: dict[str, list[tuple[Tensor, Tensor]]] = {}
     every_query = torch.arange(len(queries.labels), device=is_novel.device)
     for block in every_query.split(_QUERIES_PER_BLOCK):
         labels = queries.labels[block]
@@ -53,62 +57,78 @@ def score(
                 raise NonFiniteScoresError(
                     f"head {head}: NaN or infinite scores at {task.problems[bad]}"
                 )
-            columns = ranks.setdefault(head, {})
-            for key, rank in _ranks(scores, labels, num_base, priors).items():
-                columns.setdefault(key, []).append(rank)
+            found.setdefault(head, []).append(_ranks_and_leads(scores, labels, num_base))
 
-    queries_of = {"novel": is_novel, "novel_joint": is_novel, "base": ~is_novel}
-    everything = torch.ones_like(is_novel)
-    for head, columns in ranks.items():
-        for (column, prior), blocks in columns.items():
-            asked = queries_of.get(column, everything)
-            rank = torch.cat(blocks, dim=1)[:, asked]
+    ks = torch.tensor(TOP_KS, device=is_novel.device).view(-1, 1, 1)
+    fewest = min((problem.num_shots for problem in task.problems), default=0)
+    # (Q of novel classes, N), so that a product with it is the mean over queries of a class.
+    membership = torch.eye(task.num_novel, device=is_novel.device, dtype=torch.double)
+    membership = membership[queries.labels[is_novel] - num_base]
+    membership = membership / membership.sum(dim=0)
+    for head, blocks in found.items():
+        rank, lead = (torch.cat(each, dim=-1) for each in zip(*blocks, strict=True))
+        for column, bias, right in _columns(rank < ks, lead, is_novel, biases):
             # Whole lists, because reading single numbers would wait for the GPU thousands of times.
-            top1, top5 = ((100 * (rank < k).double().mean(dim=1)).tolist() for k in TOP_KS)
+            top1, top5 = (100 * right.double().mean(dim=-1)).tolist()
+            is_lsl = column == "novel"
+            by_class = (100 * right[-1].double() @ membership).tolist() if is_lsl else []
             for number, problem in enumerate(task.problems):
+                is_kept = is_lsl and problem.num_shots == fewest
                 yield {
                     "head": head,
                     "column": column,
                     "shots": problem.num_shots,
                     "draw": problem.draw,
-                    "prior": prior,
+                    "bias": bias,
                     "top1": top1[number],
                     "top5": top5[number],
+                    "by_class": by_class[number] if is_kept else None,
                 }
 
 
-def _ranks(
-    scores: Tensor, labels: Tensor, num_base: int, priors: Sequence[float]
-) -> dict[tuple[str, float | None], Tensor]:
-    """Count the other classes that score at least as high as the true class, by column: (P, Q).
+def _columns(
+    is_best: Tensor, lead: Tensor, is_novel: Tensor, biases: Sequence[float]
+) -> Iterator[tuple[str, float | None, Tensor]]:
+    """Yield each column, its bias, and which of its queries are right, shape (K, P, queries).
 
-    Ranks of queries outside a column are undefined. Ranks with a prior are exact only below the
-    largest k of top-k.
+    ``is_best`` tells which queries are right among the classes of their own group, (K, P, Q).
+    """
+
+    def right(bias: float) -> Tensor:
+        return torch.where(is_novel, lead < bias, lead < -bias)
+
+    yield "novel", None, is_best[..., is_novel]
+    yield "base", None, is_best[..., ~is_novel]
+    joint = right(0.0)
+    yield "all", None, joint
+    yield "novel_joint", None, joint[..., is_novel]
+    for bias in biases:
+        yield "all_calibrated", bias, right(bias)
+
+
+def _ranks_and_leads(scores: Tensor, labels: Tensor, num_base: int) -> tuple[Tensor, Tensor]:
+    """Compare the true class of queries with the other classes: of its own group and of the other.
+
+    Returns:
+        The number of other classes of the own group that score at least as high, shape (P, Q).
+        For each k, the lead of the other group: the answer is right if the true class gains more
+        than this on the other group, shape (K, P, Q).
     """
     is_novel = labels >= num_base
     truth = labels.expand(len(scores), -1).unsqueeze(-1)  # (P, Q, 1)
-    rival = scores >= scores.gather(-1, truth)
-    base_rivals, novel_rivals = rival[..., :num_base].sum(-1), rival[..., num_base:].sum(-1)
-    own = torch.where(is_novel, novel_rivals, base_rivals) - 1  # without the true class itself
-    joint = base_rivals + novel_rivals - 1
-    ranks: dict[tuple[str, float | None], Tensor] = {
-        ("novel", None): own,
-        ("base", None): own,
-        ("all", None): joint,
-        ("novel_joint", None): joint,
-    }
+    own_score = scores.gather(-1, truth)
+    groups = scores.tensor_split([num_base], dim=-1)
+    base_rivals, novel_rivals = ((group >= own_score).sum(-1) for group in groups)
+    rank = torch.where(is_novel, novel_rivals, base_rivals) - 1  # without the true class itself
 
-    # With a prior: apply a softmax within each group, then weight the groups by the prior. The
-    # order within a group does not change; of the other group, only the best few classes matter.
-    groups = [part.log_softmax(dim=-1) for part in scores.tensor_split([num_base], dim=-1)]
-    own_score = torch.cat(groups, dim=-1).gather(-1, truth)
+    # With m places left in the top k, the m-th best class of the other group must score lower.
     best_base, best_novel = (_best(group, max(TOP_KS)) for group in groups)
-    lead = torch.where(is_novel.unsqueeze(-1), best_base, best_novel) - own_score
-    sign = torch.where(is_novel, 1.0, -1.0).unsqueeze(-1)  # a larger prior favours novel classes
-    for prior in priors:
-        log_odds = math.log(prior / (1 - prior))
-        ranks["all_prior", prior] = own + (lead >= sign * log_odds).sum(-1)
-    return ranks
+    leads = torch.where(is_novel.unsqueeze(-1), best_base, best_novel) - own_score
+    of_k = []
+    for k in TOP_KS:
+        lead = leads.gather(-1, (k - 1 - rank).clamp(min=0).unsqueeze(-1)).squeeze(-1)
+        of_k.append(lead.masked_fill(rank >= k, math.inf))
+    return rank, torch.stack(of_k)
 
 
 def _best(scores: Tensor, count: int) -> Tensor:

@@ -1,6 +1,7 @@
 """Settings of an evaluation."""
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Literal
 
 from cpaan.core.settings import Settings, suggestion
@@ -11,7 +12,7 @@ COLUMNS = {
     "all": "all queries among all classes (GLSL)",
     "novel_joint": "novel queries among all classes",
     "base": "base queries among the base classes",
-    "all_prior": "all queries among all classes, with a prior for base and novel",
+    "all_calibrated": "all queries among all classes, with one bias for all novel classes",
 }
 """Columns of the table, and their meanings."""
 
@@ -32,7 +33,7 @@ class-balanced in expectation; ours are balanced in each step.
 
 The loss is strictly convex, so its minimum does not depend on the optimiser. On ResNet-10 features
 and with the same weight decay, the default 200 steps scored within 0.7 points of these 10,000. This
-holds for top-1 and top-5 in every column without a prior.
+holds for top-1 and top-5 in every column without a bias.
 """
 
 
@@ -87,12 +88,10 @@ class EvaluationConfig(NeighbourSettings):
     """Total weight of a class's synthetic examples, in shots; their share falls with the number of
     real shots. None: all examples, real and synthetic, have the same weight."""
 
-    prior: float | None = None
-    """Assumed share of novel queries in the column all_prior. None: the best one on the validation
-    phase, for each method, head, number of shots and metric (top-1 or top-5)."""
+    novel_bias: float | None = None
+    """Number added to the scores of novel classes in the column all_calibrated. None: the best one
+    on the validation phase, for each method, head, number of shots and metric (top-1 or top-5)."""
 
-    cosine_scale: float = 10.0
-    """Factor of the cosines in the cosine head; it affects only the column all_prior."""
     knn_temperature: float = 0.3
     """Temperature of soft k-NN, in units of the mean squared distance of base examples to their
     class centroids."""
@@ -110,7 +109,7 @@ class EvaluationConfig(NeighbourSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._refuse_unless_positive("num_draws", "num_seeds", "num_synthetic", "cosine_scale")
+        self._refuse_unless_positive("num_draws", "num_seeds", "num_synthetic")
         self._refuse_unless_positive("knn_temperature", "linear_num_steps", "linear_batch_size")
         self._refuse_unless_positive("linear_learning_rate", "mixing_shots")
         self._refuse_negative("linear_weight_decay", "draw_seed", "seed")
@@ -127,4 +126,4 @@ class EvaluationConfig(NeighbourSettings):
                 f"{suggestion(unknown[0], HEADS) if unknown else ''}"
             )
         self._refuse(["mixing_weight"], lambda share: 0 <= share <= 1, "from 0 to 1")
-        self._refuse(["prior"], lambda share: 0 < share < 1, "above 0 and below 1")
+        self._refuse(["novel_bias"], isfinite, "finite")

@@ -19,6 +19,8 @@ from cpaan.core.devices import CudaGraph, new_rate, quick_products, set_rate
 from cpaan.protocol.config import OWN, EvaluationConfig
 from cpaan.protocol.tasks import LowShotTask
 
+_COSINE_SCALE = 10.0  # a softmax of plain cosines would make all classes nearly equally likely
+
 
 class Head(ABC):
     """A classifier fitted to real and synthetic examples."""
@@ -66,7 +68,7 @@ class CosineCentroid(NearestCentroid):
         queries, centroids = (
             normalize(each, dim=-1) for each in (queries - self._centre, self._centroids)
         )
-        return self._config.cosine_scale * queries @ centroids.transpose(1, 2)
+        return _COSINE_SCALE * queries @ centroids.transpose(1, 2)
 
 
 class SoftNearestNeighbours(Head):

@@ -21,7 +21,7 @@ def make_cells(scores: pd.DataFrame, num_fixed: int) -> pd.DataFrame:
         For each method, head, column and number of shots, and for top1 and top5: ``_fixed``, the
         mean over the fixed draws; over the seeded ones ``_mean`` and ``_interval``; ``_std_seeds``
         between trainings. If a row has no augmentation, also ``_minus_none`` and its ``_interval``,
-        paired by seeded draw with the same head.
+        paired by seeded draw and seed, with the same head.
     """
     is_fixed = scores["draw"] < num_fixed
     fixed, seeded = scores[is_fixed], scores[~is_fixed]
@@ -41,7 +41,8 @@ def report_page(title: str, layouts: Sequence[TableOne], about: Mapping[str, Any
     """Return the report of a study as a page to read; ``about`` is the content of its JSON."""
     chosen = [["row", "trial", "of", "score on fresh draws", "finalists", "parameters"]]
     for row, best in about["best"].items():
-        parameters = ", ".join(f"{key} {value}" for key, value in best["parameters"].items())
+        chosen_of = {**best["parameters"], **best.get("swept", {})}  # older searches had no sweep
+        parameters = ", ".join(f"{key} {value}" for key, value in chosen_of.items())
         finalists = ", ".join(f"{x['trial']}: {x['score']:.2f}" for x in best["finalists"])
         numbers = [str(best["trial"]), str(best["num_trials"]), f"{best['score']:.2f}"]
         chosen.append([row, *numbers, finalists, parameters or "as recommended"])

@@ -11,10 +11,11 @@ from typing import NamedTuple
 import pandas as pd
 
 from cpaan.methods.registry import ROWS
+from cpaan.protocol.calibration import SCORED
 from cpaan.protocol.config import HEADS, OWN
 from cpaan.protocol.statistics import ROW, paired_differences, summarise
 from cpaan.report.published import printed_elsewhere, printed_of
-from cpaan.report.tables import NAN, TITLES, Cell, Table, cells_of
+from cpaan.report.tables import ALL_TITLES, NAN, TITLES, Cell, Table, cells_of, over_what
 
 PAPER, VALIDATION = "paper", "validation"
 BY_PAPER, BY_VALIDATION = "the paper's rule for the final classifier", "head chosen on validation"
@@ -31,7 +32,7 @@ def rules_of(
     """Return the head of every row by each rule; rows without scores of that head are left out.
 
     The rules are the paper's, the best head on validation, and each head alone. ``methods`` are by
-    label of row, ``heads`` as of `cpaan.protocol.priors.best_heads`.
+    label of row, ``heads`` as of `cpaan.protocol.calibration.best_heads`.
     """
     best: dict[str, str] = {}
     if heads is not None:
@@ -50,8 +51,8 @@ def rules_of(
 
 
 def with_heads(scores: pd.DataFrame, head_of: Mapping[str, str]) -> pd.DataFrame:
-    """Return LSL and GLSL of every row with its head, under one name so that rows compare."""
-    relevant = scores[scores["column"].isin(TITLES)]
+    """Return LSL and both GLSL of every row with its head, under one name so that rows compare."""
+    relevant = scores[scores["column"].isin(ALL_TITLES)]
     chosen = relevant[relevant["head"] == relevant["method"].map(dict(head_of))]
     return chosen.assign(head="chosen")
 
@@ -71,7 +72,7 @@ def ranked_cells(
 
 
 def differences_to(chosen: pd.DataFrame, reference: str) -> dict[CellKey, Cell]:
-    """Return every row minus the reference in top-5, paired by draw; see `with_heads`."""
+    """Return every row minus the reference in top-5, paired; see `with_heads`."""
     found = paired_differences(chosen, reference)
     return cells_of(found, ["method"], "top5_difference", "top5_interval")
 
@@ -102,11 +103,12 @@ def make_table_one(
 ) -> TableOne:
     """Summarise, rank and compare rows.
 
-    The best row has the highest mean of LSL and GLSL over all shots. ``methods`` are by label, in
-    the order of the table; the rule says how heads were chosen.
+    The best row has the highest mean of LSL and calibrated GLSL over all shots. ``methods`` are by
+    label, in the order of the table; the rule says how heads were chosen.
     """
     chosen = with_heads(scores, head_of)
-    means = chosen.groupby(["method", "column"])["top5"].mean().groupby("method").mean()
+    scored = chosen[chosen["column"].isin(SCORED)]
+    means = scored.groupby(["method", "column"])["top5"].mean().groupby("method").mean()
     best = str(means.round(9).idxmax())
     shots = sorted(int(k) for k in chosen["shots"].unique())
     cells = ranked_cells(summarise(chosen), dict.fromkeys(methods, "chosen"))
@@ -116,10 +118,10 @@ def make_table_one(
         (label,): (row.group, row.representation, row.generation, label, head_of[label])
         for label, row in ((label, ROWS[method]) for label, method in methods.items())
     }
-    keys = [(column, k) for column in TITLES for k in shots]
+    keys = [(column, k) for column in ALL_TITLES for k in shots]
     ours = Table(_WORDS, words, keys, {"": plain})
     known = {(label,): words[label,] for label, _, _ in printed}
-    theirs = Table(_WORDS, known, keys, {"": printed})
+    theirs = Table(_WORDS, known, [key for key in keys if key[0] in TITLES], {"": printed})
     both = Table(_WORDS, words, keys, {"": cells, " printed": printed})
     differences = differences_to(chosen, best) if len(methods) > 1 else {}
     minus = Table(_WORDS, words, keys, {"": differences}, "+")
@@ -132,15 +134,15 @@ def make_table_one(
     return TableOne(
         text=f"Top-5, %, {rule}; [best], (second best)\n{brief(ours)}\n\n"
         f"Printed in the papers, ImageNet, top-5, %\n{brief(theirs)}\n\n"
-        f"Minus {best}, paired by draw, ± 95 % interval\n{brief(minus)}",
+        f"Minus {best}, paired by draw and seed, ± 95 % interval\n{brief(minus)}",
         markdown="\n\n".join(
             [
-                f"Top-5, %, {rule}: **best**, <u>second best</u>, ± half the 95 % interval over "
-                "draws. The columns called printed are the papers' own: ImageNet, other classes, "
-                "so compare no levels.",
+                f"Top-5, %, {rule}: **best**, <u>second best</u>, ± half the 95 % interval "
+                f"{over_what(scores)}. The columns called printed are the papers' own: ImageNet, "
+                "other classes, so compare no levels.",
                 both.markdown(),
                 *printed_elsewhere(methods.values()),
-                f"Minus {best}, paired by draw:",
+                f"Minus {best}, paired by draw and seed:",
                 minus.markdown(),
             ]
         ),

@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from cpaan.protocol.calibration import CALIBRATED
 from cpaan.protocol.statistics import ROW, paired_differences, summarise
 
 TITLES = {"novel": "LSL", "all": "GLSL"}
-OTHER_COLUMNS = ("novel_joint", "base", "all_prior")
+ALL_TITLES = {**TITLES, CALIBRATED: "GLSL cal."}
+OTHER_COLUMNS = ("novel_joint", "base", CALIBRATED)
 NAN = float("nan")
 _MOST_LETTERS = 100  # in a line of a terminal
 
@@ -21,7 +23,7 @@ class Cell(NamedTuple):
 
     value: float
     interval: float = NAN
-    """Half the width of its 95 % interval over draws; NaN for a single draw."""
+    """Half the width of its 95 % interval; NaN for a single draw."""
     rank: int = 0
     """Among the rows, from 1 for the best; 0 where rows are not ranked."""
 
@@ -50,7 +52,8 @@ class Table:
     cells: Sequence[tuple[str, int]]
     """Column and number of shots: the end of the keys."""
     sides: Mapping[str, Mapping[Any, Cell]]
-    """Numbers side by side, by the suffix of their columns' titles."""
+    """Numbers side by side, by the suffix of their columns' titles; those with one are printed
+    numbers, of LSL and GLSL only."""
     sign: str = ""
     """ "+" for differences."""
 
@@ -111,11 +114,14 @@ class Table:
             group = first
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
+    def _places(self) -> list[tuple[str, tuple[str, int]]]:
+        """Return the side and the cell of each column of numbers."""
+        every = product(self.sides, self.cells)
+        return [(end, cell) for end, cell in every if not end or cell[0] in TITLES]
+
     def _columns(self) -> list[tuple[str, int]]:
         """Return title and number of shots of each column of numbers."""
-        return [
-            (f"{TITLES.get(name, name)}{end}", k) for end in self.sides for name, k in self.cells
-        ]
+        return [(f"{ALL_TITLES.get(name, name)}{end}", k) for end, (name, k) in self._places()]
 
     def _lines(
         self, interval: str, marks: Sequence[str], escape: Callable[[str], str] = str
@@ -123,8 +129,8 @@ class Table:
         """Yield the texts of each row; marks are of the best, the second best and all others."""
         for row, words in self.rows.items():
             texts = list(map(escape, words))
-            for side, key in product(self.sides.values(), self.cells):
-                cell = side.get((*row, *key), Cell(NAN))
+            for end, key in self._places():
+                cell = self.sides[end].get((*row, *key), Cell(NAN))
                 text = "–" if isnan(cell.value) else f"{cell.value:{self.sign}z.1f}"
                 text += "" if isnan(cell.interval) else interval.format(cell.interval)
                 texts.append(marks[cell.rank - 1 if cell.rank in (1, 2) else 2].format(text))
@@ -158,7 +164,12 @@ def accuracy_table(scores: pd.DataFrame) -> str:
     summary = summarise(scores)
     main = grid_of(summary, "top5_mean", "top5_interval").text()
     rest = grid_of(summary, "top5_mean", columns=OTHER_COLUMNS).text()
-    return f"Top-5 accuracy, %, ± 95 % interval over draws\n{main}\n\n{rest}"
+    return f"Top-5 accuracy, %, ± 95 % interval {over_what(scores)}\n{main}\n\n{rest}"
+
+
+def over_what(scores: pd.DataFrame) -> str:
+    """Return what intervals of these scores are over: with one seed, nothing but draws."""
+    return "over draws and seeds" if scores["seed"].nunique() > 1 else "over draws"
 
 
 def difference_table(scores: pd.DataFrame, against: str) -> str:
@@ -166,7 +177,7 @@ def difference_table(scores: pd.DataFrame, against: str) -> str:
     differences = paired_differences(scores, against)
     grid = grid_of(differences, "top5_difference", "top5_interval", sign="+").text()
     row = against if "/" in against else f"{against}, same head"
-    return f"Top-5 minus {row}, paired by draw, ± 95 % interval\n{grid}"
+    return f"Top-5 minus {row}, paired by draw and seed, ± 95 % interval\n{grid}"
 
 
 def diversity_table(diversity: pd.DataFrame) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cpaan.core.settings import Settings
-from cpaan.methods.registry import ROWS
+from cpaan.methods.registry import ROWS, num_episodes_of
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.representation.config import EmbeddingConfig
 
@@ -39,7 +39,7 @@ class StudyConfig(Settings):
     novel_weight: float = 1.0
     """Weight of LSL top-5 accuracy (mean over shots) in the score."""
     all_weight: float = 1.0
-    """Weight of GLSL top-5 accuracy (mean over shots) in the score."""
+    """Weight of calibrated GLSL top-5 accuracy (mean over shots) in the score."""
 
     early_stopping: bool = True
     """Whether ASHA stops trials that fall behind at a rung."""
@@ -50,8 +50,8 @@ class StudyConfig(Settings):
 
     num_finalists: int = 5
     """Maximum number of completed trials that are scored again at the end."""
-    final_length: int = 1
-    """Episodes of finalists and of report rows, as a multiple of the episodes of a trial."""
+    report_length: int = 1
+    """Episodes of report rows, as a multiple of the episodes of trials and finalists."""
     num_final_draws: int = 20
     """Number of draws that score each finalist; trials do not use these draws."""
     num_final_seeds: int = 3
@@ -62,7 +62,7 @@ class StudyConfig(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._refuse_unless_positive("num_trials", "workers_per_trial", "num_finalists")
-        self._refuse_unless_positive("final_length", "num_final_draws", "num_final_seeds")
+        self._refuse_unless_positive("report_length", "num_final_draws", "num_final_seeds")
         self._refuse(["num_report_draws"], lambda count: count >= 2, "2 or more")
         self._refuse_negative("seed", "gpus_per_worker", "novel_weight", "all_weight", "num_rungs")
         self._refuse(["method"], lambda name: name in ROWS, f"one of {', '.join(ROWS)}")
@@ -85,9 +85,9 @@ class StudyConfig(Settings):
             return self.workers_per_trial > 1 or self.gpus_per_worker > 0
         return self.ray_train
 
-    def score(self, novel_top5: float, all_top5: float) -> float:
-        """Return the weighted mean of LSL and GLSL top-5 accuracy."""
-        weighted = self.novel_weight * novel_top5 + self.all_weight * all_top5
+    def score(self, novel_top5: float, all_calibrated_top5: float) -> float:
+        """Return the weighted mean of LSL and calibrated GLSL top-5 accuracy."""
+        weighted = self.novel_weight * novel_top5 + self.all_weight * all_calibrated_top5
         return weighted / (self.novel_weight + self.all_weight)
 
     def eval_steps(self, num_episodes: int) -> tuple[int, ...]:
@@ -112,8 +112,9 @@ class Preset:
 
     def recommended(self, method: str = DEFAULT_METHOD) -> tuple[Settings, EvaluationConfig]:
         """Return the recommended settings of a method at this size."""
-        evaluation = EvaluationConfig().with_overrides(self.evaluation)
-        return ROWS[method].at_size(is_quick=self.is_quick), evaluation
+        row = ROWS[method]
+        training = row.at_size(is_quick=True) if self.is_quick else row.config
+        return training, EvaluationConfig().with_overrides(self.evaluation)
 
     def embedding(self, method: str) -> EmbeddingConfig | None:
         """Return the settings of a method's embedding; None if it uses none."""
@@ -122,24 +123,27 @@ class Preset:
         return EmbeddingConfig().with_overrides(ROWS["PN"].quick if self.is_quick else {})
 
     def study_of(self, method: str) -> StudyConfig:
-        """Return the settings of a study of a method."""
-        row = ROWS[method]
+        """Return the settings of a study of a method, whose report has the full length of its row.
+
+        At the paper's scale, this is 100,000 episodes for GANs, ten times those of a trial. Other
+        methods have one length.
+        """
+        row, (training, _) = ROWS[method], self.recommended(method)
         head = (row.quick_head if self.is_quick else None) or row.head
-        return StudyConfig().with_overrides({**self.study, "method": method, "head": head})
+        of_row: dict[str, Any] = {"method": method, "head": head}
+        if num_episodes := num_episodes_of(training):
+            full = num_episodes_of(row.at_size(is_quick=self.is_quick))
+            of_row["report_length"] = full // num_episodes
+        return StudyConfig().with_overrides({**self.study, **of_row})
 
 
 PRESETS = {
     # Takes minutes on two CPU cores.
     "quick": Preset(
-        study={
-            "num_trials": 12,
-            "num_rungs": 2,
-            "num_final_seeds": 1,
-            "num_report_draws": 20,
-        },
+        study={"num_final_seeds": 1, "num_report_draws": 20},
         evaluation={"num_synthetic": 40},
         is_quick=True,
     ),
-    # The paper's scale, for GPUs.
-    "paper": Preset(study={"num_trials": 40, "num_rungs": 3}, evaluation={}, is_quick=False),
+    # The paper's scale, for GPUs: a trial of a GAN has 10,000 episodes and a rung at 5,000.
+    "paper": Preset(study={"num_rungs": 1}, evaluation={}, is_quick=False),
 }

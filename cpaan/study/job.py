@@ -7,9 +7,9 @@ one only with a report of all workers, so work between two evaluation steps woul
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,10 @@ from cpaan.core.settings import Settings
 from cpaan.data.cache import default_cache_folder
 from cpaan.data.reference import DataReference
 from cpaan.data.splits import VALIDATION_PHASE
-from cpaan.evaluation.scoring import draw_phase, run_method
+from cpaan.evaluation.scoring import draw_phase, run_method, sort_scores
 from cpaan.methods.base import LowShotMethod
 from cpaan.methods.registry import make_method, num_episodes_of
+from cpaan.protocol.calibration import calibrate
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.tasks import LowShotTask, Queries, read_phase
 from cpaan.representation.config import EmbeddingConfig
@@ -34,7 +35,8 @@ from cpaan.training.drive import Checkpoint, Stretch, drive
 from cpaan.training.learning import Run, TrainingDivergedError
 from cpaan.training.workers import ALONE, Workers
 
-EPISODE, NOVEL_TOP5, ALL_TOP5 = "episode", "novel_top5", "all_top5"
+EPISODE = "episode"
+NOVEL_TOP5, ALL_TOP5, CALIBRATED_TOP5 = TOP5 = ("novel_top5", "all_top5", "all_calibrated_top5")
 _TWICE = b"out of memory twice"
 NUM_THREADS = 1
 """Threads of torch in each process, which has one core; the number affects the last digits."""
@@ -89,9 +91,9 @@ class Report:
     """The state of a job at an evaluation step."""
 
     curve: tuple[dict[str, Any], ...]
-    """All evaluations so far, because earlier reports may be lost: episode, LSL and GLSL top-5, and
-    seconds of training and evaluation. Top-5 is the mean over shots and draws of the validation
-    phase, in percent. Work that a restart repeats is counted once."""
+    """All evaluations so far, because earlier reports may be lost: episode, `mean_top5` on the
+    validation phase, and seconds of training and evaluation. Work that a restart repeats is counted
+    once."""
     losses: dict[str, float] = field(default_factory=dict)
     """Means since the previous report; empty after a restart."""
     episodes_per_second: float | None = None
@@ -104,22 +106,23 @@ class _JobError(Exception):
 
 
 @contextmanager
-def _together(workers: Workers, device: torch.device) -> Iterator[None]:
+def _together(workers: Workers) -> Iterator[None]:
     """Raise an error on all workers if the block fails on one; the others would wait forever."""
     problem = None
     try:
         yield
     except (ValueError, ArithmeticError) as error:
-        problem = " ".join(str(error).split())
-    if workers.mean(float(problem is not None), device):
-        raise _JobError(problem or "another worker failed")
+        problem = " ".join(str(error).split()) or repr(error)
+    problems = [each for each in workers.gather(problem) if each]
+    if problems:
+        raise _JobError(problems[0])
 
 
 def run_job(job: TrialJob, device: torch.device, workers: Workers = ALONE) -> Iterator[Report]:
     """Train a job to its end, and yield a report at each evaluation step.
 
-    Resume from the checkpoint in the storage. Every worker yields the same number of reports;
-    only those of rank 0 have evaluations.
+    Resume from the checkpoint in the storage. Workers share the draws of an evaluation. Every
+    worker yields the same reports, apart from seconds.
 
     If the device runs out of memory, raise the error the first time, because another process may
     have used the memory. After the second time, a restarted job reports it as its problem.
@@ -131,14 +134,14 @@ def run_job(job: TrialJob, device: torch.device, workers: Workers = ALONE) -> It
     earlier = memory.read_if_exists()
 
     def evaluate(stretch: Stretch) -> None:
-        with _together(workers, device):
-            if workers.rank == 0:
-                novel, everything = _evaluate(method, task, queries, job)
-                entry = {EPISODE: run.episode, NOVEL_TOP5: novel, ALL_TOP5: everything}
-                checkpoint.curve.append({**entry, "seconds": checkpoint.seconds})
+        with _together(workers):
+            share = _evaluate(method, task, queries, job, workers)
+        scores = sort_scores(pd.concat([each for each in workers.gather(share) if len(each)]))
+        entry = {EPISODE: run.episode, **mean_top5(scores, job.evaluation.heads[0])}
+        checkpoint.curve.append({**entry, "seconds": checkpoint.seconds})
 
     try:
-        with _together(workers, device):
+        with _together(workers):
             if earlier is not None and earlier.startswith(_TWICE):
                 raise ValueError(earlier.decode())
             task, queries = read_validation(job, device)
@@ -227,16 +230,31 @@ def read_validation(job: TrialJob, device: torch.device) -> tuple[LowShotTask, Q
 
 
 def _evaluate(
-    method: LowShotMethod, task: LowShotTask, queries: Queries, job: TrialJob
-) -> tuple[float, float]:
-    """Return LSL and GLSL top-5 of the method in its current state: means over shots and draws."""
+    method: LowShotMethod, task: LowShotTask, queries: Queries, job: TrialJob, workers: Workers
+) -> pd.DataFrame:
+    """Score the method in its current state on this worker's share of the draws.
+
+    Each draw has its own random numbers, so its scores do not depend on the other draws. Only the
+    rounding of a GPU may differ with their number.
+    """
+    draws = workers.share(range(job.evaluation.num_draws))
+    part = replace(task, problems=tuple(p for p in task.problems if p.draw in draws))
     scores, _ = run_method(
-        job.method, method, job.seed, task, queries, job.evaluation, diversity_draws=range(0)
+        job.method, method, job.seed, part, queries, job.evaluation, diversity_draws=range(0)
     )
-    return mean_top5(scores, job.evaluation.heads[0])
+    return scores
 
 
-def mean_top5(scores: pd.DataFrame, head: str) -> tuple[float, float]:
-    """Return LSL and GLSL top-5 of a head: means over numbers of shots and draws."""
-    means = scores[scores["head"] == head].groupby("column")["top5"].mean()
-    return float(means["novel"]), float(means["all"])
+def mean_top5(scores: pd.DataFrame, head: str) -> dict[str, float]:
+    """Return LSL, GLSL and calibrated GLSL top-5 of a head: means over numbers of shots and draws.
+
+    The bias of each number of shots is chosen on these scores.
+    """
+    means = calibrate(scores[scores["head"] == head]).groupby("column")["top5"].mean()
+    return {name: float(means[name.removesuffix("_top5")]) for name in TOP5}
+
+
+def describe_top5(means: Mapping[str, Any]) -> str:
+    """Return `mean_top5` as text."""
+    novel, plain, calibrated = (means[name] for name in TOP5)
+    return f"LSL {novel:.2f}, GLSL {plain:.2f}, calibrated {calibrated:.2f}"

@@ -16,7 +16,7 @@ from tensorboardX import SummaryWriter
 
 from cpaan.core.remote_paths import RemotePath
 from cpaan.study.config import StudyConfig
-from cpaan.study.job import ALL_TOP5, EPISODE, NOVEL_TOP5
+from cpaan.study.job import CALIBRATED_TOP5, EPISODE, NOVEL_TOP5, TOP5
 from cpaan.study.row import StudyRow
 from cpaan.study.study import OPTUNA, TENSORBOARD, TRIALS, Study
 from cpaan.study.trial import CURVE, PROBLEM
@@ -29,8 +29,8 @@ STATES = {
     TrialState.RUNNING: "unfinished",
 }
 
-_NO_EVALUATION = {EPISODE: 0, NOVEL_TOP5: math.nan, ALL_TOP5: math.nan, "seconds": 0.0}
-_FIRST = ["trial", "state", "score", NOVEL_TOP5, ALL_TOP5, "episodes", "seconds"]
+_NO_EVALUATION = {EPISODE: 0, **dict.fromkeys(TOP5, math.nan), "seconds": 0.0}
+_FIRST = ["trial", "state", "score", *TOP5, "episodes", "seconds"]
 _FIRST += ["worker_seconds", "gpu_seconds"]  # then the parameters
 _LAST = ["distributions", "curve", "training", "evaluation", PROBLEM]
 _PAUSE_FACTOR = 20
@@ -124,8 +124,8 @@ class RowRecords:
         # File names have whole seconds. The suffix separates two files of the same second.
         with SummaryWriter(str(folder), filename_suffix=f".{known:04d}") as writer:
             for entry in curve[known:]:
-                score = self._row.config.score(entry[NOVEL_TOP5], entry[ALL_TOP5])
-                values = {"score": score, NOVEL_TOP5: entry[NOVEL_TOP5], ALL_TOP5: entry[ALL_TOP5]}
+                score = self._row.config.score(entry[NOVEL_TOP5], entry[CALIBRATED_TOP5])
+                values = {"score": score, **{name: entry[name] for name in TOP5}}
                 for name, value in values.items():
                     writer.add_scalar(name, value, entry[EPISODE])
         self._events[trial.number] = len(curve)
@@ -157,7 +157,7 @@ def trial_table(study: optuna.Study, config: StudyConfig) -> pd.DataFrame:
         values = {
             "trial": trial.number,
             "state": STATES[trial.state],
-            "score": config.score(last[NOVEL_TOP5], last[ALL_TOP5]),
+            "score": config.score(last[NOVEL_TOP5], last[CALIBRATED_TOP5]),
             "episodes": last[EPISODE],
             "worker_seconds": worker_seconds,
             "gpu_seconds": worker_seconds * config.gpus_per_worker,

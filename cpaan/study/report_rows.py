@@ -11,7 +11,8 @@ from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
 from cpaan.methods.controls import CONTROLS
 from cpaan.methods.registry import ROWS, num_episodes_of, with_episodes
 from cpaan.methods.table_row import IN_PN
-from cpaan.report.claims.mechanisms import HARD, NEIGHBOURS, NOBODY, SOFT
+from cpaan.report.claims.judge import TERM_OF, TERMS
+from cpaan.report.claims.mechanisms import GANS, HARD, NEIGHBOURS, NOBODY, SOFT
 from cpaan.report.page.contents import DEFAULT, PUBLISHED, Ablation
 from cpaan.study.row import Resolved, StudyRow
 from cpaan.study.searcher import open_trials
@@ -113,7 +114,7 @@ def rows_of(study: Study, settings: ReportSettings) -> list[MeasuredRow]:
     ]
     if best.trial != 0:
         first = open_trials(study, row).get_trials(deepcopy=False)[0]
-        resolved = Resolved.of(row.method, first.user_attrs).times_as_long(row.config.final_length)
+        resolved = Resolved.of(row.method, first.user_attrs).times_as_long(row.config.report_length)
         rows.append(replace(best, name=f"{row.method}, {DEFAULT}", resolved=resolved, trial=0))
     return [*rows, *as_published([best], settings.num_published_seeds), best]
 
@@ -145,15 +146,32 @@ def as_published(rows: Sequence[MeasuredRow], num_seeds: int) -> list[MeasuredRo
 
 
 def ablations_of(rows: Sequence[MeasuredRow], num_seeds: int) -> list[MeasuredRow]:
-    """Return the ablations of searched rows, with the first ``num_seeds`` seeds of each row."""
-    if not num_seeds:
-        return []
+    """Return the ablations of searched rows, with the first ``num_seeds`` seeds of each row.
+
+    Claims about a single term compare a row with itself without that term. These ablations are
+    always there, with all seeds of the row.
+    """
     by_method = {row.method: row for row in rows}
-    found = list[MeasuredRow]()
+    found = [_without_term(by_method[method]) for method in TERM_OF if method in by_method]
+    if not num_seeds:
+        return found
     for family, methods in _ABLATED.items():
         if (method := next((each for each in methods if each in by_method), None)) is not None:
             found += _ablations(by_method[method], family, num_seeds)
     return found
+
+
+def _without_term(row: MeasuredRow) -> MeasuredRow:
+    """Return the row without the term that the paper adds in it; nothing else differs."""
+    label = f"without {TERM_OF[row.method]}"
+    ablation = Ablation(row.name, TERMS, label)
+    row = replace(row, name=f"{row.name}: {label}", ablation=ablation)
+    gan = ROWS[row.method].gan
+    assert gan is not None, "only GANs have terms"
+    if gan.noise == "mixture":  # the noise belongs to the method: cCyc-GAN has the plain one
+        return replace(row, method=GANS[1])
+    weight = "covariance_weight" if gan.has_covariance else "cycle_weight"
+    return replace(row, resolved=row.resolved.with_overrides({weight: 0.0}))
 
 
 def _ablations(row: MeasuredRow, family: str, num_seeds: int) -> Iterator[MeasuredRow]:

@@ -33,7 +33,7 @@ class StudyRequest:
     """Assignments NAME=VALUE or METHOD.NAME=VALUE."""
     episodes: int | None = None
     short: int | None = None
-    """Divisor of the episodes of trials; finalists train on all episodes."""
+    """Divisor of the episodes of trials; the report trains on all episodes."""
     overrides: tuple[tuple[str, Any], ...] = ()
     """Settings of `StudyConfig` by name."""
 
@@ -96,14 +96,15 @@ def _check_row(row: StudyRow, table: FeatureTable) -> None:
 
 
 def _shortened(training: Settings, config: StudyConfig, short: int) -> tuple[Settings, StudyConfig]:
-    """Divide the episodes of trials by ``short``; finalists keep the full length."""
+    """Divide the episodes of trials by ``short``; the report keeps its length."""
     num_episodes = num_episodes_of(training)
     if num_episodes and num_episodes % short:
         raise ValueError(
             f"--short {short}: the {num_episodes} episodes of {config.method} are not a multiple "
             f"of {short}"
         )
-    config = config.with_overrides({"final_length": short if num_episodes else 1})
+    if num_episodes:
+        config = config.with_overrides({"report_length": config.report_length * short})
     return with_episodes(training, num_episodes // short), config
 
 

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, Self
 
 from optuna.trial import BaseTrial, FixedTrial
@@ -94,17 +95,13 @@ class StudyRow:
         return Resolved(published, self.evaluation.with_overrides(row.published_evaluation))
 
     def propose(self, trial: BaseTrial, whose: str = RECOMMENDED) -> Resolved:
-        """Return the settings of one trial; parameters without effect are not sampled.
+        """Return the settings of one trial.
 
         The source's settings are used unchanged, without parameters for the sampler. They differ
         from ours in other settings, too, so their score would mislead the sampler.
         """
-        found: dict[str, Any] = {}
-        if whose == RECOMMENDED:
-            for name, values in self.searched.items():
-                when = values.when if isinstance(values, Range) else None
-                if when is None or found[when[0]] == when[1]:
-                    found[name] = _suggest(trial, name, values)
+        space = self.searched if whose == RECOMMENDED else {}
+        found = {name: _suggest(trial, name, values) for name, values in space.items()}
         return self.around(whose).with_overrides(found)
 
     def point(self, whose: str) -> dict[str, Any]:
@@ -124,11 +121,18 @@ class StudyRow:
         return given.params
 
     def for_score(self, resolved: Resolved, **others: Any) -> Resolved:
-        """Return settings whose evaluation computes only the score of the search.
+        """Return settings whose evaluation computes only the head that scores the search."""
+        return resolved.with_overrides({"heads": (self.config.head,), **others})
 
-        The score does not use a prior, and the search for a prior takes time.
-        """
-        return resolved.with_overrides({"heads": (self.config.head,), "prior": 0.5, **others})
+    def sweep(self, resolved: Resolved) -> list[dict[str, Any]]:
+        """Return the overrides to score a trained finalist with; its own settings come first."""
+        swept = dict(ROWS[self.method].sweep)
+        if resolved.evaluation.mixing_weight is not None:  # it overrides mixing_shots
+            swept.pop("mixing_shots", None)
+        known = {**resolved.evaluation.to_dict(), **resolved.training.to_dict()}
+        own = {name: known[name] for name in swept}
+        grid = (dict(zip(swept, values, strict=True)) for values in product(*swept.values()))
+        return [own, *(each for each in grid if each != own)]
 
     def describe(self) -> dict[str, Any]:
         """Return the row as JSON-compatible data."""

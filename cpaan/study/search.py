@@ -13,13 +13,15 @@ from ray.tune import FailureConfig, RunConfig, TuneConfig
 
 from cpaan.core.provenance import describe_run
 from cpaan.core.remote_paths import join
+from cpaan.core.settings import Settings
 from cpaan.data.splits import VALIDATION_PHASE
 from cpaan.data.table import counted
 from cpaan.evaluation.parts import Part, PartJob, PartKey
 from cpaan.evaluation.scoring import draw_phase
+from cpaan.protocol.config import EvaluationConfig
 from cpaan.study.cluster import HEAD, Cluster, check_machines, worker_resources
 from cpaan.study.config import StudyConfig
-from cpaan.study.job import mean_top5
+from cpaan.study.job import CALIBRATED_TOP5, NOVEL_TOP5, TOP5, describe_top5, mean_top5
 from cpaan.study.records import best_trials
 from cpaan.study.row import Resolved, StudyRow
 from cpaan.study.searcher import OptunaSearcher, RowScheduler, RowSearch
@@ -239,8 +241,10 @@ def _choose_best(
     )
 
     def summarise(job: PartJob, part: Part) -> str:
-        novel, everything = mean_top5(part.scores, job.evaluation.heads[0])
-        return f"LSL {novel:.2f}, GLSL {everything:.2f}"
+        head, by_variant = job.evaluation.heads[0], part.scores.groupby("method", sort=False)
+        found = [mean_top5(scores, head) for _, scores in by_variant]
+        score = study.config.score
+        return describe_top5(max(found, key=lambda x: score(x[NOVEL_TOP5], x[CALIBRATED_TOP5])))
 
     outcomes = measure(jobs, study.storage, num_at_once, say, deadline, summarise=summarise)
     cache = part_cache(study.storage)
@@ -270,18 +274,22 @@ def _jobs_of(
     shot_rows = draw_phase(row.data.open(), row.data.split, VALIDATION_PHASE, wanted)
     jobs = {}
     for trial in finalists:
-        resolved = row.for_score(_settings_of(row, trial), **draws)
-        file = f"finals/{trial.number:04d}" if row.config.final_length > 1 else ""
+        resolved = row.for_score(Resolved.of(row.method, trial.user_attrs), **draws)
         for key in _keys(row, trial):
-            job = study.job(row, trial.number, resolved, key.seed, file)
+            job = study.job(row, trial.number, resolved, key.seed)
             part = {"phase": VALIDATION_PHASE, "shot_rows": shot_rows, "diversity_draws": range(0)}
-            jobs[key] = PoolJob.of(key.row, job, **part)
+            jobs[key] = PoolJob.of(key.row, job, **part, variants=_variants(row, resolved))
     return jobs
 
 
+def _variants(row: StudyRow, resolved: Resolved) -> tuple[tuple[Settings, EvaluationConfig], ...]:
+    every = (resolved.with_overrides(each) for each in row.sweep(resolved))
+    return tuple((each.training, each.evaluation) for each in every)
+
+
 def _settings_of(row: StudyRow, trial: FrozenTrial) -> Resolved:
-    """Return the settings of a trial with the training length of finalists."""
-    return Resolved.of(row.method, trial.user_attrs).times_as_long(row.config.final_length)
+    """Return the settings of a trial with the training length of the report."""
+    return Resolved.of(row.method, trial.user_attrs).times_as_long(row.config.report_length)
 
 
 def _best_of(
@@ -320,18 +328,36 @@ def _best_of(
 
 
 def _describe(row: StudyRow, trial: FrozenTrial, parts: Mapping[int, Part]) -> dict[str, Any]:
-    config = row.config
-    scores = {seed: mean_top5(part.scores, config.head) for seed, part in parts.items()}
-    novel, everything = (sum(values) / len(scores) for values in zip(*scores.values(), strict=True))
+    """Describe a finalist with the best of the settings that need no training."""
     resolved = _settings_of(row, trial)
+    sweep = row.sweep(resolved)
+    found = [_score(row.config, str(number), parts) for number in range(len(sweep))]
+    best = max(range(len(sweep)), key=lambda number: found[number]["score"])  # the first of equals
+    resolved = resolved.with_overrides(sweep[best])
     return {
         "trial": trial.number,
-        "score": config.score(novel, everything),
-        "novel_top5": novel,
-        "all_top5": everything,
+        **found[best],
         "score_in_search": trial.values[0],
-        "score_by_seed": {str(seed): config.score(*each) for seed, each in sorted(scores.items())},
         "parameters": trial.params,
+        "swept": sweep[best],
+        "sweep": [
+            {**settings, "score": each["score"]}
+            for settings, each in zip(sweep, found, strict=True)
+        ],
         "training": resolved.training.to_dict(),
         "evaluation": resolved.evaluation.to_dict(),
     }
+
+
+def _score(config: StudyConfig, variant: str, parts: Mapping[int, Part]) -> dict[str, Any]:
+    """Return the score of a variant of a finalist, its accuracies, and the score of each seed."""
+    of_seed = {}
+    for seed, part in sorted(parts.items()):
+        of_seed[seed] = mean_top5(part.scores[part.scores["method"] == variant], config.head)
+    means = {name: sum(each[name] for each in of_seed.values()) / len(of_seed) for name in TOP5}
+    scores = {
+        str(seed): config.score(each[NOVEL_TOP5], each[CALIBRATED_TOP5])
+        for seed, each in of_seed.items()
+    }
+    score = config.score(means[NOVEL_TOP5], means[CALIBRATED_TOP5])
+    return {"score": score, **means, "score_by_seed": scores}

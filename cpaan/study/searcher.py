@@ -12,14 +12,14 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 from ray.tune.search import Searcher
 
+from cpaan.core.randomness import new_rng, word_of
 from cpaan.study.config import StudyConfig
-from cpaan.study.job import ALL_TOP5, EPISODE, NOVEL_TOP5, TrialJob
+from cpaan.study.job import CALIBRATED_TOP5, EPISODE, NOVEL_TOP5, TrialJob
 from cpaan.study.records import ENDED, RowRecords
 from cpaan.study.row import RECOMMENDED, StudyRow
 from cpaan.study.study import OPTUNA, Study
@@ -91,16 +91,16 @@ class RowSearch:
             self.trials.enqueue_trial(self.row.point(left[0]), user_attrs={WHOSE: left[0]})
 
     def _seed_sampler(self, number: int) -> None:
-        """Create a sampler for one proposal, with a seed from the number of the trial.
+        """Create a sampler for one proposal, with a seed from the row and the number of the trial.
 
         Proposals then depend on the seed and the known results only, not on the earlier proposals
-        of this process.
+        of this process. Rows with the same search space try different points.
         """
-        (seed,) = np.random.SeedSequence([self.row.config.seed, number]).generate_state(1)
+        rng = new_rng(self.row.config.seed, number, word_of(self.row.method))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             self.trials.sampler = optuna.samplers.TPESampler(
-                seed=int(seed),
+                seed=rng.initial_seed() % 2**32,  # as many bits as Optuna accepts
                 n_startup_trials=NUM_RANDOM,
                 multivariate=True,
                 group=True,
@@ -112,7 +112,7 @@ class RowSearch:
         known = trial.user_attrs.get(CURVE, [])
         if len(result[CURVE]) > len(known):
             for entry in result[CURVE][len(known) :]:
-                score = self.row.config.score(entry[NOVEL_TOP5], entry[ALL_TOP5])
+                score = self.row.config.score(entry[NOVEL_TOP5], entry[CALIBRATED_TOP5])
                 trial.report(score, entry[EPISODE])
             trial.set_user_attr(CURVE, result[CURVE])
         if result[PROBLEM] is not None or PROBLEM in trial.user_attrs:
@@ -245,7 +245,7 @@ class RowScheduler(FIFOScheduler):
         if (method := trial.config["trial"].method) in self._rows:
             config, asha = self._rows[method]
             for entry in result[CURVE]:
-                score = config.score(entry[NOVEL_TOP5], entry[ALL_TOP5])
+                score = config.score(entry[NOVEL_TOP5], entry[CALIBRATED_TOP5])
                 known = {EPISODE: entry[EPISODE], SCORE: score}
                 decisions.append(asha.on_trial_result(tune_controller, trial, known))
         return self.STOP if self.STOP in decisions else self.CONTINUE

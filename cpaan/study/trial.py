@@ -1,5 +1,6 @@
 """Run one trial as a function of Ray Tune, with Ray Train workers or in a single process."""
 
+import gc
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -17,7 +18,7 @@ from ray.util.metrics import Gauge
 from cpaan.core.remote_paths import join
 from cpaan.study.cluster import check_this_machine, worker_resources
 from cpaan.study.config import StudyConfig
-from cpaan.study.job import ALL_TOP5, EPISODE, NOVEL_TOP5, Report, TrialJob, run_job
+from cpaan.study.job import CALIBRATED_TOP5, EPISODE, NOVEL_TOP5, TOP5, Report, TrialJob, run_job
 from cpaan.training.workers import ALONE, Workers
 
 SCORE, CURVE, PROBLEM = "score", "curve", "problem"
@@ -106,6 +107,8 @@ def this_worker() -> Workers:
 def _work(job: TrialJob) -> None:
     """Train as one of the workers."""
     _train(job, get_device(), this_worker(), ray_train.report)
+    # NCCL ends only after all CUDA graphs with its exchanges, which are in reference cycles.
+    gc.collect()
 
 
 def _train(
@@ -123,11 +126,11 @@ def _train(
 
 def to_metrics(report: Report, config: StudyConfig) -> dict[str, Any]:
     """Return a report as metrics for Ray Tune, which needs every name in every report."""
-    nothing = {EPISODE: 0, NOVEL_TOP5: 0.0, ALL_TOP5: 0.0, "seconds": 0.0}
+    nothing = {EPISODE: 0, **dict.fromkeys(TOP5, 0.0), "seconds": 0.0}
     last = report.curve[-1] if report.curve else nothing
     return {
         **last,
-        SCORE: config.score(last[NOVEL_TOP5], last[ALL_TOP5]),
+        SCORE: config.score(last[NOVEL_TOP5], last[CALIBRATED_TOP5]),
         CURVE: list(report.curve),
         PROBLEM: report.problem,
         "losses": report.losses,
@@ -143,7 +146,7 @@ class _Gauges:
         keys = tuple(self._tags)
         self._gauges = {
             name: Gauge(f"cpaan_{name}", f"{name} of a trial", tag_keys=keys)
-            for name in (SCORE, NOVEL_TOP5, ALL_TOP5, EPISODE, "episodes_per_second")
+            for name in (SCORE, *TOP5, EPISODE, "episodes_per_second")
         }
         self._losses = Gauge("cpaan_loss", "a loss term of a trial", tag_keys=(*keys, "term"))
 

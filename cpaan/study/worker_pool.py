@@ -3,17 +3,21 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import ray
 import torch
 
 from cpaan.core.remote_paths import RemotePath
+from cpaan.core.settings import Settings
 from cpaan.data.splits import TEST_PHASE, VALIDATION_PHASE
-from cpaan.evaluation.executors import LocalExecutor, score_part
+from cpaan.evaluation.executors import LocalExecutor, score_part, score_variants
 from cpaan.evaluation.parts import Outcome, Part, PartCache, PartJob, PartKey, run_parts
+from cpaan.methods.base import LowShotMethod
 from cpaan.methods.registry import num_episodes_of
-from cpaan.protocol.priors import best_priors, with_priors
+from cpaan.protocol.calibration import best_biases, calibrate
+from cpaan.protocol.config import EvaluationConfig
 from cpaan.report.illustration import illustrate
 from cpaan.study.cluster import HEAD, check_this_machine, worker_resources
 from cpaan.study.job import NUM_THREADS, TrialJob, is_trained, load_method, new_method, run_job
@@ -160,9 +164,15 @@ def _run(job: PoolJob, was_trained: bool) -> Part:
         method = load_method(training, read(part, first)[0])
     else:
         method = new_method(training, device)
+    if part.variants:
+
+        def make(settings: Settings, evaluation: EvaluationConfig) -> LowShotMethod:
+            return new_method(replace(training, training=settings, evaluation=evaluation), device)
+
+        return score_variants(part, method, make, read)
     found = score_part(part, method, read)
-    if part.scores_validation:  # each seed has its own prior
-        found = found._replace(scores=with_priors(found.scores, best_priors(found.validation)))
+    if part.scores_validation:  # each seed has its own biases
+        found = found._replace(scores=calibrate(found.scores, best_biases(found.validation)))
     if part.is_illustrated:
         task, queries = read(part, TEST_PHASE)
         novel = part.data.split.phase(TEST_PHASE).novel

@@ -165,6 +165,7 @@ def drive(
         checkpoint.start_clock()
     first, started, pace = run.episode, time.monotonic(), _SECONDS_AT_ONCE
     reported = started
+    is_compiled = run.device.type != "cuda"
     saver = checkpoint if workers.rank == 0 else None
     for target in sorted(targets):
         before, since = run.episode, time.monotonic()
@@ -177,9 +178,13 @@ def drive(
             means = run.advance(count)
             now = time.monotonic()
             # Averaged over workers, because all must take the same number of steps.
-            pace = max(1e-6, workers.mean((now - asked) * workers.count / count, run.device))
+            pace = max(1e-6, workers.mean((now - asked) * workers.count / count))
             for name in losses:
                 losses[name] += means[name] * count / (target - before)
+            if not is_compiled and run.episode < target:
+                # On a GPU, the first steps compile kernels, so the estimate starts after them.
+                first, started, reported, is_compiled = run.episode, now, now, True
+                continue
             left = (run.num_episodes - run.episode) * (now - started) / (run.episode - first)
             is_first, is_last = reported == started, run.episode == run.num_episodes
             if is_first and left > _LONG_SECONDS:

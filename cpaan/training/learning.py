@@ -213,7 +213,7 @@ class EpisodeRun(Run, ABC):
         """
         weights = (each.detach().cpu() for each in self._module.state_dict().values())
         content = [each.reshape(-1).view(torch.uint8).numpy().tobytes() for each in weights]
-        if not self._workers.agree(b"".join([*content, str(self.episode).encode()]), self.device):
+        if not self._workers.agree(b"".join([*content, str(self.episode).encode()])):
             # A process that should be dead may have written in between. A retry reads again.
             raise RuntimeError(
                 f"workers of {self.name} start with different weights; they may have read "
@@ -327,14 +327,17 @@ class LearningRun(EpisodeRun):
         groups = with_decay(self.learner, config.weight_decay, least_dims=2 if is_adam else 0)
         # The learning rate is set before every step.
         rate, is_cuda = new_rate(device), device.type == "cuda"
-        damping: dict[str, Any] = {
-            "dampening": 0.0 if is_nesterov else 0.9,
-            "nesterov": is_nesterov,
-        }
         self._optimiser: torch.optim.Optimizer = (
             torch.optim.AdamW(groups, lr=rate, capturable=is_cuda, fused=is_cuda)
             if is_adam
-            else torch.optim.SGD(groups, lr=rate, momentum=0.9, fused=is_cuda, **damping)
+            else torch.optim.SGD(
+                groups,
+                lr=rate,
+                momentum=0.9,
+                dampening=0.0 if is_nesterov else 0.9,
+                nesterov=is_nesterov,
+                fused=is_cuda,
+            )
         )
         self._for_shape, self._rng = new_rng(0), new_rng(0, device=device)
         self._row = torch.zeros(len(self._terms), device=device)
@@ -352,7 +355,8 @@ class LearningRun(EpisodeRun):
         reseed(self._rng, self.seed, 3, number)
         set_rate(self._optimiser, self.config.rate_after(self.episode))
         if shape not in self._graphs:
-            # Workers exchange gradients within a step, so their steps are not captured.
+            # Workers exchange gradients within a step. They draw different shapes, but NCCL needs
+            # all of them to capture an exchange at the same time.
             is_alone = self._workers.count == 1
             step = partial(self._step, shape)
             self._graphs[shape] = CudaGraph(step, self.device, [self._rng], is_capturable=is_alone)

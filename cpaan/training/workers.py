@@ -3,9 +3,12 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,11 @@ class Workers:
                 f"multiple of {self.count}"
             )
 
+    def share(self, items: Sequence[T]) -> Sequence[T]:
+        """Return this worker's consecutive items; the lengths of shares differ by at most one."""
+        first, end = (len(items) * rank // self.count for rank in (self.rank, self.rank + 1))
+        return items[first:end]
+
     def average(self, tensors: Sequence[Tensor]) -> None:
         """Replace tensors by their means over all workers, in place.
 
@@ -38,20 +46,25 @@ class Workers:
         for tensor, part in zip(tensors, parts, strict=True):
             tensor.copy_(part.view_as(tensor))
 
-    def mean(self, value: float, device: torch.device) -> float:
-        """Return the mean of a number over all workers, equal on each of them."""
-        if self.count == 1:
-            return value
-        tensor = torch.tensor([value], dtype=torch.float64, device=device)
-        self.average([tensor])
-        return float(tensor)
+    def is_capturable(self, device: torch.device) -> bool:
+        """Return whether a CUDA graph can contain `average`: NCCL can be captured, but not Gloo."""
+        is_cuda = device.type == "cuda"
+        return self.count == 1 or (is_cuda and torch.distributed.get_backend() == "nccl")
 
-    def agree(self, content: bytes, device: torch.device) -> bool:
+    def gather(self, value: T) -> list[T]:
+        """Return the values of all workers by rank, on each of them."""
+        values: list[Any] = [value] * self.count
+        if self.count > 1:
+            torch.distributed.all_gather_object(values, value)
+        return values
+
+    def mean(self, value: float) -> float:
+        """Return the mean of a number over all workers, equal on each of them."""
+        return sum(self.gather(value)) / self.count
+
+    def agree(self, content: bytes) -> bool:
         """Return whether all workers have the same content; the answer is the same for all."""
-        # 48 bits, so that the sum over workers is exact.
-        word = int.from_bytes(hashlib.sha256(content).digest()[:6])
-        differs = self.mean(word, device) != word
-        return not self.mean(differs, device)
+        return len(set(self.gather(hashlib.sha256(content).digest()))) == 1
 
 
 ALONE = Workers()

@@ -46,20 +46,34 @@ def test_a_dry_run_shows_everything_and_does_nothing(capsys):
     assert shown["config"]["num_trials"] == 9
     assert shown["evaluated after episodes"] == [20, 40, 80]
     first = shown["trial 0"]
-    printed = {"cycle_weight": 5.0, "covariance_weight": 0.5, "ky_fan_order": 10}
+    printed = {"cycle_weight": 5.0, "covariance_weight": 0.5}
     assert printed.items() <= first.items()
     assert shown["all settings of these"]["trial 6"]["generator_loss"] == "minimax"
     assert shown["trial 6"] == {}
 
 
+def lengths(shown: dict[str, dict]) -> dict[str, tuple[int, int]]:
+    """Return the episodes of a trial and of the report by row; zero without training."""
+    trials = {name: each["training"].get("num_episodes", 0) for name, each in shown.items()}
+    factors = {name: each["config"]["report_length"] for name, each in shown.items()}
+    return {name: (count, count * factors[name]) for name, count in trials.items()}
+
+
 def test_the_paper_preset_is_of_the_papers_scale_and_trials_may_be_shorter(capsys):
-    shown = dry_run(capsys, "--method", "copy,cCov-GAN", "--preset", "paper", "--short", "4")
+    options = ["--method", "copy,AWG,cCov-GAN", "--preset", "paper"]
+    shown = dry_run(capsys, *options)
 
     training, config = shown["cCov-GAN"]["training"], shown["cCov-GAN"]["config"]
-    assert training["num_episodes"] * config["final_length"] == 25_000 * 4 == 100_000
     assert (training["batch_size"], training["num_ways"]) == (1000, 20)
     assert training["episode_shots"] == [10]
-    assert shown["copy"]["config"]["final_length"] == 1, "there is nothing to shorten"
+    assert (config["num_trials"], config["num_final_seeds"]) == (12, 3)
+    assert shown["cCov-GAN"]["evaluated after episodes"] == [5_000, 10_000]
+    # Other methods than the GANs have one length.
+    full = {"copy": (0, 0), "AWG": (1_000, 1_000), "cCov-GAN": (10_000, 100_000)}
+    assert lengths(shown) == full
+    short = {name: (trial // 4, report) for name, (trial, report) in full.items()}
+    assert lengths(dry_run(capsys, *options, "--short", "4")) == short
+    assert lengths(dry_run(capsys, "--method", "cCov-GAN")) == {"cCov-GAN": (100, 100)}
 
 
 def test_options_reach_the_study(capsys):
@@ -259,14 +273,15 @@ def test_a_dry_run_is_a_dozen_lines_with_the_expected_time(capsys):
 def test_a_search_ends_with_its_best_and_three_finalists_or_the_three_best_rows():
     def ended(method: str, *finalists: float) -> SimpleNamespace:
         of_trials = [{"trial": number, "score": x} for number, x in enumerate(finalists)]
-        scores = {"score": max(finalists), "novel_top5": 50.0, "all_top5": 60.0}
+        scores = {"novel_top5": 50.0, "all_top5": 60.0, "all_calibrated_top5": 61.0}
+        scores["score"] = max(finalists)
         best = {**scores, "trial": finalists.index(max(finalists)), "finalists": of_trials}
         return SimpleNamespace(row=SimpleNamespace(method=method), best=best)
 
     one = describe_best([ended("FH", 53.0, 51.0, 55.0, 52.0)])
     many = describe_best([ended("FH", 53.0), ended("PN", 54.0, 51.0), ended("MN", 52.0)])
 
-    best = "is best with score {} on new validation draws (LSL 50.00, GLSL 60.00)"
+    best = "is best with score {} on new validation draws (LSL 50.00, GLSL 60.00, calibrated 61.00)"
     assert one[0] == f"FH, trial 2 {best.format('55.00')}"
     assert one[1:3] == ["  FH, trial 2           55.00", "  FH, default settings  53.00"]
     assert many[0] == f"PN, default settings {best.format('54.00')}"

@@ -7,7 +7,14 @@ from cpaan.protocol.config import EvaluationConfig
 
 def test_settings_take_the_type_of_their_field():
     (overrides,) = parse_settings(
-        ["mixing_weight=1", "shots=1,5", "linear_decays=false", "heads=knn", "prior=0.8", "seed=3"],
+        [
+            "mixing_weight=1",
+            "shots=1,5",
+            "linear_decays=false",
+            "heads=knn",
+            "novel_bias=0.8",
+            "seed=3",
+        ],
         EvaluationConfig(),
     )
 
@@ -16,7 +23,7 @@ def test_settings_take_the_type_of_their_field():
         "shots": (1, 5),
         "linear_decays": False,
         "heads": ("knn",),
-        "prior": 0.8,
+        "novel_bias": 0.8,
         "seed": 3,
     }
 
@@ -32,7 +39,7 @@ def test_settings_take_the_type_of_their_field():
         ("seed=1.5", "setting seed must be a whole number, got '1.5'"),
         ("seed=none", "setting seed must be a whole number, got 'none'"),
         ("linear_decays=maybe", "setting linear_decays must be true or false, got 'maybe'"),
-        ("prior=high", "setting prior must be a number or none, got 'high'"),
+        ("novel_bias=high", "setting novel_bias must be a number or none, got 'high'"),
         ("shots=1,,5", "setting shots must be .* separated by commas, got '1,,5'"),
     ],
 )

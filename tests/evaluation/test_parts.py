@@ -55,7 +55,7 @@ def done(said: list[str]) -> list[str]:
 
 
 def assert_same(results: Results, expected: Results) -> None:
-    for name in ("scores", "diversity", "priors", "heads"):
+    for name in ("scores", "diversity", "biases", "heads"):
         found, wanted = getattr(results, name), getattr(expected, name)
         pd.testing.assert_frame_equal(found, wanted, check_exact=True, obj=name)
 

@@ -8,7 +8,6 @@ from cpaan.evaluation.runner import RESULT_COLUMNS, Results
 from cpaan.methods import registry
 from cpaan.methods.controls import CONTROLS
 from cpaan.protocol.config import COLUMNS
-from cpaan.protocol.priors import best_priors, with_priors
 from helpers.tables import in_other_order, poisoned
 from helpers.tasks import shots_of
 
@@ -115,45 +114,42 @@ def test_the_validation_phase_reads_nothing_of_the_test_phase(gaussians):
     pd.testing.assert_frame_equal(scores, clean.scores)
 
 
-def test_a_test_run_counts_itself_once_and_has_the_priors_of_the_validation_phase(gaussians):
+def test_a_test_run_counts_itself_once_and_has_the_biases_of_the_validation_phase(gaussians):
     on_test, on_validation = run(gaussians, phase="test"), run(gaussians)
 
     assert on_test.about["test_reads"] == count_test_reads(gaussians.table.fingerprint) == 1
     assert set(on_test.scores["phase"]) == {"test"}
-    pd.testing.assert_frame_equal(on_test.priors, on_validation.priors)
+    pd.testing.assert_frame_equal(on_test.biases, on_validation.biases)
 
 
-def test_what_keeps_priors_from_being_chosen_is_told(gaussians):
+def test_what_keeps_biases_from_being_chosen_is_told(gaussians):
     split = gaussians.split
     smaller = Split(Phase(split.validation.base, (*split.validation.novel, "yeti")), split.test)
 
-    with pytest.raises(ValueError, match=r"priors are chosen on .* lack class yeti .*--set prior"):
+    with pytest.raises(ValueError, match=r"biases are chosen on .* lack class yeti .*--set novel"):
         evaluate(gaussians.table, smaller, phase="test", config=QUICK)
-    evaluate(gaussians.table, smaller, phase="test", config=QUICK.with_overrides({"prior": 0.5}))
+    evaluate(gaussians.table, smaller, phase="test", config=QUICK.with_overrides({"novel_bias": 0}))
 
 
-def test_priors_are_chosen_even_where_the_backbone_knows_the_validation_classes(gaussians):
+def test_biases_are_chosen_even_where_the_backbone_knows_the_validation_classes(gaussians):
     novel = frozenset(gaussians.split.validation.novel)
     table = gaussians.table.with_changes(backbone_classes=novel)
 
     results = evaluate(table, gaussians.split, phase="test", config=QUICK)
 
-    assert len(results.priors) == 4 * 2
+    assert len(results.biases) == 4 * 2
 
 
-@pytest.mark.parametrize("noise", [-1e-13, 1e-13])
-def test_top1_and_top5_have_a_prior_each_and_rounding_decides_neither(noise):
-    def row(prior: float, top5: float, top1: float) -> dict:
-        key = {"method": "none", "head": "knn", "shots": 1, "column": "all_prior"}
-        return {**key, "prior": prior, "top5": top5, "top1": top1, "draw": 0, "seed": 0}
+def test_calibrated_scores_are_never_below_plain_ones_where_the_bias_was_chosen(gaussians):
+    results = run(gaussians, config=QUICK.with_overrides({"num_draws": 4, "num_seeds": 2}))
 
-    scores = pd.DataFrame([row(0.3, 60 + noise, 20), row(0.5, 60, 30), row(0.7, 50, 40)])
-
-    priors = best_priors(scores)
-
-    assert priors[["prior_top1", "prior_top5"]].to_numpy().tolist() == [[0.7, 0.3]]
-    (kept,) = with_priors(scores, priors).to_dict("records")
-    assert (kept["top1"], round(kept["top5"], 9)) == (40, 60)
+    means = results.scores.groupby(["column", "method", "head", "shots"])[["top1", "top5"]].mean()
+    gain = means.loc["all_calibrated"] - means.loc["all"]
+    assert (gain.to_numpy() > -1e-9).all()
+    assert (gain.to_numpy() > 1).any(), "a bias is worth points somewhere"
+    biases = results.biases.set_index(["method", "head", "shots"])
+    unbiased = (biases == 0).to_numpy() & (gain.loc[biases.index].to_numpy() != 0)
+    assert not unbiased.any()
 
 
 def test_related_base_examples_help_at_one_shot_where_families_share_their_covariance(gaussians):

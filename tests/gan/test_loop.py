@@ -22,7 +22,7 @@ from cpaan.training.drive import Checkpoint
 from cpaan.training.learning import TrainingDivergedError
 from helpers.gan_runs import new_run, small_base
 from helpers.gaussians import GaussianClasses, gaussian_classes
-from helpers.runs import advance_together, flat, threads
+from helpers.runs import Threads, advance_together, flat, threads
 from helpers.tasks import reordered
 
 HERE = Path(__file__).parent
@@ -261,6 +261,17 @@ def test_two_workers_step_along_the_mean_gradient_of_their_episodes(name):
     assert [run.episode for run in together] == [2, 2]
     advance_together(together, 2)
     assert torch.equal(flat(together[0]), flat(together[1]))
+
+
+def test_workers_that_exchange_within_a_graph_or_between_graphs_get_the_same_weights(monkeypatch):
+    found = []
+    for is_one_graph in (False, True):
+        monkeypatch.setattr(Threads, "is_capturable", lambda *_, answer=is_one_graph: answer)
+        runs = [new_run(workers=workers) for workers in threads(2)]
+        advance_together(runs, 4)
+        found += [flat(run) for run in runs]
+
+    assert all(torch.equal(weights, found[0]) for weights in found)
 
 
 @pytest.mark.parametrize("count", [1, 2])

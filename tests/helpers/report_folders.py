@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 from optuna.distributions import FloatDistribution, IntDistribution, distribution_to_json
 
-COLUMNS = {"novel": 0.0, "all": 5.0, "base": 20.0, "novel_joint": -5.0, "all_prior": 6.0}
+COLUMNS = {"novel": 0.0, "all": 5.0, "base": 20.0, "novel_joint": -5.0, "all_calibrated": 6.0}
 """Offset of each column from the level of a row."""
 SHOTS = {1: 0.0, 5: 10.0}
 DRAWS = (-1.0, 1.0, -2.0, 0.0, 2.0)

@@ -42,11 +42,16 @@ class Threads(Workers):
     shared: tuple[list, ...] = ()
 
     def average(self, tensors):
-        self.shared[self.rank][:] = [tensor.clone() for tensor in tensors]
+        of_workers = self.gather([tensor.clone() for tensor in tensors])
+        for tensor, *parts in zip(tensors, *of_workers, strict=True):
+            tensor.copy_(torch.stack(parts).mean(dim=0))
+
+    def gather(self, value):
+        self.shared[self.rank][:] = [value]
         self.barrier.wait()
-        for number, tensor in enumerate(tensors):
-            tensor.copy_(torch.stack([of_worker[number] for of_worker in self.shared]).mean(dim=0))
+        values = [of_worker[0] for of_worker in self.shared]
         self.barrier.wait()
+        return values
 
 
 def threads(count: int) -> list[Threads]:

@@ -12,7 +12,7 @@ from cpaan.cli import main
 from cpaan.data.reference import DataReference
 from cpaan.methods.registry import ROWS, with_episodes
 from cpaan.study.config import PRESETS, StudyConfig
-from cpaan.study.job import ALL_TOP5, EPISODE, NOVEL_TOP5, Report, TrialJob
+from cpaan.study.job import EPISODE, TOP5, Report, TrialJob
 from cpaan.study.report_rows import MeasuredRow
 from cpaan.study.row import Resolved, StudyRow
 from cpaan.study.searcher import OptunaSearcher, RowSearch
@@ -73,10 +73,15 @@ def new_study(folder: Path, methods: Sequence[str] = ("cCov-GAN",), **config: ob
 def result_of(scores: Sequence[float], problem: str | None = None) -> dict:
     """Return the report of a trial with a score for each evaluation step, at ten seconds each.
 
-    LSL is ten points above the score, and GLSL is ten points below.
+    LSL is ten points above the score, and calibrated GLSL is ten points below; plain GLSL is
+    another point below.
     """
     curve = [
-        {EPISODE: step, NOVEL_TOP5: score + 10, ALL_TOP5: score - 10, "seconds": 10.0 * number}
+        {
+            EPISODE: step,
+            **dict(zip(TOP5, (score + 10, score - 11, score - 10), strict=True)),
+            "seconds": 10.0 * number,
+        }
         for number, (step, score) in enumerate(zip(STEPS, scores, strict=False), start=1)
     ]
     return to_metrics(Report(tuple(curve), problem=problem), StudyConfig())
@@ -136,9 +141,9 @@ def new_job(gaussians, folder: Path, path: str = "trials/0000.pt", **settings: o
     )
 
 
-def scores(curve: Iterable[dict]) -> list[tuple[int, float, float]]:
+def scores(curve: Iterable[dict]) -> list[dict[str, float]]:
     """Return a curve without its seconds, which differ between runs."""
-    return [(entry[EPISODE], entry[NOVEL_TOP5], entry[ALL_TOP5]) for entry in curve]
+    return [{name: entry[name] for name in (EPISODE, *TOP5)} for entry in curve]
 
 
 def best_row(method: str, *, num_base: int = 50, **settings: object) -> MeasuredRow:

@@ -77,6 +77,29 @@ def test_the_published_recipe_runs(name, gaussians):
         assert scores.isfinite().all(), head
 
 
+@pytest.mark.parametrize("name", ["cCov-GAN", "FH", "P-FH", "copy-PN", "DC"])
+def test_swept_settings_can_change_after_the_training(name, gaussians, monkeypatch):
+    task, queries = read_problems(gaussians, num_draws=1)
+    training, swept = tiny(ROWS[name].config), ROWS[name].sweep
+    known = {key: key in training.to_dict() for key in swept}
+    changed = training.with_overrides({key: swept[key][0] for key in swept if known[key]})
+    evaluation = EVALUATION.with_overrides({key: swept[key][0] for key in swept if not known[key]})
+
+    def variant() -> LowShotMethod:
+        return make_method(name, evaluation, changed, embedding=tiny(EmbeddingConfig()))
+
+    trained, other = new_method(name), variant()
+    before = scores_of(trained, task, queries)
+    expected = scores_of(variant(), task, queries)
+    other.take_over(trained)
+    monkeypatch.setattr("cpaan.methods.base.train_to_end", None)  # a training would fail
+    found = scores_of(other, task, queries)
+
+    for head, values in found.items():
+        assert torch.equal(values, expected[head]), head
+        assert not torch.equal(values, before[head]), head
+
+
 @pytest.mark.parametrize("name", LEARNERS)
 def test_both_phases_train_the_same_network(name, gaussians):
     tasks = [read_problems(gaussians, phase=phase)[0] for phase in ("validation", "test")]

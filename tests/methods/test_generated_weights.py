@@ -100,7 +100,7 @@ def test_without_attention_and_training_both_are_the_nearest_cosine_centroid(gau
         )
     )
 
-    head = CosineCentroid(EvaluationConfig(cosine_scale=10.0))
+    head = CosineCentroid(EvaluationConfig())
     head.fit(task, None, new_rng(0))
     expected = head.scores(queries.features)
 

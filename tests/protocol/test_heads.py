@@ -119,9 +119,9 @@ def test_cosines_are_measured_from_the_mean_of_the_base_prototypes():
     # are to the left, to the right and above.
     task = small_task(base=[[[1.0, 1.0]], [[3.0, 1.0]]], shots=[[[2.0, 5.0]]])
 
-    ((scores,),) = fitted("cosine", task, cosine_scale=1.0).scores(torch.tensor([[2.0, 1.5]]))
+    ((scores,),) = fitted("cosine", task).scores(torch.tensor([[2.0, 1.5]]))
 
-    torch.testing.assert_close(scores, torch.tensor([0.0, 0.0, 1.0]))
+    torch.testing.assert_close(scores, torch.tensor([0.0, 0.0, 10.0]))  # ten times the cosine
 
 
 @pytest.mark.parametrize(

@@ -24,13 +24,13 @@ MAY_BE_ZERO = (
     "adam_beta1 adversarial_weight all_weight attention_start colour_jitter context_gate "
     "covariance_weight cut_and_paste cycle_weight draw_seed dropout first_view gpus_per_worker "
     "label_smoothing least_cosine linear_weight_decay message_dropout mixing_weight near_share "
-    "noise noise_spread novel_weight num_rungs num_test_steps prototype_weight "
-    "reconstruction_weight seed spread squared_error_weight warmup weight_decay"
+    "noise noise_spread novel_bias novel_weight num_rungs num_test_steps "
+    "prototype_weight reconstruction_weight seed spread squared_error_weight warmup weight_decay"
 )
 AT_MOST_ONE = (
     "adam_beta1 anneal_factor colour_jitter cut_and_paste dropout first_view gpus_per_worker "
     "grown_after label_smoothing least_cosine message_dropout mixing_weight near_share novel_share "
-    "prior smallest_crop warmup"
+    "smallest_crop warmup"
 )
 
 
@@ -40,7 +40,8 @@ def bad_values(name: str, annotation: Any) -> list[object]:
     if get_origin(annotation) is UnionType:
         (kind,) = set(get_args(annotation)) - {NoneType}
     if kind in (int, float):
-        values = [-1, math.nan, math.inf, True, "3", *([2.5] if kind is int else [])]
+        values = [math.nan, math.inf, True, "3", *([2.5] if kind is int else [])]
+        values += [-1] * (name != "novel_bias")
         values += [0] * (name not in MAY_BE_ZERO.split())
         return values + [1.5] * (name in AT_MOST_ONE.split())
     if get_origin(kind) is tuple:
@@ -83,7 +84,7 @@ REFUSED: dict[type[Settings], list[tuple[dict[str, object], str]]] = {
         ({"shots": (1, 1)}, "shots must be distinct positive whole numbers, got"),
         ({"heads": ("centroid", "svm")}, "heads must be distinct and among centroid, cosine, knn"),
         ({"heads": ("knn", "knn")}, "heads must be distinct .*, got 'knn, knn'"),
-        ({"prior": 1.0}, "prior must be above 0 and below 1"),
+        ({"novel_bias": math.inf}, "novel_bias must be finite, got inf"),
         ({"neighbours": "some"}, "neighbours must be one of soft, hard, none, got 'some'"),
     ],
     StudyConfig: [

@@ -5,8 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
+from torch.multiprocessing.spawn import spawn
 
 from cpaan import evaluate
 from cpaan.core.files import unpack_state
@@ -23,12 +25,14 @@ from cpaan.study.job import (
     TrialJob,
     is_trained,
     load_method,
+    mean_top5,
     new_method,
     read_validation,
     run_job,
 )
 from cpaan.training import drive
 from cpaan.training.learning import Run
+from cpaan.training.workers import ALONE, Workers
 from helpers.gan_runs import SMALL
 from helpers.runs import threads
 from helpers.studies import QUICK, new_job, scores
@@ -85,10 +89,11 @@ def assert_same_weights(found: dict[str, torch.Tensor], expected: dict[str, torc
         assert torch.equal(value, expected[name]), name
 
 
-def score_again(job: TrialJob) -> list[float]:
-    """Return LSL and GLSL top-5 of a fully trained job."""
+def score_again(job: TrialJob) -> dict[str, float]:
+    """Return LSL and both GLSL top-5 of a fully trained job."""
     task, queries = read_validation(job, CPU)
-    return [*job_module._evaluate(load_method(job, task), task, queries, job)]
+    scores = job_module._evaluate(load_method(job, task), task, queries, job, ALONE)
+    return mean_top5(scores, job.evaluation.heads[0])
 
 
 class Died(BaseException):
@@ -142,9 +147,9 @@ def test_a_trial_scores_as_the_benchmark_does(gaussians, job, method, head, num_
     scores = results.scores[results.scores["head"] == job.evaluation.heads[0]]
     means = scores.groupby("column")["top5"].mean()
     assert last["episode"] == job.eval_steps[-1]
-    assert last["novel_top5"] == pytest.approx(means["novel"], rel=1e-12)
-    assert last["all_top5"] == pytest.approx(means["all"], rel=1e-12)
-    assert score_again(job) == [last["novel_top5"], last["all_top5"]]
+    for column in ("novel", "all", "all_calibrated"):
+        assert last[f"{column}_top5"] == pytest.approx(means[column], rel=1e-12)
+    assert score_again(job).items() <= last.items()
 
 
 def test_a_job_reports_its_whole_curve_at_every_step_and_looking_changes_nothing(job):
@@ -191,7 +196,7 @@ def test_a_job_that_dies_again_and_again_ends_as_if_it_had_not(job, method, monk
         run_until_saved_at(job, episode, monkeypatch)
 
     curve = scores(finish(job).curve)
-    assert [episode for episode, *_ in curve] == [2, 4, 6]
+    assert [entry["episode"] for entry in curve] == [2, 4, 6]
     assert curve == scores(finish(unbroken).curve)
     assert_same_weights(kept_weights(job), kept_weights(unbroken))
 
@@ -317,9 +322,9 @@ def test_jobs_of_one_machine_share_an_embedding_and_jobs_of_another_seed_have_an
 
 def run_together(
     job: TrialJob, monkeypatch: pytest.MonkeyPatch, num_reports: int = 100
-) -> tuple[list[list[Report]], list[dict[str, torch.Tensor]]]:
-    """Return the reports and the weights of two workers."""
-    runs: dict[int, TrainingRun] = {}
+) -> tuple[list[list[Report]], list[Run]]:
+    """Return the reports and the runs of two workers."""
+    runs: dict[int, Run] = {}
     begin = job_module._begin
 
     def begin_and_tell(job, task, workers):
@@ -333,24 +338,68 @@ def run_together(
     with monkeypatch.context() as patch, ThreadPoolExecutor(2) as pool:
         patch.setattr(job_module, "_begin", begin_and_tell)
         reports = list(pool.map(work, threads(2)))
-    return reports, [runs[rank].networks.state_dict() for rank in range(2)]
+    return reports, [runs[rank] for rank in range(2)]
 
 
 def test_two_workers_train_one_job_and_resume_it(job, monkeypatch):
     unbroken = replace(job, path="trials/0001.pt")
     run_together(job, monkeypatch, num_reports=1)
 
-    (_, second), weights = run_together(job, monkeypatch)
-    (expected, others), unbroken_weights = run_together(unbroken, monkeypatch)
+    (_, second), runs = run_together(job, monkeypatch)
+    (expected, others), unbroken_runs = run_together(unbroken, monkeypatch)
 
     assert [entry["episode"] for entry in expected[-1].curve] == [2, 4, 6]
-    assert [report.curve for report in others] == [(), (), ()]
+    assert [scores(report.curve) for report in expected] == [scores(each.curve) for each in others]
     assert [report.losses for report in expected] == [report.losses for report in others]
     assert second[-1].losses == others[-1].losses
-    for each in (*weights, *unbroken_weights, kept_weights(job)):
-        assert_same_weights(each, kept_weights(unbroken))
-    *_, last = expected[-1].curve
-    assert score_again(job) == [last["novel_top5"], last["all_top5"]]
+    for run in (*runs, *unbroken_runs):
+        assert_same_weights(run.networks.state_dict(), kept_weights(unbroken))
+    assert_same_weights(kept_weights(job), kept_weights(unbroken))
+
+
+@pytest.mark.parametrize(
+    ("method", "head", "num_draws"),
+    [
+        ("cCov-GAN", "cosine", 1),  # one worker has nothing to do
+        ("cCov-GAN", "linear", 5),
+        ("c-GAN", "knn", 7),
+        *(slow(name, None, 5) for name in [*TRAINED, *UNTRAINED] if name not in GANS),
+    ],
+)
+def test_workers_share_the_draws_and_score_as_one_process_does(
+    job, monkeypatch, method, head, num_draws
+):
+    job = job_of(job, method, head, num_draws=num_draws)
+    evaluate_share, draws = job_module._evaluate, {}
+
+    def evaluate_and_tell(*arguments: object) -> pd.DataFrame:
+        found = evaluate_share(*arguments)
+        draws[arguments[-1].rank] = set(found["draw"])
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job_module, "_evaluate", evaluate_and_tell)
+        reports, _ = run_together(job, patch)
+
+    found = [scores(each[-1].curve)[-1] for each in reports]
+    assert found == [{"episode": job.eval_steps[-1], **score_again(job)}] * 2
+    first = num_draws // 2
+    assert draws == {0: set(range(first)), 1: set(range(first, num_draws))}
+
+
+def train_as_process(rank: int, job: TrialJob, store: Path) -> None:
+    torch.distributed.init_process_group("gloo", f"file://{store}", rank=rank, world_size=2)
+    list(run_job(job, CPU, Workers(rank, 2)))
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_processes_score_as_one_does(job, tmp_path):
+    job = job_of(job, "cCov-GAN", "cosine", num_draws=5)
+
+    spawn(train_as_process, (job, tmp_path / "store"), nprocs=2)
+
+    assert scores(kept_state(job)["curve"])[-1] == {"episode": 6, **score_again(job)}
 
 
 def test_workers_end_together_when_training_diverges_or_one_cannot_evaluate(
@@ -361,13 +410,16 @@ def test_workers_end_together_when_training_diverges_or_one_cannot_evaluate(
     assert "cCov-GAN diverged" in first[-1].problem
     assert first[-1].problem == second[-1].problem
 
-    def fail(*arguments: object) -> None:
-        raise ValueError("nothing\nto score")
+    evaluate_share = job_module._evaluate
 
-    monkeypatch.setattr(job_module, "_evaluate", fail)
-    (first, second), _ = run_together(job, monkeypatch)
-    assert [report.problem for report in first] == ["nothing to score"]
-    assert [report.problem for report in second] == ["another worker failed"]
+    def fail_on_one(*arguments: object) -> pd.DataFrame:
+        if arguments[-1].rank == 1:
+            raise ValueError("nothing\nto score")
+        return evaluate_share(*arguments)
+
+    monkeypatch.setattr(job_module, "_evaluate", fail_on_one)
+    for reports in run_together(job, monkeypatch)[0]:
+        assert [report.problem for report in reports] == ["nothing to score"]
 
 
 def test_workers_that_have_read_different_states_start_again(job, monkeypatch):

@@ -54,8 +54,8 @@ def test_the_table_has_a_line_for_each_started_trial_and_reads_back_from_parquet
         "gpu_seconds": [30, 20, 10, 0],
     }.items():
         assert table[name].tolist() == values, name
-    scores = table[["score", "novel_top5", "all_top5"]]
-    assert scores[:3].values.tolist() == [[50, 60, 40], [35, 45, 25], [20, 30, 10]]
+    scores = table[["score", "novel_top5", "all_top5", "all_calibrated_top5"]]
+    assert scores[:3].values.tolist() == [[50, 60, 39, 40], [35, 45, 24, 25], [20, 30, 9, 10]]
     assert scores.loc[3].isna().all()
     assert table["problem"].dropna().to_dict() == {2: "cCov-GAN diverged"}
     # The last trial has the paper's settings and no parameters.

@@ -81,6 +81,12 @@ def test_a_study_of_one_row_or_several_is_reported_by_one_program(
     assert list(about["best"]) == list(about["studies"]) == list(methods)
     assert set(pd.read_parquet(folder / "scores.parquet")["head"]) == heads
     assert lines[0] in (folder / "findings.md").read_text().replace("\N{NO-BREAK SPACE}", " ")
+    classes = pd.read_parquet(folder / "classes.parquet")
+    lsl = pd.read_parquet(folder / "scores.parquet").query("column == 'novel' and shots == 1")
+    means = lsl[lsl["draw"] >= 2].groupby(["method", "head"])["top5"].mean()
+    assert classes.groupby(["method", "head"])["top5"].mean().to_dict() == pytest.approx(
+        means.to_dict()
+    ), "all classes have as many queries"
     assert "top5_minus_none" in pd.read_csv(folder / "table.csv")
     page, latex = ((folder / name).read_text() for name in ("report.md", "table.tex"))
     assert all(f" | {name} | " in page and f" & {name} & " in latex for name in rows)

@@ -158,7 +158,7 @@ def test_a_study_is_searched_resumed_and_reported(two_cpus, study_features, caps
     assert {row["trial"] for row in content["rows"]} == {None, 0, chosen}
     every = pd.read_parquet(folder / "report" / "scores.parquet")
     assert every["draw"].nunique() == 5 + 6
-    assert set(every["column"]) == {"novel", "all", "novel_joint", "base", "all_prior"}
+    assert set(every["column"]) == {"novel", "all", "novel_joint", "base", "all_calibrated"}
     assert (folder / "report" / "table.csv").exists()
     assert (folder / "report" / "table.tex").exists()
 
@@ -304,15 +304,21 @@ def test_a_row_with_a_classifier_of_its_own_is_reported_beside_the_controls(
 
     assert search([*options, "--method", "AWG", "--study", "own", "--trials", "2", *short]) == 0
     best = json.loads(Path("results/own/best.json").read_text())
-    assert best["training"]["num_episodes"] == 4, "the finalists are trained in full"
+    assert best["training"]["num_episodes"] == 4, "the report trains in full"
     trials = pd.read_parquet("results/own/trials.parquet")
     assert trials["episodes"].tolist() == [2, 2]
+    winner = Path(f"results/own/trials/{best['trial']:04d}-seed0.pt")
+    assert unpack_state(winner.read_bytes())["run"]["episode"] == 2
+    known = {f"000{number}-seed0.pt" for number in range(2)}
+    assert {path.name for path in Path("results/own").rglob("*.pt")} <= known, "of the trials"
     leftovers = [Path("results/own/report", name) for name in ("spiral.json", "figures/old.svg")]
     for path in leftovers:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("of an earlier report")
     assert report(["own", "--draws", "3", "--table-only"]) == 0
     assert not any(path.exists() for path in leftovers)
+    of_report = winner.with_name(winner.name.replace("seed0", "seed1"))
+    assert unpack_state(of_report.read_bytes())["run"]["episode"] == 4
 
     scores = pd.read_parquet("results/own/report/scores.parquet")
     assert set(scores[scores["method"] == "AWG, best"]["head"]) == {"own"}

@@ -159,6 +159,21 @@ def test_another_seed_proposes_other_parameters(tmp_path):
     assert first[2] != second[2]
 
 
+def test_rows_with_the_same_space_try_different_points_and_the_same_ones_again(tmp_path):
+    def points(folder: str) -> list[list[dict]]:
+        study = new_study(tmp_path / folder, ("copy", "copy-PN"), num_trials=3)
+        first, second = (RowSearch(study, row) for row in study.rows)
+        assert first.row.searched == second.row.searched
+        return [[each.propose()[0].params for _ in range(3)] for each in (first, second)]
+
+    copies, copies_in_pn = once = points("once")
+
+    assert copies[0] == copies_in_pn[0], "the recommended settings"
+    assert copies[1] != copies_in_pn[1]
+    assert copies[2] != copies_in_pn[2]
+    assert points("again") == once
+
+
 def test_the_best_trials_are_the_finished_ones_by_their_scores(search):
     assert best_trials(search.search.trials, 3) == []
     search.run("a", 0, 0, 50)

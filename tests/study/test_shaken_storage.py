@@ -57,7 +57,7 @@ def search_here(study: Study) -> tuple[dict[str, Any], list[list[Any]]]:
         search_module._choose_best(study, [search], print, 1, None)
         study.write_json(BEST, search.best)
         search.records.update(is_last=True)
-    columns = ["trial", "state", "score", "novel_top5", "all_top5", "problem"]
+    columns = ["trial", "state", "score", "novel_top5", "all_calibrated_top5", "problem"]
     table = trial_table(search.trials, study.config)[columns]
     return {**read_json(study.storage, BEST), "run": None}, table.values.tolist()
 

@@ -99,8 +99,8 @@
     order(accuracies);
   };
   switches.addEventListener("change", (event) => {
-    // Differences are of top-5 over the first kind of draws, by some of the rules, of two columns.
-    const limits = { metric: ["top5"], draws: [kinds[0]], rule: Object.keys(pairs), column: ["both", "novel", "all"] };
+    // Differences are of top-5 over the first kind of draws, by some of the rules, of some columns.
+    const limits = { metric: ["top5"], draws: [kinds[0]], rule: Object.keys(pairs), column: ["both", "novel", "all", "all_calibrated"] };
     for (const [name, known] of Object.entries(limits)) {
       if (switches.elements.minus.value === "" || known.includes(chosen(switches, name) ?? known[0])) continue;
       if (event.target.name === "minus") switches.elements[name].value = known[0];

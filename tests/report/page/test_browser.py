@@ -197,8 +197,8 @@ def test_columns_and_printed_numbers_can_be_chosen(browser):
     choose(browser, "metric", "top5")
     choose(browser, "column", "all")
     assert texts(browser, titles) == ["GLSL", "GLSL, printed"]
-    choose(browser, "column", "all_prior")
-    assert texts(browser, titles) == ["With prior"]
+    choose(browser, "column", "all_calibrated")
+    assert texts(browser, titles) == ["Calibrated GLSL"]
 
 
 def test_the_table_shows_differences_to_a_row_that_is_chosen(browser):

@@ -1,0 +1,132 @@
+"""Test the sweep of settings that need no training, after the training of finalists."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+import optuna
+import pandas as pd
+import pytest
+
+from cpaan.core.remote_paths import RemotePath
+from cpaan.data.splits import VALIDATION_PHASE
+from cpaan.evaluation.parts import Part
+from cpaan.gan.loop import TrainingRun
+from cpaan.methods.registry import ROWS
+from cpaan.methods.table_row import NO_GENERATION
+from cpaan.study import worker_pool
+from cpaan.study.cluster import MARK
+from cpaan.study.row import AS_PRINTED, RECOMMENDED, StudyRow
+from cpaan.study.search import _describe
+from cpaan.study.worker_pool import PoolJob
+from helpers.studies import new_job, row_of_preset
+from helpers.tasks import shots_of
+
+NOTHING = pd.DataFrame()
+
+
+def test_every_generator_sweeps_the_use_of_its_examples_and_no_search_tries_it():
+    generators = {name for name, row in ROWS.items() if row.generation != NO_GENERATION}
+    swept = {name for name, row in ROWS.items() if row.sweep}
+
+    # FI is trained with its number of examples and with equal weights.
+    assert swept == generators - {"FI-PN", "FI-PMN"}
+    for name in swept:
+        row = ROWS[name]
+        (number,) = set(row.sweep) - {"mixing_shots", "fill_to_capacity"}
+        assert number in ("num_synthetic", "max_per_class", "num_samples")
+        assert not set(row.sweep) & set(row_of_preset(name).searched)
+
+
+def test_the_settings_of_a_finalist_come_first_and_every_combination_once():
+    def sweep(row: StudyRow, whose: str = RECOMMENDED) -> list[dict]:
+        found = row.sweep(row.around(whose))
+        assert len({json.dumps(each) for each in found}) == len(found)
+        return found
+
+    first, *others = sweep(row_of_preset("copy", "paper"))
+    assert first == {"mixing_shots": 2.0, "num_synthetic": 100, "fill_to_capacity": False}
+    assert len(others) == 6 * 3 - 1
+    first, *others = sweep(row_of_preset("cCov-GAN", "paper"), AS_PRINTED)
+    assert first == {"mixing_shots": None, "num_synthetic": 100, "fill_to_capacity": True}
+    assert len(others) == 6 * 3
+    assert not any(each["fill_to_capacity"] for each in others)
+    weighed = row_of_preset("DC")
+    weighed = replace(weighed, evaluation=weighed.evaluation.with_overrides({"mixing_weight": 0.5}))
+    assert sweep(weighed) == [{"num_samples": 100}, {"num_samples": 20}, {"num_samples": 300}]
+    assert sweep(row_of_preset("PN")) == [{}]
+
+
+def part_of(levels: Mapping[int, float], num_variants: int, seed: int) -> Part:
+    """Return scores of 40 for every variant, except for some."""
+    rows = [
+        (str(number), "centroid", column, 1, 0, seed, bias, 0.0, levels.get(number, 40.0))
+        for number in range(num_variants)
+        for column, bias in (("novel", None), ("all", None), ("all_calibrated", 0.0))
+    ]
+    names = ["method", "head", "column", "shots", "draw", "seed", "bias", "top1", "top5"]
+    scores = pd.DataFrame(rows, columns=names)
+    return Part(scores, NOTHING, NOTHING, NOTHING, NOTHING, None, {})
+
+
+@pytest.mark.parametrize(
+    ("by_seed", "best", "score"),
+    [
+        ([{4: 50.0, 7: 56.0}, {4: 60.0, 7: 52.0}], 4, 55.0),  # the mean over seeds: 55 and 54
+        ([{}, {}], 0, 40.0),  # all are equal, so the finalist keeps its own settings
+    ],
+)
+def test_a_finalist_has_the_best_of_its_variants(by_seed, best, score):
+    row = row_of_preset("copy", "paper")
+    resolved = row.around(RECOMMENDED)
+    recorded = {
+        "training": resolved.training.to_dict(),
+        "evaluation": resolved.evaluation.to_dict(),
+    }
+    trial = optuna.trial.create_trial(value=41.0, user_attrs=recorded)
+    sweep = row.sweep(resolved)
+    parts = {seed: part_of(levels, len(sweep), seed) for seed, levels in enumerate(by_seed)}
+
+    found = _describe(row, trial, parts)
+
+    assert (found["score"], found["novel_top5"], found["score_in_search"]) == (score, score, 41.0)
+    assert found["score_by_seed"] == {
+        str(n): each.get(best, 40.0) for n, each in enumerate(by_seed)
+    }
+    assert found["swept"] == sweep[best]
+    assert {name: found["evaluation"][name] for name in sweep[best]} == sweep[best]
+    scores = [sum(each.get(n, 40.0) for each in by_seed) / 2 for n in range(len(sweep))]
+    assert found["sweep"] == [{**s, "score": x} for s, x in zip(sweep, scores, strict=True)]
+    json.dumps(found, allow_nan=False)
+
+
+def test_a_finalist_is_trained_once_and_scored_with_each_variant(gaussians, tmp_path, monkeypatch):
+    job = replace(new_job(gaussians, tmp_path), eval_steps=())
+    (RemotePath.at(job.storage) / MARK).write(b"")
+    shot_rows, episodes = shots_of(gaussians.table, gaussians.split), list[int]()
+    advance = TrainingRun.advance
+
+    def count(run: TrainingRun, num_episodes: int) -> dict[str, float]:
+        episodes.append(num_episodes)
+        return advance(run, num_episodes)
+
+    def scores_of(evaluation, **options) -> pd.DataFrame:
+        options = {"phase": VALIDATION_PHASE, "shot_rows": shot_rows, **options}
+        pool = PoolJob.of("finalist", replace(job, evaluation=evaluation), **options)
+        return worker_pool._run(pool, False).scores
+
+    monkeypatch.setattr(TrainingRun, "advance", count)
+    changes = ({}, {"mixing_shots": 0.25}, {"num_synthetic": 3})
+    variants = [job.evaluation.with_overrides(each) for each in changes]
+
+    together = scores_of(job.evaluation, variants=tuple((job.training, v) for v in variants))
+
+    assert sum(episodes) == job.training.num_episodes
+    found = [each.drop(columns="method") for _, each in together.groupby("method")]
+    for evaluation, of_variant in zip(variants, found, strict=True):
+        alone = scores_of(evaluation).drop(columns="method")
+        pd.testing.assert_frame_equal(
+            of_variant.reset_index(drop=True), alone.reset_index(drop=True)
+        )
+    assert not found[0]["top5"].equals(found[1]["top5"]), "mixing has an effect here"
+    assert sum(episodes) == job.training.num_episodes, "all of them have the same checkpoint"
