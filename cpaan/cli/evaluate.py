@@ -123,7 +123,7 @@ def _run_few_shot(
         f"\n{options.phase.capitalize()} phase, {counted(tasks.num_tasks, 'task')} of "
         f"{counted(tasks.num_ways, 'class')} with {tasks.num_queries} queries each, "
         f"{counted(config.num_seeds, 'training seed')}.\n"
-        "Accuracy, %, ± 95 % interval over tasks\n"
+        "Accuracy, %, ± 95 % interval over tasks and training seeds\n"
         f"{few_shot_table(scores)}"
     )
     if options.out:

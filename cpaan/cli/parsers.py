@@ -255,6 +255,8 @@ def _declare_report(parser: Parser) -> None:
     options.add("--heads", "NAME,...", f"{_HEADS} (default: that of the search; all for a table)")
     help_ = "also train ablations, with N seeds each (default: none)"
     options.add("--ablation-seeds", "N", help_, dest="num_ablation_seeds")
+    help_ = "also train rows as their sources did, at full length, with N seeds (default: none)"
+    options.add("--published-seeds", "N", help_, dest="num_published_seeds")
     help_ = "leave out pictures of synthetic examples and the spiral"
     options.add("--table-only", None, help_, dest="is_table_only")
     options.add("--redraw", None, "draw the page again from the report's files; read no test class")

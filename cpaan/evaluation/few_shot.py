@@ -26,7 +26,7 @@ from cpaan.methods.base import LowShotMethod
 from cpaan.methods.registry import ROWS, expand_methods, make_method
 from cpaan.methods.table_row import FEATURES, PN
 from cpaan.protocol.config import EvaluationConfig
-from cpaan.protocol.statistics import mean_interval
+from cpaan.protocol.statistics import crossed_cells
 from cpaan.protocol.tasks import LowShotTask, Problem, check_phase, read_base
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.training.drive import Progress
@@ -190,9 +190,11 @@ def _accuracies(
 
 
 def few_shot_table(scores: pd.DataFrame) -> str:
-    """Return mean accuracy and its 95 % interval over tasks as text, best row of each K marked."""
-    of_task = scores.groupby(["method", "head", "shots", "task"], sort=False)["top1"].mean()
-    groups = of_task.groupby(["method", "head", "shots"], sort=False)
-    cells = groups.agg(lambda values: f"{values.mean():.2f}±{mean_interval(values):.2f}")
-    table = cells.unstack("shots").rename(columns=lambda shots: f"{shots}-shot").reset_index()
-    return table.to_string(index=False)
+    """Return mean accuracy and its 95 % interval over tasks and training seeds as text."""
+    keys, cells = ["method", "head", "shots"], {}
+    for key, cell in crossed_cells(scores.rename(columns={"task": "draw"}), "top1", keys).items():
+        estimate = cell.estimate()
+        cells[key] = f"{estimate.mean:.2f}±{estimate.interval():.2f}"
+    index = pd.MultiIndex.from_tuples([*cells], names=keys)
+    table = pd.Series(list(cells.values()), index=index).unstack("shots")
+    return table.rename(columns=lambda shots: f"{shots}-shot").reset_index().to_string(index=False)

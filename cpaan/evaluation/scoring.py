@@ -1,7 +1,9 @@
 """Fit and score one method on all problems of a phase."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -20,6 +22,7 @@ from cpaan.training.drive import Progress
 
 DIVERSITY_COLUMNS = ["method", "shots", "draw", "seed", "distance", "ratio"]
 
+_BY_CLASS = "by_class"
 _DRAWS_AT_ONCE = 5  # bounds the memory of synthetic examples for any number of draws
 
 
@@ -82,13 +85,30 @@ def run_method(
             ]
         found = score(method.predict, part, queries, biases)
         rows += [{"method": name, "seed": seed, **row} for row in found]
-    frame = pd.DataFrame(rows, columns=[*CELL, "draw", "seed", "bias", "top1", "top5"])
+    frame = pd.DataFrame(rows, columns=[*CELL, "draw", "seed", "bias", "top1", "top5", _BY_CLASS])
     return sort_scores(frame), pd.DataFrame(diversities, columns=DIVERSITY_COLUMNS)
 
 
 def sort_scores(scores: pd.DataFrame) -> pd.DataFrame:
     """Sort the scores of one method and seed by head, column, bias, number of shots and draw."""
     return scores.sort_values(["head", "column", "bias", "shots", "draw"], key=in_order)
+
+
+def class_means(scores: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """Return LSL top-5 of every novel class at the fewest shots, mean over draws and seeds.
+
+    ``names`` are the novel classes in the order of the split.
+
+    Returns:
+        Columns method, head, class and top5.
+    """
+    known = scores.dropna(subset=_BY_CLASS).groupby(["method", "head"], sort=False)[_BY_CLASS]
+    found = [
+        pd.DataFrame({"method": row, "head": head, "class": [*names], "top5": values})
+        for (row, head), of_row in known
+        for values in [np.stack(of_row.tolist()).mean(axis=0)]
+    ]
+    return pd.concat(found, ignore_index=True)
 
 
 def _real_diversity(task: LowShotTask, queries: Queries, method: LowShotMethod) -> Tensor:

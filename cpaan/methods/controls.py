@@ -33,7 +33,7 @@ from cpaan.protocol.augmentation import (
     mean_shift,
     synthesise,
 )
-from cpaan.protocol.config import HEADS, EvaluationConfig
+from cpaan.protocol.config import HEADS, LINEAR_AS_IN_BENCHMARK, EvaluationConfig
 from cpaan.protocol.tasks import LowShotTask
 
 CONTROLS: dict[str, Translation | None] = {
@@ -103,6 +103,7 @@ ROWS = [
         head="linear",
         heads=HEADS,
         space=LINEAR_SPACE,
+        published_head=LINEAR_AS_IN_BENCHMARK,
         make=_make(None),
     ),
 ]

@@ -10,10 +10,11 @@ Differences from the source:
 * Base weights are mean directions of centred, cached features, not those of a cosine classifier
   trained with the backbone. Corrections start at zero, so they are not normalised before the gate.
 * Layer normalisation replaces batch normalisation, because the classes at test differ.
-* Hidden layers are narrower, there is less noise, and one model serves all numbers of shots.
+* Hidden layers are narrower, there is less noise, and episodes have several numbers of shots.
 """
 
 import math
+from bisect import bisect
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +25,8 @@ from cpaan.methods.fake_novel import FakeNovelSettings, WeightLearner
 from cpaan.methods.table_row import Range, SearchSpace, learned_row
 from cpaan.protocol.tasks import BaseSet
 from cpaan.training.layers import draw_linear, drop, set_to_zero
+
+_SHOTS = (1, 2, 5, 10, 20)  # for which the source states shares of the correction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,25 +52,38 @@ class DenoisingWeightsConfig(FakeNovelSettings):
     """Dropout rate of hidden units in training."""
     reconstruction_weight: float = 1.0
     """Weight of the squared distance to the weights computed from all examples of a class."""
+    episodes_per_step: int = 1
+    """Episodes whose losses are averaged in a training step; ``num_episodes`` counts steps."""
+    corrections: tuple[float, ...] = (1.0,)
+    """Shares of the correction that are applied at test, from 1, 2, 5, 10 and 20 shots on. The last
+    share also holds for more shots."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._refuse_unless_positive("num_layers", "hidden_dim", "num_neighbours", "temperature")
+        self._refuse_unless_positive("episodes_per_step")
+        self._refuse(
+            ["corrections"],
+            lambda each: 0 < len(each) <= len(_SHOTS) and min(each) > 0 and max(each) <= 1,
+            f"1 to {len(_SHOTS)} numbers above 0 and at most 1",
+        )
         self._refuse_negative("noise", "reconstruction_weight")
         self._refuse_unless_below_one("message_dropout")
 
 
 PUBLISHED = DenoisingWeightsConfig(
-    num_episodes=60_000,
-    # The source has 0.1 with Nesterov momentum; our dampening of 0.9 divides a step by ten.
-    optimiser="sgd",
-    learning_rate=1.0,
-    schedule="thirds",
+    num_episodes=15_000,
+    episodes_per_step=4,
+    optimiser="nesterov",
+    learning_rate=0.01,  # the schedule of the source overrides the rate of 0.1 in its file
+    schedule="last-third",
     weight_decay=5e-4,
     centred=False,
+    episode_shots=(1,),
     num_queries=1,
     hidden_dim=1536,
     noise=0.08,
+    corrections=(1.0, 1.0, 0.6, 0.4, 0.2),
 )
 SPACE: SearchSpace = {
     "learning_rate": Range(1e-4, 1e-2, log=True),
@@ -152,10 +168,20 @@ class DenoisingNetwork(WeightLearner):
     def weights(self, base: Tensor, supports: Tensor, rng: torch.Generator | None = None) -> Tensor:
         """Return the corrected weights of base and then novel classes, shape (B + N, D)."""
         estimates = torch.cat([self.base_weights[base], supports.mean(dim=1)])
-        return self.denoise(normalize(estimates, dim=-1), rng)
+        estimates = normalize(estimates, dim=-1)
+        weights = self.denoise(estimates, rng)
+        if rng is not None:
+            return weights
+        shares = self._config.corrections
+        share = shares[min(bisect(_SHOTS, supports.shape[1]), len(shares)) - 1]
+        return estimates.lerp(weights, share)
 
     def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
         """Return the loss, the cross-entropy of the queries and the squared distance of weights."""
+        each = [self._terms_of_one(shape, rng) for _ in range(self._config.episodes_per_step)]
+        return list(torch.stack([torch.stack(terms) for terms in each]).mean(dim=0))
+
+    def _terms_of_one(self, shape: int, rng: torch.Generator) -> list[Tensor]:
         episode = self.draw(shape, rng)
         weights = self.weights(episode.classes[: -self._num_novel], episode.supports, rng)
         query_loss = cross_entropy(self.scores(episode.queries, weights), episode.labels)

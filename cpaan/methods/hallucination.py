@@ -13,6 +13,8 @@ Choices where the source's recipe (`PUBLISHED`) does not suit other features:
   which cost two points at five shots on real features.
 * The network ends in a ReLU only if the features do. The frozen classifier is softmax regression on
   base rows; the source uses that of its backbone if it can.
+With the source's recipe, accuracy at one shot depends on the first weights of the network: it
+varies by points between training seeds, here as in the source's code.
 
 Shapes: P = problems or pairs of clusters, N = novel classes, S = synthetic examples of a class,
 C = base classes, M = clusters of a class, D = feature dimension.
@@ -37,7 +39,7 @@ from cpaan.methods.table_row import (
     SearchSpace,
     TableRow,
 )
-from cpaan.protocol.config import HEADS, EvaluationConfig
+from cpaan.protocol.config import HEADS, LINEAR_AS_IN_BENCHMARK, EvaluationConfig
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.training.layers import draw_linear, set_to_zero
 from cpaan.training.learning import Learner, LearningRun, LearningSettings
@@ -79,10 +81,12 @@ class HallucinationConfig(LearningSettings):
     squared_error_weight: float = 10.0
     """Weight of the mean squared error relative to the cross-entropy of the frozen classifier."""
     num_classifier_steps: int = 300
-    """Training batches of the frozen classifier of base classes."""
+    """Training batches of the frozen classifier of base classes. If ``optimiser`` is SGD, the
+    classifier is trained as in the source: by SGD, on batches of rows that are equally likely."""
 
     seeds: Literal["in-turn", "random"] = "in-turn"
-    """Shots that are moved: in turn, each equally often, or drawn at random."""
+    """Shots that are moved: in turn, each equally often and between two different clusters. Random:
+    shots and clusters are independent draws, so that clusters c and d may be equal."""
 
     max_per_class: int = 20
     """Number of examples of a novel class after augmentation, shots included."""
@@ -195,17 +199,19 @@ class AnalogyNetwork(Learner):
             for part in (clusters, mine_analogies(clusters)):
                 for name, value in part._asdict().items():
                     getattr(self, name).copy_(value)
-            weight, bias = _train_classifier(
-                self._base, config.num_classifier_steps, new_rng(self._seed, 1, 2)
-            )
+            weight, bias = _train_classifier(self._base, config, new_rng(self._seed, 1, 2))
             self.class_weight.copy_(weight * self.unit)
             self.class_bias.copy_(bias)
-        self._kept = (self.cosines > self._config.least_cosine).flatten().nonzero().squeeze(1)
-        if not len(self._kept):
+        kept = (self.cosines > self._config.least_cosine).flatten().nonzero().squeeze(1)
+        if not len(kept):
             raise ValueError(
                 f"no analogy has a cosine above {self._config.least_cosine}; the largest is "
                 f"{float(self.cosines.max()):.3g} (--set least_cosine=...)"
             )
+        # Every analogy also holds in the reverse direction: even numbers, and odd ones.
+        both = torch.cat([2 * kept, 2 * kept + 1])
+        order = torch.randperm(len(both), generator=new_rng(self._seed, 1, 3))
+        self._kept = both[order.to(both.device)]
 
     def forward(self, seeds: Tensor, third: Tensor, fourth: Tensor) -> Tensor:
         """Predict b from a seed a and clusters c and d, all (..., D) in units of ``unit``."""
@@ -220,14 +226,14 @@ class AnalogyNetwork(Learner):
         self.prepare()
         assert self._kept is not None
         config, device = self._config, self.unit.device
-        size = (2, config.batch_size)
-        which, way = torch.rand(size, generator=rng, device=device, dtype=torch.float64)
-        number = self._kept[(which * len(self._kept)).long()]
+        # A batch follows the random order from a random start, so it repeats no analogy.
+        start = torch.rand((), generator=rng, device=device, dtype=torch.float64) * len(self._kept)
+        places = start.long() + torch.arange(config.batch_size, device=device)
+        drawn = self._kept[places % len(self._kept)]
+        number, is_turned = drawn // 2, drawn % 2 == 1
         own, pair = number // self.pairs.shape[1], number % self.pairs.shape[1]
-        # Every analogy also holds in the reverse direction.
         ends = self.pairs[:, pair]
         its_ends = torch.stack([self.third.flatten()[number], self.fourth.flatten()[number]]).long()
-        is_turned = way < 0.5
         first, second = torch.where(is_turned, ends.flip(0), ends)
         third, fourth = torch.where(is_turned, its_ends.flip(0), its_ends)
         other = self.classes.flatten()[number].long()
@@ -257,8 +263,9 @@ class AnalogyNetwork(Learner):
         seed = seed.unsqueeze(-1).expand(-1, -1, num_dims)
         classes = (for_class * len(self.counts)).long()
         counts = self.counts[classes]
-        third = (for_third * counts).long()
-        fourth = (third + 1 + (for_fourth * (counts - 1)).long()) % counts  # a different cluster
+        third, fourth = (for_third * counts).long(), (for_fourth * counts).long()
+        if self._config.seeds == "in-turn":  # a different cluster
+            fourth = (third + 1 + (for_fourth * (counts - 1)).long()) % counts
         made = self(
             supports.gather(1, seed) / self.unit,
             self.centroids[classes, third],
@@ -267,8 +274,13 @@ class AnalogyNetwork(Learner):
         return made * self.unit
 
 
-def _train_classifier(base: BaseSet, num_steps: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+def _train_classifier(
+    base: BaseSet, config: HallucinationConfig, rng: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """Train softmax regression on base rows; return weights (C, D) and biases (C,)."""
+    if config.optimiser == "sgd":
+        return _train_as_in_source(base, config.num_classifier_steps, rng)
+    num_steps = config.num_classifier_steps
     device, num_classes = base.features.device, len(base.counts)
     centre = base.prototypes.float().mean(dim=0)
     spread = base.variance + float((base.prototypes.float() - centre).square().sum(dim=1).mean())
@@ -287,6 +299,24 @@ def _train_classifier(base: BaseSet, num_steps: int, rng: torch.Generator) -> tu
             optimiser.step()
     weight = weight.detach() / math.sqrt(spread)
     return weight, bias.detach() - weight @ centre
+
+
+def _train_as_in_source(
+    base: BaseSet, num_steps: int, rng: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Train by SGD without dampening; a batch has distinct rows, whatever their classes."""
+    device, num_rows = base.features.device, len(base.features)
+    layer = draw_linear(base.features.shape[1], len(base.counts), rng).to(device)
+    decay = _CLASSIFIER_DECAY
+    optimiser = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9, weight_decay=decay)
+    labels = torch.arange(len(base.counts), device=device).repeat_interleave(base.counts)
+    with torch.enable_grad():
+        for _ in range(num_steps):
+            rows = torch.randperm(num_rows, generator=rng)[:_CLASSIFIER_BATCH_SIZE].to(device)
+            optimiser.zero_grad()
+            cross_entropy(layer(base.features[rows].float()), labels[rows]).backward()
+            optimiser.step()
+    return layer.weight.detach(), layer.bias.detach()
 
 
 class Hallucination(TrainedAugmentation[LearningRun]):
@@ -336,6 +366,7 @@ _ROW = TableRow(
     heads=HEADS,
     config=HallucinationConfig(),
     published=PUBLISHED,
+    published_head={**LINEAR_AS_IN_BENCHMARK, "linear_weight_decay": 1e-3},
     space=SPACE,
     sweep={"mixing_shots": MIXING_SHOTS, "max_per_class": NUMBERS_OF_EXAMPLES},
     quick={"num_episodes": 100, "num_clusters": 10},

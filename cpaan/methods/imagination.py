@@ -93,12 +93,18 @@ class MatchingImaginationConfig(HallucinatorSettings, PrototypeMatchingConfig):
     it sets the length of a sequence, and so the time."""
     context_gate: float = 0.1
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._refuse(["episodes"], lambda kind: kind == "even", "even for FI-PMN")
+
 
 _PUBLISHED: dict[str, Any] = {"num_augmented": 20, "hallucinator": "relu", "seeds": "random"}
 PUBLISHED = replace(ImaginationConfig.plain(), **_PUBLISHED)
 """The source does not state its numbers of episodes and examples or its learning rate. The rest is
 the common recipe of a prototypical network or, for PMN's encoders, that of Matching Networks."""
-MATCHING_PUBLISHED = MatchingImaginationConfig(**PROTOTYPE_RECIPE, **_PUBLISHED)
+MATCHING_PUBLISHED = MatchingImaginationConfig(
+    **{**PROTOTYPE_RECIPE, **_PUBLISHED, "episodes": "even"}
+)
 HALLUCINATOR_SPACE: SearchSpace = {
     "num_augmented": (6, 10, 20, 40),
     "noise": Range(0.1, 3.0, log=True),

@@ -5,15 +5,16 @@ Hariharan (2018), Low-Shot Learning from Imaginary Data.
 MN encodes supports and queries in the context of all supports. A softmax over similarities to all
 supports gives a query's classes. PMN has the same encoders, but compares queries with class means
 of encoded supports, as in Prototypical Networks. `PUBLISHED` is the recipe of Hariharan & Girshick
-(2017) for MN on this benchmark. That of Wang et al. for PMN is unknown.
+(2017) for MN on this benchmark. That of Wang et al. for PMN is unknown; ours follows it.
 
-Choices where the sources are silent: supports are read in random order, equally many of every
-class. Queries of PMN attend to class means, not to all supports. PMN compares by cosine times a
-learnt scale; centroids without context score better that way than by distance.
+Choices where the sources are silent: queries of PMN attend to class means, not to all supports. PMN
+compares by cosine times a learnt scale; centroids without context score better that way than by
+distance.
 
-Changes from the sources: features are centred, and inner products of MN have a learnt scale. The
-outputs of the recurrent networks are multiplied by a learnt gate that starts half open. Inputs have
-dropout, because few base classes are soon overfitted.
+Changes from the sources: supports are read in random order. Outside `PUBLISHED`, an episode has
+equally many supports of every class, features are centred, and inner products of MN have a learnt
+scale. The outputs of the recurrent networks are multiplied by a learnt gate that starts half open.
+Inputs have dropout, because few base classes are soon overfitted.
 
 Shapes: D = feature dimension, N = classes, K = supports of a class, Q = queries, P = problems,
 B = base classes of the phase.
@@ -27,7 +28,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch.nn.functional import normalize, pad
 
 from cpaan.core.randomness import draw_word, new_rng
 from cpaan.methods.base import LowShotLearner
@@ -49,6 +50,7 @@ PUBLISHED_RECIPE: dict[str, Any] = {
     "schedule": "thirds",
     "weight_decay": 1e-3,
     "num_queries": 1,
+    "episodes": "uneven",
     "normalisation": "none",
     "context_gate": 1.0,
     "learns_gate": False,
@@ -72,6 +74,9 @@ class ContextSettings(EpisodeSettings, LearningSettings):
     episode_shots: tuple[int, ...] = (1, 2, 5)
     learning_rate: float = 1e-3
     weight_decay: float = 5.0
+    episodes: Literal["even", "uneven"] = "even"
+    """Even: classes of an episode have the same number of supports, and queries are other rows.
+    Uneven, as published: classes have different numbers, and queries may be supports."""
     normalisation: Literal["centred", "none"] = "centred"
     """Centred: subtract the mean of the base prototypes, divide by the spread of base classes."""
     context_gate: float = 0.5
@@ -171,6 +176,7 @@ class Matcher(Normalising, FewShotLearner, LowShotLearner):
     def __init__(self, base: BaseSet, config: ContextSettings, rng: torch.Generator) -> None:
         super().__init__()
         self._num_examples, self._dropout = config.num_examples, config.dropout
+        self._is_uneven = config.episodes == "uneven"
         self.episodes = FewShotEpisodes(base, config)
         self.set_normalisation(base, config.normalisation)
         num_dims = base.features.shape[1]
@@ -214,6 +220,12 @@ class Matcher(Normalising, FewShotLearner, LowShotLearner):
         in_context = self.encode_queries(queries, encoded, for_dropout)
         return self.logits(encoded, in_context, self.log_scale.exp())
 
+    @abstractmethod
+    def match_uneven(
+        self, encoded: Tensor, members: Tensor, queries: Tensor, for_dropout: torch.Generator | None
+    ) -> Tensor:
+        """Return logits (Q, N) for encoded supports (S, D) of an uneven episode."""
+
     @torch.no_grad()
     def set_scale(self, rng: torch.Generator) -> None:
         """Set the scale, if learnt, so that predictions have half of the possible entropy."""
@@ -235,6 +247,10 @@ class Matcher(Normalising, FewShotLearner, LowShotLearner):
 
     def draw_logits(self, num_shots: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw an episode; match its queries with all examples of its classes."""
+        if self._is_uneven:
+            episode, members = self.episodes.draw_uneven(num_shots, rng)
+            encoded = Matcher.encode(self, episode.supports, rng, rng)
+            return self.match_uneven(encoded[0], members, episode.queries, rng), episode.labels
         episode = self.episodes.draw(num_shots, rng)
         encoded = self.encode(self.fill(episode.supports, rng), rng, rng)
         return self.match(encoded, episode.queries, rng), episode.labels
@@ -298,6 +314,14 @@ class PrototypeMatcher(Matcher):
         """Return ν for one problem or several, shape (..., N, D)."""
         return super().encode(supports, rng, for_dropout).mean(dim=-2)
 
+    def match_uneven(
+        self, encoded: Tensor, members: Tensor, queries: Tensor, for_dropout: torch.Generator | None
+    ) -> Tensor:
+        """Match queries with the means of each class's supports."""
+        sums = pad(encoded, (0, 0, 0, 1))[members].sum(dim=1)
+        counts = (members < len(encoded)).sum(dim=1, keepdim=True)
+        return self.match(sums / counts, queries, for_dropout)
+
     def logits(self, encoded: Tensor, queries: Tensor, scale: Tensor) -> Tensor:
         """Return scaled similarities of queries and class means."""
         if self._distance == "cosine":
@@ -324,6 +348,13 @@ class SupportMatcher(Matcher):
         norms = supports.norm(dim=-1).flatten() + _LEAST_NORM
         products = scale * (queries.to(scale.dtype) @ supports.flatten(0, 1).T) / norms
         return products.unflatten(1, supports.shape[:2]).logsumexp(dim=2)
+
+    def match_uneven(
+        self, encoded: Tensor, members: Tensor, queries: Tensor, for_dropout: torch.Generator | None
+    ) -> Tensor:
+        """Match queries with single supports, and add up the similarities of each class."""
+        singly = self.match(encoded.unsqueeze(1), queries, for_dropout)
+        return pad(singly, (0, 1), value=-math.inf)[:, members].logsumexp(dim=2)
 
     def solve(self, task: LowShotTask, rng: torch.Generator) -> Callable[[Tensor], Tensor]:
         """Encode the supports; scores are log-probabilities of classes."""

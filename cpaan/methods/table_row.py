@@ -88,6 +88,8 @@ class TableRow:
     """Settings of the source, if they differ."""
     published_evaluation: Mapping[str, Any] = field(default_factory=dict)
     """Evaluation settings in which the source differs."""
+    published_head: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the source's linear classifier; trials of a search have a shorter one."""
     space: SearchSpace = field(default_factory=dict)
     sweep: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Settings that need no training, with the values that are tried after it. FI has none: its
@@ -107,6 +109,15 @@ class TableRow:
     def at_size(self, *, is_quick: bool) -> Settings:
         """Return the recommended settings at the quick sizes, or at the paper's scale."""
         return self.config.with_overrides(self.quick if is_quick else self.full)
+
+    def as_published(
+        self, evaluation: EvaluationConfig
+    ) -> tuple[Settings, EvaluationConfig] | None:
+        """Return the source's settings at its own length, and its evaluation; None if unknown."""
+        if self.published is None and not self.published_head:
+            return None
+        overrides = {**self.published_evaluation, **self.published_head}
+        return self.published or self.config, evaluation.with_overrides(overrides)
 
     def published_for(self, training: Settings) -> Settings | None:
         """Return the source's settings at the sizes that a study has chosen for its data."""

@@ -51,11 +51,9 @@ class WeightGeneratorConfig(FakeNovelSettings):
 
 PUBLISHED = WeightGeneratorConfig(
     num_episodes=24_000,
-    # The source has 0.01 with Nesterov momentum; our dampening of 0.9 divides a step by ten.
-    optimiser="sgd",
-    learning_rate=0.1,
-    # The source divides by ten after four of six epochs; this schedule after two and four.
-    schedule="thirds",
+    optimiser="nesterov",
+    learning_rate=0.01,
+    schedule="last-third",
     weight_decay=5e-4,
     dropout=0.0,
     centred=False,

@@ -40,7 +40,8 @@ def score(
 
     Yields:
         Rows with head, column, shots, draw, bias (None for columns without one), and the
-        accuracies top1 and top5 in percent.
+        accuracies top1 and top5 in percent. Rows of LSL at the fewest shots also have by_class:
+        top-5 of each novel class.
     """
     num_problems, num_base = len(task.problems), task.num_base
     is_novel = queries.labels >= num_base
@@ -59,12 +60,20 @@ def score(
             found.setdefault(head, []).append(_ranks_and_leads(scores, labels, num_base))
 
     ks = torch.tensor(TOP_KS, device=is_novel.device).view(-1, 1, 1)
+    fewest = min((problem.num_shots for problem in task.problems), default=0)
+    # (Q of novel classes, N), so that a product with it is the mean over queries of a class.
+    membership = torch.eye(task.num_novel, device=is_novel.device, dtype=torch.double)
+    membership = membership[queries.labels[is_novel] - num_base]
+    membership = membership / membership.sum(dim=0)
     for head, blocks in found.items():
         rank, lead = (torch.cat(each, dim=-1) for each in zip(*blocks, strict=True))
         for column, bias, right in _columns(rank < ks, lead, is_novel, biases):
             # Whole lists, because reading single numbers would wait for the GPU thousands of times.
             top1, top5 = (100 * right.double().mean(dim=-1)).tolist()
+            is_lsl = column == "novel"
+            by_class = (100 * right[-1].double() @ membership).tolist() if is_lsl else []
             for number, problem in enumerate(task.problems):
+                is_kept = is_lsl and problem.num_shots == fewest
                 yield {
                     "head": head,
                     "column": column,
@@ -73,6 +82,7 @@ def score(
                     "bias": bias,
                     "top1": top1[number],
                     "top5": top5[number],
+                    "by_class": by_class[number] if is_kept else None,
                 }
 
 

@@ -1,17 +1,150 @@
-"""Means, standard deviations, confidence intervals and paired differences of scores.
+"""Means, confidence intervals and paired differences of scores by draw and training seed.
 
-Scores vary more between draws than between training seeds, and all methods use the same draws. So
-scores are averaged over seeds, intervals are over draws, and methods are compared draw by draw.
+All methods are scored on the same draws of the shots, and each trained method with several seeds.
+A mean should hold for other draws and for other seeds: both are random effects, and they are
+crossed, because every seed is scored on every draw.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 ROW = ["method", "head"]
 CELL = [*ROW, "column", "shots"]
 CONFIDENCE = 0.95
+_METRICS = ("top1", "top5")
+_NAN = float("nan")
+
+
+class Estimate(NamedTuple):
+    """A mean with its standard error; see `Crossed.estimate`."""
+
+    mean: float
+    error: float
+    """NaN for a single draw."""
+    degrees: float
+    """Degrees of freedom of Student's t; a fraction in general."""
+
+    def interval(self, num_comparisons: int = 1) -> float:
+        """Return half the width of the 95 % interval; NaN for a single draw.
+
+        If this mean was selected from several comparisons, the interval is widened so that the
+        intervals of all of them hold jointly (Bonferroni).
+        """
+        # Imported here, because every process of a study imports this module and few need SciPy.
+        from scipy.special import stdtrit
+
+        quantile = stdtrit(self.degrees, 1 - (1 - CONFIDENCE) / (2 * num_comparisons))
+        return float(quantile * self.error)
+
+    def p_value(self, num_comparisons: int = 1) -> float:
+        """Return the two-sided p-value of a mean of zero; 1 for a single draw.
+
+        It is multiplied by the number of comparisons from which this mean was selected.
+        """
+        from scipy.special import stdtr
+
+        if self.mean == 0 or np.isnan(self.error):
+            return 1.0
+        tail = stdtr(self.degrees, -abs(self.mean) / self.error) if self.error else 0.0
+        return min(1.0, 2 * float(tail) * num_comparisons)
+
+
+@dataclass(frozen=True, eq=False)
+class Crossed:
+    """Scores of one cell of a table, or differences of scores, by draw and training seed."""
+
+    draws: tuple[int, ...]
+    seeds: tuple[int, ...]
+    values: NDArray[np.float64]
+    """Shape (draws, seeds)."""
+
+    def minus(self, other: "Crossed", *, same_seeds: bool = False) -> "Crossed":
+        """Subtract other scores, draw by draw and seed by seed.
+
+        A single seed, such as that of a row without training, is compared with every seed of the
+        other side. With ``same_seeds`` it is compared with itself alone, if both sides have it:
+        the single training of a variant says nothing about other seeds.
+
+        Raises:
+            ValueError: If the draws differ, or both sides have several seeds but none in common.
+        """
+        if alone := set(self.draws) ^ set(other.draws):
+            raise ValueError(
+                f"{len(self.draws)} and {len(other.draws)} draws cannot be paired: draw "
+                f"{min(alone)} is not in both"
+            )
+        common = tuple(seed for seed in self.seeds if seed in other.seeds)
+        if min(len(self.seeds), len(other.seeds)) > 1 and not common:
+            raise ValueError(f"seeds {self.seeds} and {other.seeds} have none in common")
+        if common and (same_seeds or min(len(self.seeds), len(other.seeds)) > 1):
+            mine, theirs = (
+                of.values[:, [of.seeds.index(seed) for seed in common]] for of in (self, other)
+            )
+            return Crossed(self.draws, common, mine - theirs)
+        seeds = max(self.seeds, other.seeds, key=len)
+        return Crossed(self.draws, seeds, self.values - other.values)
+
+    def estimate(self) -> Estimate:
+        """Estimate the mean over all draws and seeds, of which these are a sample.
+
+        With D draws and S seeds, the variance of the mean is var(draws)/D + var(seeds)/S +
+        var(residual)/(D S). It is estimated by the mean squares of the two-way layout,
+        (MS(draws) + MS(seeds))/(D S), whose degrees of freedom are Satterthwaite's (1946). The
+        unbiased estimate would subtract MS(residual)/(D S). It can then be negative, or below that
+        of draws alone. Leaving out that term is the usual remedy, and errs by
+        var(residual)/(D S) on the safe side (Davezies, D'Haultfoeuille & Guyonvarch, 2021).
+
+        With one seed, or with seeds that do not differ, only draws count.
+        """
+        num_draws, num_seeds = self.values.shape
+        mean = float(self.values.mean())
+        if num_draws < 2:
+            return Estimate(mean, _NAN, _NAN)
+        squares = num_seeds * self.values.mean(axis=1).var(ddof=1)
+        spread = squares**2 / (num_draws - 1)
+        if num_seeds > 1:
+            of_seeds = num_draws * self.values.mean(axis=0).var(ddof=1)
+            squares, spread = squares + of_seeds, spread + of_seeds**2 / (num_seeds - 1)
+        degrees = squares**2 / spread if spread else num_draws - 1
+        return Estimate(mean, float(np.sqrt(squares / self.values.size)), float(degrees))
+
+    def deviation(self, axis: int) -> float:
+        """Return the standard deviation between draws (0) or seeds (1) of means over the other."""
+        means = self.values.mean(axis=1 - axis)
+        return float(means.std(ddof=1)) if len(means) > 1 else _NAN
+
+
+def crossed_cells(
+    scores: pd.DataFrame, metric: str, keys: Sequence[str] = CELL
+) -> dict[tuple[Any, ...], Crossed]:
+    """Return one metric of every cell, by the cell's keys in the order of the scores.
+
+    Args:
+        scores: With the columns of the keys, draw, seed and the metric.
+        metric: Name of the column to return.
+        keys: Columns that identify a cell.
+
+    Raises:
+        ValueError: If a cell has two scores for a draw and seed, or a seed lacks a draw.
+    """
+    wide = scores.set_index([*keys, "draw", "seed"])[metric].unstack("seed")
+    seeds = np.array(wide.columns)
+    found = {}
+    for key, of_cell in wide.groupby([*keys]):
+        values = of_cell.to_numpy(float)
+        has_scores = ~np.isnan(values).all(axis=0)
+        values = values[:, has_scores]
+        if np.isnan(values).any():
+            raise ValueError(f"{', '.join(map(str, key))}: a seed lacks draws that others have")
+        draws = of_cell.index.get_level_values("draw").tolist()
+        found[key] = Crossed(tuple(draws), tuple(seeds[has_scores].tolist()), values)
+    order = scores[[*keys]].drop_duplicates().itertuples(index=False, name=None)
+    return {key: found[key] for key in order}
 
 
 def summarise(scores: pd.DataFrame) -> pd.DataFrame:
@@ -20,55 +153,58 @@ def summarise(scores: pd.DataFrame) -> pd.DataFrame:
     Returns:
         Columns method, head, column, shots; and for each of top1 and top5 its ``_mean``,
         ``_std_draws`` (of the means over seeds), ``_std_seeds`` (of the means over draws) and
-        ``_interval``: half the width of the 95 % t-interval over draws. Values that need
-        several draws or seeds are NaN if there is only one.
+        ``_interval``: half the width of the 95 % interval, see `Crossed.estimate`. Values that
+        need several draws or seeds are NaN if there is only one.
     """
     parts = []
-    for metric in ("top1", "top5"):
-        of_draw = scores.groupby([*CELL, "draw"], sort=False)[metric].mean()
-        of_seed = scores.groupby([*CELL, "seed"], sort=False)[metric].mean()
-        draws = of_draw.groupby(CELL, sort=False)
-        parts += [
-            draws.mean().rename(f"{metric}_mean"),
-            draws.std().rename(f"{metric}_std_draws"),
-            of_seed.groupby(CELL, sort=False).std().rename(f"{metric}_std_seeds"),
-            draws.agg(mean_interval).rename(f"{metric}_interval"),
-        ]
+    for metric in _METRICS:
+        numbers = {}
+        for key, cell in crossed_cells(scores, metric).items():
+            estimate, deviations = cell.estimate(), (cell.deviation(0), cell.deviation(1))
+            numbers[key] = (estimate.mean, *deviations, estimate.interval())
+        names = [f"{metric}_{name}" for name in ("mean", "std_draws", "std_seeds", "interval")]
+        parts.append(_frame(numbers, names))
     return pd.concat(parts, axis=1).reset_index()
 
 
 def paired_differences(scores: pd.DataFrame, against: str) -> pd.DataFrame:
-    """Compare every row with a reference row, draw by draw.
+    """Compare every row with a reference row, draw by draw and seed by seed.
 
     Args:
         scores: As in `cpaan.evaluation.runner.Results`.
         against: "method/head", or "method" to compare each row with that method's same head.
 
     Returns:
-        Columns method, head, column, shots; ``top1_difference`` and ``top5_difference``, mean
-        over draws; and their ``_interval``, half the width of the 95 % t-interval.
+        Columns method, head, column, shots; ``top1_difference`` and ``top5_difference``, means
+        over draws and seeds; and their ``_interval``, half the width of the 95 % interval.
     """
     check_row(against, scores[ROW].drop_duplicates().itertuples(index=False, name=None))
     method, _, head = against.partition("/")
-    is_reference = scores["method"] == method
-    if head:
-        is_reference &= scores["head"] == head
-    keys = ["column", "shots", "draw"] + ([] if head else ["head"])
-    metrics = ["top1", "top5"]
-    reference = scores[is_reference].groupby(keys)[metrics].mean()
-    of_draw = scores[~is_reference].groupby([*CELL, "draw"], sort=False)[metrics].mean()
-    paired = of_draw.reset_index().merge(
-        reference.reset_index(), on=keys, suffixes=("", "_reference")
-    )
     parts = []
-    for metric in metrics:
-        paired[metric] -= paired[f"{metric}_reference"]
-        groups = paired.groupby(CELL, sort=False)[metric]
-        parts += [
-            groups.mean().rename(f"{metric}_difference"),
-            groups.agg(mean_interval).rename(f"{metric}_interval"),
-        ]
+    for metric in _METRICS:
+        cells, numbers = crossed_cells(scores, metric), {}
+        for (name, of, *cell), values in cells.items():
+            reference = cells.get((method, head or of, *cell))
+            if reference is not None and (name, head and of) != (method, head):
+                gap = values.minus(reference).estimate()
+                numbers[name, of, *cell] = gap.mean, gap.interval()
+        parts.append(_frame(numbers, [f"{metric}_difference", f"{metric}_interval"]))
     return pd.concat(parts, axis=1).reset_index()
+
+
+def _frame(
+    numbers: Mapping[tuple[Any, ...], tuple[float, ...]], names: Sequence[str]
+) -> pd.DataFrame:
+    index = pd.MultiIndex.from_tuples([*numbers], names=CELL)
+    return pd.DataFrame(list(numbers.values()), index=index, columns=[*names])
+
+
+def bootstrap_interval(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the 95 % interval of a mean: percentiles of the means of 10,000 resamples."""
+    rng, tail = np.random.default_rng(0), (1 - CONFIDENCE) / 2
+    means = rng.choice(values, (10_000, len(values))).mean(axis=1)
+    low, high = np.quantile(means, [tail, 1 - tail]).tolist()
+    return low, high
 
 
 def check_row(against: str, rows: Iterable[tuple[str, str]]) -> None:
@@ -82,18 +218,3 @@ def is_only_row(against: str, scores: pd.DataFrame) -> bool:
     """Return whether the scores have no other row to compare with."""
     rows = scores[ROW].drop_duplicates().itertuples(index=False, name=None)
     return all(against in (method, f"{method}/{head}") for method, head in rows)
-
-
-def mean_interval(values: pd.Series, num_comparisons: int = 1) -> float:
-    """Compute half the width of the 95 % t-interval of a mean; NaN for a single value.
-
-    If this mean was selected from several comparisons, the interval is widened so that the
-    intervals of all of them hold jointly (Bonferroni).
-    """
-    if len(values) < 2:
-        return float("nan")
-    # Imported here, because every process of a study imports this module and few need SciPy.
-    from scipy.special import stdtrit
-
-    quantile = stdtrit(len(values) - 1, 1 - (1 - CONFIDENCE) / (2 * num_comparisons))
-    return float(quantile * values.std() / np.sqrt(len(values)))

@@ -1,19 +1,20 @@
 """Paired comparisons of rows.
 
 A row is always named with the head that classifies. All rows are scored on the same draws. A
-difference is therefore taken in each draw, after the mean over seeds; its interval is over draws.
+difference is therefore taken for each draw and training seed; its interval counts both.
 """
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from cpaan.protocol.statistics import ROW, mean_interval
+from cpaan.protocol.statistics import ROW, Crossed, crossed_cells
 from cpaan.report.tables import TITLES
 
 Scored = tuple[str, str]
@@ -22,17 +23,28 @@ Scored = tuple[str, str]
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """One row minus another, paired by draw."""
+    """One row minus another, paired by draw and seed."""
 
     start: Scored
     end: Scored
     difference: float
-    """End minus start, mean over draws."""
+    """End minus start, mean over draws and seeds."""
     interval: float
-    """Half the width of its 95 % interval over draws; NaN for a single draw."""
+    """Half the width of its 95 % interval; NaN for a single draw."""
+    p_value: float
+    """Of a difference of zero, two-sided."""
     by_seed: tuple[float, ...] = ()
-    """The difference for each training seed that both have. An untrained row has a single seed,
-    which is compared with each seed of the other row."""
+    """The difference for each training seed that both have. An untrained row may have a single
+    seed, which is compared with each seed of the other row."""
+
+    @classmethod
+    def of(
+        cls, start: Scored, end: Scored, gaps: Crossed, num_comparisons: int = 1
+    ) -> "PairedDifference":
+        """Return the mean of differences by draw and seed."""
+        found = gaps.estimate()
+        numbers = found.mean, found.interval(num_comparisons), found.p_value(num_comparisons)
+        return cls(start, end, *numbers, tuple(gaps.values.mean(axis=0).tolist()))
 
     @property
     def low(self) -> float:
@@ -62,8 +74,7 @@ class PairedScores:
     """
 
     def __init__(self, scores: pd.DataFrame, metric: str = "top5") -> None:
-        index = [*ROW, "column", "shots", "draw", "seed"]
-        self._values = scores.set_index(index)[metric].unstack("seed").sort_index()
+        self._cells = crossed_cells(scores, metric)
         self.rows: set[Scored] = set(scores[ROW].itertuples(index=False, name=None))
         self.shots = sorted(int(k) for k in scores["shots"].unique())
 
@@ -72,27 +83,20 @@ class PairedScores:
         found = [{head for name, head in self.rows if name == each} for each in names]
         return sorted(set.intersection(*found))
 
-    def _by_seed(self, scored: Scored, column: ArrayLike, shots: ArrayLike) -> pd.DataFrame:
-        """Return a row's values by draw, a column for each seed.
+    def values(self, scored: Scored, column: ArrayLike, shots: ArrayLike) -> Crossed:
+        """Return a row's scores by draw and seed.
 
         Raises:
-            ValueError: If there are no such scores, or a seed lacks a draw that others have.
+            ValueError: If there are no such scores.
         """
-        name = f"{scored[0]} with the head {scored[1]}"
-        parts: list[pd.DataFrame] = []
-        for cell in product(np.atleast_1d(column), np.atleast_1d(shots)):
-            if (*scored, *cell) not in self._values.index:
+        parts: list[Crossed] = []
+        for cell in product(np.atleast_1d(column).tolist(), np.atleast_1d(shots).tolist()):
+            if (*scored, *cell) not in self._cells:
+                name = f"{scored[0]} with the head {scored[1]}"
                 raise ValueError(f"no scores of {name} for {cell[0]} at K = {cell[1]}")
-            part = pd.DataFrame(self._values.xs((*scored, *cell)))
-            parts.append(part.dropna(axis="columns", how="all"))
-        mean = sum(parts[1:], parts[0]) / len(parts)
-        if mean.isna().to_numpy().any():
-            raise ValueError(f"{name} lacks draws of some seeds or shots")
-        return mean
-
-    def by_draw(self, scored: Scored, column: ArrayLike, shots: ArrayLike) -> pd.Series:
-        """Return a row's mean over seeds, by draw."""
-        return self._by_seed(scored, column, shots).mean(axis=1)
+            parts.append(self._cells[*scored, *cell])
+        values = sum((part.values for part in parts[1:]), parts[0].values) / len(parts)
+        return Crossed(parts[0].draws, parts[0].seeds, values)
 
     def compare(
         self,
@@ -102,35 +106,22 @@ class PairedScores:
         shots: ArrayLike,
         *,
         num_comparisons: int = 1,
-        same_seeds: bool = False,
+        **options: Any,
     ) -> PairedDifference:
         """Return the subject minus the other.
 
         Where a comparison was picked out of several, ``num_comparisons`` is their number, and its
-        interval holds for all. ``same_seeds`` drops seeds of the other row that the subject lacks,
-        if they share any.
+        interval holds for all. Options are those of `Crossed.minus`.
 
         Raises:
             ValueError: If a row has no scores, or the two rows have different draws.
         """
-        end, start = (self._by_seed(each, column, shots) for each in (subject, other))
-        if alone := set(end.index) ^ set(start.index):
-            raise ValueError(
-                f"{subject[0]} has {len(end)} draws and {other[0]} {len(start)}: draw "
-                f"{min(alone)} is not in both, so they cannot be paired"
-            )
-        common = start.columns.intersection(end.columns)
-        if same_seeds and len(common):
-            start = start[common]
-        of_draw = end.mean(axis=1) - start.mean(axis=1)
-        ends, starts = (of.iloc[0] if len(of) == 1 else of for of in (end.mean(), start.mean()))
-        return PairedDifference(
-            start=other,
-            end=subject,
-            difference=float(of_draw.mean()),
-            interval=mean_interval(of_draw, num_comparisons),
-            by_seed=tuple(pd.Series(ends - starts).dropna().tolist()),
-        )
+        end, start = (self.values(each, column, shots) for each in (subject, other))
+        try:
+            gaps = end.minus(start, **options)
+        except ValueError as error:
+            raise ValueError(f"{subject[0]} and {other[0]}: {error}") from error
+        return PairedDifference.of(other, subject, gaps, num_comparisons)
 
 
 class MethodScores(PairedScores):

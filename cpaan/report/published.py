@@ -7,6 +7,8 @@ None of them was measured here.
 from collections.abc import Iterable, Mapping
 
 SHOTS = (1, 2, 5, 10, 20)
+NUM_BASE_CLASSES = 389
+"""Base classes of the benchmark, on which all printed methods are trained."""
 CELLS = [(column, k) for column in ("novel", "all") for k in SHOTS]
 """Columns of the tables, LSL first, and their numbers of shots."""
 PrintedRow = Mapping[tuple[str, int], float]

@@ -21,7 +21,7 @@ def make_cells(scores: pd.DataFrame, num_fixed: int) -> pd.DataFrame:
         For each method, head, column and number of shots, and for top1 and top5: ``_fixed``, the
         mean over the fixed draws; over the seeded ones ``_mean`` and ``_interval``; ``_std_seeds``
         between trainings. If a row has no augmentation, also ``_minus_none`` and its ``_interval``,
-        paired by seeded draw with the same head.
+        paired by seeded draw and seed, with the same head.
     """
     is_fixed = scores["draw"] < num_fixed
     fixed, seeded = scores[is_fixed], scores[~is_fixed]

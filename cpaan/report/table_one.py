@@ -15,7 +15,7 @@ from cpaan.protocol.calibration import SCORED
 from cpaan.protocol.config import HEADS, OWN
 from cpaan.protocol.statistics import ROW, paired_differences, summarise
 from cpaan.report.published import printed_elsewhere, printed_of
-from cpaan.report.tables import ALL_TITLES, NAN, TITLES, Cell, Table, cells_of
+from cpaan.report.tables import ALL_TITLES, NAN, TITLES, Cell, Table, cells_of, over_what
 
 PAPER, VALIDATION = "paper", "validation"
 BY_PAPER, BY_VALIDATION = "the paper's rule for the final classifier", "head chosen on validation"
@@ -72,7 +72,7 @@ def ranked_cells(
 
 
 def differences_to(chosen: pd.DataFrame, reference: str) -> dict[CellKey, Cell]:
-    """Return every row minus the reference in top-5, paired by draw; see `with_heads`."""
+    """Return every row minus the reference in top-5, paired; see `with_heads`."""
     found = paired_differences(chosen, reference)
     return cells_of(found, ["method"], "top5_difference", "top5_interval")
 
@@ -134,15 +134,15 @@ def make_table_one(
     return TableOne(
         text=f"Top-5, %, {rule}; [best], (second best)\n{brief(ours)}\n\n"
         f"Printed in the papers, ImageNet, top-5, %\n{brief(theirs)}\n\n"
-        f"Minus {best}, paired by draw, ± 95 % interval\n{brief(minus)}",
+        f"Minus {best}, paired by draw and seed, ± 95 % interval\n{brief(minus)}",
         markdown="\n\n".join(
             [
-                f"Top-5, %, {rule}: **best**, <u>second best</u>, ± half the 95 % interval over "
-                "draws. The columns called printed are the papers' own: ImageNet, other classes, "
-                "so compare no levels.",
+                f"Top-5, %, {rule}: **best**, <u>second best</u>, ± half the 95 % interval "
+                f"{over_what(scores)}. The columns called printed are the papers' own: ImageNet, "
+                "other classes, so compare no levels.",
                 both.markdown(),
                 *printed_elsewhere(methods.values()),
-                f"Minus {best}, paired by draw:",
+                f"Minus {best}, paired by draw and seed:",
                 minus.markdown(),
             ]
         ),

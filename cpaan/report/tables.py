@@ -23,7 +23,7 @@ class Cell(NamedTuple):
 
     value: float
     interval: float = NAN
-    """Half the width of its 95 % interval over draws; NaN for a single draw."""
+    """Half the width of its 95 % interval; NaN for a single draw."""
     rank: int = 0
     """Among the rows, from 1 for the best; 0 where rows are not ranked."""
 
@@ -164,7 +164,12 @@ def accuracy_table(scores: pd.DataFrame) -> str:
     summary = summarise(scores)
     main = grid_of(summary, "top5_mean", "top5_interval").text()
     rest = grid_of(summary, "top5_mean", columns=OTHER_COLUMNS).text()
-    return f"Top-5 accuracy, %, ± 95 % interval over draws\n{main}\n\n{rest}"
+    return f"Top-5 accuracy, %, ± 95 % interval {over_what(scores)}\n{main}\n\n{rest}"
+
+
+def over_what(scores: pd.DataFrame) -> str:
+    """Return what intervals of these scores are over: with one seed, nothing but draws."""
+    return "over draws and seeds" if scores["seed"].nunique() > 1 else "over draws"
 
 
 def difference_table(scores: pd.DataFrame, against: str) -> str:
@@ -172,7 +177,7 @@ def difference_table(scores: pd.DataFrame, against: str) -> str:
     differences = paired_differences(scores, against)
     grid = grid_of(differences, "top5_difference", "top5_interval", sign="+").text()
     row = against if "/" in against else f"{against}, same head"
-    return f"Top-5 minus {row}, paired by draw, ± 95 % interval\n{grid}"
+    return f"Top-5 minus {row}, paired by draw and seed, ± 95 % interval\n{grid}"
 
 
 def diversity_table(diversity: pd.DataFrame) -> str:

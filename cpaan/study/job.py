@@ -113,8 +113,9 @@ def _together(workers: Workers) -> Iterator[None]:
         yield
     except (ValueError, ArithmeticError) as error:
         problem = " ".join(str(error).split()) or repr(error)
-    for each in filter(None, workers.gather(problem)):
-        raise _JobError(each)
+    problems = [each for each in workers.gather(problem) if each]
+    if problems:
+        raise _JobError(problems[0])
 
 
 def run_job(job: TrialJob, device: torch.device, workers: Workers = ALONE) -> Iterator[Report]:

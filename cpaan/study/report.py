@@ -22,7 +22,7 @@ from cpaan.core.provenance import (
 from cpaan.data.splits import TEST_PHASE, ShotRows
 from cpaan.evaluation.parts import Outcome, Part, PartKey
 from cpaan.evaluation.runner import to_records
-from cpaan.evaluation.scoring import draw_phase
+from cpaan.evaluation.scoring import class_means, draw_phase
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.gans import GANS
 from cpaan.gan.spiral import SPIRAL_CONFIG, draw_points, run_spiral, to_plain
@@ -30,6 +30,7 @@ from cpaan.methods.registry import ROWS
 from cpaan.protocol.calibration import best_biases, best_heads
 from cpaan.protocol.config import HEADS, OWN
 from cpaan.protocol.tasks import check_phase
+from cpaan.report.claims.judge import TERMS
 from cpaan.report.page.contents import REPORT
 from cpaan.report.page.page import FIGURES, FINDINGS, INDEX, write_page
 from cpaan.report.study_tables import make_cells, report_page
@@ -96,6 +97,10 @@ def make_report(
         raise ValueError("; ".join(failed.values()))
     measured = [row for row in [*rows, *extra] if row.measured_as not in failed]
     frames = _frames_of(outcomes, measured)
+    is_seeded = frames["scores"]["draw"] >= num_fixed
+    novel = study.rows[0].data.split.phase(TEST_PHASE).novel
+    frames["classes"] = class_means(frames["scores"][is_seeded], novel)
+    frames["scores"] = frames["scores"].drop(columns="by_class")
     seconds = time.monotonic() - started
     about: dict[str, Any] = {
         "run": describe_run(),
@@ -103,6 +108,7 @@ def make_report(
         "phase": TEST_PHASE,
         "rows": [row.describe() for row in measured],
         "num_fixed": num_fixed,
+        "backbone": study.rows[0].data.open().backbone,
         "failed": failed,
         "earlier": _earlier(outcomes),
         "test_reads": count_test_reads(study.rows[0].data.fingerprint),
@@ -149,10 +155,11 @@ def _jobs(
         if row.same_as is not None:
             continue
         head, number, ablation = row.source.config.head, row.trial or 0, row.ablation
-        # One head is enough for an ablation.
-        own_heads = (head,) if ablation is not None and head in heads else heads
+        # One head is enough for an ablation, unless a claim is about it.
+        is_brief = ablation is not None and ablation.family != TERMS
+        own_heads = (head,) if is_brief and head in heads else heads
         resolved = row.resolved.with_overrides({"heads": own_heads})
-        file = ""
+        file = "" if row.trial is not None else "trials/published"
         if ablation is not None:
             label = re.sub("[^a-z0-9]+", "-", ablation.label.lower())
             file = f"trials/{number:04d}-{ablation.family}-{label}"
@@ -286,7 +293,7 @@ def _write(
     study.write_file(f"{REPORT}/report.md", report_page(study.folder.name, layouts, about))
     study.write_file(f"{REPORT}/table.csv", cells.to_csv(index=False))
     study.write_file(f"{REPORT}/table.tex", "\n".join(layout.latex for layout in layouts))
-    for name in ("scores", *_ILLUSTRATIONS):
+    for name in ("scores", "classes", *_ILLUSTRATIONS):
         if len(frames[name]):
             study.write_file(f"{REPORT}/{name}.parquet", frames[name].to_parquet(index=False))
     if spiral is not None:
@@ -303,7 +310,8 @@ def _delete_earlier(study: Study) -> None:
     ``report.json`` goes first, because it marks the folder as a report.
     """
     figures = (study.folder / FIGURES).glob("*")
-    optional = ("report.json", "spectra.parquet", "projections.parquet", "spiral.json")
-    names = [*(f"{REPORT}/{name}" for name in optional), FINDINGS, INDEX]
+    frames = [f"{name}.parquet" for name in ("classes", *_ILLUSTRATIONS)]
+    names = [f"{REPORT}/{name}" for name in ("report.json", "spiral.json", *frames)]
+    names += [FINDINGS, INDEX]
     for name in (*names, *(f"{FIGURES}/{path.name}" for path in figures)):
         study.delete_file(name)

@@ -9,10 +9,11 @@ from typing import Any, cast
 
 from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
 from cpaan.methods.controls import CONTROLS
-from cpaan.methods.registry import ROWS
+from cpaan.methods.registry import ROWS, num_episodes_of, with_episodes
 from cpaan.methods.table_row import IN_PN
-from cpaan.report.claims.mechanisms import HARD, NEIGHBOURS, NOBODY, SOFT
-from cpaan.report.page.contents import DEFAULT, Ablation
+from cpaan.report.claims.judge import TERM_OF, TERMS
+from cpaan.report.claims.mechanisms import GANS, HARD, NEIGHBOURS, NOBODY, SOFT
+from cpaan.report.page.contents import DEFAULT, PUBLISHED, Ablation
 from cpaan.study.row import Resolved, StudyRow
 from cpaan.study.searcher import open_trials
 from cpaan.study.study import Study
@@ -58,7 +59,7 @@ class MeasuredRow:
             "method": self.method,
             "trial": self.trial,
             "seeds": list(self.seeds),
-            "training": None if self.trial is None else self.resolved.training.to_dict(),
+            "training": self.resolved.training.to_dict(),
             "evaluation": self.resolved.evaluation.to_dict(),
             "ablation": None if self.ablation is None else vars(self.ablation),
         }
@@ -76,6 +77,9 @@ class ReportSettings:
     """Classifiers. If empty: the head of the search, or all heads for a study of several rows."""
     num_ablation_seeds: int = 0
     """Number of training seeds of each ablation; at most ``num_seeds``, and 0 for no ablations."""
+    num_published_seeds: int = 0
+    """Number of training seeds of rows with their sources' settings, at the sources' length; at
+    most ``num_seeds``, and 0 for no such rows."""
     is_table_only: bool = False
     """Whether to leave out illustrations and the spiral."""
 
@@ -84,20 +88,22 @@ class ReportSettings:
             raise ValueError(f"a report needs at least {_FEWEST_SEEDS} seeds, got {self.num_seeds}")
         if self.num_seeded_draws < 2:
             raise ValueError(f"intervals need at least 2 seeded draws, got {self.num_seeded_draws}")
-        if not 0 <= self.num_ablation_seeds <= self.num_seeds:
-            raise ValueError(
-                f"--ablation-seeds must be from 0 to {self.num_seeds}, the number of --seeds, "
-                f"got {self.num_ablation_seeds}"
-            )
+        for kind in ("ablation", "published"):
+            if not 0 <= (count := getattr(self, f"num_{kind}_seeds")) <= self.num_seeds:
+                raise ValueError(
+                    f"--{kind}-seeds must be from 0 to {self.num_seeds}, the number of --seeds, "
+                    f"got {count}"
+                )
 
 
 def rows_of(study: Study, settings: ReportSettings) -> list[MeasuredRow]:
-    """Return the best configuration of every row of a study.
+    """Return the best configuration of every row of a study, after those of the sources if wanted.
 
     A single row has others before it to compare it with: the controls, and its first trial.
     """
     if len(study.rows) > 1:
-        return [_best_row(study, row, row.method, settings) for row in study.rows]
+        best_rows = [_best_row(study, row, row.method, settings) for row in study.rows]
+        return [*as_published(best_rows, settings.num_published_seeds), *best_rows]
     (row,) = study.rows
     best = _best_row(study, row, f"{row.method}, best", settings)
     suffix = IN_PN if ROWS[row.method].is_embedded else ""  # controls in the same feature space
@@ -110,7 +116,7 @@ def rows_of(study: Study, settings: ReportSettings) -> list[MeasuredRow]:
         first = open_trials(study, row).get_trials(deepcopy=False)[0]
         resolved = Resolved.of(row.method, first.user_attrs).times_as_long(row.config.report_length)
         rows.append(replace(best, name=f"{row.method}, {DEFAULT}", resolved=resolved, trial=0))
-    return [*rows, best]
+    return [*rows, *as_published([best], settings.num_published_seeds), best]
 
 
 def _best_row(study: Study, row: StudyRow, name: str, settings: ReportSettings) -> MeasuredRow:
@@ -121,16 +127,51 @@ def _best_row(study: Study, row: StudyRow, name: str, settings: ReportSettings) 
     return MeasuredRow(name, row.method, resolved, seeds, row, best["trial"])
 
 
-def ablations_of(rows: Sequence[MeasuredRow], num_seeds: int) -> list[MeasuredRow]:
-    """Return the ablations of searched rows, with the first ``num_seeds`` seeds of each row."""
-    if not num_seeds:
-        return []
-    by_method = {row.method: row for row in rows}
+def as_published(rows: Sequence[MeasuredRow], num_seeds: int) -> list[MeasuredRow]:
+    """Return rows with the settings and the training length of their sources, if these are known.
+
+    A search compares them at its own length; here they are trained as their authors did.
+    """
     found = list[MeasuredRow]()
+    for row in rows if num_seeds else ():
+        settings = ROWS[row.method].as_published(row.source.evaluation)
+        if settings is not None and ROWS[row.method].group != "CP-AAN+":  # its source is cCov-GAN's
+            training, evaluation = settings
+            share = row.source.config.workers_per_trial  # all workers train on equally many
+            training = with_episodes(training, num_episodes_of(training) // share * share)
+            name, resolved = f"{row.method}, {PUBLISHED}", Resolved(training, evaluation)
+            seeds = row.seeds[:num_seeds]
+            found.append(replace(row, name=name, resolved=resolved, seeds=seeds, trial=None))
+    return found
+
+
+def ablations_of(rows: Sequence[MeasuredRow], num_seeds: int) -> list[MeasuredRow]:
+    """Return the ablations of searched rows, with the first ``num_seeds`` seeds of each row.
+
+    Claims about a single term compare a row with itself without that term. These ablations are
+    always there, with all seeds of the row.
+    """
+    by_method = {row.method: row for row in rows}
+    found = [_without_term(by_method[method]) for method in TERM_OF if method in by_method]
+    if not num_seeds:
+        return found
     for family, methods in _ABLATED.items():
         if (method := next((each for each in methods if each in by_method), None)) is not None:
             found += _ablations(by_method[method], family, num_seeds)
     return found
+
+
+def _without_term(row: MeasuredRow) -> MeasuredRow:
+    """Return the row without the term that the paper adds in it; nothing else differs."""
+    label = f"without {TERM_OF[row.method]}"
+    ablation = Ablation(row.name, TERMS, label)
+    row = replace(row, name=f"{row.name}: {label}", ablation=ablation)
+    gan = ROWS[row.method].gan
+    assert gan is not None, "only GANs have terms"
+    if gan.noise == "mixture":  # the noise belongs to the method: cCyc-GAN has the plain one
+        return replace(row, method=GANS[1])
+    weight = "covariance_weight" if gan.has_covariance else "cycle_weight"
+    return replace(row, resolved=row.resolved.with_overrides({weight: 0.0}))
 
 
 def _ablations(row: MeasuredRow, family: str, num_seeds: int) -> Iterator[MeasuredRow]:

@@ -17,10 +17,10 @@ from cpaan.training.learning import EpisodeSettings, Learner
 
 
 class FewShotEpisode(NamedTuple):
-    """Support examples and queries of some base classes; they have no common rows."""
+    """Support examples and queries of some base classes."""
 
     classes: Tensor  # (N,) positions among the base classes
-    supports: Tensor  # (N, K, D)
+    supports: Tensor  # (N, K, D); the S supports of an uneven episode have shape (1, S, D)
     queries: Tensor  # (N * Q, D)
     labels: Tensor  # (N * Q,) positions in classes
 
@@ -45,6 +45,7 @@ class FewShotEpisodes:
         self._base = base
         self._config = config
         self._every_row = torch.arange(int(base.counts.max()), device=base.counts.device)
+        self._uneven: dict[int, tuple[Tensor, Tensor]] = {}
 
     def draw_num_shots(self, rng: torch.Generator) -> int:
         """Draw one of the configured numbers of shots; ``rng`` is on the CPU."""
@@ -57,7 +58,10 @@ class FewShotEpisodes:
         return self.draw(shots[len(shots) // 2], rng)
 
     def draw(self, num_shots: int, rng: torch.Generator) -> FewShotEpisode:
-        """Draw classes, and rows of each without replacement; do not wait for the device."""
+        """Draw classes, and rows of each without replacement; do not wait for the device.
+
+        Supports and queries have no common rows.
+        """
         base, config, device = self._base, self._config, self._every_row.device
         classes = torch.randperm(len(base.counts), generator=rng, device=device)[: config.num_ways]
         keys = torch.rand((len(classes), len(self._every_row)), generator=rng, device=device)
@@ -68,6 +72,37 @@ class FewShotEpisodes:
         return FewShotEpisode(
             classes, rows[:, :num_shots], rows[:, num_shots:].flatten(0, 1), labels
         )
+
+    def draw_uneven(self, first: int, rng: torch.Generator) -> tuple[FewShotEpisode, Tensor]:
+        """Draw classes with different numbers of supports, and queries that may be supports.
+
+        Classes, in random order, have the configured numbers of shots in turn, from ``first`` on.
+        So each number is equally likely for a class, and ``first`` determines all shapes.
+
+        Returns:
+            The episode, and the positions of each class's supports among all S, shape
+            (N, largest number); S stands for none.
+        """
+        episode = self.draw(max(self._config.episode_shots), rng)
+        if first not in self._uneven:  # kept, because CUDA graphs cannot copy from the CPU
+            self._uneven[first] = self._arrange(first, len(episode.classes))
+        places, members = self._uneven[first]
+        classes = episode.classes[episode.labels]
+        uniforms = torch.rand(classes.shape, generator=rng, device=classes.device)
+        return episode._replace(
+            supports=episode.supports.flatten(0, 1)[places].unsqueeze(0),
+            queries=self._base.pick(classes, uniforms).float(),
+        ), members
+
+    def _arrange(self, first: int, num_ways: int) -> tuple[Tensor, Tensor]:
+        """Return the places of used supports among the even episode's, and those by class."""
+        shots, device = self._config.episode_shots, self._every_row.device
+        turns = torch.arange(num_ways) + shots.index(first)
+        counts = torch.tensor(shots)[turns % len(shots)].unsqueeze(1)
+        is_used = torch.arange(max(shots)) < counts
+        number = is_used.flatten().cumsum(0).view_as(is_used) - 1
+        members = torch.where(is_used, number, is_used.sum())
+        return is_used.flatten().nonzero().squeeze(1).to(device), members.to(device)
 
 
 class FewShotLearner(Learner):

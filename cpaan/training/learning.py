@@ -91,14 +91,17 @@ class LearningSettings(Settings):
 
     num_episodes: int = 2_000
     """Number of training episodes."""
-    optimiser: Literal["adam", "sgd"] = "adam"
-    """Adam with decoupled weight decay, or SGD with momentum and dampening of 0.9."""
+    optimiser: Literal["adam", "sgd", "nesterov"] = "adam"
+    """Adam with decoupled weight decay, SGD with momentum and dampening of 0.9, or SGD with
+    Nesterov's momentum of 0.9."""
     learning_rate: float = 1e-3
     """Learning rate at the start."""
-    schedule: Literal["cosine", "thirds"] = "cosine"
-    """Decay of the learning rate: along a half-cosine to zero, or to a tenth after each third."""
+    schedule: Literal["cosine", "thirds", "last-third"] = "cosine"
+    """Decay of the learning rate: along a half-cosine to zero, to a tenth after each third, or to a
+    tenth in the last third only."""
     weight_decay: float = 0.0
-    """Weight decay of matrices; with Adam, a step removes this share times the learning rate."""
+    """Weight decay; with Adam, a step removes this share times the learning rate, of matrices only.
+    SGD also decays biases, as in the sources that use it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -108,6 +111,8 @@ class LearningSettings(Settings):
     def rate_after(self, episode: int) -> float:
         """Return the learning rate after a number of episodes."""
         done = min(1.0, episode / self.num_episodes)
+        if self.schedule == "last-third":
+            return self.learning_rate * (0.1 if 3 * done >= 2 else 1.0)
         return self.learning_rate * decay(done, is_cosine=self.schedule == "cosine")
 
 
@@ -119,12 +124,13 @@ def decay(done: float, *, is_cosine: bool) -> float:
     return (1 + math.cos(math.pi * done)) / 2 if is_cosine else 0.1 ** min(2, int(3 * done))
 
 
-def with_decay(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return the groups of trained parameters for an optimiser; only matrices have a decay."""
+def with_decay(module: nn.Module, weight_decay: float, least_dims: int = 2) -> list[dict[str, Any]]:
+    """Return the groups of trained parameters for an optimiser; by default, matrices decay."""
     trained = [each for each in module.parameters() if each.requires_grad]
+    decayed = [each for each in trained if each.ndim >= least_dims]
     groups: list[dict[str, Any]] = [
-        {"params": [each for each in trained if each.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [each for each in trained if each.ndim < 2], "weight_decay": 0.0},
+        {"params": decayed, "weight_decay": weight_decay},
+        {"params": [each for each in trained if each.ndim < least_dims], "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
 
@@ -317,13 +323,21 @@ class LearningRun(EpisodeRun):
         super().__init__(
             name, base.fingerprint, learner.TERMS, config, self.learner, device, workers
         )
-        groups = with_decay(self.learner, config.weight_decay)
+        is_adam, is_nesterov = config.optimiser == "adam", config.optimiser == "nesterov"
+        groups = with_decay(self.learner, config.weight_decay, least_dims=2 if is_adam else 0)
         # The learning rate is set before every step.
         rate, is_cuda = new_rate(device), device.type == "cuda"
         self._optimiser: torch.optim.Optimizer = (
             torch.optim.AdamW(groups, lr=rate, capturable=is_cuda, fused=is_cuda)
-            if config.optimiser == "adam"
-            else torch.optim.SGD(groups, lr=rate, momentum=0.9, dampening=0.9, fused=is_cuda)
+            if is_adam
+            else torch.optim.SGD(
+                groups,
+                lr=rate,
+                momentum=0.9,
+                dampening=0.0 if is_nesterov else 0.9,
+                nesterov=is_nesterov,
+                fused=is_cuda,
+            )
         )
         self._for_shape, self._rng = new_rng(0), new_rng(0, device=device)
         self._row = torch.zeros(len(self._terms), device=device)

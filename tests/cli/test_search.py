@@ -46,7 +46,7 @@ def test_a_dry_run_shows_everything_and_does_nothing(capsys):
     assert shown["config"]["num_trials"] == 9
     assert shown["evaluated after episodes"] == [20, 40, 80]
     first = shown["trial 0"]
-    printed = {"cycle_weight": 5.0, "covariance_weight": 0.5, "ky_fan_order": 10}
+    printed = {"cycle_weight": 5.0, "covariance_weight": 0.5}
     assert printed.items() <= first.items()
     assert shown["all settings of these"]["trial 6"]["generator_loss"] == "minimax"
     assert shown["trial 6"] == {}

@@ -14,6 +14,7 @@ from cpaan.methods.denoising_weights import (
     Messages,
     neighbours_of,
 )
+from cpaan.methods.registry import ROWS
 from cpaan.methods.weight_generator import AttentiveWeights, WeightGeneratorConfig
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.heads import CosineCentroid
@@ -152,3 +153,36 @@ def test_reconstruction_is_the_mean_squared_distance_to_the_base_weights():
     # At the start, the weights of base classes have no error.
     torch.testing.assert_close(reconstruction, squares / 12)
     torch.testing.assert_close(loss, query_loss + 3 * reconstruction)
+
+
+def test_a_step_of_several_episodes_has_the_mean_of_their_terms():
+    base, rng = BaseSet(normals(120, 6), torch.full((12,), 10)), new_rng(1)
+    one, two = (
+        DenoisingNetwork(base, replace(WDAE, episodes_per_step=count), new_rng(2))
+        for count in (1, 2)
+    )
+    apart = [torch.stack(one.episode_terms(2, rng)) for _ in range(2)]
+
+    together = torch.stack(two.episode_terms(2, new_rng(1)))
+
+    torch.testing.assert_close(together, (apart[0] + apart[1]) / 2)
+    assert not torch.allclose(*apart)
+
+
+@pytest.mark.parametrize(
+    ("num_shots", "share"), [(1, 1.0), (3, 1.0), (5, 0.6), (7, 0.6), (30, 0.2)]
+)
+def test_with_more_shots_a_smaller_share_of_the_correction_is_applied(num_shots, share):
+    base = BaseSet(normals(120, 6), torch.full((12,), 10))
+    corrections = ROWS["wDAE"].published.corrections
+    network = DenoisingNetwork(base, replace(WDAE, corrections=corrections), new_rng(2))
+    network.correction.weight.data.normal_(generator=new_rng(3))
+    classes, supports = torch.arange(8), network.directions(normals(4, num_shots, 6, seed=1))
+
+    weights = network.weights(classes, supports)
+
+    means = torch.cat([network.base_weights[:8], supports.mean(dim=1)])
+    estimates = normalize(means, dim=-1)
+    whole = network.denoise(estimates) - estimates
+    assert whole.norm() > 0.1
+    torch.testing.assert_close(weights - estimates, share * whole)

@@ -10,6 +10,7 @@ from cpaan.core.randomness import new_rng
 from cpaan.methods.base import MetaLearned
 from cpaan.methods.matching import (
     ContextSettings,
+    Matcher,
     MatchingConfig,
     PrototypeMatcher,
     PrototypeMatchingConfig,
@@ -19,6 +20,7 @@ from cpaan.methods.matching import (
 )
 from cpaan.protocol.config import OWN
 from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem
+from cpaan.training.few_shot_episodes import FewShotEpisodes
 from helpers.tasks import normals, small_task
 
 PUBLISHED = ContextSettings(
@@ -142,6 +144,53 @@ def test_without_context_supports_score_as_those_of_easyfsl(easyfsl):
 
     scores = method.predict(queries)[OWN][0]
     torch.testing.assert_close(scores, theirs(queries), atol=1e-3, rtol=1e-4)
+
+
+def test_an_uneven_episode_has_all_numbers_of_supports_and_queries_among_them():
+    """Every row has its class and its number; classes of an episode are in random order."""
+    rows = torch.tensor([[float(label), float(row)] for label in range(6) for row in range(5)])
+    base = BaseSet(rows, torch.full((6,), 5))
+    settings = MatchingConfig(**{**EPISODES, "episode_shots": (1, 2, 4), "num_queries": 1})
+    episodes, counts_of_first, overlaps = FewShotEpisodes(base, settings), set(), 0
+
+    for seed in range(40):
+        episode, members = episodes.draw_uneven(2, new_rng(seed))
+
+        (supports,) = episode.supports
+        assert members.tolist() == [
+            *([0, 1, 14, 14], [2, 3, 4, 5], [6, 14, 14, 14]),
+            *([7, 8, 14, 14], [9, 10, 11, 12], [13, 14, 14, 14]),
+        ]
+        assert sorted(episode.classes.tolist()) == list(range(6))
+        for own, query, places in zip(episode.classes, episode.queries, members, strict=True):
+            of_class = supports[places[places < 14]]
+            assert (of_class[:, 0] == own).all()
+            assert query[0] == own
+            assert len(of_class[:, 1].unique()) == len(of_class), "a row is drawn once"
+            overlaps += bool((of_class[:, 1] == query[1]).any())
+            if own == 0:
+                counts_of_first.add(len(of_class))
+    assert counts_of_first == {1, 2, 4}, "numbers are of the class, not of the episode"
+    # A query is one of 1, 2 or 4 supports among 5 rows: 7/15 of 240 are expected.
+    assert 80 < overlaps < 144
+
+
+@pytest.mark.parametrize("matcher", [SupportMatcher, PrototypeMatcher])
+def test_an_uneven_episode_with_equal_numbers_is_an_even_one(matcher):
+    make = support_matcher if matcher is SupportMatcher else matcher_of
+    network = make(**EPISODES)
+    supports, queries = normals(3, 2, 6), normals(5, 6, seed=1)
+    encoded = Matcher.encode(network, supports, new_rng(0))
+    members = torch.arange(6).view(3, 2)
+
+    found = network.match_uneven(encoded.flatten(0, 1), members, queries, None)
+
+    expected = network.match(network.encode(supports, new_rng(0)), queries)
+    torch.testing.assert_close(found, expected)
+    absent = torch.tensor([[0, 6], [2, 3], [4, 5]])  # the first class has one support of two
+    alone = network.match_uneven(encoded.flatten(0, 1), absent, queries, None)
+    assert alone.isfinite().all()
+    assert not torch.allclose(alone[:, 0], expected[:, 0])
 
 
 def test_far_classes_have_finite_scores_and_gradients():

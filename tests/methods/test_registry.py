@@ -147,6 +147,30 @@ def test_a_removed_setting_is_read_only_with_the_value_that_is_left(name, settin
         config.from_dict({**config.to_dict(), setting: 3})
 
 
+def test_published_points_have_the_numbers_of_their_sources():
+    """Of the sources' files: steps, first rate and its schedule, decay, and sizes."""
+    sgd, nesterov = ("sgd", "thirds"), ("nesterov", "last-third")
+    of_training = ("num_episodes", "learning_rate", "weight_decay", "optimiser", "schedule")
+    found = {
+        name: tuple(getattr(ROWS[name].published, each) for each in of_training)
+        for name in ("MN", "FH", "AWG", "wDAE")
+    }
+
+    assert found == {
+        "MN": (60_000, 0.1, 1e-3, *sgd),
+        "FH": (120_000, 0.1, 1e-4, *sgd),
+        "AWG": (24_000, 0.01, 5e-4, *nesterov),
+        "wDAE": (15_000, 0.01, 5e-4, *nesterov),
+    }
+    wdae, matching, fh = (ROWS[name].published for name in ("wDAE", "MN", "FH"))
+    assert (wdae.episodes_per_step, wdae.episode_shots, wdae.num_queries) == (4, (1,), 1)
+    assert round(wdae.novel_share * 389) == 200
+    assert wdae.corrections == (1.0, 1.0, 0.6, 0.4, 0.2)
+    assert (matching.episodes, matching.num_ways, matching.num_queries) == ("uneven", 389, 1)
+    assert matching.episode_shots == (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+    assert (fh.num_clusters, fh.batch_size, fh.max_per_class, fh.seeds) == (100, 128, 20, "random")
+
+
 def test_every_row_can_be_searched_with_every_preset_on_the_built_in_features():
     """The built-in features have at least 150 train rows for every base class."""
     num_rows = {f"class{number:02d}": 150 for number in range(76)}

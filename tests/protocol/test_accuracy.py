@@ -57,6 +57,20 @@ def test_each_column_asks_its_own_question():
     assert found["all"] == pytest.approx((20.0, 60.0))
 
 
+def test_top_5_of_each_novel_class_is_kept_for_the_fewest_shots():
+    # Two queries of class 3, ranked first and last among six novel classes, and one of class 4.
+    scores = torch.tensor([[6.0, 5.0, 4.0, 3.0, 2.0, 1.0], [1.0, 6.0, 5.0, 4.0, 3.0, 2.0]])
+    scores = torch.cat([torch.zeros(3, NUM_BASE), scores[[0, 1, 1]]], dim=1)
+    task = small_task(base=[[[0.0]]] * NUM_BASE, shots=[[[0.0]]] * NUM_NOVEL)
+    queries = Queries(torch.zeros(3, 1), torch.tensor([3, 3, 4]))
+
+    rows = list(score(lambda _: {"own": scores[None]}, task, queries))
+
+    (by_class,) = (row["by_class"] for row in rows if row["by_class"] is not None)
+    assert by_class[:2] == [50.0, 100.0]
+    assert {row["column"] for row in rows if row["by_class"] is not None} == {"novel"}
+
+
 @pytest.mark.parametrize("bias", [-2.5, 0.0, 0.375, 40.0])
 def test_accuracies_are_those_of_sorted_classes_and_a_bias_is_added_to_novel_ones(bias):
     """Compare with the plain definition, on more queries than fit in a block."""

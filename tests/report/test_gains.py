@@ -5,10 +5,11 @@ import math
 import pandas as pd
 import pytest
 
+from cpaan.protocol.statistics import Estimate
 from cpaan.report.gains import PairedScores
 from helpers.frames import frame_of
 
-T_95_ONE_DEGREE, T_95_TWO_DEGREES = 12.706205, 4.302653  # Student's t, from a printed table
+T_95_ONE_DEGREE = 12.706205  # Student's t, from a printed table
 A, B = ("a", "x"), ("b", "x")
 
 
@@ -22,7 +23,8 @@ def compare(scores, subject=A, other=B, shots=1, **options):
 
 
 def test_a_difference_is_the_mean_of_differences_by_draw():
-    # Means over seeds differ by 1, 2 and 3 in the three draws.
+    # Means over seeds differ by 1, 2 and 3 in the three draws, and means over draws by 1 and 3. The
+    # mean squares of draws and seeds are 2 * 1 and 3 * 2.
     old, new = ("old", "centroid"), ("new", "linear")
     scores = scores_of(
         {new: [[10.0, 12.0], [31.0, 33.0], [62.0, 64.0]], old: [[10.0] * 2, [30.0] * 2, [60.0] * 2]}
@@ -31,7 +33,8 @@ def test_a_difference_is_the_mean_of_differences_by_draw():
     gap = compare(scores, new, old)
 
     assert gap.difference == pytest.approx(2.0)
-    assert gap.interval == pytest.approx(T_95_TWO_DEGREES * 1.0 / 3**0.5)
+    estimate = Estimate(2.0, ((2 + 6) / 6) ** 0.5, 8**2 / (2**2 / 2 + 6**2 / 1))
+    assert (gap.interval, gap.p_value) == pytest.approx((estimate.interval(), estimate.p_value()))
     assert (gap.low, gap.high) == pytest.approx((2 - gap.interval, 2 + gap.interval))
     assert (gap.start, gap.end) == (old, new)
     assert gap.by_seed == pytest.approx((1.0, 3.0))
@@ -45,8 +48,17 @@ def test_only_common_seeds_are_compared_and_an_untrained_row_with_each_seed():
     later = scores_of({B: [[17.0, 99.0]]})
     scores = pd.concat([scores_of({A: [[10.0, 20.0]]}), later.assign(seed=later["seed"] + 1)])
     assert compare(scores).by_seed == (3.0,)
-    assert compare(scores).difference == 15.0 - 58.0
-    assert compare(scores, same_seeds=True).difference == 15.0 - 17.0
+    apart = scores[(scores["method"] == "a") | (scores["seed"] > 1)].assign(draw=0)
+    assert compare(apart).by_seed == (10.0 - 99.0, 20.0 - 99.0), "as of a row without training"
+    with pytest.raises(ValueError, match="none in common"):
+        compare(pd.concat([scores_of({A: [[1.0, 2.0]]}), later.assign(seed=later["seed"] + 5)]))
+
+
+def test_a_variant_with_one_seed_is_compared_with_the_same_seed():
+    scores = scores_of({A: [[11.0], [21.0]], B: [[10.0, 50.0], [20.0, 60.0]]})
+
+    assert compare(scores, same_seeds=True).by_seed == (1.0,)
+    assert compare(scores).by_seed == (1.0, -39.0)
 
 
 def test_several_shots_or_columns_are_compared_by_their_mean():
@@ -84,8 +96,12 @@ def test_a_difference_has_a_sign_that_is_read_aloud(draws, text):
     [
         ({B: [1.0]}, 1, "no scores of a with the head x for novel at K = 1"),
         ({A: [5.0], B: [1.0]}, [1, 2], "no scores of a with the head x for novel at K = 2"),
-        ({A: [5, 6, 7], B: [1, 2]}, 1, "a has 3 draws and b 2: draw 2 is not in both"),
-        ({A: [[5.0, 6.0], [7.0]], B: [1.0, 2.0]}, 1, "a with the head x lacks draws of some"),
+        ({A: [5, 6, 7], B: [1, 2]}, 1, "a and b: 3 and 2 draws cannot be paired: draw 2 is"),
+        (
+            {A: [[5.0, 6.0], [7.0]], B: [1.0, 2.0]},
+            1,
+            "a, x, novel, 1: a seed lacks draws",
+        ),
     ],
 )
 def test_rows_that_cannot_be_paired_are_refused(draws, shots, message):

@@ -119,6 +119,9 @@ def test_scores_are_printed_by_row_and_compared_with_a_named_one():
     main, rest = (part.splitlines() for part in accuracy_table(scores).split("\n\n"))
     assert main[1:3] == ["method  head     LSL 1   GLSL 1", "a       h     10.5±6.4 10.5±6.4"]
     assert rest[2].split() == ["b", "h", "12.5", "12.5", "12.5"]
+    assert main[0] == "Top-5 accuracy, %, ± 95 % interval over draws"
+    several = pd.concat([scores, scores.assign(seed=1)])
+    assert accuracy_table(several).startswith(f"{main[0]} and seeds\n")
     text = difference_table(scores, "a")
     assert text.startswith("Top-5 minus a, same head, paired by draw")
     assert text.endswith("b       h     +2.0±0.0 +2.0±0.0")

@@ -1,6 +1,7 @@
 """Test the report of a study without Ray: its parts are scored in this process."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,6 +9,8 @@ import pandas as pd
 import pytest
 
 from cpaan.core.provenance import count_test_reads
+from cpaan.methods.registry import ROWS
+from cpaan.protocol.config import HEADS
 from cpaan.study import report, worker_pool
 from cpaan.study.report_rows import ReportSettings
 from cpaan.study.resolve import StudyRequest, new_study
@@ -39,7 +42,8 @@ def test_a_replaced_machine_continues_the_count_of_test_reads(study_features, mo
     ("methods", "rows", "heads"),
     [
         (("copy",), ["none", "mean-shift", "half-mean-shift", "copy, best"], {"linear"}),
-        (("none", "copy"), ["none", "copy"], {"centroid", "cosine", "knn", "linear"}),
+        (("none", "copy"), ["none", "copy"], set(HEADS)),
+        (("none", "LR"), ["LR, as published", "none", "LR"], set(HEADS)),
     ],
 )
 def test_a_study_of_one_row_or_several_is_reported_by_one_program(
@@ -48,6 +52,8 @@ def test_a_study_of_one_row_or_several_is_reported_by_one_program(
     def measure(jobs, *_):
         return {key: worker_pool._run(job, True) for key, job in jobs.items()}
 
+    short = replace(ROWS["LR"], published_head={"linear_num_steps": 7})
+    monkeypatch.setitem(ROWS, "LR", short)
     for name, instead in {"measure": measure, "check_machines": lambda *_: None}.items():
         monkeypatch.setattr(report, name, instead)
     monkeypatch.setattr(worker_pool, "check_this_machine", lambda _: None)
@@ -60,7 +66,9 @@ def test_a_study_of_one_row_or_several_is_reported_by_one_program(
         best |= {**settings, "run": RUN, "finalists": [{"trial": 0, "score": 50.0}]}
         study.write_json(study.path_of(row, BEST), best)
 
-    sizes = ReportSettings(num_fixed_draws=2, num_seeded_draws=3, is_table_only=True)
+    sizes = ReportSettings(
+        num_fixed_draws=2, num_seeded_draws=3, num_published_seeds=1, is_table_only=True
+    )
     lines, failed = report.make_report(study, CLUSTER, lambda _: None, sizes)
 
     assert (len(lines), failed) == (2 + min(3, len(rows)), {})
@@ -68,9 +76,17 @@ def test_a_study_of_one_row_or_several_is_reported_by_one_program(
     folder = Path("results/mine/report")
     about = json.loads((folder / "report.json").read_text())
     assert [row["name"] for row in about["rows"]] == rows
+    steps = {row["name"]: row["evaluation"]["linear_num_steps"] for row in about["rows"]}
+    assert all((count == 7) == ("as published" in name) for name, count in steps.items())
     assert list(about["best"]) == list(about["studies"]) == list(methods)
     assert set(pd.read_parquet(folder / "scores.parquet")["head"]) == heads
     assert lines[0] in (folder / "findings.md").read_text().replace("\N{NO-BREAK SPACE}", " ")
+    classes = pd.read_parquet(folder / "classes.parquet")
+    lsl = pd.read_parquet(folder / "scores.parquet").query("column == 'novel' and shots == 1")
+    means = lsl[lsl["draw"] >= 2].groupby(["method", "head"])["top5"].mean()
+    assert classes.groupby(["method", "head"])["top5"].mean().to_dict() == pytest.approx(
+        means.to_dict()
+    ), "all classes have as many queries"
     assert "top5_minus_none" in pd.read_csv(folder / "table.csv")
     page, latex = ((folder / name).read_text() for name in ("report.md", "table.tex"))
     assert all(f" | {name} | " in page and f" & {name} & " in latex for name in rows)

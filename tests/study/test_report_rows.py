@@ -1,8 +1,14 @@
-"""Test the ablations, which change one design choice at a time."""
+"""Test rows as published, and the ablations, which change one design choice at a time."""
+
+from dataclasses import replace
+
+import pytest
 
 from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
+from cpaan.methods.registry import ROWS, num_episodes_of
+from cpaan.report.claims.judge import TERMS
 from cpaan.report.claims.mechanisms import NEIGHBOURS
-from cpaan.study.report_rows import IDEAS, MeasuredRow, ablations_of
+from cpaan.study.report_rows import IDEAS, MeasuredRow, ReportSettings, ablations_of, as_published
 from helpers.studies import best_row
 
 
@@ -61,8 +67,57 @@ def test_a_table_has_neighbours_of_the_paper_s_best_row_and_ideas_of_ours():
     found = ablations_of([best_row(name) for name in names], 2)
 
     families = {(row.ablation.family, row.ablation.of) for row in found}
-    assert families == {(NEIGHBOURS, "cCov-GAN-PN"), (IDEAS, "CP-AAN+")}
+    term, *others = found
+    assert families == {(NEIGHBOURS, "cCov-GAN-PN"), (IDEAS, "CP-AAN+"), (TERMS, "cCov-GAN-PN")}
     assert len({row.name for row in found}) == len(found)
-    assert {row.seeds for row in found} == {(3, 4)}, "the first seeds of the rows themselves"
+    assert {row.seeds for row in others} == {(3, 4)}, "the first seeds of the rows themselves"
+    assert (term.ablation.family, term.seeds) == (TERMS, best_row("cCov-GAN-PN").seeds)
     assert ablations_of([best_row("PN")], 1) == []
     assert not family(best_row("cCov-GAN"), IDEAS)
+
+
+def test_rows_as_published_have_the_length_and_the_classifier_of_their_sources():
+    names = ("none", "LR", "FH", "wDAE", "cCov-GAN-PN", "CP-AAN+-PN")
+    found = {row.method: row for row in as_published([best_row(name) for name in names], 1)}
+
+    assert list(found) == ["LR", "FH", "wDAE", "cCov-GAN-PN"]  # others have no source of their own
+    for name, row in found.items():
+        assert (row.name, row.seeds, row.trial) == (f"{name}, as published", (3,), None)
+        assert row.resolved.training == (ROWS[name].published or ROWS[name].config)
+    steps = {name: num_episodes_of(row.resolved.training) for name, row in found.items()}
+    assert steps == {"LR": 0, "FH": 120_000, "wDAE": 15_000, "cCov-GAN-PN": 100_000}
+    heads = [found[name].resolved.evaluation for name in ("LR", "FH")]
+    assert [each.linear_num_steps for each in heads] == [10_000, 10_000]
+    assert [each.linear_weight_decay for each in heads] == [0.01, 0.001]
+    assert found["wDAE"].resolved.evaluation == found["wDAE"].source.evaluation
+    gan = found["cCov-GAN-PN"].resolved.evaluation
+    assert (gan.fill_to_capacity, gan.mixing_shots) == (True, None)
+    assert as_published([best_row("FH")], 0) == []
+
+
+def test_workers_share_the_episodes_of_a_source_evenly():
+    row = best_row("wDAE")
+    config = row.source.config.with_overrides({"workers_per_trial": 7})
+
+    (shared,) = as_published([replace(row, source=replace(row.source, config=config))], 2)
+
+    assert shared.resolved.training.num_episodes == 14_994  # 7 times 2,142
+    assert shared.seeds == (3, 4)
+
+
+def test_a_report_has_at_most_as_many_seeds_of_its_other_rows():
+    with pytest.raises(ValueError, match=r"--published-seeds must be from 0 to 3, .* got 4"):
+        ReportSettings(num_published_seeds=4)
+
+
+def test_a_claim_about_a_term_has_the_same_row_without_it_with_all_seeds():
+    rows = [best_row(name) for name in ("cCyc-GAN-PN", "cDeLi-GAN-PN", "cCov-GAN-PN", "c-GAN-PN")]
+    cycle, noise, covariance = ablations_of(rows, 0)
+
+    changes = {"cycle_weight": 0.0}, {}, {"covariance_weight": 0.0}
+    for row, each, change in zip(rows, (cycle, noise, covariance), changes, strict=False):
+        assert each.resolved == row.resolved.with_overrides(change)
+        assert each.seeds == row.seeds
+    assert covariance.name == "cCov-GAN-PN: without the covariance term"
+    # The kind of noise is not a setting: it is what cDeLi-GAN and cCyc-GAN differ in.
+    assert (noise.method, noise.ablation.of) == ("cCyc-GAN-PN", "cDeLi-GAN-PN")

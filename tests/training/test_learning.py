@@ -45,6 +45,7 @@ class Choosy(Plane):
         # (1 + cos x) / 2 for x = 0, 30, ... 180 degrees, and then constant.
         ("cosine", [0.5 + math.cos(math.pi * min(1, episode / 6)) / 2 for episode in range(8)]),
         ("thirds", [1, 1, 0.1, 0.1, 0.01, 0.01, 0.01, 0.01]),
+        ("last-third", [1, 1, 1, 1, 0.1, 0.1, 0.1, 0.1]),
     ],
 )
 def test_the_learning_rate_falls_by_its_schedule(schedule, rates):
@@ -62,7 +63,7 @@ def test_sgd_moves_along_a_mean_of_gradients_of_which_the_newest_is_a_tenth():
 
     after, moved = torch.tensor([2.0, 3.0]), None
     for episode, rate in enumerate([0.1, 0.1, 0.01]):  # falls after a third of the episodes
-        gradient = direction(7, episode) + torch.stack([0.5 * after[0], torch.tensor(0.0)])
+        gradient = direction(7, episode) + 0.5 * after  # the matrix and the vector decay
         moved = gradient if moved is None else 0.9 * moved + 0.1 * gradient
         after = after - rate * moved
     torch.testing.assert_close(weights(run), after)
@@ -71,12 +72,25 @@ def test_sgd_moves_along_a_mean_of_gradients_of_which_the_newest_is_a_tenth():
     assert set(terms) == {"slope", "drawn"}
 
 
+def test_nesterov_looks_ahead_along_the_sum_of_gradients():
+    run = new_run(num_episodes=6, optimiser="nesterov", weight_decay=0.5)
+
+    run.advance(3)
+
+    after, moved = torch.tensor([2.0, 3.0]), torch.zeros(2)
+    for episode, rate in enumerate([0.1, 0.1, 0.01]):
+        gradient = direction(7, episode) + 0.5 * after
+        moved = 0.9 * moved + gradient
+        after = after - rate * (gradient + 0.9 * moved)
+    torch.testing.assert_close(weights(run), after)
+
+
 def test_the_first_step_of_adam_is_as_long_as_the_learning_rate():
     run = new_run(optimiser="adam", weight_decay=0.5)
 
     run.advance(1)
 
-    # As with SGD, the matrix decays and the vector does not.
+    # Unlike with SGD, only the matrix decays.
     expected = torch.tensor([2.0 * 0.95, 3.0]) - 0.1 * direction(7, 0).sign()
     torch.testing.assert_close(weights(run), expected)
 
@@ -99,7 +113,7 @@ def test_divergence_is_named_with_its_episode_and_not_kept(run, num_before, mess
         run.state_dict()
 
 
-@pytest.mark.parametrize("optimiser", ["adam", "sgd"])
+@pytest.mark.parametrize("optimiser", ["adam", "sgd", "nesterov"])
 def test_a_resumed_run_equals_one_that_never_stopped(optimiser):
     assert_goes_on(lambda: new_run(optimiser=optimiser))
 

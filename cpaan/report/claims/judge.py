@@ -8,20 +8,10 @@ import pandas as pd
 
 from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import IN_PN
-from cpaan.protocol.statistics import mean_interval
 from cpaan.report.claims.mechanisms import BEST, EARLIER, GANS, judge_diversity, judge_neighbours
-from cpaan.report.claims.verdict import (
-    Claim,
-    Labelled,
-    Verdict,
-    all_of,
-    is_positive,
-    judge,
-    listed,
-    marks_of,
-)
-from cpaan.report.gains import MethodScores, PairedDifference, signed
-from cpaan.report.published import CELLS, TABLE_1
+from cpaan.report.claims.verdict import Claim, Kind, Labelled, listed, make_claim, with_verdicts
+from cpaan.report.gains import MethodScores, PairedDifference, Scored, signed
+from cpaan.report.published import CELLS, TABLE_1, printed_of
 from cpaan.report.tables import TITLES
 
 _NOVEL = "novel"
@@ -30,15 +20,20 @@ _GAINS = {
     "gain over FI on PMN": (BEST, "FI-PMN", "FI, which has PMN to build on"),
     "gain over FI on PN": (BEST, "FI-PN", "FI on the same embedding"),
     "gain over ResNet-10": ("cCov-GAN", "LR", "no augmentation of the same raw features"),
-    "gain by preserving covariance": (
-        BEST,
-        "cCyc-GAN-PN",
-        "cCyc-GAN, which does not preserve covariance; a centroid sees only the mean of synthetic "
-        "examples, other heads see their spread too",
+    "cCov-GAN over cCyc-GAN, tuned separately": (BEST, GANS[1], "cCyc-GAN with its own settings"),
+    "cDeLi-GAN over cCyc-GAN, tuned separately": (
+        GANS[2],
+        GANS[1],
+        "cCyc-GAN with its own settings",
     ),
-    "gain by mixture noise": (GANS[2], GANS[1], "cCyc-GAN, which has no mixture noise"),
 }
 """The better method, the worse one, and the worse one in words."""
+_POSITIVE_CONTROLS = ("AWG", "AWG-cosine", "wDAE", "FI-PN", "FI-PMN")
+"""Methods of other papers, which print a gain over PN at the fewest shots."""
+TERMS = "terms"
+"""The family of ablations that take one term away."""
+TERM_OF = {GANS[1]: "the cycle term", GANS[2]: "mixture noise", BEST: "the covariance term"}
+"""The term that a method adds to the one that the paper compares it with."""
 _CONTROLS = {
     IN_PN: ("PN", "none-PN", "mean-shift-PN", "half-mean-shift-PN", "copy-PN"),
     "": ("none", "mean-shift", "half-mean-shift", "copy"),
@@ -53,7 +48,9 @@ def judge_claims(
     head_of: Mapping[str, str],
     ablations: Sequence[Mapping[str, str]] = (),
 ) -> list[Claim]:
-    """Judge the paper's claims, then further questions. Claims whose rows are missing are left out.
+    """Judge positive controls, the paper's claims and further questions, in this order.
+
+    Claims whose rows are missing are left out.
 
     Args:
         scores: Scores by method (name of a row), head, column, shots, draw and seed.
@@ -69,8 +66,10 @@ def judge_claims(
     # A row has the name of its method. In a study of one method, the last of its rows is the best.
     row_of = {method: name for name, method in methods.items()} | {name: name for name in methods}
     table = MethodScores(scores, row_of, head_of)
-    return [
+    claims = [
+        *(claim for name in _POSITIVE_CONTROLS for claim in _over_pn(table, name)),
         *(claim for name, gain in _GAINS.items() for claim in _gain(table, name, *gain)),
+        *_one_term(table, methods, head_of, ablations),
         *_over_earlier(table),
         *_order(table),
         *_collapse(table),
@@ -80,6 +79,7 @@ def judge_claims(
         *judge_diversity(diversity, row_of),
         *(claim for space in _CONTROLS for claim in _beyond(table, space)),
     ]
+    return with_verdicts(claims)
 
 
 def _cell(column: str, shots: int) -> str:
@@ -87,8 +87,8 @@ def _cell(column: str, shots: int) -> str:
 
 
 def _printed(better: str, worse: str, column: str, shots: int) -> float | None:
-    """Return the difference of two rows of the paper's table; None if it lacks one of them."""
-    ours, theirs = (TABLE_1.get(method, {}).get((column, shots)) for method in (better, worse))
+    """Return the difference of two rows that papers print; None if one of them is not printed."""
+    ours, theirs = (printed_of(method).get((column, shots)) for method in (better, worse))
     return None if ours is None or theirs is None else ours - theirs
 
 
@@ -96,18 +96,62 @@ def _signs(values: Iterable[float | None], between: str = ", ") -> str:
     return between.join(f"{value:+z.1f}" for value in values if value is not None)
 
 
+def _over_pn(table: MethodScores, method: str) -> Iterator[Claim]:
+    text = f"{method} does better than PN ({_cell(*table.few)})."
+    printed = _printed(method, "PN", *table.few)
+    name = f"{method} over PN"
+    yield from _compare(table, name, text, table.find(method, "PN"), printed, "control")
+
+
 def _gain(
-    table: MethodScores, name: str, better: str, worse: str, what: str, *, is_paper: bool = True
+    table: MethodScores, name: str, better: str, worse: str, what: str, kind: Kind = "paper"
 ) -> Iterator[Claim]:
-    """Compare two rows, each with its head.
+    title = better if ROWS[better].group == "CP-AAN+" else ROWS[better].generation
+    text = f"{title} does better than {what} ({_cell(*table.few)})."
+    printed = _printed(better, worse, *table.few)
+    yield from _compare(table, name, text, table.find(better, worse), printed, kind)
+
+
+def _one_term(
+    table: MethodScores,
+    methods: Mapping[str, str],
+    head_of: Mapping[str, str],
+    ablations: Sequence[Mapping[str, str]],
+) -> Iterator[Claim]:
+    """Compare a GAN with the same settings without its term.
+
+    A centroid sees only the mean of synthetic examples. Other heads, which see their spread too,
+    are reported but do not decide.
+    """
+    before = {better: worse for worse, better in pairwise(GANS)} | {BEST: GANS[1]}
+    for each in ablations:
+        if each["family"] == TERMS and (of := each["of"]) in head_of:
+            method, term = methods[of], TERM_OF[methods[of]]
+            title, other = (ROWS[name].generation for name in (method, before[method]))
+            text = (
+                f"{title} does better than with the same settings without {term} "
+                f"({_cell(*table.few)}; printed is its gain over {other})."
+            )
+            rows = [(name, head_of[of]) for name in (of, each["name"])]
+            printed = _printed(method, before[method], *table.few)
+            yield from _compare(table, f"gain by {term}", text, rows, printed, "paper")
+
+
+def _compare(
+    table: MethodScores,
+    name: str,
+    text: str,
+    rows: Sequence[Scored],
+    printed: float | None,
+    kind: Kind,
+) -> Iterator[Claim]:
+    """Compare two rows, each with its head; nothing if one of them is missing.
 
     Differences under heads that both rows have are reported too, but they do not decide.
     """
-    rows = table.find(better, worse)
-    if len(rows) < 2:
+    if len(rows) < 2 or not table.rows.issuperset(rows):
         return
     gap = table.compare(rows[0], rows[1], *table.few)
-    printed = _printed(better, worse, *table.few)
     found, of_paper = listed([("", gap)], has_seeds=True), _signs([printed])
     if printed is not None and not math.isnan(gap.interval):
         off = round(printed - gap.difference, 9)
@@ -121,41 +165,38 @@ def _gain(
     ]
     if same:
         found += f". Both under the same head: {listed(same)}"
-    title = better if ROWS[better].group == "CP-AAN+" else ROWS[better].generation
-    text = f"{title} does better than {what} ({_cell(*table.few)})."
-    yield from judge(
-        name, text, [("", gap)], printed=of_paper, found=found, values=[printed], is_paper=is_paper
+    yield from make_claim(
+        name, text, [("", gap)], printed=of_paper, found=found, values=[printed], kind=kind
     )
 
 
 def _over_earlier(table: MethodScores) -> Iterator[Claim]:
     earlier = table.find(*EARLIER)
     for best in table.find(BEST) if earlier else ():
-        gaps = {
-            cell: min(
-                (table.compare(best, row, *cell) for row in earlier), key=lambda gap: gap.difference
-            )
-            for cell in table.cells
-        }
-        low, *_, high = sorted(gaps, key=lambda cell: gaps[cell].difference)
+        keys = [(row, cell) for cell in table.cells for row in earlier]
+        gaps = [table.compare(best, row, *cell) for row, cell in keys]
+        order = sorted(range(len(gaps)), key=lambda place: gaps[place].difference)
         smallest, largest = (
-            f"{gaps[cell].text()} ({_cell(*cell)}, {gaps[cell].start[0]})" for cell in (low, high)
+            f"{gaps[at].text()} ({_cell(*keys[at][1])}, {keys[at][0][0]})"
+            for at in (order[0], order[-1])
         )
-        printed = {
-            cell: min(gain for each in EARLIER if (gain := _printed(BEST, each, *cell)))
-            for cell in CELLS
-        }
-        of_paper = list(printed.values())
-        verdicts = [is_positive(gap) for gap in gaps.values()]
-        yield Claim(
+        num_ahead = sum(
+            all(gap.low > 0 for gap, (_, of) in zip(gaps, keys, strict=True) if of == cell)
+            for cell in table.cells
+        )
+        of_paper = [
+            min(gain for each in EARLIER if (gain := _printed(BEST, each, *cell))) for cell in CELLS
+        ]
+        yield from make_claim(
             "gain over earlier augmentation",
             "cCov-GAN in PN does better than every earlier augmentation (FH, P-FH, FI), for all "
             "numbers of shots, in LSL and GLSL.",
-            f"{_signs([min(of_paper), max(of_paper)], ' to ')} in all {len(printed)} columns",
-            f"{best[0]} is ahead of the strongest of them in {verdicts.count('confirmed')} of "
-            f"{len(gaps)} columns with the whole interval; smallest {smallest}, largest {largest}",
-            all_of(verdicts),
-            marks=marks_of([gaps[low], gaps[high]], [printed.get(low), printed.get(high)]),
+            [("", gap) for gap in gaps],
+            printed=f"{_signs([min(of_paper), max(of_paper)], ' to ')} in all {len(CELLS)} columns",
+            found=f"{best[0]} is ahead of all of them in {num_ahead} of {len(table.cells)} columns "
+            f"with the whole interval; smallest {smallest}, largest {largest}",
+            values=[_printed(BEST, row[0], *cell) for row, cell in keys],
+            shown=[order[0], order[-1]],
         )
 
 
@@ -169,7 +210,7 @@ def _order(table: MethodScores) -> Iterator[Claim]:
     for title, (worse, better) in zip(titles, pairwise(rows), strict=True):
         gaps.append((title, table.compare(better, worse, *table.few)))
         gaps.append(("mean over all K", table.compare(better, worse, _NOVEL, table.shots)))
-    yield from judge(
+    yield from make_claim(
         "order of the GANs",
         "In PN each idea adds to the one before: c-GAN, cCyc-GAN, cDeLi-GAN, cCov-GAN "
         f"({_cell(*table.few)}, and LSL on average).",
@@ -185,7 +226,7 @@ def _collapse(table: MethodScores) -> Iterator[Claim]:
     if len(rows) < 3:
         return
     printed = {name: _printed(name, GANS[0], *table.few) for name in names}
-    yield from judge(
+    yield from make_claim(
         "c-GAN below earlier augmentation",
         f"The plain c-GAN does worse than FH and FI ({_cell(*table.few)}).",
         [(f"{row[0]} over c-GAN", table.compare(row, rows[-1], *table.few)) for row in rows[:-1]],
@@ -195,13 +236,21 @@ def _collapse(table: MethodScores) -> Iterator[Claim]:
 
 
 def _first_or_second(table: MethodScores) -> Iterator[Claim]:
+    """In each column, cCov-GAN has to be ahead of the second best of the other rows."""
     others = table.find(*(name for name, row in ROWS.items() if row.is_printed and name != BEST))
     for best in table.find(BEST) if len(others) > 1 else ():
         gaps = {
-            cell: [table.compare(other, best, *cell) for other in others] for cell in table.cells
+            cell: sorted(
+                (
+                    table.compare(best, other, *cell, num_comparisons=len(others))
+                    for other in others
+                ),
+                key=lambda gap: gap.difference,
+            )
+            for cell in table.cells
         }
         ranks = {
-            cell: 1 + sum(round(gap.difference, 9) > 0 for gap in of) for cell, of in gaps.items()
+            cell: 1 + sum(round(gap.difference, 9) < 0 for gap in of) for cell, of in gaps.items()
         }
         found = f"{_count(ranks.values())} among {len(others) + 1} rows of the paper"
         if max(ranks.values()) > 2:
@@ -209,22 +258,23 @@ def _first_or_second(table: MethodScores) -> Iterator[Claim]:
                 f"{title} {', '.join(str(ranks[column, k]) for k in table.shots)}"
                 for column, title in TITLES.items()
             ]
-            ahead = {cell: max(of, key=lambda gap: gap.difference) for cell, of in gaps.items()}
-            far = max(ahead, key=lambda cell: ahead[cell].difference)
+            far = min(gaps, key=lambda cell: gaps[cell][0].difference)
+            gap = table.compare(best, gaps[far][0].start, *far)
             found += (
-                f"; ranks by K: {'; '.join(by_column)}; farthest behind at {_cell(*far)}, where "
-                f"{ahead[far].end[0]} is {ahead[far].text()}"
+                f"; ranks by K: {'; '.join(by_column)}; farthest behind at {_cell(*far)}: "
+                f"{gap.text()} against {gap.start[0]}"
             )
         ours = TABLE_1[BEST]
-        yield Claim(
+        yield from make_claim(
             "first or second",
             "cCov-GAN in PN is first or second in every column of the table.",
-            _count(
+            [(_cell(*cell), of[1]) for cell, of in gaps.items()],
+            printed=_count(
                 1 + sum(row.get(cell, 0.0) > ours[cell] for row in TABLE_1.values())
                 for cell in CELLS
             ),
-            found,
-            all_of(map(_among_two, gaps.values())),
+            found=found,
+            shown=[],
         )
 
 
@@ -233,28 +283,22 @@ def _count(ranks: Iterable[int]) -> str:
     return f"first in {found.count(1)}, second in {found.count(2)} of {len(found)} columns"
 
 
-def _among_two(gaps: Sequence[PairedDifference]) -> Verdict:
-    """Judge whether at most one of these rows is ahead, by the intervals of others minus ours."""
-    if sum(gap.low > 0 for gap in gaps) > 1:
-        return "not confirmed"
-    return "confirmed" if sum(not gap.high < 0 for gap in gaps) <= 1 else "unclear"
-
-
 def _largest_at_few_shots(table: MethodScores) -> Iterator[Claim]:
     rows, ends = table.find(BEST, "PN"), (table.shots[0], table.shots[-1])
     if len(rows) < 2 or ends[0] == ends[1]:
         return
     few, many = (
-        table.by_draw(rows[0], _NOVEL, k) - table.by_draw(rows[1], _NOVEL, k) for k in ends
+        table.values(rows[0], _NOVEL, k).minus(table.values(rows[1], _NOVEL, k)) for k in ends
     )
-    gap = PairedDifference(rows[1], rows[0], (few - many).mean(), mean_interval(few - many))
+    gap = PairedDifference.of(rows[1], rows[0], few.minus(many))
     at_few, at_many = (_printed(BEST, "PN", _NOVEL, k) for k in ends)
-    yield from judge(
+    gains = " and ".join(signed(each.estimate().mean) for each in (few, many))
+    yield from make_claim(
         "gain is largest at the fewest shots",
         f"The gain over PN is larger at K = {ends[0]} than at K = {ends[1]} (LSL).",
         [("", gap)],
         printed=_signs([at_few, at_many], " and "),
-        found=f"{signed(few.mean())} and {signed(many.mean())}, so {gap.text()}",
+        found=f"{gains}, so {gap.text()}",
         values=[at_few - at_many if at_few and at_many else None],
     )
 
@@ -284,6 +328,7 @@ def _beyond(table: MethodScores, space: str) -> Iterator[Claim]:
             f"{row} does better than no augmentation, and than controls that train no generator, "
             f"under the same head ({_cell(*table.few)})."
         )
-        yield from judge(f"{row} over the controls", text, own, found=found, is_paper=False)
+        name = f"{row} over the controls"
+        yield from make_claim(name, text, own, found=found, kind="further")
     name = f"{further} over {faithful}"
-    yield from _gain(table, name, further, faithful, f"the faithful {faithful}", is_paper=False)
+    yield from _gain(table, name, further, faithful, f"the faithful {faithful}", "further")

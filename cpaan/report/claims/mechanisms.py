@@ -7,16 +7,7 @@ import numpy as np
 import pandas as pd
 
 from cpaan.methods.registry import ROWS
-from cpaan.report.claims.verdict import (
-    MARGIN,
-    RATIO_MARGIN,
-    Claim,
-    any_of,
-    is_not_negative,
-    is_positive,
-    is_relevant,
-    judge,
-)
+from cpaan.report.claims.verdict import Claim, Kind, make_claim
 from cpaan.report.gains import MethodScores, PairedScores, Scored
 from cpaan.report.tables import TITLES
 
@@ -50,56 +41,47 @@ def judge_neighbours(
             head = next(iter(paired.heads(names.values())), own)
         rows = {label: (name, head) for label, name in names.items() if (name, head) in paired.rows}
         title = of if head == own else f"{of}, {head} head"
-        is_paper = ROWS[methods[of]].group == "CP-AAN"
-        yield from _compare_neighbours(paired, rows, title, is_paper=is_paper)
+        kind: Kind = "paper" if ROWS[methods[of]].group == "CP-AAN" else "further"
+        yield from _compare_neighbours(paired, rows, title, kind)
 
 
 def _compare_neighbours(
-    paired: PairedScores, rows: Mapping[str, Scored], of: str, *, is_paper: bool
+    paired: PairedScores, rows: Mapping[str, Scored], of: str, kind: Kind
 ) -> Iterator[Claim]:
     hard = [label for label in rows if label.startswith(HARD)]
-    # The largest of many differences is large by chance alone: its interval is wider.
+    # A difference that is picked out of many is large by chance alone: its interval is wider.
     num_pairs = len(TITLES) * comb(len(hard), 2)
     helps, suffices, depends = [], [], []
     for column, title in TITLES.items():
         cell = column, paired.shots
-        ranked = sorted(hard, key=lambda label: -paired.by_draw(rows[label], *cell).mean())
+        ranked = sorted(hard, key=lambda label: -paired.values(rows[label], *cell).values.mean())
         if SOFT in rows and NOBODY in rows:
             helps.append((title, paired.compare(rows[SOFT], rows[NOBODY], *cell)))
         if SOFT in rows and hard:
-            gap = paired.compare(rows[SOFT], rows[ranked[0]], *cell)
+            pair = rows[SOFT], rows[ranked[0]]
+            gap = paired.compare(*pair, *cell, num_comparisons=len(hard))
             suffices.append((f"{title} over {ranked[0]}:", gap))
         if len(hard) > 1:
-            best, worst = rows[ranked[0]], rows[ranked[-1]]
-            gap = paired.compare(best, worst, *cell, num_comparisons=num_pairs)
+            pair = rows[ranked[0]], rows[ranked[-1]]
+            gap = paired.compare(*pair, *cell, num_comparisons=num_pairs)
             depends.append((f"{title} {ranked[0]} over {ranked[-1]}:", gap))
-    yield from judge(
-        f"neighbours help ({of})",
-        "Translating from related base classes (NBS-S) does better than from all of them (mean "
-        "over all K).",
-        helps,
-        has_seeds=True,
-        is_paper=is_paper,
-    )
-    yield from judge(
-        f"soft neighbours are as good ({of})",
-        "NBS-S does as well as NBS-H with the best k, or better (mean over all K; a loss of "
-        f"more than {MARGIN} points has to be ruled out).",
-        suffices,
-        has_seeds=True,
-        is_paper=is_paper,
-        each=is_not_negative,
-    )
-    yield from judge(
-        f"hard neighbours need the right k ({of})",
-        "NBS-H depends on k: in LSL or GLSL the best k does better than the worst by more than "
-        f"chance, and by {MARGIN} points or more (mean over all K; intervals allow for every "
-        "pair of k).",
-        depends,
-        is_paper=is_paper,
-        each=is_relevant,
-        together=any_of,
-    )
+    texts = {
+        "neighbours help": (
+            "Translating from related base classes (NBS-S) does better than from all of them",
+            helps,
+        ),
+        "soft neighbours are better": (
+            "NBS-S does better than NBS-H with the best k, whose choice the interval allows for",
+            suffices,
+        ),
+        "hard neighbours need the right k": (
+            "With NBS-H the best k does better than the worst; intervals allow for every pair of k",
+            depends,
+        ),
+    }
+    for name, (text, gaps) in texts.items():
+        text += " (LSL and GLSL, means over all K)."
+        yield from make_claim(f"{name} ({of})", text, gaps, has_seeds=True, kind=kind)
 
 
 def judge_diversity(diversity: pd.DataFrame, row_of: Mapping[str, str]) -> Iterator[Claim]:
@@ -140,5 +122,4 @@ def judge_diversity(diversity: pd.DataFrame, row_of: Mapping[str, str]) -> Itera
         ),
     }
     for name, (text, gaps) in claims.items():
-        judged = judge(name, text, gaps, is_ratio=True, each=lambda x: is_positive(x, RATIO_MARGIN))
-        yield from judged
+        yield from make_claim(name, text, gaps, is_ratio=True)

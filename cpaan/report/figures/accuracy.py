@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from cpaan.protocol.statistics import mean_interval, summarise
+from cpaan.protocol.statistics import crossed_cells, summarise
 from cpaan.report.figures.picture import (
     INK,
     PALE,
@@ -27,7 +27,7 @@ from cpaan.report.tables import TITLES, Cell, side_of
 
 _ACCURACY, _SHOTS, _GAIN = "top-5 accuracy, %", "shots a class", "minus no augmentation, points"
 _SHOTS_OF_VARIANTS = (1, 5)
-_DIVERSITY = "diversity"
+_DIVERSITY, _NAME = "diversity", ["method"]
 NO_AUGMENTATION = (
     "no augmentation of the same features, with the same final classifier where it has one"
 )
@@ -104,15 +104,15 @@ def gains_by_row(
 
     Args:
         gains: Top-5 minus no augmentation, by row, column and shots.
-        diversity: Columns method, shots, draw and ``ratio``: the mean distance of two synthetic
-            examples of a class over that of two real ones. Rows may be missing.
+        diversity: Columns method, shots, draw, seed and ``ratio``: the mean distance of two
+            synthetic examples of a class over that of two real ones. Rows may be missing.
         spaces: The features of each row in words, in the order of their parts of the picture.
         trained: Rows that train a generator.
         shots: The number of shots to draw.
     """
-    ratios = diversity[diversity["shots"] == shots].groupby(["method", "draw"])["ratio"].mean()
-    found = ratios.groupby("method").agg(["mean", mean_interval]).dropna(subset="mean")
-    diverse = {str(name): Cell(*numbers) for name, *numbers in found.itertuples()}
+    ratios = diversity[diversity["shots"] == shots].dropna(subset="ratio")
+    found = {name: of.estimate() for (name,), of in crossed_cells(ratios, "ratio", _NAME).items()}
+    diverse = {name: Cell(each.mean, each.interval()) for name, each in found.items()}
     ranked = sorted(spaces, key=lambda name: -gains[name, "novel", shots].value)
     lines, series = list[str](), dict[str, dict[tuple[str, str], Cell]]()
     for space in dict.fromkeys(spaces.values()):
@@ -139,7 +139,7 @@ def gains_by_row(
     return Picture(
         name="gains",
         title=f"Gain over no augmentation, K = {shots}",
-        caption=f"Top-5 accuracy minus that of {NO_AUGMENTATION}, paired by draw, with 95 % "
+        caption=f"Top-5 accuracy minus that of {NO_AUGMENTATION}, paired, with 95 % "
         f"intervals. Filled marks are clear of the line.{meaning}",
         alt=f"Gain in LSL at K = {shots}, the largest first: {', '.join(facts)}.",
         figure=_draw_differences(lines, series, label, panels),
@@ -224,7 +224,7 @@ def draw_accuracy(scores: pd.DataFrame) -> str:
         axes.set_ylabel(_ACCURACY)
     handles = [drawn[method] for method in methods]
     figure.legend(handles=handles, loc="outside lower center", ncols=2 + 2 * len(heads))
-    text = "Top-5 accuracy against the number of shots, with 95 % intervals over draws."
+    text = "Top-5 accuracy against the number of shots, with 95 % intervals."
     return Picture("accuracy", "Accuracy", text, text, figure).file("svg").decode()
 
 
@@ -239,7 +239,7 @@ def gain_of_variants(
     title: str,
     meaning: str,
 ) -> Picture:
-    """Draw variants minus a reference with the same head, paired by draw, with 95 % intervals.
+    """Draw variants minus a reference with the same head, paired, with 95 % intervals.
 
     Args:
         scores: Scores by method (name of a row), head, column, shots, draw and seed.
@@ -265,12 +265,12 @@ def gain_of_variants(
     ranked = sorted(of_novel, key=lambda label: -of_novel[label].value)
     facts = "; ".join(f"{label}: {_text(of_novel[label])}" for label in ranked)
     num_seeds = scores.loc[scores["method"].isin(labels.values()), "seed"].nunique()
-    seeds = "one training seed" if num_seeds == 1 else f"{num_seeds} training seeds"
+    seeds = f"{num_seeds} seeds" if num_seeds > 1 else "one training seed: over draws alone"
     return Picture(
         name=name,
         title=title,
-        caption=f"Top-5 accuracy minus that of {reference} with the same {head} head, paired by "
-        f"draw, with 95 % intervals: {meaning}. Filled marks are clear of zero; {seeds}.",
+        caption=f"Top-5 accuracy minus that of {reference} with the same {head} head, paired, "
+        f"with 95 % intervals ({seeds}): {meaning}. Filled marks are clear of zero.",
         alt=f"Difference in LSL at K = {shots[0]}, the largest first. {facts}.",
         figure=_draw_differences(list(labels), series, f"minus {reference}, points of top-5"),
     )

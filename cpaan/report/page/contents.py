@@ -18,13 +18,13 @@ _NEEDED = ["run", "rows", "num_fixed", "test_reads", "nodes", "cost", "best", "h
 _HEADS = ["method", "head", "score"]
 _DIVERSITY = ["method", "shots", "draw", "seed", "distance", "ratio"]
 _SCORES = ["method", "head", "column", "shots", "draw", "seed", "top1", "top5"]
-DEFAULT = "default settings"
-"""How the name of the row ends that has the settings of trial 0, which reports once called so."""
+DEFAULT, PUBLISHED = "default settings", "as published"
+"""How names of rows end that have the settings of trial 0, or those of the source."""
 
 
 @dataclass(frozen=True)
 class Ablation:
-    """A row that is a variant of another; its family is "neighbours" or "ideas"."""
+    """A row that is a variant of another; its family is "neighbours", "ideas" or "terms"."""
 
     of: str
     family: str
@@ -69,6 +69,9 @@ class Contents:
     """Columns method, head, score: on the validation phase, best first."""
     diversity: pd.DataFrame
     """Columns method, shots, draw, seed, distance, ratio; of the seeded draws, like intervals."""
+    classes: pd.DataFrame | None
+    """Columns method, head, class, top5: LSL at the fewest shots, mean over seeded draws and seeds;
+    None in reports that did not keep it."""
     spectra: pd.DataFrame | None
     projections: pd.DataFrame | None
     spiral: Mapping[str, Any] | None
@@ -132,6 +135,7 @@ def read_contents(folder: Path) -> Contents:
         started=_started(folder, best),
         heads=_renamed(pd.DataFrame(about["heads"], columns=_HEADS)),
         diversity=_seeded(_renamed(diversity), num_fixed),
+        classes=_renamed(_read(report / "classes.parquet")),
         spectra=_renamed(_read(report / "spectra.parquet")),
         projections=_renamed(_read(report / "projections.parquet")),
         spiral=_read(report / "spiral.json"),

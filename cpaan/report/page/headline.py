@@ -6,11 +6,14 @@ from typing import Any, NamedTuple
 from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import IN_PN, NO_GENERATION
 from cpaan.protocol.calibration import CALIBRATED, SCORED
+from cpaan.protocol.statistics import ROW, bootstrap_interval
 from cpaan.report.claims.mechanisms import BEST
-from cpaan.report.gains import PairedScores, signed
+from cpaan.report.claims.verdict import CONFIRMED, Claim
+from cpaan.report.gains import PairedScores, Scored, signed
 from cpaan.report.page.contents import DEFAULT, Contents
 from cpaan.report.page.facts import plus_minus
 from cpaan.report.page.views import TableViews, is_trained
+from cpaan.report.published import NUM_BASE_CLASSES
 from cpaan.report.tables import TITLES, side_of
 
 
@@ -71,6 +74,7 @@ def _finding(contents: Contents, table: TableViews) -> list[str]:
         of_paper = [name for name in generators if contents.methods[name] == BEST]
         finding, subject = f"{words} {level} {every}", [*of_paper, generators[0]][0]
     sentences = [f"On these features, {finding}: {minus(subject, best)} {where}."]
+    sentences += _over_classes(contents, *((name, table.head_of[name]) for name in (subject, best)))
     if subject != generators[0] and not ahead:
         best_of_all = minus(generators[0], best)
         sentences.append(f"The best of {len(generators)} generators: {best_of_all}.")
@@ -79,6 +83,16 @@ def _finding(contents: Contents, table: TableViews) -> list[str]:
     if controls and plain:
         sentences.append(f"Augmentation itself: {minus(best, plain[0])}.")
     return sentences
+
+
+def _over_classes(contents: Contents, subject: Scored, other: Scored) -> list[str]:
+    """Say how much a difference depends on the novel classes, by a bootstrap over them."""
+    if contents.classes is None:
+        return []
+    by_class = {key: frame["top5"].to_numpy() for key, frame in contents.classes.groupby(ROW)}
+    gaps = by_class[subject] - by_class[other]
+    ends = " to ".join(map(signed, bootstrap_interval(gaps)))
+    return [f"A bootstrap over the {len(gaps)} novel classes gives {ends} for this difference."]
 
 
 def _of_search(contents: Contents, table: TableViews) -> list[str]:
@@ -105,17 +119,46 @@ def _of_search(contents: Contents, table: TableViews) -> list[str]:
     return [f"The search’s winner does not beat {defaults}; {level}: {number}."]
 
 
+def make_setting(contents: Contents, claims: Sequence[Claim]) -> str:
+    """Say which gains of other papers appear here, and what limits the setting.
+
+    Without such claims nothing is said: there is no positive control.
+    """
+    controls = [claim for claim in claims if claim.kind == "control"]
+    if not controls:
+        return ""
+    found = [
+        f"{claim.name} {signed(mark.found)}{plus_minus(mark.interval, 2)} "
+        f"(printed {claim.printed}: {claim.verdict})"
+        for claim in controls
+        for mark in claim.marks
+    ]
+    num_found = sum(claim.verdict == CONFIRMED for claim in controls)
+    split = next(iter(contents.studies.values()))["data"]["split"]
+    num_base = len({*split["validation"]["base"], *split["test"]["base"]})
+    facts = [f"methods are trained on {num_base} base classes, {NUM_BASE_CLASSES} in the papers"]
+    if {*split["test"]["base"], *split["test"]["novel"]} <= set(contents.words):
+        facts.append("Tiny-ImageNet has images of 64 pixels")
+    if backbone := contents.about.get("backbone"):
+        facts.append(f"the backbone is {backbone}")
+    return (
+        f"Positive controls: {num_found} of {len(controls)} gains over PN that other papers print "
+        f"are confirmed in this setting: {'; '.join(found)}. What limits it: {'; '.join(facts)}."
+    )
+
+
 def _data(contents: Contents, table: TableViews) -> str:
     study = next(iter(contents.studies.values()))
     split, files = study["data"]["split"]["test"], study["data"].get("features") or []
     names = {*split["base"], *split["novel"]}
     source = "Tiny-ImageNet" if names <= set(contents.words) else files[0] if files else "a user"
     num_seeds = max(len(row.seeds) for row in contents.rows)
+    over = "draws alone" if num_seeds == 1 else "draws and training seeds"
     return (
         f"features of {source} ({study['dimensions']} dimensions), {len(split['base'])} base and "
         f"{len(split['novel'])} novel test classes; top-5 accuracy, {num_seeds} training "
         f"{'seed' if num_seeds == 1 else 'seeds'}, {next(iter(table.draws.values()))} draws of the "
-        "shots, 95 % intervals over draws."
+        f"shots, 95 % intervals over {over}."
     )
 
 

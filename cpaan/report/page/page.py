@@ -17,9 +17,9 @@ from cpaan.gan.spiral import from_plain
 from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import NO_GENERATION, PN, RESNET
 from cpaan.protocol.config import COLUMNS
-from cpaan.report.claims.judge import judge_claims
+from cpaan.report.claims.judge import TERMS, judge_claims
 from cpaan.report.claims.mechanisms import NEIGHBOURS
-from cpaan.report.claims.verdict import RULE, Claim
+from cpaan.report.claims.verdict import RULE, VERDICTS, Claim
 from cpaan.report.figures.accuracy import gain_of_variants, gains_against_shots, gains_by_row
 from cpaan.report.figures.picture import Picture
 from cpaan.report.figures.search import draw_search
@@ -28,7 +28,7 @@ from cpaan.report.gains import PairedScores, signed
 from cpaan.report.illustration import REAL
 from cpaan.report.page.contents import REPORT, Contents, read_contents
 from cpaan.report.page.facts import make_commands, make_provenance, plus_minus
-from cpaan.report.page.headline import Headline, make_headline
+from cpaan.report.page.headline import Headline, make_headline, make_setting
 from cpaan.report.page.views import (
     METRICS,
     OURS,
@@ -44,7 +44,12 @@ from cpaan.training.drive import in_words
 
 INDEX, FINDINGS, FIGURES = (f"{REPORT}/{name}" for name in ("index.html", "findings.md", "figures"))
 _MARKDOWN = "findings.md.jinja"
-SYMBOLS = {"confirmed": "✓", "not confirmed": "✗", "unclear": "?"}
+SYMBOLS = dict(zip(VERDICTS, "✓↘∅✗?", strict=True))
+SECTIONS = {
+    "control": "Positive controls: gains over PN that other papers print",
+    "paper": "The paper’s claims",
+    "further": "Not the paper’s claims, but questions of a reader",
+}
 
 _UNAUGMENTED = {RESNET: ("none", "LR"), PN: ("none-PN", "PN")}
 """Rows without augmentation by features. The first has the same network as rows that augment."""
@@ -168,6 +173,8 @@ def render(page: Page, template: str = "index.html.jinja") -> str:
         "signed": signed,
         "plus_minus": plus_minus,
         "minus": lambda text: re.sub(r"(?<![\w.])-(?=\d)", "−", text),  # as people print it
+        "verdicts": _count_verdicts,
+        "p": lambda value: "p < 0.001" if value < 0.001 else f"p = {value:.3f}",
         "short": lambda value: f"{value:.3g}" if isinstance(value, float) else str(value),
         "cell": lambda text: text.replace("|", r"\|"),  # of a Markdown table
     }
@@ -183,6 +190,9 @@ def render(page: Page, template: str = "index.html.jinja") -> str:
         "printed_columns": [name for name in TITLES if name in table.columns],
         "draw_choices": {kind: f"{count} {kind}" for kind, count in table.draws.items()},
         "symbols": SYMBOLS,
+        "single_seed": [x.name for x in contents.rows if not x.ablation and len(x.seeds) == 1],
+        "claim_sections": SECTIONS,
+        "setting": make_setting(contents, page.claims),
         "rule_of_verdicts": RULE,
         "meanings": COLUMNS,
         "metrics": METRICS,
@@ -192,6 +202,12 @@ def render(page: Page, template: str = "index.html.jinja") -> str:
         "script": folder.joinpath("page.js").read_text(encoding="utf-8"),
     }
     return environment.get_template(template).render()
+
+
+def _count_verdicts(claims: Sequence[Claim]) -> str:
+    """Return how many claims have each verdict, such as "1 confirmed, 2 undecided"."""
+    counts = {verdict: sum(each.verdict == verdict for each in claims) for verdict in VERDICTS}
+    return "; ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
 
 
 def gains_of(contents: Contents, table: TableViews) -> Cells:
@@ -234,7 +250,7 @@ def draw_lead(contents: Contents, table: TableViews, gains: Cells) -> Picture | 
 def draw_figures(contents: Contents, table: TableViews, gains: Cells) -> list[Picture]:
     """Draw everything but the lead and the searches.
 
-    Intervals are over the seeded draws, by the rule for heads that the table shows first.
+    Intervals are of the seeded draws, by the rule for heads that the table shows first.
     """
     names, pictures = list(dict.fromkeys(name for name, _, _ in gains)), list[Picture]()
     if names and len(table.shots) > 1:
@@ -247,7 +263,9 @@ def _ablations(contents: Contents, table: TableViews) -> list[Picture]:
     """Draw the gains of neighbours and of ideas: a picture for each row that has such variants."""
     variants: dict[tuple[str, str], dict[str, str]] = {}
     for row in contents.rows:
-        if row.ablation is not None and row.ablation.of in table.head_of:
+        # A variant without one term is a claim of its own.
+        of_picture = row.ablation is not None and row.ablation.family != TERMS
+        if row.ablation is not None and of_picture and row.ablation.of in table.head_of:
             key = row.ablation.family, row.ablation.of
             variants.setdefault(key, {})[row.ablation.label] = row.name
     scored, pictures = contents.scored, list[Picture]()

@@ -5,6 +5,7 @@ The page only chooses among them: ranks are decided here.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import combinations, product
 from math import isnan
 from typing import Any
 
@@ -15,16 +16,15 @@ from cpaan.methods.table_row import NO_GENERATION, TableRow
 from cpaan.protocol.calibration import CALIBRATED
 from cpaan.protocol.config import HEADS, OWN
 from cpaan.protocol.statistics import summarise
+from cpaan.report.gains import PairedScores
 from cpaan.report.page.contents import Contents
 from cpaan.report.table_one import (
     PAPER,
     VALIDATION,
     Cells,
-    differences_to,
     printed_cells,
     ranked_cells,
     rules_of,
-    with_heads,
 )
 from cpaan.report.tables import ALL_TITLES, TITLES, Cell, side_of
 
@@ -156,12 +156,13 @@ def make_views(contents: Contents) -> TableViews:
 def _compare(
     scores: pd.DataFrame, head_of: Mapping[str, str]
 ) -> dict[tuple[str, str, str, int], Cell]:
-    """Compare every row with every other, paired by draw."""
-    chosen = with_heads(scores, head_of)
+    """Compare every row with every other, paired by draw and seed."""
+    paired = PairedScores(scores[scores["column"].isin(list(TITLES))])
     found: dict[tuple[str, str, str, int], Cell] = {}
-    for number, subject in enumerate(head_of):
-        rest = chosen[chosen["method"].isin(list(head_of)[number:])]
-        for (other, column, k), cell in differences_to(rest, subject).items():
-            found[other, subject, column, k] = cell
-            found[subject, other, column, k] = cell._replace(value=-cell.value)
+    for rows in combinations(head_of.items(), 2):
+        (other, _), (subject, _) = rows
+        for cell in product(TITLES, paired.shots):
+            gap = paired.compare(*rows, *cell)
+            found[other, subject, *cell] = Cell(gap.difference, gap.interval)
+            found[subject, other, *cell] = Cell(-gap.difference, gap.interval)
     return found

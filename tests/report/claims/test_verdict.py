@@ -1,63 +1,109 @@
-"""Test the verdicts that intervals imply."""
+"""Test the verdicts that differences imply."""
 
 import math
 
 import pytest
 
 from cpaan.report.claims.verdict import (
-    all_of,
-    any_of,
-    is_not_negative,
-    is_positive,
-    is_relevant,
+    Claim,
+    Mark,
+    decide,
+    holm,
     listed,
+    make_claim,
+    p_value_of,
+    with_verdicts,
 )
 from cpaan.report.gains import PairedDifference
 
-YES, NO, UNCLEAR = "confirmed", "not confirmed", "unclear"
+CONFIRMED, SMALLER, NOT_FOUND, OPPOSITE, UNDECIDED = (
+    "confirmed",
+    "same sign, much smaller",
+    "not found",
+    "opposite",
+    "undecided",
+)
 
 
 def gap_of(difference: float, interval: float, *by_seed: float) -> PairedDifference:
-    return PairedDifference(("b", "linear"), ("a", "linear"), difference, interval, by_seed)
+    return PairedDifference(("b", "linear"), ("a", "linear"), difference, interval, 0.01, by_seed)
 
 
 @pytest.mark.parametrize(
-    ("judge", "difference", "interval", "verdict"),
+    ("parts", "p_value", "verdict"),
     [
-        (is_positive, 1.0, 0.9, YES),
-        (is_positive, 0.02, 0.01, YES),
-        (is_positive, 1.0, 1.0, UNCLEAR),
-        (is_positive, -1.0, 0.9, NO),
-        (is_positive, 0.1, 0.3, NO),  # within half a point of zero
-        (is_positive, 0.4, 0.45, UNCLEAR),  # the upper limit is 0.85
-        (is_positive, 0.0, 0.0, NO),
-        (is_positive, -0.4, 0.6, UNCLEAR),
-        (is_positive, 5.0, math.nan, UNCLEAR),
-        (is_not_negative, 0.0, 0.4, YES),
-        (is_not_negative, 2.0, 1.0, YES),
-        (is_not_negative, -0.1, 0.05, NO),
-        (is_not_negative, -0.3, 0.4, UNCLEAR),
-        (is_not_negative, 5.0, math.nan, UNCLEAR),
-        (is_relevant, 1.0, 0.6, YES),
-        (is_relevant, 0.3, 0.1, NO),  # positive, but below half a point
-        (is_relevant, 1.0, 1.5, UNCLEAR),
+        ([(4.5, 1.0, 9.0)], 0.05, CONFIRMED),  # exactly half of the printed gain
+        ([(4.4, 1.0, 9.0)], 0.05, SMALLER),
+        ([(0.02, 0.01, None)], 0.01, CONFIRMED),  # nothing is printed
+        ([(4.5, 1.0, 9.0)], 0.051, UNDECIDED),
+        ([(-1.0, 0.9, 9.0)], 0.04, OPPOSITE),
+        ([(-1.0, 0.9, 9.0)], 0.06, UNDECIDED),
+        ([(0.1, 0.3, 9.0)], 0.6, NOT_FOUND),
+        ([(0.1, 0.4, 9.0)], 0.6, NOT_FOUND),  # from -0.3 to 0.5
+        ([(0.1, 0.41, 9.0)], 0.6, UNDECIDED),
+        ([(0.3, 0.1, 9.0)], 0.07, UNDECIDED),  # without Holm's correction it would be significant
+        ([(5.0, math.nan, 9.0)], 1.0, UNDECIDED),  # a single draw
+        ([(5.0, 1.0, 9.0), (3.0, 1.0, 7.0)], 0.01, SMALLER),
+        ([(5.0, 1.0, 9.0), (3.0, 1.0, None)], 0.01, CONFIRMED),
+        ([(5.0, 1.0, 9.0), (-3.0, 1.0, None)], 0.01, OPPOSITE),
+        ([(5.0, 1.0, 9.0), (0.0, 0.2, None)], 1.0, NOT_FOUND),
+        ([(5.0, 1.0, 9.0), (0.0, 2.0, None)], 1.0, UNDECIDED),
     ],
 )
-def test_the_interval_decides(judge, difference, interval, verdict):
-    assert judge(gap_of(difference, interval)) == verdict
+def test_a_verdict_needs_significance_the_sign_and_half_of_the_printed_gain(
+    parts, p_value, verdict
+):
+    assert decide([Mark(*part) for part in parts], p_value) == verdict
 
 
-def test_a_claim_of_several_parts_needs_all_of_them_or_any():
-    for verdicts, of_all, of_any in [
-        ([YES, YES], YES, YES),
-        ([YES, UNCLEAR], UNCLEAR, YES),
-        ([UNCLEAR, NO, YES], NO, YES),
-        ([UNCLEAR, NO], NO, UNCLEAR),
-    ]:
-        assert (all_of(verdicts), any_of(verdicts)) == (of_all, of_any)
+def test_a_ratio_has_a_margin_of_its_own():
+    assert decide([Mark(0.0, 0.2)], 1.0, margin=0.05) == UNDECIDED
+    assert decide([Mark(0.0, 0.04)], 1.0, margin=0.05) == NOT_FOUND
+
+
+def test_a_claim_of_several_parts_is_as_sure_as_its_weakest_part():
+    def p_value(*parts: tuple[float, float]) -> float:
+        return p_value_of([Mark(found, 0.1, None, p) for found, p in parts])
+
+    assert p_value((1.0, 0.01), (2.0, 0.03)) == 0.03
+    # Two of three parts have the other sign. The surer one was picked out of three.
+    assert p_value((1.0, 0.001), (-1.0, 0.01), (-2.0, 0.02)) == pytest.approx(0.03)
+    assert p_value((1.0, 0.001), (-1.0, 0.7)) == 1.0
+
+
+def test_holm_multiplies_the_smallest_p_by_the_number_of_claims_and_the_next_by_one_less():
+    # 0.01 * 4, 0.02 * 3, 0.03 * 2 (which must not be below the one before), 0.5 * 1.
+    assert holm([0.03, 0.01, 0.5, 0.02]) == pytest.approx([0.06, 0.04, 0.5, 0.06])
+    assert holm([0.6, 0.7]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_each_kind_of_claims_is_corrected_for_its_own_number():
+    def claim(kind, p_value: float) -> Claim:
+        parts = (Mark(1.0, 0.5, None, p_value),)
+        return Claim("name", "text", "", "", UNDECIDED, kind, parts, parts)
+
+    claims = [claim("paper", 0.03), claim("control", 0.03), claim("paper", 0.02)]
+    decided = with_verdicts(claims)
+
+    assert [each.p_value for each in decided] == pytest.approx([0.04, 0.03, 0.04])
+    assert {each.verdict for each in decided} == {CONFIRMED}
+    more = with_verdicts([*claims, claim("paper", 0.9)])
+    assert [each.verdict for each in more] == [UNDECIDED, CONFIRMED, UNDECIDED, UNDECIDED]
 
 
 def test_differences_are_listed_with_intervals_and_seeds():
     gaps = [("LSL", gap_of(1.234, 0.5, 1.0, -1.5)), ("GLSL", gap_of(-1.0, math.nan, -1.0))]
 
     assert listed(gaps, has_seeds=True) == "LSL +1.23 ± 0.50 (by seed +1.00, −1.50); GLSL −1.00"
+
+
+def test_a_claim_with_one_seed_has_an_interval_over_draws_alone_and_is_undecided():
+    several, single = (
+        next(make_claim("name", "text", [("", gap_of(1.0, 0.5, *by_seed))]))
+        for by_seed in ((1.0, 1.0), (1.0,))
+    )
+
+    assert [each.verdict for each in with_verdicts([several, single])] == [CONFIRMED, UNDECIDED]
+    assert several.found == "+1.00 ± 0.50"
+    assert single.found == "+1.00 ± 0.50; one training seed, so the interval is over draws alone"

@@ -122,3 +122,18 @@ def test_the_headline_names_the_data_and_the_length_of_training(contents):
     trained = replace(contents, best={**contents.best, "cCov-GAN-PN": best})
     expected = "GANs were trained for 3,000 episodes here, 100,000 in the paper."
     assert headline_of(trained)[2].training == expected
+
+
+def test_with_scores_by_class_the_finding_has_a_bootstrap_over_classes(contents):
+    scores = {"cCov-GAN-PN": [50.0, 70.0, 60.0], "copy": [48.0, 68.0, 58.0]}
+    heads = {"cCov-GAN-PN": "centroid", "copy": "linear"}
+    frames = [
+        pd.DataFrame({"method": name, "head": heads[name], "class": [*"cde"], "top5": top5})
+        for name, top5 in scores.items()
+    ]
+
+    _, beside, _ = headline_of(replace(contents, classes=pd.concat(frames)))
+
+    text = "A bootstrap over the 3 novel classes gives +2.00 to +2.00 for this difference."
+    assert beside.startswith(text), "all classes differ by two points"
+    assert "bootstrap" not in headline_of(contents)[1], "the report did not keep them"

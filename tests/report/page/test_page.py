@@ -15,10 +15,12 @@ from cpaan.report.page.page import Page, axis_of, render, write_page
 from cpaan.report.page.views import make_views
 from helpers.report_folders import write_report
 
+MARKS = (Mark(1.0, 0.5, 6.0),)
 CLAIMS = [
     Claim("one", "It <holds>.", "+9.0", "+8.0 ± 1.0", "confirmed", marks=(Mark(8.0, 1.0, 9.0),)),
-    Claim("two", "It does not.", "+2.6", "-1.0 ± 0.2", "not confirmed"),
-    Claim("three", "Nearest (|log ratio|).", "", "-0.3 ± 0.9", "unclear", is_paper=False),
+    Claim("two", "It does not.", "+2.6", "-1.0 ± 0.2", "opposite"),
+    Claim("three", "Nearest (|log ratio|).", "", "-0.3 ± 0.9", "undecided", "further"),
+    Claim("four", "X over PN.", "+6.0", "+1.0 ± 0.5", "same sign, much smaller", "control", MARKS),
 ]
 
 
@@ -57,7 +59,7 @@ def test_without_a_script_the_table_shows_the_paper_s_rule(text):
     assert [row[0] for row in rows] == ["none", "copy", "MAML", "PN", "cCov-GAN-PN"]
     assert [row[4] for row in rows] == ["linear", "linear", "own", "centroid", "centroid"]
     # LSL and GLSL with one and five shots.
-    assert rows[3][5:9] == ["40.0±5.0", "50.0±5.0", "45.0±5.0", "55.0±5.0"]
+    assert rows[3][5:9] == ["40.0±4.3", "50.0±4.3", "45.0±4.3", "55.0±4.3"]
     assert rows[3][-4:] == ["39.4", "66.6", "49.3", "69.6"]  # the paper's numbers
     assert rows[0][-4:] == ["–"] * 4
     for mark, numbers in (("first", ["41.0", "51.0"]), ("second", ["40.0", "50.0"])):
@@ -75,17 +77,34 @@ def test_words_of_the_report_are_text_and_the_script_has_the_same_numbers(page, 
 def test_a_claim_has_its_verdict_and_its_place_on_the_axis_and_its_details_are_folded(page, text):
     badges = re.findall(r'class="badge [a-z-]+"><span aria-hidden="true">(.)</span> (.*?)<', text)
 
-    assert badges == [("✓", "confirmed"), ("✗", "not confirmed"), ("?", "unclear")]
-    assert "The paper’s claims: 1 of 2 confirmed" in text, "the third is not the paper's"
-    claims = re.findall(r'<details class="claim.*?</details>', text, re.S)
+    assert badges == [
+        *(("↘", "same sign, much smaller"), ("✓", "confirmed")),
+        *(("✗", "opposite"), ("?", "undecided")),
+    ]
+    assert "The paper’s claims: 1 of 2 confirmed" in text, "the others are not the paper's"
+    assert "<h3>The paper’s claims: 1 confirmed; 1 opposite</h3>" in text
+    _, *claims = re.findall(r'<details class="claim.*?</details>', text, re.S)
     assert "open" not in claims[0].split(">")[0]
     assert "printed +9.0" in claims[0]
     axis = axis_of(page.claims)
     assert axis.low < 0 < 9 < axis.high
     assert f'class="found" style="left: {axis.at(8.0)}%"' in claims[0]
     assert f'class="of-paper" style="left: {axis.at(9.0)}%"' in claims[0]
-    of_reader = render(replace(page, claims=page.claims[2:]))
-    assert "paper’s claims" not in of_reader
+    of_reader = render(replace(page, claims=page.claims[2:3]))
+    assert "The paper’s claims" not in of_reader
+
+
+def test_positive_controls_are_said_before_anything_else(page, text):
+    said = "Positive controls: 0 of 1 gains over PN that other papers print are confirmed"
+    found = "four +1.00\u00a0±\u00a00.50 (printed +6.0: same sign, much smaller)"
+    limits = "What limits it: methods are trained on 2 base classes, 389 in the papers."
+
+    for each in (text, render(page, "findings.md.jinja")):
+        assert f"{said} in this setting: {found}. {limits}" in each
+        assert each.index(limits) < each.index("<h1>" if "<h1>" in each else page.headline.finding)
+    known = replace(page.contents, about={**page.contents.about, "backbone": "ResNet-10"})
+    assert "the backbone is ResNet-10." in render(replace(page, contents=known))
+    assert said not in render(replace(page, claims=page.claims[:3]))
 
 
 def test_pictures_have_files_but_those_of_searches(text):
@@ -120,10 +139,10 @@ def test_what_was_swept_stands_beside_what_was_searched(page):
 def test_findings_are_tables_whose_lines_have_the_same_width(page):
     text = render(page, "findings.md.jinja")
 
-    claim = "**three** (not the paper’s): Nearest (\\|log ratio\\|). | – | −0.3 ± 0.9 |"
+    claim = "**three**: Nearest (\\|log ratio\\|). | – | −0.3 ± 0.9; p = 1.000 |"
     assert claim in text
     tables = [part for part in re.split(r"\n(?!\|)", text) if "\n|" in part]
-    assert len(tables) == 1, "claims"
+    assert len(tables) == 3, "controls, the paper's claims, further questions"
     places = [text.index(part) for part in (page.headline.finding, "claims", "Table 1", "Figures")]
     assert places == sorted(places), "the order of the page"
     for table in tables:
@@ -144,9 +163,9 @@ def test_a_page_and_its_pictures_are_written_below_the_report(tmp_path):
     assert again == written, "to the last byte"
     assert lines[0].startswith("On these features, the trained generator scores higher than")
     assert lines[1:] == [
-        "  cCov-GAN-PN  LSL 41.0 ± 5.0, GLSL 46.0 ± 5.0 (K = 1, centroid head)",
-        "  PN           LSL 40.0 ± 5.0, GLSL 45.0 ± 5.0 (K = 1, centroid head)",
-        "  MAML         LSL 35.0 ± 5.0, GLSL 40.0 ± 5.0 (K = 1, own head)",
+        "  cCov-GAN-PN  LSL 41.0 ± 4.3, GLSL 46.0 ± 4.3 (K = 1, centroid head)",
+        "  PN           LSL 40.0 ± 4.3, GLSL 45.0 ± 4.3 (K = 1, centroid head)",
+        "  MAML         LSL 35.0 ± 4.3, GLSL 40.0 ± 4.3 (K = 1, own head)",
         f"The page: {folder}/report/index.html",
     ]
     assert written.pop("report/findings.md").startswith(b"# hand: what was found\n")
