@@ -307,7 +307,8 @@ def _train_as_in_source(
     """Train by SGD without dampening; a batch has distinct rows, whatever their classes."""
     device, num_rows = base.features.device, len(base.features)
     layer = draw_linear(base.features.shape[1], len(base.counts), rng).to(device)
-    optimiser = torch.optim.SGD(layer.parameters(), 0.1, 0.9, weight_decay=_CLASSIFIER_DECAY)
+    decay = _CLASSIFIER_DECAY
+    optimiser = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9, weight_decay=decay)
     labels = torch.arange(len(base.counts), device=device).repeat_interleave(base.counts)
     with torch.enable_grad():
         for _ in range(num_steps):

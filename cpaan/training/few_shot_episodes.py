@@ -84,7 +84,7 @@ class FewShotEpisodes:
             (N, largest number); S stands for none.
         """
         episode = self.draw(max(self._config.episode_shots), rng)
-        if first not in self._uneven:  # not while a CUDA graph is captured
+        if first not in self._uneven:  # kept, because CUDA graphs cannot copy from the CPU
             self._uneven[first] = self._arrange(first, len(episode.classes))
         places, members = self._uneven[first]
         classes = episode.classes[episode.labels]
@@ -95,7 +95,7 @@ class FewShotEpisodes:
         ), members
 
     def _arrange(self, first: int, num_ways: int) -> tuple[Tensor, Tensor]:
-        """Return the places of used supports among the largest number of each class; `members`."""
+        """Return the places of used supports among the even episode's, and those by class."""
         shots, device = self._config.episode_shots, self._every_row.device
         turns = torch.arange(num_ways) + shots.index(first)
         counts = torch.tensor(shots)[turns % len(shots)].unsqueeze(1)

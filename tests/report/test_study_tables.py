@@ -43,7 +43,9 @@ def test_the_report_says_where_its_numbers_come_from():
     finalists = [{"trial": 3, "score": 59.0}, {"trial": 0, "score": 58.5}]
     best = {"trial": 3, "num_trials": 12, "score": 59.0, "finalists": finalists}
     about = {
-        "best": {"GAN": {**best, "parameters": {"cycle_weight": 2.5}}},
+        "best": {
+            "GAN": {**best, "parameters": {"cycle_weight": 2.5}, "swept": {"mixing_shots": 0.5}}
+        },
         "run": RUN,
         "settings": {"num_seeded_draws": 50},
         "studies": {"GAN": {"data": {"fingerprint": "f00d"}}},
@@ -56,7 +58,7 @@ def test_the_report_says_where_its_numbers_come_from():
     page = report_page("mine", [TableOne("", "the table", "")], about)
 
     assert page.startswith("# mine on the test phase\n\n")
-    assert "| GAN | 3 | 12 | 59.00 | 3: 59.00, 0: 58.50 | cycle_weight 2.5 |" in page
+    assert "| 12 | 59.00 | 3: 59.00, 0: 58.50 | cycle_weight 2.5, mixing_shots 0.5 |" in page
     words = ("the table", "- SN failed", RUN["command"], RUN["commit"], "`f00d`", "3, 4")
     for text in (*words, "read 2 times"):
         assert text in page

@@ -127,6 +127,15 @@ def test_the_finding_comes_first_and_empty_sections_are_left_out(page, text):
     assert re.findall(r'<section id="(.*?)"', render(poor)) == ["table-1", "appendix"]
 
 
+def test_what_was_swept_stands_beside_what_was_searched(page):
+    best = {**page.contents.best["cCov-GAN-PN"], "swept": {"mixing_shots": 0.5}}
+    swept = replace(page, contents=replace(page.contents, best={"cCov-GAN-PN": best}))
+
+    both = "<i>ky fan order</i> 5</span> <span><i>mixing shots</i> 0.5 (swept)</span>"
+    assert both in render(swept)
+    assert "(swept)" not in render(page)
+
+
 def test_findings_are_tables_whose_lines_have_the_same_width(page):
     text = render(page, "findings.md.jinja")
 
