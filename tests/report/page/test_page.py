@@ -18,7 +18,7 @@ from helpers.report_folders import write_report
 MARKS = (Mark(1.0, 0.5, 6.0),)
 CLAIMS = [
     Claim("one", "It <holds>.", "+9.0", "+8.0 ± 1.0", "confirmed", marks=(Mark(8.0, 1.0, 9.0),)),
-    Claim("two", "It does not.", "+2.6", "-1.0 ± 0.2", "opposite"),
+    Claim("two", "No.", "+2.6", "-1.0 ± 0.2", "opposite", parts=(Mark(-1.0, 0.2),), p_value=0.0123),
     Claim("three", "Nearest (|log ratio|).", "", "-0.3 ± 0.9", "undecided", "further"),
     Claim("four", "X over PN.", "+6.0", "+1.0 ± 0.5", "same sign, much smaller", "control", MARKS),
 ]
@@ -139,8 +139,9 @@ def test_what_was_swept_stands_beside_what_was_searched(page):
 def test_findings_are_tables_whose_lines_have_the_same_width(page):
     text = render(page, "findings.md.jinja")
 
-    claim = "**three**: Nearest (\\|log ratio\\|). | – | −0.3 ± 0.9; p = 1.000 |"
+    claim = "**three**: Nearest (\\|log ratio\\|). | – | −0.3 ± 0.9 |"
     assert claim in text
+    assert "**two**: No. | +2.6 | −1.0 ± 0.2; p = 0.012 |" in text
     tables = [part for part in re.split(r"\n(?!\|)", text) if "\n|" in part]
     assert len(tables) == 3, "controls, the paper's claims, further questions"
     places = [text.index(part) for part in (page.headline.finding, "claims", "Table 1", "Figures")]
