@@ -15,8 +15,8 @@ _METRICS = ("top1", "top5")
 def best_biases(scores: pd.DataFrame) -> pd.DataFrame:
     """Choose the bias with the best mean, for each method, head, number of shots and metric.
 
-    Of several, the one nearest to zero is chosen. Top-1 and top-5 have separate biases. Many biases
-    tie in one of them and differ by points in the other.
+    Of several, the one nearest to zero is chosen, and of both signs the negative one. Top-1 and
+    top-5 have separate biases. Many biases tie in one of them and differ by points in the other.
 
     Returns:
         Columns method, head, shots, bias_top1 and bias_top5.
@@ -26,7 +26,7 @@ def best_biases(scores: pd.DataFrame) -> pd.DataFrame:
     for metric in _METRICS:
         means = calibrated.groupby([*_KEYS, "bias"])[metric].mean().unstack("bias")
         # Rounded, so that the last bit of a mean does not break ties.
-        means = means.round(9).sort_index(axis="columns", key=lambda biases: biases.map(abs))
+        means = means.round(9)[sorted(means.columns, key=abs)]
         best = means.idxmax(axis="columns").rename(f"bias_{metric}")
         chosen = chosen.merge(best.reset_index(), on=_KEYS)
     return chosen

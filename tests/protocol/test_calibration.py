@@ -41,12 +41,11 @@ def test_of_equally_good_biases_the_nearest_to_zero_is_chosen():
 
     assert chosen(calibrated(*level)) == [0.0, 0.0]
     assert chosen(calibrated(*level, (3.0, 50.5, 49.5))) == [3.0, 0.0]
+    assert chosen(calibrated(*level, (3.0, 51, 51), (-3.0, 51, 51))) == [-3.0, -3.0]
     # The mean over draws decides: 52 for 0.1, and 51 for zero.
-    draws = [calibrated((0.0, 0, a), (0.1, 0, b), draw=n) for n, (a, b) in enumerate(AROUND)]
-    assert chosen(pd.concat(draws))[1] == 0.1
-
-
-AROUND = [(60.0, 50.0), (42.0, 54.0)]
+    first, second = ((0.0, 0, 60), (0.1, 0, 50)), ((0.0, 0, 42), (0.1, 0, 54))
+    both = pd.concat([calibrated(*first), calibrated(*second, draw=1)])
+    assert chosen(both)[1] == 0.1
 
 
 def test_the_score_of_a_head_is_the_mean_of_lsl_and_glsl_over_all_shots():

@@ -157,11 +157,12 @@ def _compare(
     scores: pd.DataFrame, head_of: Mapping[str, str]
 ) -> dict[tuple[str, str, str, int], Cell]:
     """Compare every row with every other, paired by draw and seed."""
-    paired = PairedScores(scores[scores["column"].isin(list(TITLES))])
+    columns = [column for column in ALL_TITLES if column in set(scores["column"])]
+    paired = PairedScores(scores[scores["column"].isin(columns)])
     found: dict[tuple[str, str, str, int], Cell] = {}
     for rows in combinations(head_of.items(), 2):
         (other, _), (subject, _) = rows
-        for cell in product(TITLES, paired.shots):
+        for cell in product(columns, paired.shots):
             gap = paired.compare(*rows, *cell)
             found[other, subject, *cell] = Cell(gap.difference, gap.interval)
             found[subject, other, *cell] = Cell(-gap.difference, gap.interval)
