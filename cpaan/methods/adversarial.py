@@ -75,18 +75,18 @@ def _space(gan: Gan, *, is_extended: bool = False) -> SearchSpace:
 
     The kind of neighbours is soft unless it is set, as in the paper's table. The dimension of the
     noise is fixed, because only G_b has noise. CP-AAN+ has ``is_extended``: the weight of its own
-    term takes the place of m and the kind of noise.
+    term is searched, too.
     """
-    has_all_terms, has_mixture = gan.has_covariance and not is_extended, gan.noise == "mixture"
+    has_covariance, has_mixture = gan.has_covariance, gan.noise == "mixture"
     space = {
         "cycle_weight": gan.has_cycle and Range(0.05, 50, log=True),
         # At the printed 0.5 and 100,000 episodes, the term has no measurable effect.
-        "covariance_weight": gan.has_covariance and Range(0.1, 100, log=True),
-        "ky_fan_order": has_all_terms and Range(1, 20, log=True),
+        "covariance_weight": has_covariance and Range(0.1, 100, log=True),
+        "ky_fan_order": has_covariance and Range(1, 20, log=True),
         "prototype_weight": is_extended and Range(0.5, 100, log=True),
         "perplexity": Range(1.5, 50, log=True),
         "num_neighbours": Range(1, 50, log=True),
-        "noise": has_all_terms and ("gaussian", "mixture"),
+        "noise": has_covariance and ("gaussian", "mixture"),
         "num_components": has_mixture and Range(2, 200, log=True),
         "noise_spread": has_mixture and Range(0.02, 2, log=True),
         "generator_learning_rate": Range(3e-5, 3e-3, log=True),

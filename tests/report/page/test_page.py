@@ -129,7 +129,8 @@ def test_the_finding_comes_first_and_empty_sections_are_left_out(page, text):
 
 def test_what_was_swept_stands_beside_what_was_searched(page):
     best = {**page.contents.best["cCov-GAN-PN"], "swept": {"mixing_shots": 0.5}}
-    swept = replace(page, contents=replace(page.contents, best={"cCov-GAN-PN": best}))
+    every = {**page.contents.best, "cCov-GAN-PN": best}
+    swept = replace(page, contents=replace(page.contents, best=every))
 
     both = "<i>ky fan order</i> 5</span> <span><i>mixing shots</i> 0.5 (swept)</span>"
     assert both in render(swept)
