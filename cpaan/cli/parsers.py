@@ -77,9 +77,9 @@ Search the hyperparameters of one or several rows of the table, on Ray.
 
 The score of a trial is the mean of LSL and calibrated GLSL top-5 over all numbers of shots, on the
 validation phase. Calibration adds one bias to the scores of novel classes. All trials use the same
-draws. Optuna proposes trials, and ASHA stops some of them early. Up to five finalists are scored
-again on new draws; best.json has the winner. With --preset paper, a GAN has 10,000 episodes in a
-trial and 100,000 in the report. Other rows have one length.
+draws. Optuna proposes trials, and ASHA stops some of them early. The best are scored again on new
+draws; best.json has the winner. With --preset paper, a GAN has 10,000 episodes in a trial and
+100,000 in the report. Other rows have one length.
 
 Trial 0 uses the recommended settings of the row. One trial, after the random ones, uses the
 settings that the source of the method published.

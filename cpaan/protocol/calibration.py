@@ -23,13 +23,11 @@ def best_biases(scores: pd.DataFrame) -> pd.DataFrame:
     """
     calibrated = scores[scores["column"] == CALIBRATED]
     chosen = calibrated[_KEYS].drop_duplicates()
+    order = sorted(calibrated["bias"].unique().tolist(), key=lambda bias: (abs(bias), bias))
     for metric in _METRICS:
         means = calibrated.groupby([*_KEYS, "bias"])[metric].mean().unstack("bias")
         # Rounded, so that the last bit of a mean does not break ties.
-        means = means.round(9).sort_index(
-            axis="columns", key=lambda biases: biases.map(abs), kind="stable"
-        )
-        best = means.idxmax(axis="columns").rename(f"bias_{metric}")
+        best = means.round(9)[order].idxmax(axis="columns").rename(f"bias_{metric}")
         chosen = chosen.merge(best.reset_index(), on=_KEYS)
     return chosen
 

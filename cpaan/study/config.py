@@ -140,7 +140,13 @@ class Preset:
 PRESETS = {
     # Takes minutes on two CPU cores.
     "quick": Preset(
-        study={"num_final_seeds": 1, "num_report_draws": 20},
+        # The sweep scores a finalist with up to 19 combinations of settings.
+        study={
+            "num_finalists": 3,
+            "num_final_draws": 5,
+            "num_final_seeds": 1,
+            "num_report_draws": 20,
+        },
         evaluation={"num_synthetic": 40},
         is_quick=True,
     ),
