@@ -96,8 +96,9 @@ class Crossed:
         var(residual)/(D S). It is estimated by the mean squares of the two-way layout,
         (MS(draws) + MS(seeds))/(D S), whose degrees of freedom are Satterthwaite's (1946). The
         unbiased estimate would subtract MS(residual)/(D S). It can then be negative, or below that
-        of draws alone. Leaving out that term is the usual remedy, and errs by
-        var(residual)/(D S) on the safe side (Davezies, D'Haultfoeuille & Guyonvarch, 2021).
+        of draws alone. Leaving out that term is a usual remedy (MacKinnon, Nielsen & Webb, 2024,
+        "Jackknife inference with two-way clustering"). It errs by var(residual)/(D S) on the safe
+        side.
 
         With one seed, or with seeds that do not differ, only draws count.
         """
