@@ -189,14 +189,15 @@ class Matcher(Normalising, FewShotLearner, LowShotLearner):
     ) -> Tensor:
         """Encode the supports (..., N, K, D) of every problem as a sequence in random order.
 
-        ``rng`` decides the order. The result has the order and shape of the supports. Subclasses
-        may return any shape (..., N, ?, D) or (..., N, D) that represents the classes.
+        ``rng`` decides the order, which all problems share. The result has the order and shape of
+        the supports. Subclasses may return any shape (..., N, ?, D) or (..., N, D) that represents
+        the classes.
         """
         *_, num_classes, num_shots, num_dims = supports.shape
         prepared = drop(self.normalise(supports), self._dropout, for_dropout)
         sequences = prepared.view(-1, num_classes * num_shots, num_dims)
-        keys = torch.rand(sequences.shape[:2], generator=rng, device=supports.device)
-        order = keys.argsort(dim=1)
+        keys = torch.rand(sequences.shape[1], generator=rng, device=supports.device)
+        order = keys.argsort().expand(sequences.shape[:2])
         shuffled = sequences.gather(1, order.unsqueeze(-1).expand_as(sequences))
         encoded = self.of_supports(shuffled.transpose(0, 1).contiguous()).transpose(0, 1)
         back = order.argsort(dim=1).unsqueeze(-1).expand_as(sequences)
@@ -272,7 +273,7 @@ class Matcher(Normalising, FewShotLearner, LowShotLearner):
         are encoded in blocks that fit into memory. Base classes are read in name order, so that
         their order in a phase has no effect; results are in the order of the task.
         """
-        for_order = new_rng(draw_word(rng), device=task.device)
+        word = draw_word(rng)
         base_order = [number for number in task.base.order if number < task.num_base]
         columns = task.columns_from(base_order)
         classes = torch.tensor(base_order, device=task.device, dtype=torch.long)
@@ -291,6 +292,8 @@ class Matcher(Normalising, FewShotLearner, LowShotLearner):
                 shots = torch.stack([task.support(task.problems[number]) for number in block])
                 novel = shots.repeat(1, 1, num_repeats, 1)
                 supports = torch.cat([base.expand(len(block), -1, -1, -1), novel], dim=1)
+                # The same order in every block, so that a problem does not depend on the others.
+                for_order = new_rng(word, num_shots, device=task.device)
                 encoded |= zip(block, self.encode(supports, for_order)[:, columns], strict=True)
         return [encoded[number] for number in range(len(task.problems))]
 
