@@ -293,7 +293,7 @@ class Matcher(Normalising, FewShotLearner, LowShotLearner):
                 novel = shots.repeat(1, 1, num_repeats, 1)
                 supports = torch.cat([base.expand(len(block), -1, -1, -1), novel], dim=1)
                 # The same order in every block, so that a problem does not depend on the others.
-                for_order = new_rng(word, num_shots, device=task.device)
+                for_order = new_rng(word, len(every_place), device=task.device)
                 encoded |= zip(block, self.encode(supports, for_order)[:, columns], strict=True)
         return [encoded[number] for number in range(len(task.problems))]
 

@@ -43,7 +43,7 @@ class Range:
 SearchSpace = Mapping[str, Range | tuple[Any, ...]]
 """Search space: ranges or choices of settings of a method and of the evaluation, by name."""
 
-MIXING_SHOTS, NUMBERS_OF_EXAMPLES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0), (20, 100, 300)
+MIXING_SHOTS, NUMBERS_OF_EXAMPLES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0), (20, 100)
 SWEEP = {
     "mixing_shots": MIXING_SHOTS,
     "num_synthetic": NUMBERS_OF_EXAMPLES,

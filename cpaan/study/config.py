@@ -140,7 +140,7 @@ class Preset:
 PRESETS = {
     # Takes minutes on two CPU cores.
     "quick": Preset(
-        # The sweep scores a finalist with up to 19 combinations of settings.
+        # The sweep scores a finalist with up to 13 combinations of settings.
         study={
             "num_finalists": 3,
             "num_final_draws": 5,
