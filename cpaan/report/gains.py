@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -106,19 +105,19 @@ class PairedScores:
         shots: ArrayLike,
         *,
         num_comparisons: int = 1,
-        **options: Any,
+        same_seeds: bool = False,
     ) -> PairedDifference:
         """Return the subject minus the other.
 
         Where a comparison was picked out of several, ``num_comparisons`` is their number, and its
-        interval holds for all. Options are those of `Crossed.minus`.
+        interval holds for all. ``same_seeds`` is that of `Crossed.minus`.
 
         Raises:
             ValueError: If a row has no scores, or the two rows have different draws.
         """
         end, start = (self.values(each, column, shots) for each in (subject, other))
         try:
-            gaps = end.minus(start, **options)
+            gaps = end.minus(start, same_seeds=same_seeds)
         except ValueError as error:
             raise ValueError(f"{subject[0]} and {other[0]}: {error}") from error
         return PairedDifference.of(other, subject, gaps, num_comparisons)
