@@ -16,6 +16,8 @@ from cpaan.data.table import TEST, TRAIN
 from helpers.commands import refused
 from helpers.pipeline import GROUPS, as_folders, as_parquet, pictures
 
+pytestmark = pytest.mark.slow
+
 QUICK = ["--epochs", "1", "--set", "batch_size=8", "--set", "learning_rate=0.02"]
 QUICK_EMBEDDING = [
     *("--embed", "pn", "--embed-set", "num_episodes=3"),

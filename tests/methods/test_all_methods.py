@@ -206,6 +206,7 @@ LEARNING: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEARNING)
 def test_training_lowers_the_loss_and_helps_with_classes_that_it_has_not_met(name):
     """Novel classes have two shots; accuracies are over novel classes, in percent."""

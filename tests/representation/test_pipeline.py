@@ -24,6 +24,8 @@ from helpers.pipeline import (
     run,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> tuple[Path, FeatureTable, dict]:
@@ -119,7 +121,6 @@ def test_more_corrupt_images_than_allowed_end_the_run_and_nothing_is_lost(tmp_pa
     assert len(about["bad_images"]) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["decoding", "the backbone: step 3", "computing features"])
 def test_a_killed_run_resumes_to_the_same_features(made, tmp_path, stage):
     """Kill the run with SIGKILL when it logs the line of a stage."""

@@ -12,7 +12,7 @@ from cpaan.study.row import AS_PRINTED, RECOMMENDED
 from cpaan.study.searcher import OptunaSearcher, RowScheduler, RowSearch
 from helpers.studies import STEPS, HandRunSearch, new_study, result_of
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_disk")]
 
 
 @pytest.fixture
