@@ -9,7 +9,10 @@ from ray import ActorID, PlacementGroupID
 from ray._private.state import state
 
 # Protobuf defines its classes at run time, where mypy does not find them.
-from ray.core.generated.gcs_pb2 import PlacementGroupTableData  # type: ignore[attr-defined]
+from ray.core.generated.gcs_pb2 import (  # type: ignore[attr-defined]
+    ActorTableData,
+    PlacementGroupTableData,
+)
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 _SECONDS_BETWEEN_SWEEPS = 3.0
@@ -50,13 +53,15 @@ def remove_orphans() -> int:
         The number of groups of actors, dead or alive, that are not removed yet.
     """
     job, count = bytes.fromhex(ray.get_runtime_context().get_job_id()), 0
-    for content in state._connect_and_get_accessor().get_placement_group_table():
+    accessor = state._connect_and_get_accessor()
+    for content in accessor.get_placement_group_table():
         group = PlacementGroupTableData.FromString(content)
-        # Ray sets ``creator_actor_dead`` for groups of the driver, too. Their actor id is nil.
-        is_of_driver = ActorID(group.creator_actor_id).is_nil()
+        creator = ActorID(group.creator_actor_id)  # nil for groups of the driver
         is_removed = group.state == PlacementGroupTableData.REMOVED
-        if group.creator_job_id == job and not is_of_driver and not is_removed:
+        if group.creator_job_id == job and not creator.is_nil() and not is_removed:
             count += 1
-            if group.creator_actor_dead:
+            # Ray does not set ``creator_actor_dead`` if it learns of the group after the death.
+            actor = ActorTableData.FromString(accessor.get_actor_info(creator) or b"")
+            if actor.state == ActorTableData.DEAD or not actor.actor_id:
                 remove_placement_group(PlacementGroup(PlacementGroupID(group.placement_group_id)))
     return count

@@ -93,10 +93,12 @@ def run_on_ray(
                 key = waiting.popleft()
                 reference, training = _start(jobs[key])
                 running[reference] = key, training
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            done, _ = ray.wait(list(running), num_returns=1, timeout=left)
-            if not done:
+            # During a wait, Ray handles Ctrl-C only. A test that is too slow ends by another signal.
+            done, _ = ray.wait(list(running), num_returns=1, timeout=_SECONDS_BETWEEN_LOOKS)
+            if not done and deadline is not None and time.monotonic() > deadline:
                 break
+            if not done:
+                continue
             key, _ = running.pop(done[0])
             try:
                 yield key, ray.get(done[0])

@@ -276,25 +276,27 @@ def test_lost_processes_nodes_and_storage_change_no_result_and_leave_nothing(
 class Creator:
     """An actor that reserves cores until it is killed."""
 
-    def reserve(self, num_groups: int) -> list[str]:
-        return [placement_group([{"CPU": 1}]).id.hex() for _ in range(num_groups)]
+    def reserve(self) -> None:
+        while True:
+            placement_group([{"CPU": 1}])
 
 
 def test_groups_of_a_dead_actor_are_removed_and_those_of_the_driver_stay(two_cpus):
-    """An actor creates three groups on two cores, so at least one of them is pending."""
+    """An actor creates groups when it is killed. Ray learns of the last ones after its death."""
     own = placement_group([{"CPU": 1}])
     ray.get(own.ready())
-    creator = Creator.remote()
-    others = ray.get(creator.reserve.remote(3))
+    before, creator = set(placement_group_table()), Creator.remote()
 
+    def states() -> list[str]:
+        groups = placement_group_table().items()
+        return [group["state"] for name, group in groups if name not in before]
+
+    creator.reserve.remote()
+    wait_for(lambda: states().count("PENDING") > 2, 60, lambda: str(states()))
     ray.kill(creator)
 
-    def states(groups: list[str]) -> set[str]:
-        table = placement_group_table()
-        return {table[group]["state"] for group in groups}
-
-    wait_for(lambda: states(others) == {"REMOVED"}, 60, lambda: str(placement_group_table()))
-    assert states([own.id.hex()]) == {"CREATED"}
+    wait_for(lambda: set(states()) == {"REMOVED"}, 60, lambda: str(states()))
+    assert placement_group_table()[own.id.hex()]["state"] == "CREATED"
     remove_placement_group(own)
 
 

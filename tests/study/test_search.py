@@ -29,6 +29,7 @@ from cpaan.study import worker_pool
 from cpaan.study.cluster import check_machines
 from cpaan.study.config import StudyConfig
 from cpaan.study.job import run_job
+from cpaan.study.placement_groups import remove_orphans
 from cpaan.study.row import Resolved
 from cpaan.study.study import read_study
 from cpaan.study.trial import train_with_workers
@@ -276,6 +277,8 @@ def test_a_cancelled_training_of_several_workers_releases_its_cores(
         found = placement_group_table().items()
         return [name for name, group in found if group["state"] == state]
 
+    while remove_orphans():  # groups of earlier tests
+        time.sleep(0.1)
     before = groups("CREATED")
 
     def await_workers() -> None:
