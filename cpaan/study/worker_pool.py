@@ -93,7 +93,7 @@ def run_on_ray(
                 key = waiting.popleft()
                 reference, training = _start(jobs[key])
                 running[reference] = key, training
-            # During a wait, Ray handles Ctrl-C only. A test that is too slow ends by another signal.
+            # Ray handles Ctrl-C during a wait, but no other signal, such as that of a test limit.
             done, _ = ray.wait(list(running), num_returns=1, timeout=_SECONDS_BETWEEN_LOOKS)
             if not done and deadline is not None and time.monotonic() > deadline:
                 break
