@@ -30,7 +30,7 @@ from cpaan.methods.registry import ROWS
 from cpaan.protocol.calibration import best_biases, best_heads
 from cpaan.protocol.config import HEADS, OWN
 from cpaan.protocol.tasks import check_phase
-from cpaan.report.claims.judge import TERMS
+from cpaan.report.claims.judge import TERMS, WITH_TERM
 from cpaan.report.page.contents import REPORT
 from cpaan.report.page.page import FIGURES, FINDINGS, INDEX, write_page
 from cpaan.report.study_tables import make_cells, report_page
@@ -160,7 +160,7 @@ def _jobs(
         own_heads = (head,) if is_brief and head in heads else heads
         resolved = row.resolved.with_overrides({"heads": own_heads})
         file = "" if row.trial is not None else "trials/published"
-        if ablation is not None:
+        if ablation is not None and ablation.label != WITH_TERM:
             label = re.sub("[^a-z0-9]+", "-", ablation.label.lower())
             file = f"trials/{number:04d}-{ablation.family}-{label}"
         for seed in row.seeds:
@@ -213,7 +213,12 @@ def _measure(
         record_test_read(fingerprint)
     if copy is not None:
         copy.write(TEST_READS.read_bytes())
-    return measure(jobs, study.storage, cluster.most_trials_at_once(study.config), say)
+    at_once = cluster.most_trials_at_once(study.config)
+    # A row with another weight of synthetic examples has the training of a row of the table.
+    later = {key: job for key, job in jobs.items() if key.row.endswith(WITH_TERM)}
+    first = {key: job for key, job in jobs.items() if key not in later}
+    outcomes = measure(first, study.storage, at_once, say)
+    return {**outcomes, **(measure(later, study.storage, at_once, say) if later else {})}
 
 
 def _frames_of(

@@ -11,10 +11,10 @@ from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
 from cpaan.methods.controls import CONTROLS
 from cpaan.methods.registry import ROWS, num_episodes_of, with_episodes
 from cpaan.methods.table_row import IN_PN
-from cpaan.report.claims.judge import TERM_OF, TERMS
+from cpaan.report.claims.judge import TERM_OF, TERMS, WITH_TERM
 from cpaan.report.claims.mechanisms import GANS, HARD, NEIGHBOURS, NOBODY, SOFT
 from cpaan.report.page.contents import DEFAULT, PUBLISHED, Ablation
-from cpaan.study.row import Resolved, StudyRow
+from cpaan.study.row import RECOMMENDED, Resolved, StudyRow
 from cpaan.study.searcher import open_trials
 from cpaan.study.study import Study
 
@@ -148,11 +148,15 @@ def as_published(rows: Sequence[MeasuredRow], num_seeds: int) -> list[MeasuredRo
 def ablations_of(rows: Sequence[MeasuredRow], num_seeds: int) -> list[MeasuredRow]:
     """Return the ablations of searched rows, with the first ``num_seeds`` seeds of each row.
 
-    Claims about a single term compare a row with itself without that term. These ablations are
-    always there, with all seeds of the row.
+    Those that claims about a single term need are always there, with all seeds of the row.
     """
     by_method = {row.method: row for row in rows}
-    found = [_without_term(by_method[method]) for method in TERM_OF if method in by_method]
+    found = [
+        each
+        for method in TERM_OF
+        if method in by_method
+        for each in _with_and_without_term(by_method[method])
+    ]
     if not num_seeds:
         return found
     for family, methods in _ABLATED.items():
@@ -161,17 +165,28 @@ def ablations_of(rows: Sequence[MeasuredRow], num_seeds: int) -> list[MeasuredRo
     return found
 
 
-def _without_term(row: MeasuredRow) -> MeasuredRow:
-    """Return the row without the term that the paper adds in it; nothing else differs."""
-    label = f"without {TERM_OF[row.method]}"
-    ablation = Ablation(row.name, TERMS, label)
-    row = replace(row, name=f"{row.name}: {label}", ablation=ablation)
+def _with_and_without_term(row: MeasuredRow) -> tuple[MeasuredRow, MeasuredRow]:
+    """Return the row with and without the term that the paper adds in it; nothing else differs.
+
+    Both use synthetic examples as recommended, because no term has an effect on accuracy if the
+    search has given them hardly any weight. The first has the training of the row itself.
+    """
+    usual = row.source.sweep(row.source.around(RECOMMENDED))[0]
+    resolved = row.resolved.with_overrides(usual)
+
+    def variant(label: str) -> MeasuredRow:
+        ablation = Ablation(row.name, TERMS, label)
+        return replace(row, name=f"{row.name}: {label}", resolved=resolved, ablation=ablation)
+
+    whole, part = variant(WITH_TERM), variant(f"without {TERM_OF[row.method]}")
+    if resolved == row.resolved:
+        whole = replace(whole, same_as=row.name)
     gan = ROWS[row.method].gan
     assert gan is not None, "only GANs have terms"
     if gan.noise == "mixture":  # the noise belongs to the method: cCyc-GAN has the plain one
-        return replace(row, method=GANS[1])
+        return whole, replace(part, method=GANS[1])
     weight = "covariance_weight" if gan.has_covariance else "cycle_weight"
-    return replace(row, resolved=row.resolved.with_overrides({weight: 0.0}))
+    return whole, replace(part, resolved=resolved.with_overrides({weight: 0.0}))
 
 
 def _ablations(row: MeasuredRow, family: str, num_seeds: int) -> Iterator[MeasuredRow]:

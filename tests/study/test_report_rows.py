@@ -6,7 +6,7 @@ import pytest
 
 from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
 from cpaan.methods.registry import ROWS, num_episodes_of
-from cpaan.report.claims.judge import TERMS
+from cpaan.report.claims.judge import TERMS, WITH_TERM
 from cpaan.report.claims.mechanisms import NEIGHBOURS
 from cpaan.study.report_rows import IDEAS, MeasuredRow, ReportSettings, ablations_of, as_published
 from helpers.studies import best_row
@@ -67,11 +67,13 @@ def test_a_table_has_neighbours_of_the_paper_s_best_row_and_ideas_of_ours():
     found = ablations_of([best_row(name) for name in names], 2)
 
     families = {(row.ablation.family, row.ablation.of) for row in found}
-    term, *others = found
+    terms, others = found[:2], found[2:]
     assert families == {(NEIGHBOURS, "cCov-GAN-PN"), (IDEAS, "CP-AAN+"), (TERMS, "cCov-GAN-PN")}
     assert len({row.name for row in found}) == len(found)
     assert {row.seeds for row in others} == {(3, 4)}, "the first seeds of the rows themselves"
-    assert (term.ablation.family, term.seeds) == (TERMS, best_row("cCov-GAN-PN").seeds)
+    assert {(term.ablation.family, term.seeds) for term in terms} == {
+        (TERMS, best_row("cCov-GAN-PN").seeds)
+    }
     assert ablations_of([best_row("PN")], 1) == []
     assert not family(best_row("cCov-GAN"), IDEAS)
 
@@ -110,14 +112,21 @@ def test_a_report_has_at_most_as_many_seeds_of_its_other_rows():
         ReportSettings(num_published_seeds=4)
 
 
-def test_a_claim_about_a_term_has_the_same_row_without_it_with_all_seeds():
-    rows = [best_row(name) for name in ("cCyc-GAN-PN", "cDeLi-GAN-PN", "cCov-GAN-PN", "c-GAN-PN")]
-    cycle, noise, covariance = ablations_of(rows, 0)
+def test_a_claim_about_a_term_has_the_same_row_with_and_without_it_with_all_seeds():
+    names = ("cCyc-GAN-PN", "cDeLi-GAN-PN", "cCov-GAN-PN", "c-GAN-PN")
+    rows = [best_row(name) for name in names]
+    usual = {"mixing_shots": 2.0, "num_synthetic": 40, "fill_to_capacity": False}
+    rows[0] = replace(rows[0], resolved=rows[0].resolved.with_overrides(usual))
+    found = ablations_of(rows, 0)
 
     changes = {"cycle_weight": 0.0}, {}, {"covariance_weight": 0.0}
-    for row, each, change in zip(rows, (cycle, noise, covariance), changes, strict=False):
-        assert each.resolved == row.resolved.with_overrides(change)
-        assert each.seeds == row.seeds
+    for row, whole, without, change in zip(rows, found[::2], found[1::2], changes, strict=False):
+        assert whole.ablation.label == WITH_TERM
+        assert whole.resolved == row.resolved.with_overrides(usual)
+        assert whole.same_as == (row.name if row is rows[0] else None)
+        assert without.resolved == whole.resolved.with_overrides(change)
+        assert whole.seeds == without.seeds == row.seeds
+    noise, covariance = found[3], found[5]
     assert covariance.name == "cCov-GAN-PN: without the covariance term"
     # The kind of noise is not a setting: it is what cDeLi-GAN and cCyc-GAN differ in.
     assert (noise.method, noise.ablation.of) == ("cCyc-GAN-PN", "cDeLi-GAN-PN")

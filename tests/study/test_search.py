@@ -24,6 +24,7 @@ from cpaan.data.splits import VALIDATION_PHASE
 from cpaan.evaluation.parts import PartKey
 from cpaan.gan.spiral import SPIRAL_CONFIG
 from cpaan.protocol.config import HEADS
+from cpaan.report.claims.judge import WITH_TERM
 from cpaan.study import report as report_module
 from cpaan.study import worker_pool
 from cpaan.study.cluster import check_machines
@@ -193,7 +194,7 @@ def test_rows_are_searched_side_by_side_resumed_elsewhere_and_reported_together(
 ):
     shared = tmp_path / "shared"
     storage = ("--storage", str(shared))
-    rows = ("--method", "none,AWG,c-GAN-PN", "--trials", "2", "--study", "rows")
+    rows = ("--method", "none,AWG,cCyc-GAN-PN", "--trials", "2", "--study", "rows")
 
     assert search(arguments(study_features, *rows, *storage, "--timeout", "1")) == 1
 
@@ -208,7 +209,7 @@ def test_rows_are_searched_side_by_side_resumed_elsewhere_and_reported_together(
     assert search(["--resume", "rows", *storage, "--trials", "2"]) == 0
 
     assert "Next: python tune/report.py results/rows" in capsys.readouterr().out
-    for row, count in {"AWG": 2, "c-GAN-PN": 2, "none": 1}.items():  # none has no parameters
+    for row, count in {"AWG": 2, "cCyc-GAN-PN": 2, "none": 1}.items():  # none has no parameters
         assert len(pd.read_parquet(f"results/rows/{row}/trials.parquet")) == count
         copy = optuna.load_study(
             study_name="cpaan", storage=f"sqlite:///{shared}/rows/{row}/optuna.db"
@@ -218,29 +219,31 @@ def test_rows_are_searched_side_by_side_resumed_elsewhere_and_reported_together(
     assert not list(shared.rglob("*.zip")), "best.json has the scores of the finalists"
 
     with monkeypatch.context() as patched:
-        patched.setattr(StudyProgress, "say", stopped_at("(3 of 9)"))
+        patched.setattr(StudyProgress, "say", stopped_at("(3 of 12)"))
         assert report(["rows", "--draws", "4", "--table-only"]) == 130
     assert len(list(shared.rglob("parts/*.zip"))) >= 2
     assert report(["rows", "--draws", "4", "--table-only", "--seeds", "3"]) == 0
 
-    assert "of 9 parts loaded from the cache" in capsys.readouterr().err
+    assert "of 12 parts loaded from the cache" in capsys.readouterr().err
     assert not list(shared.rglob("*.zip")), "the report has everything"
     content = json.loads(Path("results/rows/report/report.json").read_text())
-    names = ["none", "AWG", "c-GAN-PN"]  # the paper's order
-    assert [row["name"] for row in content["rows"]] == names
+    names = ["none", "AWG", "cCyc-GAN-PN"]  # the paper's order
+    whole, without = (f"cCyc-GAN-PN: {x}" for x in (WITH_TERM, "without the cycle term"))
+    assert [row["name"] for row in content["rows"]] == [*names, whole, without]
     assert {row["name"]: row["seeds"] for row in content["rows"]}["AWG"] == [1, 2, 3]
     assert content["test_reads"] == 2, "one of them was stopped"
     best = {name: entry["trial"] for name, entry in content["best"].items()}
-    assert {row["name"]: row["trial"] for row in content["rows"]} == best
+    assert {row["name"]: row["trial"] for row in content["rows"][:3]} == best
     scores = pd.read_parquet("results/rows/report/scores.parquet")
     assert not scores.duplicated(["method", "head", "column", "shots", "draw", "seed"]).any()
     assert set(scores.groupby("method")["seed"].nunique()) == {3}
     assert set(scores[scores["method"] == "AWG"]["head"]) == {"own"}
-    assert set(scores[scores["method"] == "c-GAN-PN"]["head"]) == set(HEADS)
+    assert set(scores[scores["method"] == "cCyc-GAN-PN"]["head"]) == set(HEADS)
+    assert not list(shared.glob("rows/cCyc-GAN-PN/trials/*recommended*")), "it is not trained again"
     page = Path("results/rows/report/report.md").read_text()
     assert "the paper's rule for the final classifier" in page
     assert "head chosen on validation" in page
-    assert "| CP-AAN | PN | c-GAN | c-GAN-PN | centroid |" in page
+    assert "| CP-AAN | PN | cCyc-GAN | cCyc-GAN-PN | centroid |" in page
 
 
 def test_a_part_that_is_lost_leaves_the_others_to_be_done(two_cpus, monkeypatch):

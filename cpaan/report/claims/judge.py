@@ -34,6 +34,8 @@ TERMS = "terms"
 """The family of ablations that take one term away."""
 TERM_OF = {GANS[1]: "the cycle term", GANS[2]: "mixture noise", BEST: "the covariance term"}
 """The term that a method adds to the one that the paper compares it with."""
+WITH_TERM = "recommended weight of synthetic examples"
+"""The ablation that has the term, and differs in nothing else from the one without it."""
 _CONTROLS = {
     IN_PN: ("PN", "none-PN", "mean-shift-PN", "half-mean-shift-PN", "copy-PN"),
     "": ("none", "mean-shift", "half-mean-shift", "copy"),
@@ -118,21 +120,22 @@ def _one_term(
     head_of: Mapping[str, str],
     ablations: Sequence[Mapping[str, str]],
 ) -> Iterator[Claim]:
-    """Compare a GAN with the same settings without its term.
+    """Compare a GAN with the same settings without its term, both with `WITH_TERM`.
 
     A centroid sees only the mean of synthetic examples. Other heads, which see their spread too,
     are reported but do not decide.
     """
     before = {better: worse for worse, better in pairwise(GANS)} | {BEST: GANS[1]}
     for each in ablations:
-        if each["family"] == TERMS and (of := each["of"]) in head_of:
+        is_without = each["family"] == TERMS and each["label"] != WITH_TERM
+        if is_without and (of := each["of"]) in head_of:
             method, term = methods[of], TERM_OF[methods[of]]
             title, other = (ROWS[name].generation for name in (method, before[method]))
             text = (
                 f"{title} does better than with the same settings without {term} "
                 f"({_cell(*table.few)}; printed is its gain over {other})."
             )
-            rows = [(name, head_of[of]) for name in (of, each["name"])]
+            rows = [(name, head_of[of]) for name in (f"{of}: {WITH_TERM}", each["name"])]
             printed = _printed(method, before[method], *table.few)
             yield from _compare(table, f"gain by {term}", text, rows, printed, "paper")
 

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from cpaan.report.claims.judge import judge_claims
+from cpaan.report.claims.judge import WITH_TERM, judge_claims
 from helpers.frames import claims_of, frame_of, same
 
 # Draws whose mean is zero and whose interval is about ±12.4.
@@ -68,12 +68,17 @@ def test_each_gain_compares_the_paper_s_two_rows_and_its_printed_number(
     ],
 )
 def test_a_claim_about_one_term_compares_a_row_with_itself_without_that_term(row, name, printed):
-    without = f"{row[0]}: without it"
-    levels = {row: 50.0, (without, row[1]): 49.0, (row[0], "knn"): 50.0, (without, "knn"): 52.0}
+    variants = {label: f"{row[0]}: {label}" for label in (WITH_TERM, "without it")}
+    whole, without = variants.values()
+    levels = {row: 70.0, (whole, row[1]): 50.0, (without, row[1]): 49.0}
+    levels |= {(whole, "knn"): 50.0, (without, "knn"): 52.0}
     scores = pd.concat([frame_of(levels).assign(seed=seed) for seed in (0, 1)])
-    ablation = {"name": without, "of": row[0], "family": "terms", "label": "without it"}
+    ablations = [
+        {"name": name, "of": row[0], "family": "terms", "label": label}
+        for label, name in variants.items()
+    ]
 
-    claims = judge_claims(scores, pd.DataFrame(), {row[0]: row[0]}, {row[0]: row[1]}, [ablation])
+    claims = judge_claims(scores, pd.DataFrame(), {row[0]: row[0]}, {row[0]: row[1]}, ablations)
 
     (claim,) = (claim for claim in claims if claim.name == name)
     assert (claim.printed, claim.verdict, claim.kind) == (printed, SMALLER, "paper")
