@@ -18,6 +18,7 @@ def test_a_package_imports_only_itself_and_packages_before_it():
         if not file:
             assert package in ("__init__.py", "__main__.py"), f"{path} belongs in a package"
             continue
+        text = text.replace("from cpaan import __version__\n", "")  # loads no other module
         for module in re.findall(r"^ *(?:from|import) ([\w.]+)", text, re.M):
             first, second, *_ = [*module.split("."), ""]
             if first == "cpaan":

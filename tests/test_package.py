@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,12 @@ import cpaan
 ROOT = Path(__file__).parent.parent
 
 
-def run(command: list[object], folder: Path, path: Path | None = None) -> str:
+def run(command: list[object], folder: Path, path: Path | str = "") -> str:
     """Run a command in a folder, with another one first on Python's path; return its output."""
     done = subprocess.run(
         list(map(str, command)),
         cwd=folder,
-        env=os.environ | ({} if path is None else {"PYTHONPATH": str(path)}),
+        env=os.environ | {"PYTHONPATH": str(path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -37,26 +38,33 @@ def test_files_agree_on_the_version():
 
 @pytest.mark.slow
 def test_the_wheel_works_without_the_repository(tmp_path):
-    source, wheels, site = (tmp_path / name for name in ("source", "wheels", "site"))
+    source, wheels, bare = (tmp_path / name for name in ("source", "wheels", "bare"))
     # A copy, because setuptools would include files of earlier builds.
     shutil.copytree(ROOT / "cpaan", source / "cpaan", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    # The environment has no pip; see the Makefile.
-    pip = [sys._base_executable, "-m", "pip", "--python", sys.executable]
+    # The environments have no pip; see the Makefile.
+    pip = [sys._base_executable, "-m", "pip", "--python"]
     build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels, source]
-    run([*pip, *build], tmp_path)
+    run([*pip, sys.executable, *build], tmp_path)
     (wheel,) = wheels.iterdir()
-    run([*pip, "install", "--no-deps", "--no-index", "--target", site, wheel], tmp_path)
+    run([sys._base_executable, "-m", "venv", "--without-pip", bare], tmp_path)
+    run([*pip, bare / "bin/python", "install", "--no-deps", "--no-index", wheel], tmp_path)
+    # Installing the dependencies would take minutes. Python does not read the .pth files of this
+    # folder, so the repository, which is installed there in place, cannot be imported.
+    (site,) = bare.glob("lib/*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
     shutil.rmtree(source)
     empty = tmp_path / "empty"
     empty.mkdir()
 
-    found = run([sys.executable, "-c", "import cpaan; print(cpaan.__file__)"], empty, site)
+    names = "import cpaan; cpaan.Augmenter; print(cpaan.__file__)"
+    found = run([bare / "bin/python", "-c", names], empty)
     options = ["evaluate", "--shots", "1", "--heads", "cosine", "--draws", "2"]
-    output = run([sys.executable, "-m", "cpaan", *options], empty, site)
+    output = run([bare / "bin/cpaan", *options], empty)
 
     assert Path(found.strip()) == site / "cpaan/__init__.py"
+    assert run([bare / "bin/cpaan", "--version"], empty) == f"cpaan {cpaan.__version__}\n"
     assert "40 base and 56 novel classes, 4800 queries, 2 draws" in output
     assert wheel.name.startswith(f"cpaan-{cpaan.__version__}-")
     modules = {path for path in (ROOT / "cpaan").rglob("*.py")}

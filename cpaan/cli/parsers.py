@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from cpaan import __version__
 from cpaan.cli.command import Parser, add_traceback
 from cpaan.cli.options import Option, Options
 from cpaan.protocol.config import COLUMNS, HEADS, OWN
@@ -290,6 +291,7 @@ def parse(
     lines = "\n".join(f"  {name:10} {summary}" for name, (summary, *_) in _COMMANDS.items())
     title = "Low-shot learning by feature augmentation."
     parser = Parser(prog=CPAAN, description=f"{title}\n\ncommands:\n{lines}")
+    parser.add_argument("--version", action="version", version=f"cpaan {__version__}")
     help_ = f"`{CPAAN} COMMAND --help` describes its options"
     commands = parser.add_subparsers(required=True, metavar="COMMAND", help=help_)
     for name in _COMMANDS:

@@ -2,10 +2,12 @@
 
 import argparse
 import json
+import multiprocessing
 import os
 import textwrap
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -37,6 +39,8 @@ from cpaan.study.study import CLUSTER, CONFIG, LOG, Study, download_study, find_
 from cpaan.study.trial import PROBLEM
 from cpaan.study.worker_pool import WorkLostError
 from cpaan.training.drive import in_words
+
+_SECONDS_OF_TIMING = 20.0  # two episodes of the paper's size take a minute on two cores
 
 
 def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
@@ -157,8 +161,6 @@ def _plan(study: Study) -> str:
     methods = ", ".join(each.method for each in study.rows)
     data, phase = row.data, row.data.split.phase(VALIDATION_PHASE)
     num_trials = sum(each.config.num_trials for each in study.rows)
-    seconds = sum(_seconds_of_training(each) for each in study.rows)
-    stops = "early stopping shortens it" if config.early_stopping else "without early stopping"
     lines = {
         "study": f"{study.folder}{f', storage {study.shared}' if study.shared else ''}",
         "methods": textwrap.shorten(methods, 80, placeholder=", ..."),
@@ -172,10 +174,32 @@ def _plan(study: Study) -> str:
         "score": f"LSL and calibrated GLSL top-5, {config.head} head, "
         f"{row.evaluation.num_draws} draws",
         "searched": textwrap.shorten(", ".join(row.searched) or "nothing", 80),
-        "time": f"about {in_words(seconds)} of training, one trial at a time here; {stops}",
+        "time": _expected_time(study),
         "more": "--dry-run --json prints every setting",
     }
     return "\n".join(f"{name + ':':10} {text}" for name, text in lines.items())
+
+
+def _expected_time(study: Study) -> str:
+    """Return the time that training takes here, or which row could not be timed quickly.
+
+    Another process times the rows, because an episode cannot be interrupted.
+    """
+    seconds: list[float] = []
+    end = time.monotonic() + _SECONDS_OF_TIMING
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        results = pool.imap(_seconds_of_training, study.rows)
+        with suppress(multiprocessing.TimeoutError):
+            for _ in study.rows:
+                seconds.append(results.next(end - time.monotonic()))
+    total, num_timed = in_words(sum(seconds)), len(seconds)
+    if num_timed < len(study.rows):
+        method = study.rows[num_timed].method
+        timed = f"; the {num_timed} methods before it train for {total}" if num_timed else ""
+        return f"unknown: {method} was not timed within {_SECONDS_OF_TIMING:g} s{timed}"
+    has_stops = study.config.early_stopping
+    stops = "early stopping shortens it" if has_stops else "without early stopping"
+    return f"about {total} of training, one trial at a time here; {stops}"
 
 
 def _seconds_of_training(row: StudyRow) -> float:

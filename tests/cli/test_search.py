@@ -261,12 +261,24 @@ def test_a_report_needs_a_result(capsys, started):
     assert "results/other has no config.json" in refused(capsys, report, "other")
 
 
-def test_a_dry_run_is_a_dozen_lines_with_the_expected_time(capsys):
-    assert search(["--dry-run", *SMALL_STUDY]) == 0
+@pytest.mark.parametrize(
+    ("options", "seconds", "expected"),
+    [
+        pytest.param(SMALL_STUDY, 250, r"about \d+ (s|min) of training", marks=pytest.mark.slow),
+        # An episode of this size takes half a minute on a CPU.
+        (["--preset", "paper"], 0, r"unknown: CP-AAN\+ was not timed within 0 s$"),
+    ],
+)
+def test_a_dry_run_is_a_dozen_lines_with_the_time_if_it_is_quickly_known(
+    capsys, monkeypatch, options, seconds, expected
+):
+    monkeypatch.setattr("cpaan.cli.search._SECONDS_OF_TIMING", seconds)
+
+    assert search(["--dry-run", *options]) == 0
 
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 12
-    assert re.search(r"^time: +about \d+ (s|min) of training", "\n".join(lines), re.M)
+    assert re.search(f"^time: +{expected}", "\n".join(lines), re.M)
     assert max(map(len, lines)) <= 100
 
 

@@ -9,12 +9,13 @@ import shlex
 import shutil
 import signal
 import socket
+import sqlite3
 import stat
 import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -283,6 +284,28 @@ def test_a_study_outlives_a_machine_and_its_results_come_home(laptop, machines, 
     assert trials["episodes"].tolist() == [40]
     config = json.loads((laptop.home / "results" / "one" / "config.json").read_text())
     assert config["storage"] == str(machines.home / "shared" / "one")
+
+
+def test_a_stopped_job_has_copied_all_finished_trials_to_the_storage(laptop, machines, features):
+    """Ctrl-C leaves the job running, and Ray kills it three seconds after ``--stop``."""
+    name = ["search.py", "--study", "stopped", *laptop.on_cluster]
+    short = ["--trials", "1000", "--episodes", "4", "--no-early-stopping", *SMALL_STUDY]
+    with laptop.started(*name, *short, *features) as (searching, log):
+        wait_for(lambda: "trial 3 finished" in log.read_text(), 300, log.read_text)
+        searching.send_signal(signal.SIGINT)
+        searching.wait()
+    assert "the job of stopped keeps running" in log.read_text()
+
+    status, said = laptop.run(*name, "--stop")
+
+    assert status == 0, said
+    log_of_head = machines.home / "cpaan-studies" / "results" / "stopped" / "study.log"
+    finished = set(map(int, re.findall(r"trial (\d+) finished", log_of_head.read_text())))
+    with closing(sqlite3.connect(machines.home / "shared" / "stopped" / "optuna.db")) as copy:
+        complete = {
+            row[0] for row in copy.execute("SELECT number FROM trials WHERE state='COMPLETE'")
+        }
+    assert {0, 1, 2, 3} <= finished <= complete
 
 
 def test_a_study_is_searched_by_ray_exec_and_reported_from_the_laptop(laptop, machines, features):
