@@ -14,13 +14,10 @@ import pytest
 from cpaan import write_features
 from cpaan.cli import main
 from cpaan.core.provenance import TEST_READS
-from cpaan.core.settings import parse_settings
 from cpaan.data.table import TRAIN
-from cpaan.gan.config import TrainConfig
 from cpaan.methods.registry import ROWS, rows_of_table
-from cpaan.protocol.config import HEADS, OWN, EvaluationConfig
+from cpaan.protocol.config import HEADS, OWN
 from cpaan.report.table_one import BY_PAPER, BY_VALIDATION
-from cpaan.representation.config import BackboneConfig, EmbeddingConfig
 from helpers.commands import refused
 from helpers.gaussians import GaussianClasses
 from helpers.tables import in_other_order, write_data, write_hdf5
@@ -396,22 +393,3 @@ def test_cosine_trained_features_are_for_their_row(gaussians):
         for name in ("AWG", "AWG-cosine")
     )
     pd.testing.assert_frame_equal(plain, cosine)
-
-
-def test_settings_are_listed_with_meanings_and_every_value_can_be_set(capsys):
-    assert main(["settings"]) == 0
-
-    text = capsys.readouterr().out
-    assert "  cycle_weight=5.0\n" in text
-    assert "  residual=identity    (as printed: none)\n      Input that is added" in text
-    assert "  episode_shots=1,2,5,10,20    (as printed: 10)\n" in text
-    sections = {section.partition("\n")[0]: section for section in text.split("\n\n")}
-    for title, config in {
-        "Evaluation": EvaluationConfig(),
-        "Meta-training": TrainConfig(),
-        "Backbone": BackboneConfig(),
-        "Embedding": EmbeddingConfig(),
-    }.items():
-        (settings,) = parse_settings(re.findall(r"^  (\w+=\S+)", sections[title], re.M), config)
-        assert set(settings) == set(config.to_dict())
-        assert type(config)(**settings) == config

@@ -1,99 +1,48 @@
 """Test that an interrupted training gives the same result, and the same as the benchmark."""
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import torch
-from torch.multiprocessing.spawn import spawn
 
 from cpaan import evaluate
-from cpaan.core.files import unpack_state
 from cpaan.core.randomness import new_rng
 from cpaan.core.remote_paths import RemotePath
 from cpaan.gan.gans import GANS
 from cpaan.gan.loop import LOSSES, TrainingRun
-from cpaan.methods.registry import ROWS
-from cpaan.representation.config import EmbeddingConfig
-from cpaan.study import job as job_module
 from cpaan.study.cluster import MARK, check_this_machine
 from cpaan.study.job import (
     Report,
     TrialJob,
     is_trained,
     load_method,
-    mean_top5,
     new_method,
     read_validation,
     run_job,
 )
 from cpaan.training import drive
 from cpaan.training.learning import Run
-from cpaan.training.workers import ALONE, Workers
-from helpers.gan_runs import SMALL
-from helpers.runs import threads
-from helpers.studies import QUICK, new_job, scores
+from helpers.jobs import (
+    CPU,
+    EMBEDDING,
+    TRAINED,
+    UNTRAINED,
+    assert_same_weights,
+    finish,
+    job_of,
+    kept_state,
+    kept_weights,
+    score_again,
+    slow,
+)
+from helpers.studies import new_job, scores
 from helpers.tables import poisoned
-
-CPU = torch.device("cpu")
-
-TRAINED = ["cCov-GAN", "c-GAN", "MN", "AWG", "PN", "MAML", "FI-PN", "FH", "P-FH", "c-GAN-PN"]
-GAN = {**SMALL.to_dict(), "num_episodes": 6, "generator_learning_rate": 0.03}
-EPISODES = {"num_ways": 6, "episode_shots": (1, 2), "num_queries": 2, "hidden_dim": 8}
-SIZES = {**EPISODES, "num_episodes": 6, "num_tasks": 2, "num_augmented": 3}
-SIZES |= {"num_clusters": 3, "batch_size": 8, "num_classifier_steps": 20}
-EMBEDDING = EmbeddingConfig(**EPISODES, num_episodes=3)
-UNTRAINED = ["LR", "copy", "DC"]
 
 
 @pytest.fixture
 def job(gaussians, tmp_path) -> TrialJob:
     return new_job(gaussians, tmp_path)
-
-
-def job_of(job: TrialJob, method: str, head: str | None = None, **others: object) -> TrialJob:
-    """Return a job of another row, with six episodes or none."""
-    row = ROWS[method]
-    overrides = {"heads": (head or row.head,), "linear_num_steps": 5, "perplexity": 4.0}
-    sizes, known = GAN if row.gan else SIZES, row.config.to_dict()
-    return replace(
-        job,
-        method=method,
-        training=row.config.with_overrides({name: sizes[name] for name in sizes if name in known}),
-        evaluation=QUICK.with_overrides({**overrides, **others}),
-        eval_steps=job.eval_steps if method in TRAINED else (0,),
-        embedding=EMBEDDING if row.is_embedded else None,
-    )
-
-
-def finish(job: TrialJob) -> Report:
-    *_, last = run_job(job, CPU)
-    return last
-
-
-def kept_state(job: TrialJob) -> dict:
-    return unpack_state(job.checkpoint.read())
-
-
-def kept_weights(job: TrialJob) -> dict[str, torch.Tensor]:
-    run = kept_state(job)["run"]
-    return run["networks"] if "networks" in run else run["network"]
-
-
-def assert_same_weights(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
-    assert set(found) == set(expected)
-    for name, value in found.items():
-        assert torch.equal(value, expected[name]), name
-
-
-def score_again(job: TrialJob) -> dict[str, float]:
-    """Return LSL and both GLSL top-5 of a fully trained job."""
-    task, queries = read_validation(job, CPU)
-    scores = job_module._evaluate(load_method(job, task), task, queries, job, ALONE)
-    return mean_top5(scores, job.evaluation.heads[0])
 
 
 class Died(BaseException):
@@ -115,10 +64,6 @@ def run_until_saved_at(job: TrialJob, episode: int, monkeypatch: pytest.MonkeyPa
         patch.setattr(drive.Checkpoint, "save", save_and_die)
         with pytest.raises(Died):
             list(run_job(job, CPU))
-
-
-def slow(*values: object) -> object:
-    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
@@ -318,121 +263,6 @@ def test_jobs_of_one_machine_share_an_embedding_and_jobs_of_another_seed_have_an
     kept = sorted(Path("cache/embeddings").rglob("*.pt"))
     assert sorted(path.name for path in kept) == ["PN-seed3.pt", "PN-seed3.pt", "PN-seed4.pt"]
     assert len({path.parent for path in kept}) == 2
-
-
-def run_together(
-    job: TrialJob, monkeypatch: pytest.MonkeyPatch, num_reports: int = 100
-) -> tuple[list[list[Report]], list[Run]]:
-    """Return the reports and the runs of two workers."""
-    runs: dict[int, Run] = {}
-    begin = job_module._begin
-
-    def begin_and_tell(job, task, workers):
-        method, runs[workers.rank] = begin(job, task, workers)
-        return method, runs[workers.rank]
-
-    def work(workers) -> list[Report]:
-        reports = run_job(job, CPU, workers)
-        return [report for report, _ in zip(reports, range(num_reports), strict=False)]
-
-    with monkeypatch.context() as patch, ThreadPoolExecutor(2) as pool:
-        patch.setattr(job_module, "_begin", begin_and_tell)
-        reports = list(pool.map(work, threads(2)))
-    return reports, [runs[rank] for rank in range(2)]
-
-
-def test_two_workers_train_one_job_and_resume_it(job, monkeypatch):
-    unbroken = replace(job, path="trials/0001.pt")
-    run_together(job, monkeypatch, num_reports=1)
-
-    (_, second), runs = run_together(job, monkeypatch)
-    (expected, others), unbroken_runs = run_together(unbroken, monkeypatch)
-
-    assert [entry["episode"] for entry in expected[-1].curve] == [2, 4, 6]
-    assert [scores(report.curve) for report in expected] == [scores(each.curve) for each in others]
-    assert [report.losses for report in expected] == [report.losses for report in others]
-    assert second[-1].losses == others[-1].losses
-    for run in (*runs, *unbroken_runs):
-        assert_same_weights(run.networks.state_dict(), kept_weights(unbroken))
-    assert_same_weights(kept_weights(job), kept_weights(unbroken))
-
-
-@pytest.mark.parametrize(
-    ("method", "head", "num_draws"),
-    [
-        ("cCov-GAN", "cosine", 1),  # one worker has nothing to do
-        ("cCov-GAN", "linear", 5),
-        ("c-GAN", "knn", 7),
-        *(slow(name, None, 5) for name in [*TRAINED, *UNTRAINED] if name not in GANS),
-    ],
-)
-def test_workers_share_the_draws_and_score_as_one_process_does(
-    job, monkeypatch, method, head, num_draws
-):
-    job = job_of(job, method, head, num_draws=num_draws)
-    evaluate_share, draws = job_module._evaluate, {}
-
-    def evaluate_and_tell(*arguments: object) -> pd.DataFrame:
-        found = evaluate_share(*arguments)
-        draws[arguments[-1].rank] = set(found["draw"])
-        return found
-
-    with monkeypatch.context() as patch:
-        patch.setattr(job_module, "_evaluate", evaluate_and_tell)
-        reports, _ = run_together(job, patch)
-
-    found = [scores(each[-1].curve)[-1] for each in reports]
-    assert found == [{"episode": job.eval_steps[-1], **score_again(job)}] * 2
-    first = num_draws // 2
-    assert draws == {0: set(range(first)), 1: set(range(first, num_draws))}
-
-
-def train_as_process(rank: int, job: TrialJob, store: Path) -> None:
-    torch.distributed.init_process_group("gloo", f"file://{store}", rank=rank, world_size=2)
-    list(run_job(job, CPU, Workers(rank, 2)))
-    torch.distributed.destroy_process_group()
-
-
-@pytest.mark.slow
-def test_two_processes_score_as_one_does(job, tmp_path):
-    job = job_of(job, "cCov-GAN", "cosine", num_draws=5)
-
-    spawn(train_as_process, (job, tmp_path / "store"), nprocs=2)
-
-    assert scores(kept_state(job)["curve"])[-1] == {"episode": 6, **score_again(job)}
-
-
-def test_workers_end_together_when_training_diverges_or_one_cannot_evaluate(
-    gaussians, tmp_path, job, monkeypatch
-):
-    diverging = new_job(gaussians, tmp_path, "other.pt", generator_learning_rate=1e30)
-    (first, second), _ = run_together(diverging, monkeypatch)
-    assert "cCov-GAN diverged" in first[-1].problem
-    assert first[-1].problem == second[-1].problem
-
-    evaluate_share = job_module._evaluate
-
-    def fail_on_one(*arguments: object) -> pd.DataFrame:
-        if arguments[-1].rank == 1:
-            raise ValueError("nothing\nto score")
-        return evaluate_share(*arguments)
-
-    monkeypatch.setattr(job_module, "_evaluate", fail_on_one)
-    for reports in run_together(job, monkeypatch)[0]:
-        assert [report.problem for report in reports] == ["nothing to score"]
-
-
-def test_workers_that_have_read_different_states_start_again(job, monkeypatch):
-    run_together(job, monkeypatch, num_reports=1)
-    ahead = job.checkpoint.read()
-
-    def read(path: RemotePath) -> bytes | None:
-        return ahead if threading.current_thread().name.endswith("_0") else None
-
-    monkeypatch.setattr(RemotePath, "read_if_exists", read)
-
-    with pytest.raises(RuntimeError, match="they may have read different checkpoints"):
-        run_together(job, monkeypatch)
 
 
 def test_a_job_reads_nothing_of_the_test_phase(gaussians, job, tmp_path):

@@ -1,0 +1,151 @@
+"""Test workers that train one job together: they score, resume and fail as one process does."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from torch.multiprocessing.spawn import spawn
+
+from cpaan.core.remote_paths import RemotePath
+from cpaan.gan.gans import GANS
+from cpaan.study import job as job_module
+from cpaan.study.job import Report, TrialJob, run_job
+from cpaan.training.learning import Run
+from cpaan.training.workers import Workers
+from helpers.jobs import (
+    CPU,
+    TRAINED,
+    UNTRAINED,
+    assert_same_weights,
+    job_of,
+    kept_state,
+    kept_weights,
+    score_again,
+    slow,
+)
+from helpers.runs import threads
+from helpers.studies import new_job, scores
+
+
+@pytest.fixture
+def job(gaussians, tmp_path) -> TrialJob:
+    return new_job(gaussians, tmp_path)
+
+
+def run_together(
+    job: TrialJob, monkeypatch: pytest.MonkeyPatch, num_reports: int = 100
+) -> tuple[list[list[Report]], list[Run]]:
+    """Return the reports and the runs of two workers."""
+    runs: dict[int, Run] = {}
+    begin = job_module._begin
+
+    def begin_and_tell(job, task, workers):
+        method, runs[workers.rank] = begin(job, task, workers)
+        return method, runs[workers.rank]
+
+    def work(workers) -> list[Report]:
+        reports = run_job(job, CPU, workers)
+        return [report for report, _ in zip(reports, range(num_reports), strict=False)]
+
+    with monkeypatch.context() as patch, ThreadPoolExecutor(2) as pool:
+        patch.setattr(job_module, "_begin", begin_and_tell)
+        reports = list(pool.map(work, threads(2)))
+    return reports, [runs[rank] for rank in range(2)]
+
+
+def test_two_workers_train_one_job_and_resume_it(job, monkeypatch):
+    unbroken = replace(job, path="trials/0001.pt")
+    run_together(job, monkeypatch, num_reports=1)
+
+    (_, second), runs = run_together(job, monkeypatch)
+    (expected, others), unbroken_runs = run_together(unbroken, monkeypatch)
+
+    assert [entry["episode"] for entry in expected[-1].curve] == [2, 4, 6]
+    assert [scores(report.curve) for report in expected] == [scores(each.curve) for each in others]
+    assert [report.losses for report in expected] == [report.losses for report in others]
+    assert second[-1].losses == others[-1].losses
+    for run in (*runs, *unbroken_runs):
+        assert_same_weights(run.networks.state_dict(), kept_weights(unbroken))
+    assert_same_weights(kept_weights(job), kept_weights(unbroken))
+
+
+@pytest.mark.parametrize(
+    ("method", "head", "num_draws"),
+    [
+        ("cCov-GAN", "cosine", 1),  # one worker has nothing to do
+        ("cCov-GAN", "linear", 5),
+        ("c-GAN", "knn", 7),
+        *(slow(name, None, 5) for name in [*TRAINED, *UNTRAINED] if name not in GANS),
+    ],
+)
+def test_workers_share_the_draws_and_score_as_one_process_does(
+    job, monkeypatch, method, head, num_draws
+):
+    job = job_of(job, method, head, num_draws=num_draws)
+    evaluate_share, draws = job_module._evaluate, {}
+
+    def evaluate_and_tell(*arguments: object) -> pd.DataFrame:
+        found = evaluate_share(*arguments)
+        draws[arguments[-1].rank] = set(found["draw"])
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job_module, "_evaluate", evaluate_and_tell)
+        reports, _ = run_together(job, patch)
+
+    found = [scores(each[-1].curve)[-1] for each in reports]
+    assert found == [{"episode": job.eval_steps[-1], **score_again(job)}] * 2
+    first = num_draws // 2
+    assert draws == {0: set(range(first)), 1: set(range(first, num_draws))}
+
+
+def train_as_process(rank: int, job: TrialJob, store: Path) -> None:
+    torch.distributed.init_process_group("gloo", f"file://{store}", rank=rank, world_size=2)
+    list(run_job(job, CPU, Workers(rank, 2)))
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_processes_score_as_one_does(job, tmp_path):
+    job = job_of(job, "cCov-GAN", "cosine", num_draws=5)
+
+    spawn(train_as_process, (job, tmp_path / "store"), nprocs=2)
+
+    assert scores(kept_state(job)["curve"])[-1] == {"episode": 6, **score_again(job)}
+
+
+def test_workers_end_together_when_training_diverges_or_one_cannot_evaluate(
+    gaussians, tmp_path, job, monkeypatch
+):
+    diverging = new_job(gaussians, tmp_path, "other.pt", generator_learning_rate=1e30)
+    (first, second), _ = run_together(diverging, monkeypatch)
+    assert "cCov-GAN diverged" in first[-1].problem
+    assert first[-1].problem == second[-1].problem
+
+    evaluate_share = job_module._evaluate
+
+    def fail_on_one(*arguments: object) -> pd.DataFrame:
+        if arguments[-1].rank == 1:
+            raise ValueError("nothing\nto score")
+        return evaluate_share(*arguments)
+
+    monkeypatch.setattr(job_module, "_evaluate", fail_on_one)
+    for reports in run_together(job, monkeypatch)[0]:
+        assert [report.problem for report in reports] == ["nothing to score"]
+
+
+def test_workers_that_have_read_different_states_start_again(job, monkeypatch):
+    run_together(job, monkeypatch, num_reports=1)
+    ahead = job.checkpoint.read()
+
+    def read(path: RemotePath) -> bytes | None:
+        return ahead if threading.current_thread().name.endswith("_0") else None
+
+    monkeypatch.setattr(RemotePath, "read_if_exists", read)
+
+    with pytest.raises(RuntimeError, match="they may have read different checkpoints"):
+        run_together(job, monkeypatch)
