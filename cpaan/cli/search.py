@@ -258,15 +258,11 @@ def describe_best(outcomes: Sequence[RowSearch]) -> list[str]:
     best = bests[method]
     scores = {name: each["score"] for name, each in bests.items()}
     if len(outcomes) == 1:
-        scores = {_trial_of(method, x["trial"]): x["score"] for x in best["finalists"]}
+        scores = {f"{method}, trial {x['trial']}": x["score"] for x in best["finalists"]}
     ranked = sorted(scores, key=lambda name: -scores[name])[:3]
     width = max(map(len, ranked))
     return [
-        f"{_trial_of(method, best['trial'])} is best with score {best['score']:.2f} on new "
+        f"{method}, trial {best['trial']} is best with score {best['score']:.2f} on new "
         f"validation draws ({describe_top5(best)})",
         *(f"  {name:<{width}}  {scores[name]:.2f}" for name in ranked),
     ]
-
-
-def _trial_of(method: str, number: int) -> str:
-    return f"{method}, trial {number}" if number else f"{method}, default settings"

@@ -144,7 +144,13 @@ def _jobs(
     settings: ReportSettings,
     draws: ShotRows,
 ) -> Iterator[PoolJob]:
-    """Yield a job for each row and seed; skip rows that are equal to another row."""
+    """Yield a job for each row and seed; skip rows that are equal to another row.
+
+    Rows that differ in the weight of synthetic examples follow each other, because they have the
+    same training, and a resumed report may have lost its checkpoint.
+    """
+    place = {row.name: number for number, row in enumerate(rows)}
+    rows = sorted(rows, key=lambda row: place[row.name.removesuffix(f": {WITH_TERM}")])
     # Only claims about a table need the diversity of all draws, which takes a third of the time.
     first = len(draws) - settings.num_seeded_draws
     few = range(first, first + _NUM_DIVERSITY_DRAWS) if len(study.rows) == 1 else None
@@ -213,12 +219,7 @@ def _measure(
         record_test_read(fingerprint)
     if copy is not None:
         copy.write(TEST_READS.read_bytes())
-    at_once = cluster.most_trials_at_once(study.config)
-    # A row with another weight of synthetic examples has the training of a row of the table.
-    later = {key: job for key, job in jobs.items() if key.row.endswith(WITH_TERM)}
-    first = {key: job for key, job in jobs.items() if key not in later}
-    outcomes = measure(first, study.storage, at_once, say)
-    return {**outcomes, **(measure(later, study.storage, at_once, say) if later else {})}
+    return measure(jobs, study.storage, cluster.most_trials_at_once(study.config), say)
 
 
 def _frames_of(

@@ -1,7 +1,6 @@
 """Run parts of evaluations as Ray tasks: train unless the training is complete, then score."""
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -85,14 +84,19 @@ def run_on_ray(
     jobs: Mapping[PartKey, PoolJob], num_at_once: int, deadline: float | None = None
 ) -> Iterator[tuple[PartKey, Outcome]]:
     """Yield each part with its outcome as it ends; see `measure`."""
-    waiting, running = deque(jobs), dict[Any, tuple[PartKey, Any]]()
+    waiting, running = list(jobs), dict[Any, tuple[PartKey, Any]]()
     lost: WorkLostError | None = None
     try:
         while waiting or running:
-            while waiting and len(running) < num_at_once:
-                key = waiting.popleft()
-                reference, training = _start(jobs[key])
-                running[reference] = key, training
+            for key in list(waiting):
+                if len(running) == num_at_once:
+                    break
+                # A part waits for another one with the same training, and finds its checkpoint.
+                busy = {_checkpoint_of(jobs[other]) for other, _ in running.values()} - {None}
+                if _checkpoint_of(jobs[key]) not in busy:
+                    waiting.remove(key)
+                    reference, training = _start(jobs[key])
+                    running[reference] = key, training
             # Ray handles Ctrl-C during a wait, but no other signal, such as that of a test limit.
             done, _ = ray.wait(list(running), num_returns=1, timeout=_SECONDS_BETWEEN_LOOKS)
             if not done and deadline is not None and time.monotonic() > deadline:
@@ -114,6 +118,11 @@ def run_on_ray(
         _cancel([*running, *(training for _, training in running.values() if training)])
     if lost is not None:
         raise lost
+
+
+def _checkpoint_of(job: PoolJob) -> str | None:
+    """Return the path of a part's checkpoint; None if nothing is trained."""
+    return job.training.path if num_episodes_of(job.part.training) else None
 
 
 def _cancel(references: Sequence[Any]) -> None:

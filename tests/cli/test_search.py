@@ -295,7 +295,7 @@ def test_a_search_ends_with_its_best_and_three_finalists_or_the_three_best_rows(
 
     best = "is best with score {} on new validation draws (LSL 50.00, GLSL 60.00, calibrated 61.00)"
     assert one[0] == f"FH, trial 2 {best.format('55.00')}"
-    assert one[1:3] == ["  FH, trial 2           55.00", "  FH, default settings  53.00"]
-    assert many[0] == f"PN, default settings {best.format('54.00')}"
+    assert one[1:3] == ["  FH, trial 2  55.00", "  FH, trial 0  53.00"]
+    assert many[0] == f"PN, trial 0 {best.format('54.00')}"
     assert many[1:] == ["  PN  54.00", "  FH  53.00", "  MN  52.00"]
     assert describe_best([SimpleNamespace(best=None)]) == []

@@ -219,12 +219,12 @@ def test_rows_are_searched_side_by_side_resumed_elsewhere_and_reported_together(
     assert not list(shared.rglob("*.zip")), "best.json has the scores of the finalists"
 
     with monkeypatch.context() as patched:
-        patched.setattr(StudyProgress, "say", stopped_at("(3 of 12)"))
+        patched.setattr(StudyProgress, "say", stopped_at("(3 of 15)"))
         assert report(["rows", "--draws", "4", "--table-only"]) == 130
     assert len(list(shared.rglob("parts/*.zip"))) >= 2
     assert report(["rows", "--draws", "4", "--table-only", "--seeds", "3"]) == 0
 
-    assert "of 12 parts loaded from the cache" in capsys.readouterr().err
+    assert "of 15 parts loaded from the cache" in capsys.readouterr().err
     assert not list(shared.rglob("*.zip")), "the report has everything"
     content = json.loads(Path("results/rows/report/report.json").read_text())
     names = ["none", "AWG", "cCyc-GAN-PN"]  # the paper's order
@@ -254,10 +254,19 @@ def test_a_part_that_is_lost_leaves_the_others_to_be_done(two_cpus, monkeypatch)
             raise errors[name]
         return name
 
-    task = ray.remote(answer)
-    monkeypatch.setattr(worker_pool, "_start", lambda name: (task.remote(name), None))
+    task, started = ray.remote(answer), list[ray.ObjectRef]()
+
+    def start(name: str) -> tuple[ray.ObjectRef, None]:
+        """Start a task after all others have ended, because all have the same checkpoint."""
+        ended, _ = ray.wait(started, num_returns=len(started), timeout=0) if started else ([], [])
+        assert len(ended) == len(started)
+        started.append(task.remote(name))
+        return started[-1], None
+
+    monkeypatch.setattr(worker_pool, "_start", start)
+    monkeypatch.setattr(worker_pool, "_checkpoint_of", lambda name: "shared.pt")
     keys = [PartKey(name, 0) for name in ("bad", "lost", "good")]
-    outcomes = run_on_ray({key: key.row for key in keys}, num_at_once=1)
+    outcomes = run_on_ray({key: key.row for key in keys}, num_at_once=3)
 
     (bad, reason), good = next(outcomes), next(outcomes)
 
@@ -291,6 +300,7 @@ def test_a_cancelled_training_of_several_workers_releases_its_cores(
     start, task = worker_pool._start, ray.remote(num_cpus=0)(await_workers)
     begin = {keys[0]: lambda: start(training), keys[1]: lambda: (task.remote(), None)}
     monkeypatch.setattr(worker_pool, "_start", lambda begin: begin())
+    monkeypatch.setattr(worker_pool, "_checkpoint_of", lambda begin: None)
 
     outcomes = run_on_ray(begin, num_at_once=2)
     assert next(outcomes) == (keys[1], None)

@@ -101,7 +101,7 @@ def _of_search(contents: Contents, table: TableViews) -> list[str]:
         return []
     winner, method = list(contents.methods.items())[-1]
     default, head = f"{method}, {DEFAULT}", table.head_of.get(winner, "")
-    if contents.best[method]["trial"] == 0:
+    if contents.best[method]["trial"] == 0 and default not in contents.methods:
         return [f"The search found no settings that beat the default settings of {method}."]
     if not {(winner, head), (default, head)} <= contents.scored:
         return []
