@@ -333,6 +333,10 @@ def check_this_machine(location: str) -> None:
         there = NodeAffinitySchedulingStrategy(head, soft=False)
         task = ray.remote(_problem_of).options(num_cpus=0, scheduling_strategy=there)
         if head != here and ray.get(task.remote(location)) is None:
+            # Starting the task takes seconds, after which a storage that failed may be back.
+            problem = _problem_of(location)
+            if problem is None:
+                return
             reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
             gcs = GcsClient(ray.get_runtime_context().gcs_address)
             gcs.drain_node(here, reason, problem, 0)

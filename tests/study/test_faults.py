@@ -319,11 +319,16 @@ print("nodes:", *first, *later)
 """
 
 
-def test_a_node_that_does_not_see_the_storage_takes_no_more_work(bucket, s3_server, monkeypatch):
-    """The node joins late, and another server answers at its address of the storage."""
+@pytest.mark.parametrize("is_back", [False, True])
+def test_a_node_takes_no_more_work_if_it_does_not_see_the_storage_that_the_head_sees(
+    bucket, s3_server, monkeypatch, is_back
+):
+    """Another server answers at the node's address of the storage, or fails until the head asks."""
+    _, requests, _ = s3_server
 
     def answer(environ, start_response):
-        start_response("404 Not Found", [("Content-Length", "0")])
+        is_found = is_back and ("HEAD", environ["PATH_INFO"]) in requests
+        start_response("200 OK" if is_found else "404 Not Found", [("Content-Length", "0")])
         return [b""]
 
     empty = make_server("127.0.0.1", 0, answer, threaded=True)
@@ -331,15 +336,16 @@ def test_a_node_that_does_not_see_the_storage_takes_no_more_work(bucket, s3_serv
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{s3_server[0]}")
     (bucket.root / MARK).write(b"")
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
-    sees = cluster.add_node(num_cpus=1)
     other = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{empty.port}"}
-    cluster.add_node(num_cpus=1, env_vars=other)
+    works = cluster.add_node(num_cpus=1, env_vars=other)
+    if not is_back:
+        works = cluster.add_node(num_cpus=1)
     try:
         command = [sys.executable, "-c", CHECKS, cluster.address, f"s3://{bucket.name}"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr
         (line,) = [each for each in done.stdout.splitlines() if each.startswith("nodes:")]
-        assert line.split()[1:] == [sees.node_id] * 8
+        assert line.split()[1:] == [works.node_id] * 8
     finally:
         cluster.shutdown()
         empty.shutdown()
