@@ -242,7 +242,7 @@ def bound() -> Iterator[str]:
         shots = unit(task.shots[:, :, :num_shots]).mean(dim=2)
         mixed = [copies(means_of(task, num_shots), num_shots, **each) for each in grid(**MIXING)]
         gains = []
-        for classes in (everything, everything[::2], everything[1::2]):
+        for classes in (everything, everything[::2].clone(), everything[1::2].clone()):
             others = BETWEEN
             if len(classes) < len(everything):
                 rest = novel[~torch.isin(everything, classes)]
