@@ -9,9 +9,9 @@ Shapes: P = problems (draws), N = novel classes, D = feature dimension.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from itertools import chain, product
 from typing import Any
 
@@ -28,7 +28,7 @@ from cpaan.data.table import TRAIN
 from cpaan.protocol.accuracy import score
 from cpaan.protocol.calibration import CALIBRATED, calibrate
 from cpaan.protocol.config import EvaluationConfig
-from cpaan.protocol.heads import HEAD_CLASSES, Head
+from cpaan.protocol.heads import HEAD_CLASSES
 from cpaan.protocol.neighbours import soft_similarity
 from cpaan.protocol.statistics import Crossed
 from cpaan.protocol.tasks import LowShotTask, Queries, read_phase
@@ -108,11 +108,6 @@ def on_sphere(means: Tensor, num_shots: int, **mixing: float) -> Tensor:
     return RADIUS * normalize(copies(means, num_shots, **mixing), dim=-1)
 
 
-def posterior_mean(means: Tensor, num_shots: int, **model: float) -> Tensor:
-    """Estimate the mean under the Gaussian model."""
-    return means @ bayes(num_shots, **model)[0].T
-
-
 def discriminant(means: Tensor, num_shots: int, within: float, **mixing: float) -> Tensor:
     """Multiply mixed means by the model's map and precision: an LDA classifier as a centroid."""
     gain, precision = bayes(num_shots, within, 0.6)
@@ -170,7 +165,10 @@ COPY = "copy"
 IDEAS: dict[str, tuple[Callable[..., Tensor], list[dict[str, float]]]] = {
     "none, mean-shift": (lambda means, num_shots: means, [{}]),
     COPY: (copies, grid(**MIXING)),
-    "posterior mean": (posterior_mean, grid(within=(0.3, 0.9), between=(0.1, 0.6), scale=(0.3, 1))),
+    "posterior mean": (
+        lambda means, num_shots, **model: means @ bayes(num_shots, **model)[0].T,
+        grid(within=(0.3, 0.9), between=(0.1, 0.6), scale=(0.3, 1)),
+    ),
     "copy, related after whitening": (copies, grid(**MIXING, within=(0.3, 0.9))),
     "copy, learnt mixing": (learnt(0), [{}]),
     "copy, learnt mixing and relatedness": (learnt(8), [{}]),
@@ -223,12 +221,10 @@ def centroid_rows(name: str) -> Iterator[dict[str, Any]]:
         centroids = make(means_of(TASK, num_shots), num_shots, **best) + CENTRE
         head.fit(part, centroids.unsqueeze(2), new_rng(0))
         sys.stderr.write(f"{name}, {head_name}, K = {num_shots}: {best}\n")
-        for row in score(partial(_answer, head_name, head), part, QUERIES):
+        for row in score(
+            lambda x, name=head_name, head=head: {name: head.scores(x)}, part, QUERIES
+        ):
             yield {"method": name, "seed": 0, **row}
-
-
-def _answer(name: str, head: Head, rows: Tensor) -> Mapping[str, Tensor]:
-    return {name: head.scores(rows)}
 
 
 def bound() -> Iterator[str]:
