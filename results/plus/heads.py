@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pandas as pd
-from ideas import CENTRE, COPY, lines_of, on_sphere, read
+from ideas import CENTRE, COPY, discriminant, lines_of, on_sphere, read
 from torch import Tensor
 
 from cpaan.evaluation.scoring import run_method
 from cpaan.gan.config import TrainConfig
 from cpaan.methods.adversarial import QUICK
-from cpaan.methods.base import NO_CHECKPOINT
+from cpaan.methods.base import NO_CHECKPOINT, LowShotMethod
 from cpaan.methods.controls import Control
 from cpaan.methods.registry import ROWS
 from cpaan.protocol.augmentation import Translation, copy, half_mean_shift
@@ -30,12 +30,19 @@ def placed(examples: Tensor, base: Tensor, novel: Tensor) -> Tensor:
     return examples - base + CENTRE + on_sphere(novel - CENTRE, 1, share=0.4, perplexity=20.0)
 
 
+def discriminating(examples: Tensor, base: Tensor, novel: Tensor) -> Tensor:
+    """Move a base class to the LDA classifier of the mixed mean, and keep its spread."""
+    mixing = {"share": 0.4, "perplexity": 20.0}
+    return examples - base + CENTRE + discriminant(novel - CENTRE, 1, within=0.9, **mixing)
+
+
 CONTROLS: list[tuple[str, Translation | None, float]] = [  # the numbers are mixing_shots
     ("none", None, 2.0),
     (COPY, copy, 2.0),
     (COPY, copy, 0.5),
     ("half-mean-shift", half_mean_shift, 2.0),
     ("copy, on the sphere", placed, 8.0),
+    ("copy, LDA", discriminating, 8.0),
 ]
 
 
@@ -43,10 +50,11 @@ def sampled_rows(config: EvaluationConfig) -> Iterator[pd.DataFrame]:
     """Score all controls, and CP-AAN+ after a short training."""
     task, queries = read(1, DRAWS)
     training = TrainConfig().with_overrides(QUICK)
-    runs = {"CP-AAN+, 2": (ROWS["CP-AAN+"].make(training, config, NO_CHECKPOINT), config)}
+    runs: dict[str, tuple[LowShotMethod, EvaluationConfig]] = {}
     for name, translation, weight in CONTROLS:
         mixed = replace(config, mixing_shots=weight)
         runs[f"{name}, {weight:g}"] = Control(translation, mixed), mixed
+    runs["CP-AAN+, 2"] = ROWS["CP-AAN+"].make(training, config, NO_CHECKPOINT), config
     for name, (method, mixed) in runs.items():
         sys.stderr.write(f"{name}, temperature {mixed.knn_temperature}\n")
         yield run_method(name, method, 0, task, queries, mixed, diversity_draws=range(0))[0]
