@@ -1,9 +1,9 @@
 """Compare ideas for better synthetic examples with copies, on the validation classes.
 
-    python results/plus/ideas.py
+    python results/plus/ideas.py [FEATURES]
 
-It prints the tables of README.md. Settings are chosen on 20 draws of seed 2, for every row, head
-and K; the scores are of other draws, of seed 1.
+It prints the tables of README.md, by default for the built-in features. Settings are chosen on 20
+draws of seed 2, for every row, head and K; the scores are of other draws, of seed 1.
 
 Shapes: P = problems (draws), N = novel classes, D = feature dimension.
 """
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import chain, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from cpaan.core.randomness import new_rng
 from cpaan.data.builtin import builtin_features
+from cpaan.data.cache import open_features
 from cpaan.data.splits import VALIDATION_PHASE, draw_shots
 from cpaan.data.table import TRAIN
 from cpaan.protocol.accuracy import score
@@ -38,6 +40,8 @@ DRAWS, DRAWS_TO_CHOOSE = 50, 20
 SHARES = (0.2, 0.35, 0.5, 0.65, 0.8)  # weight of copies in a centroid
 PERPLEXITIES = (10.0, 25.0)
 TABLE, SPLIT = builtin_features()
+if len(sys.argv) > 1:
+    TABLE = open_features(Path(sys.argv[1]))
 PHASE = SPLIT.phase(VALIDATION_PHASE)
 
 
