@@ -45,23 +45,26 @@ def sweeping_placement_groups() -> Iterator[None]:
 
 
 def remove_orphans() -> int:
-    """Remove this job's placement groups whose creator, an actor, is dead.
+    """Remove placement groups of dead actors of this job, and of jobs that have ended.
 
     Groups that the driver has created stay, including those of Ray Tune.
 
     Returns:
-        The number of groups of actors, dead or alive, that are not removed yet.
+        The number of groups of this job's actors, dead or alive, that are not removed yet.
     """
-    job, count = bytes.fromhex(ray.get_runtime_context().get_job_id()), 0
+    own, count = ray.get_runtime_context().get_job_id(), 0
+    ended = {job["JobID"] for job in state.job_table() if job["IsDead"]}
     accessor = state._connect_and_get_accessor()
     for content in accessor.get_placement_group_table():
         group = PlacementGroupTableData.FromString(content)
         creator = ActorID(group.creator_actor_id)  # nil for groups of the driver
-        is_removed = group.state == PlacementGroupTableData.REMOVED
-        if group.creator_job_id == job and not creator.is_nil() and not is_removed:
-            count += 1
-            # Ray does not set ``creator_actor_dead`` if it learns of the group after the death.
-            actor = ActorTableData.FromString(accessor.get_actor_info(creator) or b"")
-            if actor.state == ActorTableData.DEAD or not actor.actor_id:
-                remove_placement_group(PlacementGroup(PlacementGroupID(group.placement_group_id)))
+        job, is_removed = group.creator_job_id.hex(), group.state == PlacementGroupTableData.REMOVED
+        if creator.is_nil() or is_removed or group.is_detached or job not in {own, *ended}:
+            continue
+        count += job == own
+        # Ray removes groups of ended jobs and marks those of dead actors, but not if it learns of a
+        # group after the end or the death.
+        actor = ActorTableData.FromString(accessor.get_actor_info(creator) or b"")
+        if actor.state == ActorTableData.DEAD or not actor.actor_id:
+            remove_placement_group(PlacementGroup(PlacementGroupID(group.placement_group_id)))
     return count

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -272,28 +273,47 @@ def test_lost_processes_nodes_and_storage_change_no_result_and_leave_nothing(
     disturbed.assert_nothing_is_left()
 
 
+CREATOR = """
+import ray
+from ray.util import placement_group
+
 @ray.remote(num_cpus=0)
 class Creator:
-    """An actor that reserves cores until it is killed."""
-
-    def reserve(self) -> None:
+    def reserve(self):
         while True:
             placement_group([{"CPU": 1}])
+"""
+DRIVER = f"""{CREATOR}
+import sys
+ray.init(sys.argv[1])
+ray.get(Creator.remote().reserve.remote())
+"""
 
 
-def test_groups_of_a_dead_actor_are_removed_and_those_of_the_driver_stay(two_cpus):
-    """An actor creates groups when it is killed. Ray learns of the last ones after its death."""
+@pytest.mark.parametrize("is_driver_killed", [False, True])
+def test_groups_of_dead_actors_are_removed_and_those_of_the_driver_stay(two_cpus, is_driver_killed):
+    """An actor or its driver is killed. Ray learns of the actor's last groups after its death."""
     own = placement_group([{"CPU": 1}])
     ray.get(own.ready())
-    before, creator = set(placement_group_table()), Creator.remote()
+    before = set(placement_group_table())
 
     def states() -> list[str]:
         groups = placement_group_table().items()
         return [group["state"] for name, group in groups if name not in before]
 
-    creator.reserve.remote()
+    if is_driver_killed:
+        address = ray.get_runtime_context().gcs_address
+        driver = subprocess.Popen([sys.executable, "-c", DRIVER, address])
+    else:
+        exec(CREATOR, here := dict[str, Any]())
+        creator = here["Creator"].remote()
+        creator.reserve.remote()
     wait_for(lambda: states().count("PENDING") > 2, 60, lambda: str(states()))
-    ray.kill(creator)
+    if is_driver_killed:
+        driver.kill()
+        driver.wait()
+    else:
+        ray.kill(creator)
 
     wait_for(lambda: set(states()) == {"REMOVED"}, 60, lambda: str(states()))
     assert placement_group_table()[own.id.hex()]["state"] == "CREATED"
