@@ -285,9 +285,17 @@ class Creator:
 """
 DRIVER = f"""{CREATOR}
 import sys
+
+@ray.remote(num_cpus=0)
+class Trial:
+    def run(self):
+        self.creator = Creator.remote()
+        ray.get(self.creator.reserve.remote())
+
 ray.init(sys.argv[1])
-ray.get(Creator.remote().reserve.remote())
+ray.get([Trial.remote().run.remote() for _ in range(4)])
 """
+"""As in a search, groups are created by actors of actors, which live a little longer."""
 
 
 @pytest.mark.parametrize("is_driver_killed", [False, True])
