@@ -112,9 +112,12 @@ def rows_of(study: Study, settings: ReportSettings) -> list[MeasuredRow]:
         for name in (f"{control}{suffix}" for control in CONTROLS)
         if name != row.method
     ]
-    first = open_trials(study, row).get_trials(deepcopy=False)[0]
-    resolved = Resolved.of(row.method, first.user_attrs).times_as_long(row.config.report_length)
-    if resolved != best.resolved:  # the first trial may be best with settings of the sweep
+    if best.trial == 0:  # it may have won with other settings of the sweep
+        resolved = best.resolved.with_overrides(row.sweep(row.around(RECOMMENDED))[0])
+    else:
+        first = open_trials(study, row).get_trials(deepcopy=False)[0]
+        resolved = Resolved.of(row.method, first.user_attrs).times_as_long(row.config.report_length)
+    if resolved != best.resolved:
         rows.append(replace(best, name=f"{row.method}, {DEFAULT}", resolved=resolved, trial=0))
     return [*rows, *as_published([best], settings.num_published_seeds), best]
 
