@@ -146,11 +146,15 @@ def _jobs(
 ) -> Iterator[PoolJob]:
     """Yield a job for each row and seed; skip rows that are equal to another row.
 
-    Rows that differ in the weight of synthetic examples follow each other, because they have the
-    same training, and a resumed report may have lost its checkpoint.
+    Ablations follow their row, because some have the same training, and a resumed report may have
+    lost its checkpoint. Searched rows come before all others, which are less important.
     """
     place = {row.name: number for number, row in enumerate(rows)}
-    rows = sorted(rows, key=lambda row: place[row.name.removesuffix(f": {WITH_TERM}")])
+
+    def order(row: MeasuredRow) -> tuple[bool, int]:
+        return row.trial is None, place[row.ablation.of if row.ablation else row.name]
+
+    rows = sorted(rows, key=order)
     # Only claims about a table need the diversity of all draws, which takes a third of the time.
     first = len(draws) - settings.num_seeded_draws
     few = range(first, first + _NUM_DIVERSITY_DRAWS) if len(study.rows) == 1 else None

@@ -53,6 +53,8 @@ def test_a_study_of_one_row_or_several_is_reported_by_one_program(
     study_features, monkeypatch, methods, rows, heads
 ):
     def measure(jobs, *_):
+        is_published = ["as published" in key.row for key in jobs]
+        assert is_published == sorted(is_published), "searched rows first"
         return {key: worker_pool._run(job, True) for key, job in jobs.items()}
 
     short = replace(ROWS["LR"], published_head={"linear_num_steps": 7})
