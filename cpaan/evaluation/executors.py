@@ -12,7 +12,6 @@ from typing import Any
 import pandas as pd
 import torch
 
-from cpaan.core.provenance import describe_run
 from cpaan.core.settings import Settings
 from cpaan.data.splits import VALIDATION_PHASE
 from cpaan.data.table import FeatureTable
@@ -91,7 +90,7 @@ def score_part(
     )
     validation = scores[:0] if validation is None else validation
     nothing = pd.DataFrame()  # no illustrations
-    return Part(scores, diversity, validation, nothing, nothing, method.origin, describe_run())
+    return Part(scores, diversity, validation, nothing, nothing, method.origin, {})
 
 
 def score_variants(
@@ -117,7 +116,7 @@ def score_variants(
         )
         frames.append(scores)
     together, nothing = pd.concat(frames, ignore_index=True), pd.DataFrame()
-    return Part(together, nothing, nothing, nothing, nothing, method.origin, describe_run())
+    return Part(together, nothing, nothing, nothing, nothing, method.origin, {})
 
 
 @dataclass(frozen=True)

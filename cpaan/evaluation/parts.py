@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import torch
 
-from cpaan.core.provenance import commit
+from cpaan.core.provenance import commit, describe_run
 from cpaan.core.remote_paths import RemotePath
 from cpaan.core.settings import Settings
 from cpaan.data.reference import DataReference
@@ -98,7 +98,7 @@ class Part(NamedTuple):
     origin: dict[str, Any] | None
     """Checkpoint from which the training resumed, if any."""
     run: dict[str, str]
-    """Command, commit and time, from `describe_run`."""
+    """Command, commit and time, from `describe_run`; `run_parts` adds it."""
 
 
 Outcome = Part | ValueError
@@ -180,6 +180,8 @@ def run_parts(
     missing = {key: job for key, job in jobs.items() if key not in found}
     started, num_left = time.monotonic(), len(missing)
     for key, outcome in execute(missing):
+        if isinstance(outcome, Part):  # a process of its own has another command
+            outcome = outcome._replace(run=describe_run())
         found[key] = outcome
         num_left -= 1
         text = f"failed: {outcome}"

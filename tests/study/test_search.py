@@ -232,6 +232,7 @@ def test_rows_are_searched_side_by_side_resumed_elsewhere_and_reported_together(
     assert [row["name"] for row in content["rows"]] == [*names, whole, without]
     assert {row["name"]: row["seeds"] for row in content["rows"]}["AWG"] == [1, 2, 3]
     assert content["test_reads"] == 2, "one of them was stopped"
+    assert content["earlier"] == [], "both have the command of this process"
     best = {name: entry["trial"] for name, entry in content["best"].items()}
     assert {row["name"]: row["trial"] for row in content["rows"][:3]} == best
     scores = pd.read_parquet("results/rows/report/scores.parquet")
