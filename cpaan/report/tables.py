@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from cpaan.protocol.calibration import CALIBRATED
-from cpaan.protocol.statistics import ROW, paired_differences, summarise
+from cpaan.protocol.statistics import ROW, crossed_cells, paired_differences, summarise
 
 TITLES = {"novel": "LSL", "all": "GLSL"}
 ALL_TITLES = {**TITLES, CALIBRATED: "GLSL cal."}
@@ -56,6 +56,7 @@ class Table:
     numbers, of LSL and GLSL only."""
     sign: str = ""
     """ "+" for differences."""
+    digits: int = 1
 
     def text(self) -> str:
         """Align the table for a terminal: best in [ ], second best in ( ).
@@ -65,7 +66,7 @@ class Table:
         is_ranked = any(cell.rank for side in self.sides.values() for cell in side.values())
         marks = ("[{}]", "({})", " {} " if is_ranked else "{}")
         titles = [*self.words, *(f"{title} {k}" for title, k in self._columns())]
-        lines = [titles, *self._lines("±{:.1f}", marks)]
+        lines = [titles, *self._lines("±{}", marks)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         num_words, num_columns = len(self.words), len(titles) - len(self.words)
         room = _MOST_LETTERS - sum(width + 2 for width in widths[:num_words])
@@ -87,7 +88,7 @@ class Table:
         """Write the table in Markdown: best in bold, second best underlined."""
         titles = [*self.words, *(f"{title} K={k}" for title, k in self._columns())]
         marks = ("**{}**", "<u>{}</u>", "{}")
-        return markdown_table([titles, *self._lines("±{:.1f}", marks)])
+        return markdown_table([titles, *self._lines("±{}", marks)])
 
     def latex(self, caption: str) -> str:
         """Write the table for booktabs: best in bold, second best underlined.
@@ -108,7 +109,7 @@ class Table:
         ]
         marks = (r"\textbf{{{}}}", r"\underline{{{}}}", "{}")
         group = None
-        for first, *texts in self._lines(r"\,{{\scriptsize$\pm${:.1f}}}", marks, escape_latex):
+        for first, *texts in self._lines(r"\,{{\scriptsize$\pm${}}}", marks, escape_latex):
             lines += [] if first == group else [r"\midrule"]
             lines.append(rf"{' & '.join([first, *texts])} \\")
             group = first
@@ -131,8 +132,9 @@ class Table:
             texts = list(map(escape, words))
             for end, key in self._places():
                 cell = self.sides[end].get((*row, *key), Cell(NAN))
-                text = "–" if isnan(cell.value) else f"{cell.value:{self.sign}z.1f}"
-                text += "" if isnan(cell.interval) else interval.format(cell.interval)
+                text = "–" if isnan(cell.value) else f"{cell.value:{self.sign}z.{self.digits}f}"
+                reach = f"{cell.interval:.{self.digits}f}"
+                text += "" if isnan(cell.interval) else interval.format(reach)
                 texts.append(marks[cell.rank - 1 if cell.rank in (1, 2) else 2].format(text))
             yield texts
 
@@ -147,6 +149,14 @@ def cells_of(frame: pd.DataFrame, row: list[str], *numbers: str) -> dict[Any, Ce
     parts = [frame[[*row, "column", "shots"]], frame[[*numbers]]]
     lines = zip(*(part.itertuples(index=False, name=None) for part in parts), strict=True)
     return {key: Cell(*values) for key, values in lines}
+
+
+def diversity_cells(diversity: pd.DataFrame) -> dict[tuple[str, str, int], Cell]:
+    """Return ratios to the real mean distance by row, "ratio" and shots; rows may have none."""
+    ratios = diversity.dropna(subset="ratio")
+    found = crossed_cells(ratios, "ratio", ["method", "shots"])
+    means = {key: cell.estimate() for key, cell in found.items()}
+    return {(name, "ratio", k): Cell(of.mean, of.interval()) for (name, k), of in means.items()}
 
 
 def grid_of(

@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from cpaan.protocol.statistics import crossed_cells, summarise
+from cpaan.protocol.calibration import CALIBRATED
+from cpaan.protocol.statistics import summarise
 from cpaan.report.figures.picture import (
     INK,
     PALE,
@@ -23,11 +24,11 @@ from cpaan.report.figures.picture import (
 )
 from cpaan.report.gains import PairedScores, signed
 from cpaan.report.table_one import Cells, ranked_cells
-from cpaan.report.tables import TITLES, Cell, side_of
+from cpaan.report.tables import ALL_TITLES, TITLES, Cell, diversity_cells, side_of
 
 _ACCURACY, _SHOTS, _GAIN = "top-5 accuracy, %", "shots a class", "minus no augmentation, points"
 _SHOTS_OF_VARIANTS = (1, 5)
-_DIVERSITY, _NAME = "diversity", ["method"]
+_DIVERSITY = "diversity"
 NO_AUGMENTATION = (
     "no augmentation of the same features, with the same final classifier where it has one"
 )
@@ -37,10 +38,23 @@ _Series = Mapping[str, Mapping[tuple[str, str], Cell]]
 
 
 def _lsl_and_glsl(cells: Cells) -> dict[str, pd.DataFrame]:
-    """Return cells as a frame each for LSL and GLSL: row, shots, value, interval and rank."""
+    """Return cells as a frame a column: row, shots, value, interval and rank."""
     names = ["row", "column", "shots", "value", "interval", "rank"]
     frame = pd.DataFrame([(*key, *cell) for key, cell in cells.items()], columns=names)
-    return {column: frame[frame["column"] == column].sort_values("shots") for column in TITLES}
+    titles = _titles(cells)
+    return {column: frame[frame["column"] == column].sort_values("shots") for column in titles}
+
+
+def _titles(cells: Cells) -> dict[str, str]:
+    """Return the titles of the columns of cells that are LSL or a kind of GLSL."""
+    known = {column for _, column, _ in cells}
+    return {column: title for column, title in ALL_TITLES.items() if column in known}
+
+
+def _calibrated(titles: Mapping[str, str]) -> str:
+    """Say that GLSL is calibrated, for a caption."""
+    text = " GLSL is calibrated: a number, chosen on validation, is added to novel classes’ scores."
+    return text if CALIBRATED in titles else ""
 
 
 def _draw_differences(
@@ -110,24 +124,23 @@ def gains_by_row(
         trained: Rows that train a generator.
         shots: The number of shots to draw.
     """
-    ratios = diversity[diversity["shots"] == shots].dropna(subset="ratio")
-    found = {name: of.estimate() for (name,), of in crossed_cells(ratios, "ratio", _NAME).items()}
-    diverse = {name: Cell(each.mean, each.interval()) for name, each in found.items()}
+    of_shots = diversity_cells(diversity[diversity["shots"] == shots])
+    diverse, titles = {name: cell for (name, _, _), cell in of_shots.items()}, _titles(gains)
     ranked = sorted(spaces, key=lambda name: -gains[name, "novel", shots].value)
     lines, series = list[str](), dict[str, dict[tuple[str, str], Cell]]()
     for space in dict.fromkeys(spaces.values()):
         lines += [space, *(name for name in ranked if spaces[name] == space)]
     for title, is_trained in (("trained generator", True), ("nothing trained", False)):
         names = [name for name in ranked if (name in trained) == is_trained]
-        cells = {(name, column): gains[name, column, shots] for name in names for column in TITLES}
+        cells = {(name, column): gains[name, column, shots] for name in names for column in titles}
         cells |= {(name, _DIVERSITY): diverse[name] for name in names if name in diverse}
         if cells:
             series[title] = cells
-    panels, label, meaning = TITLES, _GAIN, ""
+    panels, label, meaning = titles, _GAIN, _calibrated(titles)
     if diverse.keys() & set(ranked):
-        panels = {**TITLES, _DIVERSITY: "Diversity"}
+        panels = {**titles, _DIVERSITY: "Diversity"}
         label = "gain in points; diversity over that of real examples"
-        meaning = (
+        meaning += (
             " Diversity is the mean distance of two synthetic examples of a class over that of two "
             "real ones."
         )
@@ -156,11 +169,11 @@ def gains_against_shots(gains: Cells, rows: Sequence[str]) -> Picture:
 
     Rows that have gains but are not among ``rows`` are pale.
     """
-    frames = _lsl_and_glsl(gains)
+    frames, titles = _lsl_and_glsl(gains), _titles(gains)
     num_rows = frames["novel"]["row"].nunique()
     figure = new_figure(height=6.2)
-    panels = dict(zip(TITLES, figure.subplots(len(TITLES), 1, sharex=True), strict=True))
-    ends: dict[str, list[tuple[str, str, float, float]]] = {column: [] for column in TITLES}
+    panels = dict(zip(titles, figure.subplots(len(titles), 1, sharex=True), strict=True))
+    ends: dict[str, list[tuple[str, str, float, float]]] = {column: [] for column in titles}
     for column, axes in panels.items():
         lines = dict(iter(frames[column].groupby("row")))
         axes.axhline(0, color=INK, lw=0.9)
@@ -170,13 +183,13 @@ def gains_against_shots(gains: Cells, rows: Sequence[str]) -> Picture:
             _draw_line(axes, lines[row], look_of(number), zorder=3)
             last = lines[row].iloc[-1]
             ends[column].append((row, look_of(number).color, last["shots"], last["value"]))
-        axes.set(title=TITLES[column], ylabel=_GAIN)
-    panels["all"].set_xlabel(_SHOTS)
+        axes.set(title=titles[column], ylabel=_GAIN)
+    axes.set_xlabel(_SHOTS)
     for column, axes in panels.items():  # the limits are final only when all panels are drawn
         label_ends(axes, ends[column])
     facts, shots = [], frames["novel"]["shots"]
     for k in dict.fromkeys([shots.min(), shots.max()]):
-        of_k = {title: frames[c][frames[c]["shots"] == k] for c, title in TITLES.items()}
+        of_k = {title: frames[c][frames[c]["shots"] == k] for c, title in titles.items()}
         best = {title: of.loc[of["value"].idxmax()] for title, of in of_k.items()}
         parts = [f"{x['row']} in {of}, {signed(x['value'], 1)}" for of, x in best.items()]
         facts.append(f"At K = {k}, of {num_rows} rows, the largest gains: {'; '.join(parts)}.")
@@ -187,7 +200,7 @@ def gains_against_shots(gains: Cells, rows: Sequence[str]) -> Picture:
         title="Gain against the number of shots",
         caption="Top-5 accuracy minus that of no augmentation, with K labelled examples of each "
         "novel class, on novel classes alone (LSL) and on all (GLSL). Bands are 95 % intervals of "
-        f"the paired difference{others}.",
+        f"the paired difference{others}.{_calibrated(titles)}",
         alt=" ".join(facts),
         figure=figure,
     )

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from cpaan.data.builtin import FOLDER
-from cpaan.methods.registry import ROWS
+from cpaan.methods.registry import ROWS, num_episodes_of
 
 REPORT, _TRIALS = "report", "trials.parquet"
 _NEEDED = ["run", "rows", "num_fixed", "test_reads", "nodes", "cost", "best", "heads", "diversity"]
@@ -64,7 +64,7 @@ class Contents:
     trials: Mapping[str, pd.DataFrame]
     """The trials of every search that left a table of them, by the same names."""
     started: Mapping[str, Mapping[str, Any]]
-    """The command that started each search, its commit and time, by the same names."""
+    """The command of each search, its commit and time, by the same names."""
     heads: pd.DataFrame
     """Columns method, head, score: on the validation phase, best first."""
     diversity: pd.DataFrame
@@ -92,6 +92,13 @@ class Contents:
     def scored(self) -> set[tuple[str, str]]:
         """Return the rows' names and heads that have scores of these draws."""
         return set(self.seeded[["method", "head"]].itertuples(index=False, name=None))
+
+    @property
+    def trained_once(self) -> set[str]:
+        """Return the rows of a single training, whose differences are over draws alone."""
+        once = [row for row in self.rows if len(row.seeds) == 1]
+        rows = {row.name: ROWS[row.method] for row in once}
+        return {name for name, of in rows.items() if of.is_embedded or num_episodes_of(of.config)}
 
     @property
     def shots(self) -> tuple[int, ...]:
@@ -168,15 +175,14 @@ def _seeded(frame: pd.DataFrame, num_fixed: int) -> pd.DataFrame:
 
 
 def _started(folder: Path, best: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the command that started each search: one that resumed it cannot repeat it alone.
+    """Return the first command that names each row, or else the one that chose its winner.
 
-    A row that was added to a table later has the command that names it.
+    The first command is preferred, because one that resumes a search cannot repeat it alone.
     """
     runs = (_read(folder / "config.json") or {"runs": []})["runs"]
     return {
         name: next(
-            (run for run in runs[1:] if name in re.split(r"[\s,=]", run["command"])),
-            runs[0] if runs else each["run"],
+            (run for run in runs if name in re.split(r"[\s,=]", run["command"])), each["run"]
         )
         for name, each in best.items()
     }

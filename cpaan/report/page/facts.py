@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import NamedTuple
 
+from cpaan.core.provenance import commit
 from cpaan.data.table import counted
 from cpaan.report.page.contents import Contents
 from cpaan.training.drive import in_words
@@ -96,4 +97,5 @@ def make_commands(contents: Contents) -> list[Command]:
         time = max(contents.best[name]["run"]["time"] for name in names)
         commands.append(Command(f"trials and choice of {', '.join(names)}", *key, time))
     redraw = f"python tune/report.py {contents.folder} --redraw"
-    return [*commands, Command("this page again, of the report’s files", redraw)]
+    drawn = "this page, from the report’s files; it was drawn by this commit"
+    return [*commands, Command(drawn, redraw, commit())]

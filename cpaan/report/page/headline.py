@@ -1,6 +1,7 @@
 """The finding of a report in one sentence, and the data that it is about."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from math import comb
 from typing import Any, NamedTuple
 
 from cpaan.methods.registry import ROWS
@@ -8,13 +9,17 @@ from cpaan.methods.table_row import IN_PN, NO_GENERATION
 from cpaan.protocol.calibration import CALIBRATED, SCORED
 from cpaan.protocol.statistics import ROW, bootstrap_interval
 from cpaan.report.claims.mechanisms import BEST
-from cpaan.report.claims.verdict import CONFIRMED, Claim
-from cpaan.report.gains import PairedScores, Scored, signed
-from cpaan.report.page.contents import DEFAULT, Contents
+from cpaan.report.claims.verdict import CONFIRMED, MARGIN, Claim
+from cpaan.report.gains import PairedDifference, PairedScores, Scored, signed
+from cpaan.report.page.contents import DEFAULT, PUBLISHED, Contents
 from cpaan.report.page.facts import plus_minus
 from cpaan.report.page.views import TableViews, is_trained
 from cpaan.report.published import NUM_BASE_CLASSES
 from cpaan.report.tables import TITLES, side_of
+
+_PRIMARY = ((BEST, f"copy{IN_PN}"), ("CP-AAN+", "copy"))
+"""The primary comparisons that the headline of a table is about."""
+_NONE = {False: "none", True: f"none{IN_PN}"}
 
 
 class Headline(NamedTuple):
@@ -36,53 +41,79 @@ def make_headline(contents: Contents, table: TableViews) -> Headline:
 
 
 def _finding(contents: Contents, table: TableViews) -> list[str]:
-    """Compare trained generators with the best augmentation that trains nothing.
+    """Compare generators with copies of related base examples, which train nothing.
 
-    Without such a row the generators are compared with the best row that does not augment, and
-    without generators the best row is compared with the second best.
+    A table has the primary comparisons. Other studies compare each trained generator with copies in
+    its representation, or else with the best control there, or the best row that does not augment.
+    A control that is better than copies is compared, too. Both rows have the head of the generator.
+    Without generators, the two best rows are compared. Rows as published do not count.
     """
-    rows, ranked, shots = table.rows, table.ranked, table.shots[0]
-    where = f"points (LSL, {'one shot' if shots == 1 else f'{shots} shots'})"
-    generators = [name for name in ranked if is_trained(rows[name])]
-    augments = {name: rows[name].generation != NO_GENERATION for name in ranked}
-    controls = [name for name in ranked if rows[name].group == "Control" and augments[name]]
-    others = controls or [name for name in ranked if not augments[name]]
-    differences = table.differences[table.default_rule]
+    rows, head_of, shots = table.rows, table.head_of, table.shots[0]
+    where = f"LSL, {'one shot' if shots == 1 else f'{shots} shots'}"
+    names = [name for name in table.ranked if not name.endswith((PUBLISHED, DEFAULT))]
+    row_of = {contents.methods[name]: name for name in names}
+    paired, once = PairedScores(contents.seeded), contents.trained_once
 
-    def minus(one: str, other: str) -> str:
-        gap = differences[one, other, "novel", shots]
-        return f"{one} − {other} is {signed(gap.value)}{plus_minus(gap.interval, 2)}"
+    def others_of(name: str) -> list[str]:
+        """Return the row to compare a generator with, and a control that is better, if any."""
+        found = [
+            other
+            for other in names
+            if rows[other].representation == rows[name].representation
+            and (rows[other].group == "Control" or rows[other].generation == NO_GENERATION)
+            and (other, head_of[name]) in contents.scored
+        ]
+        controls = [other for other in found if rows[other].generation != NO_GENERATION]
+        copies = [other for other in controls if rows[other].generation == "copy"]
+        return list(dict.fromkeys([*copies, *controls[:1], *found[:1]][: 1 + len(copies)]))
 
-    if not generators or not others:
-        if len(ranked) < 2:
-            return [f"{ranked[0]} is the only row: there is nothing to compare it with."]
-        first, second = ranked[:2]
-        return [f"{first} has the highest mean: {minus(first, second)} {where}."]
-    best = others[0]
-    words = rows[best].summary if controls else best
-    if contents.methods[best].removesuffix(IN_PN) in ("none", "PN", "LR"):
-        words = "examples without augmentation"
-    sides = {name: side_of(*differences[name, best, "novel", shots][:2]) for name in generators}
-    every = "the trained generator" if len(generators) == 1 else "every trained generator"
-    if ahead := [name for name in generators if sides[name] > 0]:
-        share = f"{every} scores"
-        if len(ahead) < len(generators):
-            share = f"{len(ahead)} of {len(generators)} trained generators score"
-        finding, subject = f"{share} higher than {words}", ahead[0]
-    else:
-        level = "score higher than" if max(sides.values()) < 0 else "score as well as"
-        of_paper = [name for name in generators if contents.methods[name] == BEST]
-        finding, subject = f"{words} {level} {every}", [*of_paper, generators[0]][0]
-    sentences = [f"On these features, {finding}: {minus(subject, best)} {where}."]
-    sentences += _over_classes(contents, *((name, table.head_of[name]) for name in (subject, best)))
-    if subject != generators[0] and not ahead:
-        best_of_all = minus(generators[0], best)
-        sentences.append(f"The best of {len(generators)} generators: {best_of_all}.")
-    space = rows[best].representation
-    plain = [x for x in ranked if not augments[x] and rows[x].representation == space]
-    if controls and plain:
-        sentences.append(f"Augmentation itself: {minus(best, plain[0])}.")
-    return sentences
+    def minus(one: str, other: str, head: str) -> PairedDifference:
+        same_seeds = not once.isdisjoint((one, other))
+        cell = "novel", shots
+        return paired.compare((one, head), (other, head), *cell, same_seeds=same_seeds)
+
+    # In the order of the table, because the best of many may be so by chance.
+    generators = [row_of[x] for x, y in _PRIMARY if {x, y} <= row_of.keys()] or [
+        name for name in rows if name in names and is_trained(rows[name])
+    ]
+    pairs = [(name, other) for name in generators for other in others_of(name)]
+    if not pairs:
+        if len(names) < 2:
+            return [f"{names[0]} is the only row: there is nothing to compare it with."]
+        best, second = ((name, head_of[name]) for name in names[:2])
+        num_pairs = comb(len(names), 2)
+        gap = paired.compare(best, second, "novel", shots, num_comparisons=num_pairs)
+        return [
+            f"{best[0]} has the highest mean: {best[0]} − {second[0]} is {_number(gap)} points "
+            f"({where}; the interval allows for the choice among {len(names)} rows)."
+        ]
+    sentences, of_controls = list[str](), dict[str, str]()
+    for name, other in pairs:
+        head, plain = head_of[name], row_of.get(_NONE[rows[other].is_embedded], other)
+        gap = minus(name, other, head)
+        over = "; over draws alone" if len(gap.by_seed) == 1 else ""
+        sentences.append(
+            f"{name} {_relation(gap)} {other} ({rows[other].summary}): {_number(gap)} points "
+            f"({where}, {head} head{over})."
+        )
+        sentences += _over_classes(contents, (name, head), (other, head))
+        if plain != other and (plain, head) in contents.scored:
+            of_controls[other] = f"{other} − {plain} is {_number(minus(other, plain, head))}"
+    if of_controls:
+        sentences.append(f"Augmentation itself: {'; '.join(of_controls.values())}.")
+    return [f"On these features, {sentences[0]}", *sentences[1:]]
+
+
+def _relation(gap: PairedDifference) -> str:
+    """Return a difference in words, by its interval."""
+    if side := side_of(gap.difference, gap.interval):
+        return f"scores {'higher' if side > 0 else 'lower'} than"
+    is_narrow = abs(gap.difference) + gap.interval <= MARGIN
+    return f"is within {MARGIN} points of" if is_narrow else "is not distinguishable from"
+
+
+def _number(gap: PairedDifference) -> str:
+    return f"{signed(gap.difference)}{plus_minus(gap.interval, 2)}"
 
 
 def _over_classes(contents: Contents, subject: Scored, other: Scored) -> list[str]:
@@ -91,8 +122,10 @@ def _over_classes(contents: Contents, subject: Scored, other: Scored) -> list[st
         return []
     by_class = {key: frame["top5"].to_numpy() for key, frame in contents.classes.groupby(ROW)}
     gaps = by_class[subject] - by_class[other]
-    ends = " to ".join(map(signed, bootstrap_interval(gaps)))
-    return [f"A bootstrap over the {len(gaps)} novel classes gives {ends} for this difference."]
+    low, high = bootstrap_interval(gaps)
+    zero = ", which includes zero" if low <= 0 <= high else ""
+    ends = f"{signed(low)} to {signed(high)}{zero}"
+    return [f"A bootstrap over the {len(gaps)} novel classes gives {ends}."]
 
 
 def _of_search(contents: Contents, table: TableViews) -> list[str]:
@@ -136,15 +169,26 @@ def make_setting(contents: Contents, claims: Sequence[Claim]) -> str:
     num_found = sum(claim.verdict == CONFIRMED for claim in controls)
     split = next(iter(contents.studies.values()))["data"]["split"]
     num_base = len({*split["validation"]["base"], *split["test"]["base"]})
-    facts = [f"methods are trained on {num_base} base classes, {NUM_BASE_CLASSES} in the papers"]
+    facts, methods = list[str](), set(contents.methods.values())
+    if of_cosine := [name for name in ("AWG", "wDAE") if name in methods]:
+        own = "only AWG-cosine" if "AWG-cosine" in methods else "no row"
+        facts.append(
+            f"the gains of {' and '.join(of_cosine)} are printed for backbones trained with a "
+            f"cosine classifier, which {own} has here"
+        )
+    trained = f"methods are trained on {num_base} base classes"
+    facts.append(f"{trained}, {NUM_BASE_CLASSES} in the papers")
     if {*split["test"]["base"], *split["test"]["novel"]} <= set(contents.words):
         facts.append("Tiny-ImageNet has images of 64 pixels")
     if backbone := contents.about.get("backbone"):
         facts.append(f"the backbone is {backbone}")
-    return (
+    text = (
         f"Positive controls: {num_found} of {len(controls)} gains over PN that other papers print "
         f"are confirmed in this setting: {'; '.join(found)}. What limits it: {'; '.join(facts)}."
     )
+    if num_found < len(controls):
+        text += " So “not found” below is about this setting, not about CP-AAN alone."
+    return text
 
 
 def _data(contents: Contents, table: TableViews) -> str:
@@ -163,17 +207,41 @@ def _data(contents: Contents, table: TableViews) -> str:
 
 
 def _training(contents: Contents) -> str:
-    """Return the lengths of the GANs' trainings, here and in the paper."""
-    methods = [each["method"] for each in contents.best.values() if ROWS[each["method"]].gan]
-    found = sorted(
-        {
-            int(each["training"]["num_episodes"])
-            for each in contents.best.values()
-            if each["method"] in methods and "training" in each
-        }
-    )
-    if not found:
+    """Return the lengths of the GANs' trainings, here and in the paper, and what chose them."""
+    gans = {
+        name: int(best["training"]["num_episodes"])
+        for name, best in contents.best.items()
+        if ROWS[best["method"]].gan and "training" in best
+    }
+    if not gans:
         return ""
-    published: Any = ROWS[methods[0]].published
-    here = " to ".join(f"{number:,}" for number in dict.fromkeys([found[0], found[-1]]))
-    return f"GANs were trained for {here} episodes here, {published.num_episodes:,} in the paper."
+    published: Any = ROWS[contents.best[next(iter(gans))]["method"]].published
+    text = f"GANs were trained for {_ends(gans.values())} episodes here, "
+    text += f"{published.num_episodes:,} in the paper."
+    lengths = {name: contents.studies[name]["config"].get("report_length", 1) for name in gans}
+    if max(lengths.values()) > 1:
+        trials = _ends(gans[name] // length for name, length in lengths.items())
+        text += (
+            f" Their settings and the weight of synthetic examples were chosen after {trials} "
+            "episodes, those of a trial."
+        )
+    return text + _lowest_weights(contents)
+
+
+def _ends(numbers: Iterable[int]) -> str:
+    found = sorted(numbers)
+    return " to ".join(f"{number:,}" for number in dict.fromkeys([found[0], found[-1]]))
+
+
+def _lowest_weights(contents: Contents) -> str:
+    """Name the rows whose sweep chose the lowest weight of synthetic examples that it tried."""
+    found = dict[float, list[str]]()
+    for name, best in contents.best.items():
+        tried = [each["mixing_shots"] for each in best.get("sweep", ()) if "mixing_shots" in each]
+        if len(set(tried)) > 1 and best["swept"]["mixing_shots"] == min(tried):
+            found.setdefault(min(tried), []).append(name)
+    return "".join(
+        f" For {', '.join(names)}, the sweep chose the lowest weight that it tried: all synthetic "
+        f"examples of a class together count as {weight:g} shots."
+        for weight, names in found.items()
+    )

@@ -16,6 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from cpaan.gan.spiral import from_plain
 from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import NO_GENERATION, PN, RESNET
+from cpaan.protocol.calibration import CALIBRATED, SCORED
 from cpaan.protocol.config import COLUMNS
 from cpaan.report.claims.judge import TERMS, judge_claims
 from cpaan.report.claims.mechanisms import NEIGHBOURS
@@ -39,7 +40,7 @@ from cpaan.report.page.views import (
 )
 from cpaan.report.published import printed_elsewhere
 from cpaan.report.table_one import Cells
-from cpaan.report.tables import TITLES, Cell
+from cpaan.report.tables import TITLES, Cell, Table, diversity_cells
 from cpaan.training.drive import in_words
 
 INDEX, FINDINGS, FIGURES = (f"{REPORT}/{name}" for name in ("index.html", "findings.md", "figures"))
@@ -54,6 +55,7 @@ SECTIONS = {
 _UNAUGMENTED = {RESNET: ("none", "LR"), PN: ("none-PN", "PN")}
 """Rows without augmentation by features. The first has the same network as rows that augment."""
 _SPACES = {RESNET: "ResNet-10", PN: "PN embedding"}
+_SHOTS = (1, 5, 20)  # of the table of diversity
 _MOST_STRONG = 7  # lines that one can tell apart
 _STRONG = ("cCov-GAN-PN", "copy-PN", "CP-AAN+-PN", "copy", "CP-AAN+", "cCov-GAN", "FH")
 _NEIGHBOUR_WORDS = (
@@ -177,6 +179,7 @@ def render(page: Page, template: str = "index.html.jinja") -> str:
         "p": lambda value: "p < 0.001" if value < 0.001 else f"p = {value:.3f}",
         "short": lambda value: f"{value:.3g}" if isinstance(value, float) else str(value),
         "cell": lambda text: text.replace("|", r"\|"),  # of a Markdown table
+        "commit": lambda text: text[:10] + text[40:],  # "-dirty" stays
     }
     environment.globals |= {
         "page": page,
@@ -185,11 +188,13 @@ def render(page: Page, template: str = "index.html.jinja") -> str:
         "axis": axis_of(page.claims),
         "provenance": make_provenance(contents),
         "commands": make_commands(contents),
+        "diversity": make_diversity(contents),
         "elsewhere": printed_elsewhere(contents.methods.values()),
         "column_choices": {"both": "LSL and GLSL", **table.columns},
         "printed_columns": [name for name in TITLES if name in table.columns],
         "draw_choices": {kind: f"{count} {kind}" for kind, count in table.draws.items()},
         "symbols": SYMBOLS,
+        "is_swept": any(best.get("swept") for best in contents.best.values()),
         "single_seed": [x.name for x in contents.rows if not x.ablation and len(x.seeds) == 1],
         "claim_sections": SECTIONS,
         "setting": make_setting(contents, page.claims),
@@ -213,11 +218,14 @@ def _count_verdicts(claims: Sequence[Claim]) -> str:
 def gains_of(contents: Contents, table: TableViews) -> Cells:
     """Return top-5 of each row that augments minus no augmentation of the same features.
 
+    GLSL is calibrated if the scores have it.
+
     Both have the head that the table shows first. A classifier of a method's own is compared with
     the head of the row without augmentation. Rows without such a row are left out.
     """
     found: dict[tuple[str, str, int], Cell] = {}
-    paired = PairedScores(contents.seeded[contents.seeded["column"].isin(list(TITLES))])
+    columns = SCORED if CALIBRATED in table.columns else tuple(TITLES)
+    paired = PairedScores(contents.seeded[contents.seeded["column"].isin(columns)])
     for name, head in table.head_of.items():
         row = table.rows[name]
         names = _UNAUGMENTED.get(row.representation, (row.representation,))
@@ -226,11 +234,27 @@ def gains_of(contents: Contents, table: TableViews) -> Cells:
         reference = next((each for each in wanted if each in contents.scored), None)
         if row.generation == NO_GENERATION or reference is None:
             continue
-        for column in TITLES:
+        is_once = not contents.trained_once.isdisjoint((name, reference[0]))
+        for column in columns:
             for k in table.shots:
-                gap = paired.compare((name, head), reference, column, k)
+                pair = (name, head), reference
+                gap = paired.compare(*pair, column, k, same_seeds=is_once)
                 found[name, column, k] = Cell(gap.difference, gap.interval)
     return found
+
+
+def make_diversity(contents: Contents) -> Table:
+    """Return the diversity of GANs, of those with and without a term, and of copies."""
+    rows = {
+        (row.name,): [row.name]
+        for row in contents.rows
+        if row.name in set(contents.diversity["method"])
+        and (row.ablation is None or row.ablation.family == TERMS)
+        and (ROWS[row.method].gan or ROWS[row.method].generation == "copy")
+    }
+    known = diversity_cells(contents.diversity[contents.diversity["shots"].isin(_SHOTS)])
+    cells = sorted({(column, k) for _, column, k in known})
+    return Table(["row"], rows, cells, {"": known}, digits=2)
 
 
 def draw_lead(contents: Contents, table: TableViews, gains: Cells) -> Picture | None:

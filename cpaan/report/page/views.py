@@ -9,8 +9,6 @@ from itertools import combinations, product
 from math import isnan
 from typing import Any
 
-import pandas as pd
-
 from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import NO_GENERATION, TableRow
 from cpaan.protocol.calibration import CALIBRATED
@@ -145,7 +143,7 @@ def make_views(contents: Contents) -> TableViews:
             for metric in METRICS
         },
         differences={
-            rule: _compare(contents.seeded, rules[rule])
+            rule: _compare(contents, rules[rule])
             for rule in dict.fromkeys([PAPER, VALIDATION, default_rule])
             if rule in rules
         },
@@ -154,16 +152,17 @@ def make_views(contents: Contents) -> TableViews:
 
 
 def _compare(
-    scores: pd.DataFrame, head_of: Mapping[str, str]
+    contents: Contents, head_of: Mapping[str, str]
 ) -> dict[tuple[str, str, str, int], Cell]:
     """Compare every row with every other, paired by draw and seed."""
+    scores, once = contents.seeded, contents.trained_once
     columns = [column for column in ALL_TITLES if column in set(scores["column"])]
     paired = PairedScores(scores[scores["column"].isin(columns)])
     found: dict[tuple[str, str, str, int], Cell] = {}
     for rows in combinations(head_of.items(), 2):
         (other, _), (subject, _) = rows
         for cell in product(columns, paired.shots):
-            gap = paired.compare(*rows, *cell)
+            gap = paired.compare(*rows, *cell, same_seeds=not once.isdisjoint((other, subject)))
             found[other, subject, *cell] = Cell(gap.difference, gap.interval)
             found[subject, other, *cell] = Cell(-gap.difference, gap.interval)
     return found

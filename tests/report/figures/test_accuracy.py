@@ -1,6 +1,7 @@
 import pandas as pd
 import pytest
 
+from cpaan.protocol.calibration import CALIBRATED
 from cpaan.report.figures.accuracy import (
     draw_accuracy,
     gain_of_variants,
@@ -77,6 +78,11 @@ def test_lines_are_gains_by_shots_and_other_rows_are_pale():
         picture.alt
     )
     assert "the other 1 rows" in picture.caption
+    assert "calibrated" not in picture.caption
+    calibrated = {(name, c.replace("all", CALIBRATED), k): x for (name, c, k), x in GAINS.items()}
+    picture = gains_against_shots(calibrated, ["copy", "FH"])
+    assert [axes.get_title("left") for axes in picture.figure.axes] == ["LSL", "GLSL cal."]
+    assert "GLSL is calibrated" in picture.caption
     # A single draw has no interval.
     assert "+1.0" in gains_against_shots(gains_of({"FH": (1.0, 2.0)}, NAN), ["FH"]).alt
 

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from cpaan.report.page.contents import Ablation, read_contents
-from helpers.report_folders import make_trials, write_report
+from helpers.report_folders import SEARCH, make_trials, write_report
 
 
 def test_a_report_of_many_rows_has_the_searches_of_each_and_its_variants(contents):
@@ -40,18 +40,20 @@ def test_a_report_of_one_row_has_its_trials_beside_it(tmp_path, is_old):
     assert next(iter(contents.methods)) == ("none, default settings" if is_old else "none")
 
 
-def test_a_row_that_was_added_later_has_the_command_that_named_it(tmp_path):
+def test_a_row_has_the_command_that_named_it_or_else_the_one_that_chose_its_winner(tmp_path):
     folder = write_report(tmp_path)
     runs = [
         {"command": "python tune/search.py --method none,PN"},
         {"command": "python tune/search.py --resume hand --method MAML,copy"},
+        {"command": "python tune/search.py --resume hand"},
     ]
     (folder / "config.json").write_text(json.dumps({"runs": runs}))
 
     started = read_contents(folder).started
 
-    assert [started[name] for name in ("none", "PN", "cCov-GAN-PN")] == [runs[0]] * 3
+    assert [started[name] for name in ("none", "PN")] == [runs[0]] * 2
     assert [started[name] for name in ("MAML", "copy")] == [runs[1]] * 2
+    assert started["cCov-GAN-PN"] == SEARCH, "the run in its best.json"
 
 
 @pytest.mark.parametrize(

@@ -36,52 +36,79 @@ def with_row(contents, name: str, points: float, draws=None):
     return raised(replace(contents, rows=rows, scores=scores), name, points, draws)
 
 
-COPIES = "copies of related base examples"
-WHERE = "points (LSL, one shot)."
+WHERE = "points (LSL, one shot, centroid head)."
 
 
 @pytest.mark.parametrize(
-    ("points", "draws", "finding"),
+    ("points", "draws", "relation", "number"),
     [
-        # cCov-GAN-PN has 41 and copy 31; intervals are over the three seeded draws.
-        (0, None, f"the trained generator scores higher than {COPIES}: {{}} is +10.00 ± 0.00"),
-        (12, None, f"{COPIES} score higher than the trained generator: {{}} is −2.00 ± 0.00"),
-        (30, [4], f"{COPIES} score as well as the trained generator: {{}} is +0.00 ± 43.03"),
+        (-2, None, "scores higher than", "+2.00 ± 0.00"),
+        (2, None, "scores lower than", "−2.00 ± 0.00"),
+        # Of three draws, only the last differs: the interval is t times the standard error.
+        (0.24, [4], "is within 0.5 points of", "−0.08 ± 0.34"),
+        (30, [4], "is not distinguishable from", "−10.00 ± 43.03"),
     ],
 )
-def test_the_finding_compares_generators_with_the_best_that_trains_nothing(
-    contents, points, draws, finding
+def test_the_finding_says_on_which_side_of_zero_the_interval_is(
+    contents, points, draws, relation, number
 ):
-    found, beside, _ = headline_of(raised(contents, "copy", points, draws))
+    found, beside, _ = headline_of(with_row(contents, "copy-PN", points, draws))
 
-    text = finding.format("cCov-GAN-PN − copy")
-    assert found == f"On these features, {text} {WHERE}"
-    assert beside.startswith("Augmentation itself: copy − none is ")
+    copies = "copy-PN (copies of related base examples)"
+    assert found == f"On these features, cCov-GAN-PN {relation} {copies}: {number} {WHERE}"
+    assert beside == ""
 
 
-def test_of_several_generators_the_paper_s_is_named_unless_others_are_ahead(contents):
-    low = raised(contents, "copy", 20)  # 51
+def test_a_table_has_the_primary_comparisons_alone(contents):
+    study = with_row(with_row(contents, "copy-PN", 2), "CP-AAN+", 0)
+    # Neither a better generator nor a row as published is picked.
+    study = with_row(with_row(study, "cDeLi-GAN-PN", 9), "cCov-GAN-PN, as published", 9)
 
-    found, beside, _ = headline_of(with_row(low, "CP-AAN+-PN", 4))
-    assert "score higher than every trained generator: cCov-GAN-PN − copy is −10.00" in found
-    assert beside.startswith("The best of 2 generators: CP-AAN+-PN − copy is −6.00 ± 0.00.")
-    found, beside, _ = headline_of(with_row(low, "CP-AAN+-PN", 11))
-    assert "1 of 2 trained generators score higher" in found
-    assert "CP-AAN+-PN − copy is +1.00 ± 0.00" in found
-    assert (
-        "every trained generator scores higher"
-        in headline_of(with_row(contents, "CP-AAN+-PN", 1))[0]
+    found, beside, _ = headline_of(with_row(study, "none-PN", -1))
+
+    assert "cCov-GAN-PN scores lower than copy-PN" in found
+    # By the linear heads: CP-AAN+ has 45, copy 31 and none 32.
+    assert beside == (
+        "CP-AAN+ scores higher than copy (copies of related base examples): +14.00 ± 0.00 points "
+        "(LSL, one shot, linear head). Augmentation itself: copy-PN − none-PN is +3.00 ± 0.00; "
+        "copy − none is −1.00 ± 0.00."
     )
 
 
-def test_without_controls_or_generators_other_rows_are_compared(contents):
+def test_a_control_that_is_better_than_copies_is_named_too(contents):
+    study = with_row(with_row(contents, "copy-PN", -2), "mean-shift-PN", 1)
+
+    found, beside, _ = headline_of(study)
+
+    assert "cCov-GAN-PN scores higher than copy-PN" in found
+    assert beside.startswith("cCov-GAN-PN scores lower than mean-shift-PN")
+
+
+def test_generators_of_other_studies_are_compared_with_controls_of_their_representation(contents):
+    found, beside, _ = headline_of(with_row(contents, "c-GAN-PN", -3))
+    assert "cCov-GAN-PN scores higher than PN (prototypical network" in found, "not with copy"
+    assert "c-GAN-PN scores lower than PN" in beside
+    found, _, _ = headline_of(with_row(contents, "mean-shift-PN", -3))
+    assert "cCov-GAN-PN scores higher than mean-shift-PN" in found, "not with PN, which is better"
+
     def without(*names: str):
         rows = tuple(row for row in contents.rows if row.name not in names)
         return headline_of(replace(contents, rows=rows))[0]
 
-    assert "higher than examples without augmentation: cCov-GAN-PN − PN is +1.00" in without("copy")
     assert without("cCov-GAN-PN").startswith("PN has the highest mean: PN − MAML is +5.00 ± 0.00")
+    assert "allows for the choice among 4 rows" in without("cCov-GAN-PN")
     assert "nothing to compare" in without("none", "copy", "MAML", "cCov-GAN-PN")
+
+
+def test_a_difference_with_a_single_training_is_over_draws_alone(contents):
+    study = with_row(contents, "copy-PN", 2)
+    # The second of two seeds of cCov-GAN-PN is better, and copy-PN has only the first.
+    is_second, is_copy = study.scores["seed"] == 4, study.scores["method"] == "copy-PN"
+    study.scores.loc[is_second & ~is_copy, "top5"] += 6
+    rows = tuple(replace(x, seeds=(3,)) if x.name == "copy-PN" else x for x in study.rows)
+    once = replace(study, scores=study.scores[~(is_second & is_copy)], rows=rows)
+
+    assert "−2.00 ± 0.00 points (LSL, one shot, centroid head; over draws" in headline_of(once)[0]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +134,8 @@ def test_a_study_of_one_row_says_whether_its_winner_beats_the_default_settings(
     assert found == expected.format("calibrated ")
     older = replace(study, scores=study.scores[study.scores["column"] != "all_calibrated"])
     assert headline_of(older)[0] == expected.format("")
-    assert "trained generator" in beside
+    assert "CP-AAN+" not in beside
+    assert "cCov-GAN-PN, best scores higher than PN" in beside
     won = replace(study, best={"cCov-GAN-PN": {**study.best["cCov-GAN-PN"], "trial": 0}})
     assert headline_of(won)[0] == found, "the first trial won with other settings of the sweep"
     alone = tuple(row for row in study.rows if not row.name.endswith("default settings"))
@@ -125,18 +153,31 @@ def test_the_headline_names_the_data_and_the_length_of_training(contents):
     trained = replace(contents, best={**contents.best, "cCov-GAN-PN": best})
     expected = "GANs were trained for 3,000 episodes here, 100,000 in the paper."
     assert headline_of(trained)[2].training == expected
+    trained.studies["cCov-GAN-PN"]["config"]["report_length"] = 10
+    sweep = [{"mixing_shots": shots, "score": 40.0} for shots in (2.0, 0.25, 0.5)]
+    best |= {"sweep": sweep, "swept": {"mixing_shots": 0.25}}
+    assert headline_of(trained)[2].training == (
+        f"{expected} Their settings and the weight of synthetic examples were chosen after 300 "
+        "episodes, those of a trial. For cCov-GAN-PN, the sweep chose the lowest weight that it "
+        "tried: all synthetic examples of a class together count as 0.25 shots."
+    )
+    best["swept"] = {"mixing_shots": 0.5}
+    assert "sweep" not in headline_of(trained)[2].training
 
 
 def test_with_scores_by_class_the_finding_has_a_bootstrap_over_classes(contents):
-    scores = {"cCov-GAN-PN": [50.0, 70.0, 60.0], "copy": [48.0, 68.0, 58.0]}
-    heads = {"cCov-GAN-PN": "centroid", "copy": "linear"}
-    frames = [
-        pd.DataFrame({"method": name, "head": heads[name], "class": [*"cde"], "top5": top5})
-        for name, top5 in scores.items()
-    ]
+    study = with_row(contents, "copy-PN", 2)
 
-    _, beside, _ = headline_of(replace(contents, classes=pd.concat(frames)))
+    def beside(copies: list[float]) -> str:
+        scores = {"cCov-GAN-PN": [50.0, 70.0, 60.0], "copy-PN": copies}
+        frames = [
+            pd.DataFrame({"method": name, "head": "centroid", "class": [*"cde"], "top5": top5})
+            for name, top5 in scores.items()
+        ]
+        return headline_of(replace(study, classes=pd.concat(frames)))[1]
 
-    text = "A bootstrap over the 3 novel classes gives +2.00 to +2.00 for this difference."
-    assert beside.startswith(text), "all classes differ by two points"
-    assert "bootstrap" not in headline_of(contents)[1], "the report did not keep them"
+    text = "A bootstrap over the 3 novel classes gives +2.00 to +2.00."
+    assert beside([48.0, 68.0, 58.0]) == text, "all classes differ by two points"
+    text = "A bootstrap over the 3 novel classes gives −2.00 to +2.00, which includes zero."
+    assert beside([48.0, 72.0, 60.0]) == text
+    assert "bootstrap" not in headline_of(study)[1], "the report did not keep them"

@@ -4,14 +4,16 @@ import json
 import re
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
+from cpaan.report.claims.judge import TERMS
 from cpaan.report.claims.verdict import Claim, Mark
 from cpaan.report.figures.picture import Picture
-from cpaan.report.page.contents import read_contents
+from cpaan.report.page.contents import Ablation, read_contents
 from cpaan.report.page.headline import make_headline
-from cpaan.report.page.page import Page, axis_of, render, write_page
+from cpaan.report.page.page import Page, axis_of, make_diversity, render, write_page
 from cpaan.report.page.views import make_views
 from helpers.report_folders import write_report
 
@@ -97,7 +99,10 @@ def test_a_claim_has_its_verdict_and_its_place_on_the_axis_and_its_details_are_f
 def test_positive_controls_are_said_before_anything_else(page, text):
     said = "Positive controls: 0 of 1 gains over PN that other papers print are confirmed"
     found = "four +1.00\u00a0±\u00a00.50 (printed +6.0: same sign, much smaller)"
-    limits = "What limits it: methods are trained on 2 base classes, 389 in the papers."
+    limits = (
+        "What limits it: methods are trained on 2 base classes, 389 in the papers. So “not found” "
+        "below is about this setting, not about CP-AAN alone."
+    )
 
     for each in (text, render(page, "findings.md.jinja")):
         assert f"{said} in this setting: {found}. {limits}" in each
@@ -105,6 +110,12 @@ def test_positive_controls_are_said_before_anything_else(page, text):
     known = replace(page.contents, about={**page.contents.about, "backbone": "ResNet-10"})
     assert "the backbone is ResNet-10." in render(replace(page, contents=known))
     assert said not in render(replace(page, claims=page.claims[:3]))
+    first, *others = page.contents.rows
+    with_awg = replace(page.contents, rows=(replace(first, method="AWG"), *others))
+    cosine = "backbones trained with a cosine classifier, which no row has here; methods"
+    assert cosine in render(replace(page, contents=with_awg))
+    confirmed = replace(page.claims[3], verdict="confirmed")
+    assert "not about CP-AAN" not in render(replace(page, claims=[confirmed]))
 
 
 def test_pictures_have_files_but_those_of_searches(text):
@@ -119,11 +130,13 @@ def test_the_finding_comes_first_and_empty_sections_are_left_out(page, text):
     (headline,) = re.findall("<h1>(.*?)</h1>", text)
     assert headline.replace("\u2011", "-") == page.headline.finding
     ids = re.findall(r'<section id="(.*?)"', text)
-    assert ids == ["claims", "table-1", "figures", "appendix"]
+    assert ids == ["claims", "table-1", "diversity", "figures", "appendix"]
     assert ids == re.findall(r'<li><a href="#(.*?)">', text)
     appendix = text[text.index('<section id="appendix">') :]
     assert "<details><summary><h2>Appendix" in appendix, "closed"
     poor = replace(page, claims=[], pictures=[], searches=[], lead=None)
+    nothing = page.contents.diversity.head(0)
+    poor = replace(poor, contents=replace(page.contents, diversity=nothing))
     assert re.findall(r'<section id="(.*?)"', render(poor)) == ["table-1", "appendix"]
 
 
@@ -135,6 +148,28 @@ def test_what_was_swept_stands_beside_what_was_searched(page):
     both = "<i>ky fan order</i> 5</span> <span><i>mixing shots</i> 0.5 (swept)</span>"
     assert both in render(swept)
     assert "(swept)" not in render(page)
+    assert ["a sweep of the weight" in render(each) for each in (swept, page)] == [True, False]
+
+
+def test_diversity_is_shown_for_gans_with_and_without_a_term_and_for_copies(page):
+    contents = page.contents
+    ours = next(row for row in contents.rows if row.name == "cCov-GAN-PN")
+    term = replace(ours, name="X", ablation=Ablation("cCov-GAN-PN", TERMS, "without it"))
+    rows = (*contents.rows, term, replace(ours, name="Y", method="FH"))
+    frames = [
+        contents.diversity[contents.diversity["method"] == "copy"].assign(method=name, ratio=ratio)
+        for name, ratio in (("X", 0.5), ("Y", 0.6), ("cCov-GAN-PN: all base classes", 0.7))
+    ]
+    frames[0] = frames[0].query("shots == 1")
+    diversity = pd.concat([contents.diversity, *frames], ignore_index=True)
+
+    table = make_diversity(replace(contents, rows=rows, diversity=diversity))
+
+    assert table.markdown().splitlines()[2:] == [
+        "| copy | 1.10±0.00 | 1.10±0.00 |",
+        "| cCov-GAN-PN | 0.80±0.00 | 0.80±0.00 |",
+        "| X | 0.50±0.00 | – |",
+    ]
 
 
 def test_findings_are_tables_whose_lines_have_the_same_width(page):
@@ -144,7 +179,7 @@ def test_findings_are_tables_whose_lines_have_the_same_width(page):
     assert claim in text
     assert "**two**: No. | +2.6 | −1.0 ± 0.2; p = 0.012 |" in text
     tables = [part for part in re.split(r"\n(?!\|)", text) if "\n|" in part]
-    assert len(tables) == 3, "controls, the paper's claims, further questions"
+    assert len(tables) == 4, "controls, the paper's claims, further questions, diversity"
     places = [text.index(part) for part in (page.headline.finding, "claims", "Table 1", "Figures")]
     assert places == sorted(places), "the order of the page"
     for table in tables:
@@ -163,7 +198,7 @@ def test_a_page_and_its_pictures_are_written_below_the_report(tmp_path):
     write_page(folder, again.__setitem__)
 
     assert again == written, "to the last byte"
-    assert lines[0].startswith("On these features, the trained generator scores higher than")
+    assert lines[0].startswith("On these features, cCov-GAN-PN scores higher than PN")
     assert lines[1:] == [
         "  cCov-GAN-PN  LSL 41.0 ± 4.3, GLSL 46.0 ± 4.3 (K = 1, centroid head)",
         "  PN           LSL 40.0 ± 4.3, GLSL 45.0 ± 4.3 (K = 1, centroid head)",

@@ -31,7 +31,9 @@ def test_a_gain_is_over_no_augmentation_of_the_same_features_with_the_same_head(
 
     assert {name for name, _, _ in found} == {"copy", "cCov-GAN-PN"}
     assert found["copy", "novel", 1].value == pytest.approx(31 - 32)  # linear
-    assert found["cCov-GAN-PN", "all", 5].value == pytest.approx(41 - 40)  # centroid
+    assert found["cCov-GAN-PN", "all_calibrated", 5].value == pytest.approx(41 - 40)  # centroid
+    plain = replace(contents, scores=contents.scores[contents.scores["column"] != "all_calibrated"])
+    assert ("copy", "all", 1) in gains_of(plain, make_views(plain)), "without calibrated GLSL"
     # In the embedding, the row with the same network comes first.
     better = with_none_in_pn(contents)
     assert gains_of(better, make_views(better))["cCov-GAN-PN", "novel", 1].value == (

@@ -74,3 +74,22 @@ def test_rows_are_compared_by_each_rule_and_the_page_gets_rounded_lists(contents
     assert data["pairs"][PAPER][2][2] == dict.fromkeys(compared, [None] * 2)
     single = contents.scores[contents.scores["method"] == "PN"]
     assert make_views(replace(contents, scores=single)).differences[PAPER] == {}
+
+
+def test_a_difference_with_a_single_training_uses_its_seed_alone(contents):
+    """A row of one training, such as one as published, says nothing about other seeds."""
+    scores = contents.scores
+    scores.loc[(scores["seed"] == 4) & (scores["method"] == "PN"), "top5"] += 6.0
+    kept = (scores["seed"] == 3) | ~scores["method"].isin(["cCov-GAN-PN", "copy"])
+    rows = tuple(
+        replace(row, seeds=(3,)) if row.name in ("cCov-GAN-PN", "copy") else row
+        for row in contents.rows
+    )
+
+    once = replace(contents, scores=scores[kept], rows=rows)
+
+    found = make_views(once).differences[PAPER]
+    assert once.trained_once == {"cCov-GAN-PN"}, "copy trains nothing"
+    assert found["cCov-GAN-PN", "PN", "novel", 1].value == pytest.approx(41 - 40)
+    # Without training, the one seed is compared with both of PN.
+    assert found["copy", "PN", "novel", 1].value == pytest.approx(30.5 - (39.5 + 46.5) / 2)
