@@ -20,6 +20,7 @@ from cpaan.report.tables import TITLES, side_of
 _PRIMARY = ((BEST, f"copy{IN_PN}"), ("CP-AAN+", "copy"))
 """The primary comparisons that the headline of a table is about."""
 _NONE = {False: "none", True: f"none{IN_PN}"}
+"""No augmentation of the same features, by whether these are embedded."""
 
 
 class Headline(NamedTuple):
@@ -223,7 +224,7 @@ def _training(contents: Contents) -> str:
         trials = _ends(gans[name] // length for name, length in lengths.items())
         text += (
             f" Their settings and the weight of synthetic examples were chosen after {trials} "
-            "episodes, those of a trial."
+            "episodes, the length of a trial."
         )
     return text + _lowest_weights(contents)
 

@@ -158,8 +158,8 @@ def test_the_headline_names_the_data_and_the_length_of_training(contents):
     best |= {"sweep": sweep, "swept": {"mixing_shots": 0.25}}
     assert headline_of(trained)[2].training == (
         f"{expected} Their settings and the weight of synthetic examples were chosen after 300 "
-        "episodes, those of a trial. For cCov-GAN-PN, the sweep chose the lowest weight that it "
-        "tried: all synthetic examples of a class together count as 0.25 shots."
+        "episodes, the length of a trial. For cCov-GAN-PN, the sweep chose the lowest weight that "
+        "it tried: all synthetic examples of a class together count as 0.25 shots."
     )
     best["swept"] = {"mixing_shots": 0.5}
     assert "sweep" not in headline_of(trained)[2].training

@@ -151,6 +151,13 @@ def test_what_was_swept_stands_beside_what_was_searched(page):
     assert ["a sweep of the weight" in render(each) for each in (swept, page)] == [True, False]
 
 
+def test_the_commit_that_drew_the_page_stands_beside_the_command_that_draws_it(page, monkeypatch):
+    monkeypatch.setenv("CPAAN_COMMIT", f"{'a' * 40}-dirty")
+
+    assert '--redraw</code></td><td data-label="Commit"><code>aaaaaaaaaa-dirty<' in render(page)
+    assert "--redraw`, commit `aaaaaaaaaa-dirty`\n" in render(page, "findings.md.jinja")
+
+
 def test_diversity_is_shown_for_gans_with_and_without_a_term_and_for_copies(page):
     contents = page.contents
     ours = next(row for row in contents.rows if row.name == "cCov-GAN-PN")
