@@ -245,16 +245,16 @@ def gains_of(contents: Contents, table: TableViews) -> Cells:
 
 def make_diversity(contents: Contents) -> Table:
     """Return the diversity of GANs, of those with and without a term, and of copies."""
-    rows = {
-        (row.name,): [row.name]
+    shown = [
+        row.name
         for row in contents.rows
-        if row.name in set(contents.diversity["method"])
-        and (row.ablation is None or row.ablation.family == TERMS)
+        if (row.ablation is None or row.ablation.family == TERMS)
         and (ROWS[row.method].gan or ROWS[row.method].generation == "copy")
-    }
-    known = diversity_cells(contents.diversity[contents.diversity["shots"].isin(_SHOTS)])
-    cells = sorted({(column, k) for _, column, k in known})
-    return Table(["row"], rows, cells, {"": known}, digits=2)
+    ]
+    found = contents.diversity.query("method in @shown and shots in @_SHOTS")
+    known = diversity_cells(found)
+    rows = {(name,): [name] for name in shown if name in set(found["method"])}
+    return Table(["row"], rows, sorted({key[1:] for key in known}), {"": known}, digits=2)
 
 
 def draw_lead(contents: Contents, table: TableViews, gains: Cells) -> Picture | None:
