@@ -47,8 +47,9 @@ _MARKDOWN = "findings.md.jinja"
 SYMBOLS = dict(zip(VERDICTS, "✓↘∅✗?", strict=True))
 SECTIONS = {
     "control": "Positive controls: gains over PN that other papers print",
-    "paper": "The paper’s claims",
-    "further": "Not the paper’s claims, but questions of a reader",
+    "primary": "Primary comparisons",
+    "paper": "Secondary: other claims of the paper",
+    "further": "Secondary: further questions of a reader",
 }
 
 _UNAUGMENTED = {RESNET: ("none", "LR"), PN: ("none-PN", "PN")}
