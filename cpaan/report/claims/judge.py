@@ -324,19 +324,17 @@ def _beyond(table: MethodScores, space: str) -> Iterator[Claim]:
     named = {name for name, _ in table.rows}
     controls = [name for name in _CONTROLS[space] if name in named]
     for row, own_head in table.find(f"cCov-GAN{space}", f"CP-AAN+{space}") if controls else ():
-        by_head = {
+        heads = sorted(table.heads([row, *controls]), key=lambda head: head != own_head)
+        gaps = {
             head: [
                 (name, table.compare((row, head), (name, head), *table.few)) for name in controls
             ]
-            for head in table.heads([row, *controls])
+            for head in heads
         }
-        if not (own := by_head.pop(own_head, [])):
-            continue
-        found = [f"{head}: {listed(of)}" for head, of in {own_head: own, **by_head}.items()]
+        found = ". Under ".join(f"{head}: {listed(of)}" for head, of in gaps.items())
         text = (
             f"{row} does better than no augmentation, and than controls that train no generator, "
             f"under the same head ({_cell(*table.few)})."
         )
-        name = f"{row} over the controls"
-        found_text = f"under {'. Under '.join(found)}"
-        yield from make_claim(name, text, own, found=found_text, kind="further")
+        own, name = gaps.get(own_head, []), f"{row} over the controls"
+        yield from make_claim(name, text, own, found=f"under {found}", kind="further")

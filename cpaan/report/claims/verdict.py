@@ -45,8 +45,8 @@ RULE = (
     "all have the claimed sign, its p is the largest of theirs; otherwise it is the smallest of "
     "those with the other sign, times the number of parts. It is opposite if p is at most "
     f"{_LEVEL:.2f}, all parts have the other sign, and one is not small. It is not found if p is "
-    f"at most {_LEVEL:.2f} and only some have the other sign, or they are small; with a larger p, "
-    "if one part is not found."
+    f"at most {_LEVEL:.2f} and only some parts have the other sign, or all are small. With a "
+    "larger p, it is not found if one part is not."
 )
 """The rule of verdicts, for readers."""
 

@@ -48,8 +48,8 @@ SYMBOLS = dict(zip(VERDICTS, "✓↘∅✗?", strict=True))
 SECTIONS = {
     "control": "Positive controls: gains over PN that other papers print",
     "primary": "Primary comparisons",
-    "paper": "Secondary: other claims of the paper",
-    "further": "Secondary: further questions of a reader",
+    "paper": "Other claims of the paper (secondary)",
+    "further": "Further questions of a reader (secondary)",
 }
 
 _UNAUGMENTED = {RESNET: ("none", "LR"), PN: ("none-PN", "PN")}

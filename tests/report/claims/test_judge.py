@@ -88,16 +88,14 @@ def test_a_claim_about_one_term_compares_a_row_with_itself_without_that_term(row
     heads = dict.fromkeys((row[0], "none-PN", "copy-PN"), "centroid")
     found = judge_claims(scores, pd.DataFrame(), {name: name for name in heads}, heads, ablations)
 
-    claims = {claim.name: claim for claim in found}
-    claim = claims[f"gain by {term}"]
+    (claim,) = (claim for claim in found if claim.name == f"gain by {term}")
     assert (claim.printed, claim.verdict, claim.kind) == (printed, SMALLER, "primary")
     assert claim.found.startswith("+1.00 ± 0.00")
     assert "Both under the same head: knn −2.00 ± 0.00" in claim.found
-    for other, verdict in (("none-PN", "confirmed"), ("copy-PN", "opposite")):
-        claim = claims.get(f"{row[0]} with the {WITH_TERM} over {other}")
-        assert (claim and (claim.kind, claim.verdict)) == (
-            ("further", verdict) if row == OURS else None
-        )
+    weighted = f"cCov-GAN-PN with the {WITH_TERM} over"
+    further = {claim.name: claim.verdict for claim in found if claim.name.startswith(weighted)}
+    verdicts = {f"{weighted} none-PN": "confirmed", f"{weighted} copy-PN": "opposite"}
+    assert further == (verdicts if row == OURS else {})
 
 
 def with_calibrated(plain: float, calibrated: Draws) -> dict[Cell, Draws]:
@@ -106,13 +104,11 @@ def with_calibrated(plain: float, calibrated: Draws) -> dict[Cell, Draws]:
 
 
 def test_calibrated_glsl_is_listed_for_every_head_and_decides_nothing():
-    rows = {OURS: (43.0, 61.0), FI: (42.0, 63.0)}
-    rows |= {
-        (name, "knn"): of for name, of in (("cCov-GAN-PN", (45.0, 65.0)), ("FI-PN", (40.0, 64.5)))
-    }
-    claim = claims_of({row: with_calibrated(*of) for row, of in rows.items()})[
-        "cCov-GAN-PN over FI-PN"
-    ]
+    rows = {OURS: with_calibrated(43.0, 61.0), FI: with_calibrated(42.0, 63.0)}
+    rows |= {("cCov-GAN-PN", "knn"): with_calibrated(45.0, 65.0)}
+    rows |= {("FI-PN", "knn"): with_calibrated(40.0, 64.5)}
+
+    claim = claims_of(rows)["cCov-GAN-PN over FI-PN"]
 
     assert claim.verdict == SMALLER
     assert claim.found == (

@@ -84,8 +84,8 @@ def test_a_claim_has_its_verdict_and_its_place_on_the_axis_and_its_details_are_f
     assert re.findall("<h3>(.*?)</h3>", text)[:4] == [
         "Positive controls: gains over PN that other papers print: 1 same sign, much smaller",
         "Primary comparisons: 1 confirmed",
-        "Secondary: other claims of the paper: 1 opposite",
-        "Secondary: further questions of a reader: 1 undecided",
+        "Other claims of the paper (secondary): 1 opposite",
+        "Further questions of a reader (secondary): 1 undecided",
     ]
     _, *claims = re.findall(r'<details class="claim.*?</details>', text, re.S)
     assert "open" not in claims[0].split(">")[0]
