@@ -66,7 +66,7 @@ def make_trials() -> pd.DataFrame:
             "trial": range(4),
             "state": ["complete", "stopped early", "stopped early", "complete"],
             "score": [40.0, 21.0, 35.0, 42.0],
-            "seconds": 90.0,
+            **dict.fromkeys(("seconds", "worker_seconds"), 90.0),
             "gpu_seconds": 45.0,
             "cycle_weight": [1.0, 2.0, 3.0, 4.0],
             "ky_fan_order": [2, 3, 4, 5],

@@ -65,24 +65,24 @@ def _cost(contents: Contents) -> dict[str, str]:
     Older reports have the cost of their last command alone, by whole cards.
     """
     cost, trials = contents.about["cost"], contents.trials.values()
-    times = [f"trials {in_words(sum(table['seconds'].sum() for table in trials))}"]
+    times = [f"trials {in_words(sum(table['worker_seconds'].sum() for table in trials))}"]
     hours = [f"trials {sum(table['gpu_seconds'].sum() for table in trials) / _HOUR:.2f}"]
     runs = [best["run"] for best in contents.best.values()]
     if all("gpu_seconds" in run for run in runs):
         hours.append(f"finalists {sum(run['gpu_seconds'] for run in runs) / _HOUR:.2f}")
     else:
         hours.append("finalists not counted")
-    hours.append(f"report {(cost['gpu_seconds'] or 0.0) / _HOUR:.2f}")
+    hours.append(f"report {cost['gpu_seconds'] / _HOUR:.2f}")
     if "worker_seconds" not in cost:
         hours[-1] += " by whole cards, its last command only"
     else:
         times.append(f"report {in_words(cost['worker_seconds'])}")
         if count := int(cost["num_uncounted"]):
             hours.append(f"{counted(count, 'part')} of the report not counted")
-    times.append(f"last command {in_words(cost['seconds'])}")
-    finished = contents.about["run"]["time"][:10]
+    last = f"last command of the report: {in_words(cost['seconds'])}"
+    finished = f"finished {contents.about['run']['time'][:10]}"
     return {
-        "Time": f"{', '.join(times)}, finished {finished}",
+        "Time": f"of workers: {', '.join(times)}; {last}; {finished}",
         "GPU hours": f"by shares of a card: {'; '.join(hours)}",
     }
 

@@ -23,7 +23,8 @@ def test_provenance_has_size_data_code_seeds_machines_and_cost(contents):
         "Hardware": "1 × 16 CPU, 1 GPU, 1 H200",
         "Reads of the test phase": "7 so far, of this data",
         # Two searches of four trials of 90 s.
-        "Time": "trials 12 min, report 60 min, last command 10 min, finished 2026-11-15",
+        "Time": "of workers: trials 12 min, report 60 min; last command of the report: 10 min; "
+        "finished 2026-11-15",
         # Eight trials of 45 GPU seconds, and five rows whose finalists took 36.
         "GPU hours": "by shares of a card: trials 0.10; finalists 0.05; report 0.50",
     }
@@ -45,7 +46,7 @@ def test_cost_that_is_not_counted_is_named(contents):
     # Older reports and searches have no seconds of parts.
     older = {**contents.best["PN"], "run": RUN}
     found = provenance_with({"seconds": 600.0, "gpu_seconds": 1800.0}, PN=older)
-    assert found["Time"] == "trials 12 min, last command 10 min, finished 2026-11-15"
+    assert found["Time"].startswith("of workers: trials 12 min; last command of the report: 10 min")
     assert found["GPU hours"] == (
         "by shares of a card: trials 0.10; finalists not counted; report 0.50 by whole cards, its "
         "last command only"
