@@ -157,6 +157,9 @@ def test_findings_are_tables_whose_lines_have_the_same_width(page):
         lines = table.splitlines()[1:]
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
     assert "&" not in text, "nothing is escaped as if it were HTML"
+    seeds, hours = text.splitlines()[-2:]
+    assert seeds == "- training seeds: searches 0; report 3, 4"
+    assert hours.endswith("trials 0.10; finalists 0.05; report 0.50")
 
 
 @pytest.mark.slow
