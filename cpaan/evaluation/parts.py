@@ -97,8 +97,9 @@ class Part(NamedTuple):
     projections: pd.DataFrame
     origin: dict[str, Any] | None
     """Checkpoint from which the training resumed, if any."""
-    run: dict[str, str]
-    """Command, commit and time, from `describe_run`; `run_parts` adds it."""
+    run: dict[str, Any]
+    """Command, commit and time, from `describe_run`, which `run_parts` adds; on Ray, ``seconds`` of
+    the process without the training, and ``training_seconds`` in all processes that trained."""
 
 
 Outcome = Part | ValueError
@@ -181,7 +182,7 @@ def run_parts(
     started, num_left = time.monotonic(), len(missing)
     for key, outcome in execute(missing):
         if isinstance(outcome, Part):  # a process of its own has another command
-            outcome = outcome._replace(run=describe_run())
+            outcome = outcome._replace(run={**outcome.run, **describe_run()})
         found[key] = outcome
         num_left -= 1
         text = f"failed: {outcome}"

@@ -13,9 +13,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from cpaan.protocol.calibration import CALIBRATED
 from cpaan.protocol.statistics import ROW, Crossed, crossed_cells
 from cpaan.report.tables import TITLES
 
+CALIBRATED_TITLES = {"novel": TITLES["novel"], CALIBRATED: "calibrated GLSL"}
 Scored = tuple[str, str]
 """Name of a row, and a head that it is scored with."""
 
@@ -135,7 +137,9 @@ class MethodScores(PairedScores):
     ) -> None:
         super().__init__(scores, metric)
         self._row_of, self._head_of = row_of, head_of
-        self.cells = [(column, k) for column in TITLES for k in self.shots]
+        self.titles = CALIBRATED_TITLES if CALIBRATED in set(scores["column"]) else TITLES
+        """LSL and, where the scores have it, calibrated GLSL in place of plain GLSL."""
+        self.cells = [(column, k) for column in self.titles for k in self.shots]
         self.few = self.cells[0]
         """LSL with the fewest shots, which most claims are about."""
 

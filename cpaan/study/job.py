@@ -179,6 +179,12 @@ def is_trained(job: TrialJob) -> bool:
         return False
 
 
+def training_seconds(job: TrialJob) -> float:
+    """Return the seconds of training in the checkpoint of a job; 0 if there is none."""
+    state = job.new_checkpoint().read()
+    return 0.0 if state is None else float(state["seconds"])
+
+
 def load_method(job: TrialJob, task: LowShotTask) -> LowShotMethod:
     """Return the fully trained method of a job, for a task with the same base examples.
 

@@ -39,7 +39,7 @@ from cpaan.study.cluster import Cluster, check_machines
 from cpaan.study.job import NUM_THREADS
 from cpaan.study.report_rows import MeasuredRow, ReportSettings, ablations_of, rows_of
 from cpaan.study.study import Study
-from cpaan.study.worker_pool import PoolJob, measure, part_cache
+from cpaan.study.worker_pool import PoolJob, cost_of, measure, part_cache
 
 _SEEDED_DRAWS = 1  # added to the seed of the fixed draws
 _NUM_DIVERSITY_DRAWS = 5  # of the seeded draws
@@ -101,7 +101,6 @@ def make_report(
     novel = study.rows[0].data.split.phase(TEST_PHASE).novel
     frames["classes"] = class_means(frames["scores"][is_seeded], novel)
     frames["scores"] = frames["scores"].drop(columns="by_class")
-    seconds = time.monotonic() - started
     about: dict[str, Any] = {
         "run": describe_run(),
         "settings": {**vars(settings), "heads": list(heads)},
@@ -113,7 +112,8 @@ def make_report(
         "earlier": _earlier(outcomes),
         "test_reads": count_test_reads(study.rows[0].data.fingerprint),
         "nodes": list(cluster.nodes),
-        "cost": {"seconds": seconds, "gpu_seconds": seconds * cluster.num_gpus},
+        # Seconds of this command, and the work of all parts, by whichever command.
+        "cost": {"seconds": time.monotonic() - started, **cost_of(jobs, outcomes)},
         "studies": {row.method: row.describe() for row in study.rows},
         "best": {row.method: study.read_best(row) for row in study.rows},
     }
@@ -265,7 +265,8 @@ def _earlier(outcomes: Mapping[PartKey, Outcome]) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for key, part in outcomes.items():
         if isinstance(part, Part) and part.run["command"] != now:
-            entry = found.setdefault(part.run["command"], {**part.run, "pieces": {}})
+            run = {name: part.run[name] for name in ("command", "commit", "time")}
+            entry = found.setdefault(part.run["command"], {**run, "pieces": {}})
             entry["time"] = max(entry["time"], part.run["time"])
             entry["pieces"].setdefault(key.row, []).append(key.seed)
     return list(found.values())

@@ -27,7 +27,7 @@ from cpaan.study.row import Resolved, StudyRow
 from cpaan.study.searcher import OptunaSearcher, RowScheduler, RowSearch
 from cpaan.study.study import BEST, Study
 from cpaan.study.trial import MOST_FAILURES, run_trial
-from cpaan.study.worker_pool import PoolJob, measure, part_cache
+from cpaan.study.worker_pool import PoolJob, cost_of, measure, part_cache
 
 _SECONDS_BETWEEN_UPDATES = 1.0
 _MOST_LETTERS = 500  # shown of an error message of Ray, which ends with the cause
@@ -252,6 +252,8 @@ def _choose_best(
         keys = [key for trial in trials for key in _keys(search.row, trial)]
         if set(keys) <= set(outcomes):
             search.best = _best_of(search, trials, outcomes)
+            if search.best is not None:
+                search.best["run"] |= cost_of(jobs, {key: outcomes[key] for key in keys})
             for key in keys:
                 cache.delete(jobs[key].part)
 

@@ -19,7 +19,15 @@ from cpaan.protocol.calibration import best_biases, calibrate
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.report.illustration import illustrate
 from cpaan.study.cluster import HEAD, check_this_machine, worker_resources
-from cpaan.study.job import NUM_THREADS, TrialJob, is_trained, load_method, new_method, run_job
+from cpaan.study.job import (
+    NUM_THREADS,
+    TrialJob,
+    is_trained,
+    load_method,
+    new_method,
+    run_job,
+    training_seconds,
+)
 from cpaan.study.placement_groups import remove_orphans
 from cpaan.study.trial import MOST_FAILURES, train_with_workers
 
@@ -78,6 +86,29 @@ def measure(
 
     parts = {key: job.part for key, job in jobs.items()}
     return run_parts(parts, execute, part_cache(storage), say, **options)
+
+
+def cost_of(
+    jobs: Mapping[PartKey, PoolJob], outcomes: Mapping[PartKey, Outcome]
+) -> dict[str, float]:
+    """Return the cost of parts, cached ones included, in seconds of workers and of GPUs.
+
+    A GPU that is shared counts by shares. A training counts once, however many parts score it; that
+    of a trial counts with the trials. ``num_uncounted`` parts failed or have no record of time.
+    """
+    cost, trained = {"worker_seconds": 0.0, "gpu_seconds": 0.0, "num_uncounted": 0.0}, set()
+    for key, part in outcomes.items():
+        if not isinstance(part, Part) or "seconds" not in part.run:
+            cost["num_uncounted"] += 1
+            continue
+        job, seconds = jobs[key].training, part.run["seconds"]
+        training = job.path, job.training_digest
+        if training not in trained and job.seed != job.config.seed:  # the seed of all trials
+            trained.add(training)
+            seconds += part.run["training_seconds"] * job.config.workers_per_trial
+        cost["worker_seconds"] += seconds
+        cost["gpu_seconds"] += seconds * job.config.gpus_per_worker
+    return cost
 
 
 def run_on_ray(
@@ -164,24 +195,29 @@ def _train_together(job: TrialJob) -> bool:
 
 def _run(job: PoolJob, was_trained: bool) -> Part:
     part, training = job
+    started, trained = time.monotonic(), 0.0
     check_this_machine(training.storage)
     torch.set_num_threads(NUM_THREADS)
     device, read = torch.device(part.device), LocalExecutor().read
     if num_episodes_of(part.training):
+        trained_before = training_seconds(training)
         for report in () if was_trained else run_job(training, device):
             if report.problem:
                 raise ValueError(report.problem)
         first = VALIDATION_PHASE if part.scores_validation else part.phase
         method = load_method(training, read(part, first)[0])
+        trained = training_seconds(training)
+        started += trained - trained_before  # the checkpoint has counted them
     else:
         method = new_method(training, device)
+
+    def make(settings: Settings, evaluation: EvaluationConfig) -> LowShotMethod:
+        return new_method(replace(training, training=settings, evaluation=evaluation), device)
+
     if part.variants:
-
-        def make(settings: Settings, evaluation: EvaluationConfig) -> LowShotMethod:
-            return new_method(replace(training, training=settings, evaluation=evaluation), device)
-
-        return score_variants(part, method, make, read)
-    found = score_part(part, method, read)
+        found = score_variants(part, method, make, read)
+    else:
+        found = score_part(part, method, read)
     if part.scores_validation:  # each seed has its own biases
         found = found._replace(scores=calibrate(found.scores, best_biases(found.validation)))
     if part.is_illustrated:
@@ -189,4 +225,5 @@ def _run(job: PoolJob, was_trained: bool) -> Part:
         novel = part.data.split.phase(TEST_PHASE).novel
         pictures = illustrate(part.row, method, part.seed, task, queries, novel)
         found = found._replace(spectra=pictures.spectra, projections=pictures.projections)
-    return found
+    run = {"seconds": time.monotonic() - started, "training_seconds": trained}
+    return found._replace(run=run)

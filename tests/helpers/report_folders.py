@@ -34,6 +34,7 @@ RUN = {
     "numpy": "2.4.6",
     "torch": "2.13.0",
 }
+COST = {"seconds": 600.0, "worker_seconds": 3600.0, "gpu_seconds": 1800.0, "num_uncounted": 0}
 SEARCH = {**RUN, "command": "python tune/search.py --name hand"}
 
 
@@ -65,7 +66,7 @@ def make_trials() -> pd.DataFrame:
             "trial": range(4),
             "state": ["complete", "stopped early", "stopped early", "complete"],
             "score": [40.0, 21.0, 35.0, 42.0],
-            "seconds": 90.0,
+            **dict.fromkeys(("seconds", "worker_seconds"), 90.0),
             "gpu_seconds": 45.0,
             "cycle_weight": [1.0, 2.0, 3.0, 4.0],
             "ky_fan_order": [2, 3, 4, 5],
@@ -76,7 +77,7 @@ def make_trials() -> pd.DataFrame:
 
 def _best(method: str) -> dict[str, Any]:
     return {
-        "run": SEARCH,
+        "run": {**SEARCH, "worker_seconds": 72.0, "gpu_seconds": 36.0, "num_uncounted": 0},
         "method": method,
         "trial": 3,
         "score": 42.0,
@@ -119,7 +120,7 @@ def _about(scores: pd.DataFrame, *, is_table: bool) -> dict[str, Any]:
         "test_reads": 7,
         "nodes": [{"CPU": 16.0, "GPU": 1.0, "accelerator_type:H200": 1.0}],
         "num_fixed": NUM_FIXED,
-        "cost": {"seconds": 600.0, "gpu_seconds": 1800.0},
+        "cost": COST,
         "studies": {name: _study() for name in searched},
         "best": {name: _best(name) for name in searched},
         "diversity": [

@@ -287,11 +287,11 @@ def test_a_study_outlives_a_machine_and_its_results_come_home(laptop, machines, 
 
 
 def test_a_stopped_job_has_copied_all_finished_trials_to_the_storage(laptop, machines, features):
-    """Ray kills a job three seconds after ``--stop``."""
+    """Ray kills a job three seconds after ``--stop``. A row without training has short trials."""
     name = ["search.py", "--study", "stopped", *laptop.on_cluster]
-    short = ["--trials", "1000", "--episodes", "4", "--no-early-stopping", *SMALL_STUDY]
-    with laptop.started(*name, *short, *features) as (searching, log):
-        wait_for(lambda: "trial 3 finished" in log.read_text(), 300, log.read_text)
+    row = ["--method", "copy", "--head", "centroid", "--trials", "1000", "--set", "shots=1"]
+    with laptop.started(*name, *row, *features) as (searching, log):
+        wait_for(lambda: "trial 1 finished" in log.read_text(), 300, log.read_text)
         status, said = laptop.run(*name, "--stop")
         wait_for(lambda: searching.poll() is not None, 120, log.read_text)
 
@@ -303,7 +303,7 @@ def test_a_stopped_job_has_copied_all_finished_trials_to_the_storage(laptop, mac
         complete = {
             row[0] for row in copy.execute("SELECT number FROM trials WHERE state='COMPLETE'")
         }
-    assert {0, 1, 2, 3} <= finished <= complete
+    assert {0, 1} <= finished <= complete
 
 
 def test_a_study_is_searched_by_ray_exec_and_reported_from_the_laptop(laptop, machines, features):

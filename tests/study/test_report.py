@@ -19,7 +19,7 @@ from cpaan.study.study import BEST
 from helpers.report_folders import RUN
 
 CLUSTER = SimpleNamespace(
-    nodes=({"CPU": 2.0},), num_gpus=0, check=lambda _: None, most_trials_at_once=lambda _: 1
+    nodes=({"CPU": 2.0},), check=lambda _: None, most_trials_at_once=lambda _: 1
 )
 
 
@@ -88,6 +88,7 @@ def test_a_study_of_one_row_or_several_is_reported_by_one_program(
     assert [row["name"] for row in about["rows"]] == rows
     steps = {row["name"]: row["evaluation"]["linear_num_steps"] for row in about["rows"]}
     assert all((count == 7) == ("as published" in name) for name, count in steps.items())
+    assert about["cost"]["worker_seconds"] > 0 == about["cost"]["num_uncounted"]
     assert list(about["best"]) == list(about["studies"]) == list(methods)
     assert set(pd.read_parquet(folder / "scores.parquet")["head"]) == heads
     assert lines[0] in (folder / "findings.md").read_text().replace("\N{NO-BREAK SPACE}", " ")

@@ -233,6 +233,8 @@ def test_rows_are_searched_side_by_side_resumed_elsewhere_and_reported_together(
     assert {row["name"]: row["seeds"] for row in content["rows"]}["AWG"] == [1, 2, 3]
     assert content["test_reads"] == 2, "one of them was stopped"
     assert content["earlier"] == [], "both have the command of this process"
+    assert content["cost"]["worker_seconds"] > 0 == content["cost"]["num_uncounted"]
+    assert content["best"]["AWG"]["run"]["worker_seconds"] > 0, "of the finalists"
     best = {name: entry["trial"] for name, entry in content["best"].items()}
     assert {row["name"]: row["trial"] for row in content["rows"][:3]} == best
     scores = pd.read_parquet("results/rows/report/scores.parquet")

@@ -8,36 +8,48 @@ import pandas as pd
 
 from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import IN_PN
+from cpaan.protocol.calibration import SCORED
 from cpaan.report.claims.mechanisms import BEST, EARLIER, GANS, judge_diversity, judge_neighbours
 from cpaan.report.claims.verdict import Claim, Kind, Labelled, listed, make_claim, with_verdicts
-from cpaan.report.gains import MethodScores, PairedDifference, Scored, signed
+from cpaan.report.gains import CALIBRATED_TITLES, MethodScores, PairedDifference, Scored, signed
 from cpaan.report.published import CELLS, TABLE_1, printed_of
 from cpaan.report.tables import TITLES
 
 _NOVEL = "novel"
-_GAINS = {
-    "gain over PN": (BEST, "PN", "the naive baseline, PN without augmentation"),
-    "gain over FI on PMN": (BEST, "FI-PMN", "FI, which has PMN to build on"),
-    "gain over FI on PN": (BEST, "FI-PN", "FI on the same embedding"),
-    "gain over ResNet-10": ("cCov-GAN", "LR", "no augmentation of the same raw features"),
-    "cCov-GAN over cCyc-GAN, tuned separately": (BEST, GANS[1], "cCyc-GAN with its own settings"),
-    "cDeLi-GAN over cCyc-GAN, tuned separately": (
-        GANS[2],
-        GANS[1],
-        "cCyc-GAN with its own settings",
-    ),
-}
-"""The better method, the worse one, and the worse one in words."""
-_POSITIVE_CONTROLS = ("AWG", "AWG-cosine", "wDAE", "FI-PN", "FI-PMN")
-"""Methods of other papers, which print a gain over PN at the fewest shots."""
 TERMS = "terms"
 """The family of ablations that take one term away."""
 TERM_OF = {GANS[1]: "the cycle term", GANS[2]: "mixture noise", BEST: "the covariance term"}
 """The term that a method adds to the one that the paper compares it with."""
 WITH_TERM = "recommended weight of synthetic examples"
 """The ablation that has the term, and differs in nothing else from the one without it."""
+_TERM_ROWS = {
+    method: (f"{method}: {WITH_TERM}", f"{method}: without {term}")
+    for method, term in TERM_OF.items()
+}
+"""The ablations with and without the term of a method."""
+_OWN = "cCyc-GAN with its own settings"
+_COPIES = "copies of related base examples"
+_PLAIN = "no augmentation in the same embedding"
+_GAINS: Sequence[tuple[Kind, str, str, str]] = (
+    *(("control", name, "PN", "PN") for name in ("AWG", "AWG-cosine", "wDAE", "FI-PN", "FI-PMN")),
+    ("primary", BEST, "PN", "PN, whose embedding was tuned; none-PN has that of this row"),
+    ("primary", BEST, "none-PN", _PLAIN),
+    ("primary", BEST, "FI-PN", "FI, which trains a PN of its own"),
+    ("primary", BEST, "FI-PMN", "FI, which has PMN to build on and its own classifier"),
+    ("primary", BEST, "copy-PN", _COPIES),
+    ("primary", "CP-AAN+", "copy", _COPIES),
+    ("primary", "CP-AAN+-PN", "copy-PN", _COPIES),
+    ("paper", "cCov-GAN", "LR", "LR, whose head was tuned; the row “none” has that of this row"),
+    ("paper", BEST, GANS[1], _OWN),
+    ("paper", GANS[2], GANS[1], _OWN),
+    ("further", _TERM_ROWS[BEST][0], "none-PN", _PLAIN),
+    ("further", _TERM_ROWS[BEST][0], "copy-PN", _COPIES),
+    ("further", "CP-AAN+-PN", BEST, "the faithful method"),
+    ("further", "CP-AAN+", "cCov-GAN", "the faithful method"),
+)
+"""The kind of a claim, the better method, the worse one, and the worse one in words."""
 _CONTROLS = {
-    IN_PN: ("PN", "none-PN", "mean-shift-PN", "half-mean-shift-PN", "copy-PN"),
+    IN_PN: ("none-PN", "mean-shift-PN", "half-mean-shift-PN", "copy-PN"),
     "": ("none", "mean-shift", "half-mean-shift", "copy"),
 }
 """By space: no augmentation, and augmentation that trains nothing."""
@@ -50,9 +62,9 @@ def judge_claims(
     head_of: Mapping[str, str],
     ablations: Sequence[Mapping[str, str]] = (),
 ) -> list[Claim]:
-    """Judge positive controls, the paper's claims and further questions, in this order.
+    """Judge positive controls, primary comparisons, the paper's other claims, further questions.
 
-    Claims whose rows are missing are left out.
+    Claims of one kind are in order. Claims whose rows are missing are left out.
 
     Args:
         scores: Scores by method (name of a row), head, column, shots, draw and seed.
@@ -67,30 +79,38 @@ def judge_claims(
     """
     # A row has the name of its method. In a study of one method, the last of its rows is the best.
     row_of = {method: name for name, method in methods.items()} | {name: name for name in methods}
-    table = MethodScores(scores, row_of, head_of)
+    heads = dict(head_of)
+    for each in ablations:
+        if each["family"] == TERMS and (of := each["of"]) in head_of:
+            row_of[f"{methods[of]}: {each['label']}"] = each["name"]
+            heads[each["name"]] = head_of[of]
+    table = MethodScores(scores, row_of, heads)
     claims = [
-        *(claim for name in _POSITIVE_CONTROLS for claim in _over_pn(table, name)),
-        *(claim for name, gain in _GAINS.items() for claim in _gain(table, name, *gain)),
-        *_one_term(table, methods, head_of, ablations),
+        *(claim for method in TERM_OF for claim in _one_term(table, method)),
+        *(claim for gain in _GAINS for claim in _gain(table, *gain)),
         *_over_earlier(table),
         *_order(table),
         *_collapse(table),
         *_first_or_second(table),
         *_largest_at_few_shots(table),
         *judge_neighbours(table, methods, head_of, ablations),
-        *judge_diversity(diversity, row_of),
+        *judge_diversity(diversity, row_of, _TERM_ROWS[GANS[1]]),
         *(claim for space in _CONTROLS for claim in _beyond(table, space)),
     ]
     return with_verdicts(claims)
 
 
 def _cell(column: str, shots: int) -> str:
-    return f"{TITLES[column]} K = {shots}"
+    return f"{(TITLES | CALIBRATED_TITLES)[column]} K = {shots}"
 
 
 def _printed(better: str, worse: str, column: str, shots: int) -> float | None:
-    """Return the difference of two rows that papers print; None if one of them is not printed."""
-    ours, theirs = (printed_of(method).get((column, shots)) for method in (better, worse))
+    """Return the difference of two rows that papers print; None if one of them is not printed.
+
+    Papers print plain GLSL, which stands for the calibrated one.
+    """
+    cell = column if column in TITLES else "all", shots
+    ours, theirs = (printed_of(method).get(cell) for method in (better, worse))
     return None if ours is None or theirs is None else ours - theirs
 
 
@@ -98,46 +118,30 @@ def _signs(values: Iterable[float | None], between: str = ", ") -> str:
     return between.join(f"{value:+z.1f}" for value in values if value is not None)
 
 
-def _over_pn(table: MethodScores, method: str) -> Iterator[Claim]:
-    text = f"{method} does better than PN ({_cell(*table.few)})."
-    printed = _printed(method, "PN", *table.few)
-    name = f"{method} over PN"
-    yield from _compare(table, name, text, table.find(method, "PN"), printed, "control")
-
-
-def _gain(
-    table: MethodScores, name: str, better: str, worse: str, what: str, kind: Kind = "paper"
-) -> Iterator[Claim]:
-    title = better if ROWS[better].group == "CP-AAN+" else ROWS[better].generation
+def _gain(table: MethodScores, kind: Kind, better: str, worse: str, what: str) -> Iterator[Claim]:
+    title = better.replace(": ", " with the ")
     text = f"{title} does better than {what} ({_cell(*table.few)})."
+    name = f"{title} over {worse}"
+    if better in GANS and worse in GANS:
+        name += ", tuned separately"
     printed = _printed(better, worse, *table.few)
     yield from _compare(table, name, text, table.find(better, worse), printed, kind)
 
 
-def _one_term(
-    table: MethodScores,
-    methods: Mapping[str, str],
-    head_of: Mapping[str, str],
-    ablations: Sequence[Mapping[str, str]],
-) -> Iterator[Claim]:
+def _one_term(table: MethodScores, method: str) -> Iterator[Claim]:
     """Compare a GAN with the same settings without its term, both with `WITH_TERM`.
 
     A centroid sees only the mean of synthetic examples. Other heads, which see their spread too,
     are reported but do not decide.
     """
-    before = {better: worse for worse, better in pairwise(GANS)} | {BEST: GANS[1]}
-    for each in ablations:
-        is_without = each["family"] == TERMS and each["label"] != WITH_TERM
-        if is_without and (of := each["of"]) in head_of:
-            method, term = methods[of], TERM_OF[methods[of]]
-            title, other = (ROWS[name].generation for name in (method, before[method]))
-            text = (
-                f"{title} does better than with the same settings without {term} "
-                f"({_cell(*table.few)}; printed is its gain over {other})."
-            )
-            rows = [(name, head_of[of]) for name in (f"{of}: {WITH_TERM}", each["name"])]
-            printed = _printed(method, before[method], *table.few)
-            yield from _compare(table, f"gain by {term}", text, rows, printed, "paper")
+    before = GANS[0] if method == GANS[1] else GANS[1]
+    title, other = (ROWS[name].generation for name in (method, before))
+    text = (
+        f"{title} does better than with the same settings without {TERM_OF[method]}, both with the "
+        f"{WITH_TERM} ({_cell(*table.few)}; printed is its gain over {other})."
+    )
+    rows, printed = table.find(*_TERM_ROWS[method]), _printed(method, before, *table.few)
+    yield from _compare(table, f"gain by {TERM_OF[method]}", text, rows, printed, "primary")
 
 
 def _compare(
@@ -150,24 +154,32 @@ def _compare(
 ) -> Iterator[Claim]:
     """Compare two rows, each with its head; nothing if one of them is missing.
 
-    Differences under heads that both rows have are reported too, but they do not decide.
+    Calibrated GLSL, and differences under heads that both rows have, are reported too, but they do
+    not decide.
     """
-    if len(rows) < 2 or not table.rows.issuperset(rows):
+    if len(rows) < 2:
         return
-    gap = table.compare(rows[0], rows[1], *table.few)
+    columns = [column for column in table.titles if column in SCORED]
+
+    def gaps(subject: Scored, other: Scored) -> list[PairedDifference]:
+        return [table.compare(subject, other, column, table.few[1]) for column in columns]
+
+    gap, *calibrated = gaps(*rows)
     found, of_paper = listed([("", gap)], has_seeds=True), _signs([printed])
     if printed is not None and not math.isnan(gap.interval):
         off = round(printed - gap.difference, 9)
         place = "in" if abs(off) <= gap.interval else "above" if off > 0 else "below"
         found += f"; the printed {of_paper} is {place} this interval"
+    found += "".join(f"; calibrated GLSL {each.text()}" for each in calibrated)
     (subject, own_head), (other, other_head) = rows
     same = [
-        (head, table.compare((subject, head), (other, head), *table.few))
+        f"{head} {', '.join(each.text() for each in gaps((subject, head), (other, head)))}"
         for head in table.heads([subject, other])
         if not head == own_head == other_head
     ]
     if same:
-        found += f". Both under the same head: {listed(same)}"
+        which = f" ({', '.join(table.titles.values())})" if calibrated else ""
+        found += f". Both under the same head{which}: {'; '.join(same)}"
     yield from make_claim(
         name, text, [("", gap)], printed=of_paper, found=found, values=[printed], kind=kind
     )
@@ -193,7 +205,7 @@ def _over_earlier(table: MethodScores) -> Iterator[Claim]:
         yield from make_claim(
             "gain over earlier augmentation",
             "cCov-GAN in PN does better than every earlier augmentation (FH, P-FH, FI), for all "
-            "numbers of shots, in LSL and GLSL.",
+            f"numbers of shots, in {' and '.join(table.titles.values())}.",
             [("", gap) for gap in gaps],
             printed=f"{_signs([min(of_paper), max(of_paper)], ' to ')} in all {len(CELLS)} columns",
             found=f"{best[0]} is ahead of all of them in {num_ahead} of {len(table.cells)} columns "
@@ -259,7 +271,7 @@ def _first_or_second(table: MethodScores) -> Iterator[Claim]:
         if max(ranks.values()) > 2:
             by_column = [
                 f"{title} {', '.join(str(ranks[column, k]) for k in table.shots)}"
-                for column, title in TITLES.items()
+                for column, title in table.titles.items()
             ]
             far = min(gaps, key=lambda cell: gaps[cell][0].difference)
             gap = table.compare(best, gaps[far][0].start, *far)
@@ -270,7 +282,8 @@ def _first_or_second(table: MethodScores) -> Iterator[Claim]:
         ours = TABLE_1[BEST]
         yield from make_claim(
             "first or second",
-            "cCov-GAN in PN is first or second in every column of the table.",
+            "cCov-GAN in PN is first or second in every column of the table "
+            f"({' and '.join(table.titles.values())}).",
             [(_cell(*cell), of[1]) for cell, of in gaps.items()],
             printed=_count(
                 1 + sum(row.get(cell, 0.0) > ours[cell] for row in TABLE_1.values())
@@ -307,31 +320,21 @@ def _largest_at_few_shots(table: MethodScores) -> Iterator[Claim]:
 
 
 def _beyond(table: MethodScores, space: str) -> Iterator[Claim]:
-    """Compare our rows with controls, under each head, and with each other."""
-    faithful, further = f"cCov-GAN{space}", f"CP-AAN+{space}"
+    """Compare our rows with controls, under each head; that of the row decides."""
     named = {name for name, _ in table.rows}
     controls = [name for name in _CONTROLS[space] if name in named]
-    for row, own_head in table.find(faithful, further) if controls else ():
-        by_head = {
+    for row, own_head in table.find(f"cCov-GAN{space}", f"CP-AAN+{space}") if controls else ():
+        heads = sorted(table.heads([row, *controls]), key=lambda head: head != own_head)
+        gaps = {
             head: [
                 (name, table.compare((row, head), (name, head), *table.few)) for name in controls
             ]
-            for head in table.heads([row, *controls])
+            for head in heads
         }
-        if not (own := by_head.pop(own_head, [])):
-            continue
-        found = f"under {own_head}: {listed(own)}"
-        if by_head:
-            lowest = {
-                head: min(of, key=lambda each: each[1].difference) for head, of in by_head.items()
-            }
-            parts = [f"{head} {gap.text()} ({name})" for head, (name, gap) in lowest.items()]
-            found += f". Under other heads, over the best of these: {', '.join(parts)}"
+        found = ". Under ".join(f"{head}: {listed(of)}" for head, of in gaps.items())
         text = (
             f"{row} does better than no augmentation, and than controls that train no generator, "
             f"under the same head ({_cell(*table.few)})."
         )
-        name = f"{row} over the controls"
-        yield from make_claim(name, text, own, found=found, kind="further")
-    name = f"{further} over {faithful}"
-    yield from _gain(table, name, further, faithful, f"the faithful {faithful}", "further")
+        own, name = gaps.get(own_head, []), f"{row} over the controls"
+        yield from make_claim(name, text, own, found=f"under {found}", kind="further")

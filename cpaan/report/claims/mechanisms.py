@@ -84,22 +84,37 @@ def _compare_neighbours(
         yield from make_claim(f"{name} ({of})", text, gaps, has_seeds=True, kind=kind)
 
 
-def judge_diversity(diversity: pd.DataFrame, row_of: Mapping[str, str]) -> Iterator[Claim]:
+def judge_diversity(
+    diversity: pd.DataFrame, row_of: Mapping[str, str], with_and_without: Sequence[str]
+) -> Iterator[Claim]:
     """Judge how synthetic examples spread, by their mean distance over that of real examples.
 
-    The claims are about five shots, as the paper's figures are, or the fewest without five.
+    The claims are about five shots, as the paper's figures are, or the fewest without five. The one
+    about the cycle is about the fewest: it compares the two rows ``with_and_without`` that term.
     """
     # With many shots some methods synthesise nothing, and have no ratio.
     ratios = diversity.dropna(subset="ratio") if len(diversity) else diversity
     if ratios.empty:
         return
+    ratios = ratios.assign(head=_NO_HEAD, column=_DIVERSITY)
+    heads = dict.fromkeys([*ratios["method"], _REAL], _NO_HEAD)
     numbers = ratios["shots"].unique().tolist()
-    shots = _SHOTS if _SHOTS in numbers else min(numbers)
-    ratios = ratios[ratios["shots"] == shots].assign(head=_NO_HEAD, column=_DIVERSITY)
+    few, shots = min(numbers), _SHOTS if _SHOTS in numbers else min(numbers)
+    ratio = MethodScores(ratios[ratios["shots"] == few], row_of, heads, "ratio")
+    if len(pair := ratio.find(*with_and_without)) == 2:
+        yield from make_claim(
+            "the cycle prevents collapse",
+            "cCyc-GAN in PN makes more diverse examples than with the same settings without the "
+            f"cycle term (ratio to the real mean distance, K = {few}).",
+            [("", ratio.compare(pair[0], pair[1], _DIVERSITY, few))],
+            has_seeds=True,
+            is_ratio=True,
+            kind="primary",
+        )
+    ratios = ratios[ratios["shots"] == shots]
     real = ratios.drop_duplicates("draw").assign(method=_REAL, seed=0, ratio=1.0)
     ratios = pd.concat([ratios, real], ignore_index=True)
     ratios["log"] = np.log(ratios["ratio"].clip(lower=_SMALLEST_RATIO)).abs()
-    heads = dict.fromkeys(ratios["method"], _NO_HEAD)
     ratio, log = (MethodScores(ratios, row_of, heads, metric) for metric in ("ratio", "log"))
     cell, best = (_DIVERSITY, shots), ratio.find(BEST)
     earlier, others = ratio.find(*EARLIER), ratio.find(*EARLIER, *GANS[:-1])

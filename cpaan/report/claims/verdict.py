@@ -15,31 +15,38 @@ CONFIRMED, SMALLER, NOT_FOUND, OPPOSITE, UNDECIDED = VERDICTS = (
     "opposite",
     "undecided",
 )
-Kind = Literal["control", "paper", "further"]
-"""Whose claim it is: another paper's, which is a positive control of the setting; the paper's; or
-nobody's, a further question of a reader."""
+Kind = Literal["control", "primary", "paper", "further"]
+"""Another paper's claim, which is a positive control of the setting; a primary comparison; another
+claim of the paper; or a further question of a reader. Each kind is a family of its own."""
 Labelled = tuple[str, PairedDifference]
 
 MARGIN = 0.5
-"""Points of accuracy. An interval around zero that is narrower has measured a zero."""
+"""Points of accuracy. A difference whose whole interval lies within them is small."""
 RATIO_MARGIN = 0.05
 """The same for ratios to the real data, and for their logarithms."""
 _LEVEL = 1 - CONFIDENCE
 RULE = (
     "An interval is the 95 % t-interval of a paired difference, with draws of the shots and "
     "training seeds as crossed random effects. With one seed it is over draws alone, and a claim "
-    "about it is undecided: another training may differ by more. p is "
-    "two-sided, of the same t, with Holm’s correction for the number of claims: the paper’s, the "
-    "positive controls and the further questions are three families. "
-    f"Confirmed: p is at most {_LEVEL:.2f}, the sign is as claimed, and the gain is at least half "
-    "of the printed one, if one is printed. Same sign, much smaller: it is less than half. "
-    f"Opposite: p is at most {_LEVEL:.2f}, and the sign is the other one. Not found: the interval "
-    f"includes zero and lies within ± {MARGIN} points (± {RATIO_MARGIN} for ratios). Undecided: "
-    "none of these. "
-    "A claim of several parts holds if all of them do. If all have the claimed sign, its p is the "
-    "largest of theirs; otherwise it is the smallest of those with the other sign, times the "
-    "number of parts, and the claim can only be opposite, not found or undecided. It is not found "
-    "if one part is not."
+    "about it is undecided: another training may differ by more. p is two-sided, of the "
+    "same t, with Holm’s correction for the number of claims in each of four families: positive "
+    "controls, primary comparisons, other claims of the paper, and further questions. Two rows are "
+    "compared in LSL at the fewest shots, each with its head in the paper. Other heads and "
+    "calibrated GLSL are shown with uncorrected intervals and decide nothing. Printed GLSL is not "
+    "calibrated. "
+    f"A difference is small if its whole interval lies within ± {MARGIN} points (± {RATIO_MARGIN} "
+    f"for ratios). Confirmed: p is at most {_LEVEL:.2f}, the sign is as claimed, and the gain is "
+    "at least half of the printed one or, if none is printed, not small. Same sign, much smaller: "
+    "p and the sign are the same, but the gain is less than half of the printed one or, if none is "
+    f"printed, small. Opposite: p is at most {_LEVEL:.2f}, the sign is the other one, and the "
+    "difference is not small. Not found: the difference is small, and its interval includes zero "
+    "or has the other sign. Undecided: none of these. "
+    "A claim of several parts holds if all of them do, and is much smaller if one of them is. If "
+    "all have the claimed sign, its p is the largest of theirs; otherwise it is the smallest of "
+    "those with the other sign, times the number of parts. It is opposite if p is at most "
+    f"{_LEVEL:.2f}, all parts have the other sign, and one is not small. It is not found if p is "
+    f"at most {_LEVEL:.2f} and only some parts have the other sign, or all are small. With a "
+    "larger p, it is not found if one part is not."
 )
 """The rule of verdicts, for readers."""
 
@@ -94,14 +101,16 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def decide(parts: Sequence[Mark], p_value: float, margin: float = MARGIN) -> str:
     """Return the verdict of `RULE` on a claim with this corrected p-value."""
+    # Without an interval, which is NaN, comparisons are false.
+    is_small = [abs(part.found) + part.interval <= margin for part in parts]
+    pairs = list(zip(parts, is_small, strict=True))
     if p_value <= _LEVEL:
-        if any(part.found < 0 for part in parts):
-            return OPPOSITE
-        halves = [(part.found, part.printed / 2) for part in parts if part.printed is not None]
-        return SMALLER if any(found < half for found, half in halves) else CONFIRMED
-    # Without an interval, which is NaN, both comparisons are false.
-    is_zero = [abs(x.found) <= x.interval and abs(x.found) + x.interval <= margin for x in parts]
-    return NOT_FOUND if any(is_zero) else UNDECIDED
+        is_negative = [part.found < 0 for part in parts]
+        if any(is_negative):
+            return OPPOSITE if all(is_negative) and not all(is_small) else NOT_FOUND
+        is_less = [x.found < x.printed / 2 if x.printed is not None else y for x, y in pairs]
+        return SMALLER if any(is_less) else CONFIRMED
+    return NOT_FOUND if any(y and x.found <= x.interval for x, y in pairs) else UNDECIDED
 
 
 def with_verdicts(claims: Iterable[Claim]) -> list[Claim]:

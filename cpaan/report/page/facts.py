@@ -29,7 +29,7 @@ def plus_minus(interval: float, digits: int = 1) -> str:
 
 def make_provenance(contents: Contents) -> dict[str, str]:
     """Return the study's size, data, code, seeds, machines and cost, by label."""
-    about, run, trials = contents.about, contents.about["run"], contents.trials.values()
+    about, run = contents.about, contents.about["run"]
     num_variants = len(contents.rows) - len(contents.methods)
     num_trials = sum(int(best["num_trials"]) for best in contents.best.values())
     study = next(iter(contents.studies.values()))
@@ -43,9 +43,7 @@ def make_provenance(contents: Contents) -> dict[str, str]:
     ]
     searched = sorted({int(each["config"]["seed"]) for each in contents.studies.values()})
     trained = sorted({seed for row in contents.rows for seed in row.seeds})
-    cost, num_draws = about["cost"], contents.seeded["draw"].nunique()
-    time = in_words(sum(table["seconds"].sum() for table in trials))
-    hours = [sum(table["gpu_seconds"].sum() for table in trials), cost["gpu_seconds"] or 0.0]
+    num_draws = contents.seeded["draw"].nunique()
     return {
         "Rows": f"{len(contents.methods)}, and {num_variants} variants of them",
         "Trials": f"{num_trials} in {counted(len(contents.best), 'search')}",
@@ -58,9 +56,35 @@ def make_provenance(contents: Contents) -> dict[str, str]:
         "Commit": str(run["commit"]),
         "Versions": ", ".join(f"{name} {run[name]}" for name in ("python", "numpy", "torch")),
         "Hardware": _hardware(about["nodes"]),
-        "Time": f"trials {time}, report {in_words(cost['seconds'])}, finished {run['time'][:10]}",
-        "GPU hours": "trials {:.2f}, by their shares of a card; report {:.2f}, the last command by "
-        "whole cards; finalists are not counted".format(*(seconds / _HOUR for seconds in hours)),
+        **_cost(contents),
+    }
+
+
+def _cost(contents: Contents) -> dict[str, str]:
+    """Return the time of workers and the GPU hours: trials, finalists and all parts of the report.
+
+    Older reports have the cost of their last command alone, by whole cards.
+    """
+    cost, trials = contents.about["cost"], contents.trials.values()
+    times = [f"trials {in_words(sum(table['worker_seconds'].sum() for table in trials))}"]
+    hours = [f"trials {sum(table['gpu_seconds'].sum() for table in trials) / _HOUR:.2f}"]
+    runs = [best["run"] for best in contents.best.values()]
+    if all("gpu_seconds" in run for run in runs):
+        hours.append(f"finalists {sum(run['gpu_seconds'] for run in runs) / _HOUR:.2f}")
+    else:
+        hours.append("finalists not counted")
+    hours.append(f"report {cost['gpu_seconds'] / _HOUR:.2f}")
+    if "worker_seconds" not in cost:
+        hours[-1] += " by whole cards, its last command only"
+    else:
+        times.append(f"report {in_words(cost['worker_seconds'])}")
+        if count := int(cost["num_uncounted"]):
+            hours.append(f"{counted(count, 'part')} of the report not counted")
+    last = f"last command of the report: {in_words(cost['seconds'])}"
+    finished = f"finished {contents.about['run']['time'][:10]}"
+    return {
+        "Time": f"of workers: {', '.join(times)}; {last}; {finished}",
+        "GPU hours": f"by shares of a card: {'; '.join(hours)}",
     }
 
 

@@ -48,8 +48,9 @@ _MARKDOWN = "findings.md.jinja"
 SYMBOLS = dict(zip(VERDICTS, "✓↘∅✗?", strict=True))
 SECTIONS = {
     "control": "Positive controls: gains over PN that other papers print",
-    "paper": "The paper’s claims",
-    "further": "Not the paper’s claims, but questions of a reader",
+    "primary": "Primary comparisons",
+    "paper": "Other claims of the paper (secondary)",
+    "further": "Further questions of a reader (secondary)",
 }
 
 _UNAUGMENTED = {RESNET: ("none", "LR"), PN: ("none-PN", "PN")}

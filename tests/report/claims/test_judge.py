@@ -3,8 +3,9 @@
 import pandas as pd
 import pytest
 
+from cpaan.protocol.calibration import CALIBRATED
 from cpaan.report.claims.judge import WITH_TERM, judge_claims
-from helpers.frames import claims_of, frame_of, same
+from helpers.frames import Cell, Draws, claims_of, frame_of, same
 
 # Draws whose mean is zero and whose interval is about ±12.4.
 WILD = [-5.0, 0.0, 5.0]
@@ -15,44 +16,49 @@ OURS, PN, FH, FI = (
     ("FI-PN", "own"),
 )
 PLAIN, CYCLE, MIXTURE = ((f"{name}-PN", "centroid") for name in ("c-GAN", "cCyc-GAN", "cDeLi-GAN"))
-ON_RAW = ("cCov-GAN", "linear")
+ON_RAW, PLUS, PLUS_IN_PN = ("cCov-GAN", "linear"), ("CP-AAN+", "linear"), ("CP-AAN+-PN", "centroid")
 SMALLER = "same sign, much smaller"
 
 
 @pytest.mark.parametrize(
-    ("name", "better", "worse", "printed"),
+    ("kind", "better", "worse", "printed"),
     [
-        ("gain over PN", OURS, PN, "+9.0"),
-        ("gain over FI on PMN", OURS, ("FI-PMN", "own"), "+2.6"),
-        ("gain over FI on PN", OURS, FI, "+3.4"),
-        ("gain over ResNet-10", ON_RAW, ("LR", "linear"), "+8.6"),
-        ("cCov-GAN over cCyc-GAN, tuned separately", OURS, CYCLE, "+5.9"),
-        ("cDeLi-GAN over cCyc-GAN, tuned separately", MIXTURE, CYCLE, "+3.5"),
-        ("AWG over PN", ("AWG", "own"), PN, "+6.6"),
-        ("AWG-cosine over PN", ("AWG-cosine", "own"), PN, "+6.9"),
-        ("wDAE over PN", ("wDAE", "own"), PN, "+8.6"),
-        ("FI-PN over PN", FI, PN, "+5.6"),
-        ("FI-PMN over PN", ("FI-PMN", "own"), PN, "+6.4"),
+        ("primary", OURS, PN, "+9.0"),
+        ("primary", OURS, ("none-PN", "centroid"), ""),
+        ("primary", OURS, FI, "+3.4"),
+        ("primary", OURS, ("FI-PMN", "own"), "+2.6"),
+        ("primary", OURS, ("copy-PN", "centroid"), ""),
+        ("primary", PLUS, ("copy", "linear"), ""),
+        ("primary", PLUS_IN_PN, ("copy-PN", "centroid"), ""),
+        ("paper", ON_RAW, ("LR", "linear"), "+8.6"),
+        ("paper", OURS, CYCLE, "+5.9"),
+        ("paper", MIXTURE, CYCLE, "+3.5"),
+        ("control", ("AWG", "own"), PN, "+6.6"),
+        ("control", ("AWG-cosine", "own"), PN, "+6.9"),
+        ("control", ("wDAE", "own"), PN, "+8.6"),
+        ("control", FI, PN, "+5.6"),
+        ("control", ("FI-PMN", "own"), PN, "+6.4"),
+        ("further", PLUS, ON_RAW, ""),
+        ("further", PLUS_IN_PN, OURS, ""),
     ],
 )
-def test_each_gain_compares_the_paper_s_two_rows_and_its_printed_number(
-    name, better, worse, printed
-):
+def test_each_gain_compares_two_rows_and_has_the_printed_number(kind, better, worse, printed):
+    name = f"{better[0]} over {worse[0]}" + (", tuned separately" if worse == CYCLE else "")
     levels = {"much": 60.0, "little": 50.5, "less": 49.0, "none": [49.0, 50.1, 50.9], "wild": WILD}
     claims = {
         size: claims_of({better: level, worse: [0.0] * 3 if size == "wild" else 50.0})[name]
         for size, level in levels.items()
     }
 
-    assert claims["much"].printed == printed
-    assert claims["much"].kind == ("control" if worse == PN and better != OURS else "paper")
-    place = f"+0.50 ± 0.00 (by seed +0.50, +0.50); the printed {printed} is above this interval"
-    assert claims["little"].found.startswith(place)
+    assert (claims["much"].printed, claims["much"].kind) == (printed, kind)
     assert "LSL K = 1" in claims["much"].text
-    assert "is in this interval" in claims["wild"].found
+    place = "; the printed {} is {} this interval".format
+    found = f"+0.50 ± 0.00 (by seed +0.50, +0.50){place(printed, 'above') if printed else ''}"
+    assert claims["little"].found.startswith(found)
+    assert (place(printed, "in") in claims["wild"].found) == bool(printed)
     assert {size: claim.verdict for size, claim in claims.items()} == {
         "much": "confirmed",
-        "little": "same sign, much smaller",
+        "little": SMALLER,
         "less": "opposite",
         "none": "not found",
         "wild": "undecided",
@@ -60,37 +66,69 @@ def test_each_gain_compares_the_paper_s_two_rows_and_its_printed_number(
 
 
 @pytest.mark.parametrize(
-    ("row", "name", "printed"),
+    ("row", "term", "printed"),
     [
-        (CYCLE, "gain by the cycle term", "+3.9"),
-        (MIXTURE, "gain by mixture noise", "+3.5"),
-        (OURS, "gain by the covariance term", "+5.9"),
+        (CYCLE, "the cycle term", "+3.9"),
+        (MIXTURE, "mixture noise", "+3.5"),
+        (OURS, "the covariance term", "+5.9"),
     ],
 )
-def test_a_claim_about_one_term_compares_a_row_with_itself_without_that_term(row, name, printed):
-    variants = {label: f"{row[0]}: {label}" for label in (WITH_TERM, "without it")}
+def test_a_claim_about_one_term_compares_a_row_with_itself_without_that_term(row, term, printed):
+    variants = {label: f"{row[0]}: {label}" for label in (WITH_TERM, f"without {term}")}
     whole, without = variants.values()
     levels = {row: 70.0, (whole, row[1]): 50.0, (without, row[1]): 49.0}
     levels |= {(whole, "knn"): 50.0, (without, "knn"): 52.0}
+    levels |= {("none-PN", "centroid"): 47.0, ("copy-PN", "centroid"): 51.0}
     scores = pd.concat([frame_of(levels).assign(seed=seed) for seed in (0, 1)])
     ablations = [
         {"name": name, "of": row[0], "family": "terms", "label": label}
         for label, name in variants.items()
     ]
 
-    claims = judge_claims(scores, pd.DataFrame(), {row[0]: row[0]}, {row[0]: row[1]}, ablations)
+    heads = dict.fromkeys((row[0], "none-PN", "copy-PN"), "centroid")
+    found = judge_claims(scores, pd.DataFrame(), {name: name for name in heads}, heads, ablations)
 
-    (claim,) = (claim for claim in claims if claim.name == name)
-    assert (claim.printed, claim.verdict, claim.kind) == (printed, SMALLER, "paper")
+    (claim,) = (claim for claim in found if claim.name == f"gain by {term}")
+    assert (claim.printed, claim.verdict, claim.kind) == (printed, SMALLER, "primary")
     assert claim.found.startswith("+1.00 ± 0.00")
     assert "Both under the same head: knn −2.00 ± 0.00" in claim.found
+    weighted = f"cCov-GAN-PN with the {WITH_TERM} over"
+    further = {claim.name: claim.verdict for claim in found if claim.name.startswith(weighted)}
+    verdicts = {f"{weighted} none-PN": "confirmed", f"{weighted} copy-PN": "opposite"}
+    assert further == (verdicts if row == OURS else {})
 
 
-def test_positive_controls_come_first():
-    claims = claims_of({OURS: 50.0, PN: 45.0, ("AWG", "own"): 46.0, FH: 41.0})
+def with_calibrated(plain: float, calibrated: Draws) -> dict[Cell, Draws]:
+    """Return equal LSL and GLSL, and calibrated GLSL, at one and twenty shots."""
+    return same(plain, {(CALIBRATED, 1): calibrated, (CALIBRATED, 20): calibrated})
 
-    assert [claim.kind for claim in claims.values()][:2] == ["control", "paper"]
-    assert sorted({claim.kind for claim in claims.values()}) == ["control", "further", "paper"]
+
+def test_calibrated_glsl_is_listed_for_every_head_and_decides_nothing():
+    rows = {OURS: with_calibrated(43.0, 61.0), FI: with_calibrated(42.0, 63.0)}
+    rows |= {("cCov-GAN-PN", "knn"): with_calibrated(45.0, 65.0)}
+    rows |= {("FI-PN", "knn"): with_calibrated(40.0, 64.5)}
+
+    claim = claims_of(rows)["cCov-GAN-PN over FI-PN"]
+
+    assert claim.verdict == SMALLER
+    assert claim.found == (
+        "+1.00 ± 0.00 (by seed +1.00, +1.00); the printed +3.4 is above this interval; calibrated "
+        "GLSL −2.00 ± 0.00. Both under the same head (LSL, calibrated GLSL): "
+        "knn +5.00 ± 0.00, +0.50 ± 0.00"
+    )
+
+
+def test_calibrated_glsl_takes_the_place_of_glsl_in_claims_about_all_columns():
+    # In plain GLSL, cCov-GAN-PN is ahead of all rows by 6 points and more.
+    rows = {OURS: with_calibrated(50.0, 60.0), FH: with_calibrated(44.0, 61.0)}
+    claims = claims_of({**rows, PN: with_calibrated(41.0, 62.0)})
+
+    claim = claims["gain over earlier augmentation"]
+    assert "in LSL and calibrated GLSL" in claim.text
+    assert "ahead of all of them in 2 of 4 columns" in claim.found
+    assert "smallest −1.00 ± 0.00 (calibrated GLSL K = 1, FH)" in claim.found
+    claim = claims[PLACE]
+    assert "ranks by K: LSL 1, 1; calibrated GLSL 3, 3; farthest" in claim.found
 
 
 RISING = {PLAIN: 1.0, CYCLE: 2.0, MIXTURE: 3.0}
@@ -110,7 +148,7 @@ FEWEST = "gain is largest at the fewest shots"
     ("name", "rows", "printed", "verdict", "found"),
     [
         (  # The gain under the same head is reported but does not affect the verdict.
-            "gain over FI on PN",
+            "cCov-GAN-PN over FI-PN",
             {
                 **{FI: 42.0, ("FI-PN", "cosine"): 50.0, ("FI-PN", "centroid"): 41.0},
                 **{OURS: 43.0, ("cCov-GAN-PN", "cosine"): 45.0},
@@ -124,7 +162,7 @@ FEWEST = "gain is largest at the fewest shots"
             "gain over earlier augmentation",
             {FH: same(40.0, {("all", 20): 49.0}), ("FI-PMN", "own"): 44.0, OURS: 46.0},
             "+0.6 to +2.6 in all 10 columns",
-            "opposite",
+            "not found",
             "cCov-GAN-PN is ahead of all of them in 3 of 4 columns with the whole interval; "
             "smallest −3.00 ± 0.00 (GLSL K = 20, FH), largest +6.00 ± 0.00 (GLSL K = 1, FH)",
         ),
@@ -133,15 +171,16 @@ FEWEST = "gain is largest at the fewest shots"
             "cCyc-GAN over c-GAN +1.00 ± 0.00; mean over all K +1.00 ± 0.00",
         ),
         (ORDER, {PLAIN: 1.0, CYCLE: 5.0, MIXTURE: 9.0, OURS: 12.0}, PRINTED_ORDER, "confirmed", ""),
-        (ORDER, {**RISING, OURS: 2.5}, PRINTED_ORDER, "opposite", ""),
+        (ORDER, {**RISING, OURS: 2.5}, PRINTED_ORDER, "not found", ""),
+        (ORDER, {PLAIN: 4.0, CYCLE: 3.0, MIXTURE: 2.0, OURS: 1.0}, PRINTED_ORDER, "opposite", ""),
         (ORDER, {**RISING, OURS: [-6.0, 4.0, 14.0]}, PRINTED_ORDER, "undecided", ""),
         (  # Better at one shot, and lower in the mean over shots.
             *(ORDER, {**RISING, OURS: same(5.0, {("novel", 20): 0.0})}, PRINTED_ORDER),
-            *("opposite", ""),
+            *("not found", ""),
         ),
         (
             *("c-GAN below earlier augmentation", {FH: 41.0, FI: 45.0, PLAIN: 42.0}),
-            *("FH +2.1, FI-PN +6.4", "opposite"),
+            *("FH +2.1, FI-PN +6.4", "not found"),
             "FH over c-GAN −1.00 ± 0.00; FI-PN over c-GAN +3.00 ± 0.00",
         ),
         (
@@ -154,7 +193,7 @@ FEWEST = "gain is largest at the fewest shots"
         ),
         (
             *(PLACE, {**RIVALS, **LATER, OURS: same(50.0, {("all", 1): 40.5})}),
-            *(PRINTED_PLACE, "opposite"),
+            *(PRINTED_PLACE, "not found"),
             "first in 3, second in 0 of 4 columns among 4 rows of the paper; ranks by K: LSL 1, 1; "
             "GLSL 3, 1; farthest behind at GLSL K = 1: −4.50 ± ",
         ),
@@ -173,19 +212,18 @@ FEWEST = "gain is largest at the fewest shots"
         (
             *("cCov-GAN over the controls", CONTROLS, "", "confirmed"),
             "under linear: none +5.00 ± 0.00; copy +1.00 ± 0.00. "
-            "Under other heads, over the best of these: cosine −1.00 ± 0.00 (copy)",
+            "Under cosine: none +3.00 ± 0.00; copy −1.00 ± 0.00",
         ),
         (
             *("cCov-GAN over the controls", {**CONTROLS, ("mean-shift", "linear"): 45.2}, ""),
-            *("opposite", ""),
+            *("not found", ""),
         ),
-        (
-            *("cCov-GAN-PN over the controls", {OURS: 45.0, PN: 44.0}, "", "confirmed"),
-            "under centroid: PN +1.00 ± 0.00",
-        ),
-        (
-            *("CP-AAN+ over cCov-GAN", {ON_RAW: 45.0, ("CP-AAN+", "linear"): 47.0}, ""),
-            *("confirmed", "+2.00 ± 0.00"),
+        (  # PN has an embedding of its own, so it is not a control.
+            *(
+                "cCov-GAN-PN over the controls",
+                {OURS: 45.0, PN: 44.0, ("none-PN", "centroid"): 43.0},
+            ),
+            *("", "confirmed", "under centroid: none-PN +2.00 ± 0.00"),
         ),
     ],
 )
@@ -194,15 +232,14 @@ def test_a_claim_has_a_printed_number_a_verdict_and_what_was_found(
 ):
     claim = claims_of(rows)[name]
 
-    kind = "paper" if printed else "further"
-    assert (claim.printed, claim.verdict, claim.kind) == (printed, verdict, kind)
+    assert (claim.printed, claim.verdict) == (printed, verdict)
     assert claim.found.startswith(found)
 
 
 def test_claims_without_their_rows_are_left_out():
     assert claims_of({PN: 40.0, ("LR", "linear"): 41.0}) == {}
     # The paper's rule uses the centroid head for PN, so a linear head alone does not count.
-    assert "gain over PN" not in claims_of({("PN", "linear"): 1.0, OURS: 2.0})
+    assert "cCov-GAN-PN over PN" not in claims_of({("PN", "linear"): 1.0, OURS: 2.0})
 
 
 def test_in_a_study_of_one_method_its_last_row_stands_for_it():

@@ -6,7 +6,7 @@ import re
 import pandas as pd
 import pytest
 
-from cpaan.report.claims.judge import judge_claims
+from cpaan.report.claims.judge import WITH_TERM, judge_claims
 from cpaan.report.claims.mechanisms import judge_diversity
 from cpaan.report.claims.verdict import Claim, with_verdicts
 from helpers.frames import frame_of, same
@@ -44,7 +44,7 @@ FIVE_OVER_ONE = f"LSL {K5} over {K1}: +"
     [
         ({"NBS-S": 50.0, ALL: 48.0}, HELP, "confirmed", "LSL +2.00 ± 0.00; GLSL +2.00 ± 0.00"),
         (  # GLSL is 4 below at one shot and 2 above at twenty.
-            *({"NBS-S": 50.0, ALL: same(48.0, {("all", 1): 54.0})}, HELP, "opposite"),
+            *({"NBS-S": 50.0, ALL: same(48.0, {("all", 1): 54.0})}, HELP, "not found"),
             "LSL +2.00 ± 0.00; GLSL −1.00 ± 0.00",
         ),
         (
@@ -52,7 +52,8 @@ FIVE_OVER_ONE = f"LSL {K5} over {K1}: +"
             f"LSL over {K1}: +0.00 ± 0.00; GLSL over {K5}: +1.00 ± 0.00",
         ),
         ({"NBS-S": 50.0, K1: 49.0}, SOFT, "confirmed", f"LSL over {K1}: +"),
-        ({"NBS-S": 50.0, K1: 50.2}, SOFT, "opposite", f"LSL over {K1}: −"),
+        ({"NBS-S": 50.0, K1: 50.2}, SOFT, "not found", f"LSL over {K1}: −"),
+        ({"NBS-S": 50.0, K1: 51.0}, SOFT, "opposite", f"LSL over {K1}: −"),
         ({K1: 50.0, K5: 53.0}, HARD, "confirmed", FIVE_OVER_ONE),
         # Differences by draw are 0, 3 and 6, so the interval of one pair is ±7.5.
         ({K1: [50.0] * 3, K5: [50.0, 53.0, 56.0]}, HARD, "undecided", FIVE_OVER_ONE),
@@ -88,6 +89,9 @@ LACKS, MORE, NEAREST = (
 )
 
 
+WITH_AND_WITHOUT = ("cCyc-GAN-PN: whole", "cCyc-GAN-PN: without the cycle term")
+
+
 def diversity_claims(ratios: dict[tuple[str, int], list[float]]) -> dict[str, Claim]:
     """Return claims on ratios to the real data, by row and shots."""
     columns = ["method", "shots", "draw", "seed", "ratio"]
@@ -97,9 +101,8 @@ def diversity_claims(ratios: dict[tuple[str, int], list[float]]) -> dict[str, Cl
         for draw, value in enumerate(of)
         for seed in (3, 4)
     ]
-    claims = judge_diversity(
-        pd.DataFrame(rows, columns=columns), {name: name for name, _ in ratios}
-    )
+    frame = pd.DataFrame(rows, columns=columns)
+    claims = judge_diversity(frame, {name: name for name, _ in ratios}, WITH_AND_WITHOUT)
     return {claim.name: claim for claim in with_verdicts(claims)}
 
 
@@ -107,14 +110,16 @@ def diversity_claims(ratios: dict[tuple[str, int], list[float]]) -> dict[str, Cl
     ("name", "ratios", "found", "verdict"),
     [
         (LACKS, {"FH": 0.8, "FI-PN": 0.5}, "FH +0.20 ± 0.00; FI-PN +0.50 ± 0.00", "confirmed"),
-        (LACKS, {"FH": 0.8, "FI-PN": 1.1}, None, "opposite"),
+        (LACKS, {"FH": 0.8, "FI-PN": 1.1}, None, "not found"),
+        (LACKS, {"FH": 1.2, "FI-PN": 1.1}, None, "opposite"),
         (
             MORE,
             {"FH": 0.8, "c-GAN-PN": 0.3, OF: 0.9},
             "FH +0.10 ± 0.00; c-GAN-PN +0.60 ± 0.00",
             "confirmed",
         ),
-        (MORE, {"FH": 0.8, "FI-PMN": 1.2, OF: 0.9}, None, "opposite"),
+        (MORE, {"FH": 0.8, "FI-PMN": 1.2, OF: 0.9}, None, "not found"),
+        (MORE, {"FH": 0.88, OF: 0.9}, None, "same sign, much smaller"),
         # Ratios 2 and 1/2 are equally near; log(2 / 1.1) is 0.60.
         (
             NEAREST,
@@ -147,3 +152,35 @@ def test_five_shots_count_and_rows_that_synthesise_nothing_there_do_not():
     assert diversity_claims({**at_one, **at_five})[LACKS].found == "FH +0.20 ± 0.00"
     assert "K = 1" in diversity_claims(at_one)[LACKS].text
     assert diversity_claims({("DC", 5): [1.0] * 2}) == {}
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict"),
+    [(0.5, "confirmed"), (0.93, "same sign, much smaller"), (0.96, "not found"), (1.1, "opposite")],
+)
+def test_the_cycle_prevents_collapse_if_examples_without_it_are_less_diverse_at_one_shot(
+    ratio, verdict
+):
+    whole, without = WITH_AND_WITHOUT
+    ratios = {(whole, 1): [0.95] * 2, (without, 1): [ratio] * 2}
+    # Five shots say the opposite, and the tuned row does not count.
+    ratios |= {(whole, 5): [0.1] * 2, (without, 5): [0.9] * 2, ("cCyc-GAN-PN", 1): [0.2] * 2}
+
+    claim = diversity_claims(ratios)["the cycle prevents collapse"]
+
+    assert (claim.verdict, claim.kind, claim.marks) == (verdict, "primary", ())
+    assert "K = 1" in claim.text
+
+
+def test_claims_find_the_diversity_of_the_rows_with_and_without_the_cycle():
+    of, labels = "cCyc-GAN-PN", (WITH_TERM, "without the cycle term")
+    ablations = [{"name": f"{of}: {x}", "of": of, "family": "terms", "label": x} for x in labels]
+    rows = {(of, "centroid"): 50.0, **{(each["name"], "centroid"): 50.0 for each in ablations}}
+    scores = pd.concat([frame_of(rows).assign(seed=seed) for seed in (0, 1)])
+    ratios = scores[["method", "shots", "draw", "seed"]].drop_duplicates()
+    ratios["ratio"] = ratios["method"].map({ablations[0]["name"]: 0.9}).fillna(0.5)
+
+    claims = judge_claims(scores, ratios, {of: of}, {of: "centroid"}, ablations)
+
+    (claim,) = (claim for claim in claims if claim.name == "the cycle prevents collapse")
+    assert claim.found.startswith("+0.40 ± 0.00 (by seed +0.40, +0.40)")

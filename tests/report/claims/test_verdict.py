@@ -34,7 +34,11 @@ def gap_of(difference: float, interval: float, *by_seed: float) -> PairedDiffere
     [
         ([(4.5, 1.0, 9.0)], 0.05, CONFIRMED),  # exactly half of the printed gain
         ([(4.4, 1.0, 9.0)], 0.05, SMALLER),
-        ([(0.02, 0.01, None)], 0.01, CONFIRMED),  # nothing is printed
+        ([(0.6, 0.2, None)], 0.01, CONFIRMED),  # nothing is printed
+        ([(0.07, 0.05, None)], 0.01, SMALLER),  # at most 0.12, where 0.5 is small
+        ([(0.07, 0.05, 0.1)], 0.01, CONFIRMED),  # small, but more than half of the printed gain
+        ([(-0.01, 0.005, None)], 0.001, NOT_FOUND),
+        ([(-0.01, 0.005, None)], 0.07, NOT_FOUND),  # a larger p must not make it less clear
         ([(4.5, 1.0, 9.0)], 0.051, UNDECIDED),
         ([(-1.0, 0.9, 9.0)], 0.04, OPPOSITE),
         ([(-1.0, 0.9, 9.0)], 0.06, UNDECIDED),
@@ -45,7 +49,11 @@ def gap_of(difference: float, interval: float, *by_seed: float) -> PairedDiffere
         ([(5.0, math.nan, 9.0)], 1.0, UNDECIDED),  # a single draw
         ([(5.0, 1.0, 9.0), (3.0, 1.0, 7.0)], 0.01, SMALLER),
         ([(5.0, 1.0, 9.0), (3.0, 1.0, None)], 0.01, CONFIRMED),
-        ([(5.0, 1.0, 9.0), (-3.0, 1.0, None)], 0.01, OPPOSITE),
+        ([(5.0, 1.0, 9.0), (0.1, 0.05, None)], 0.01, SMALLER),
+        ([(5.0, 1.0, 9.0), (-3.0, 1.0, None)], 0.01, NOT_FOUND),
+        ([(-5.0, 1.0, 9.0), (-0.1, 0.05, None)], 0.01, OPPOSITE),
+        ([(-0.2, 0.1, None), (-0.1, 0.05, None)], 0.01, NOT_FOUND),
+        ([(5.0, 1.0, 9.0), (-3.0, 4.0, None)], 0.3, UNDECIDED),
         ([(5.0, 1.0, 9.0), (0.0, 0.2, None)], 1.0, NOT_FOUND),
         ([(5.0, 1.0, 9.0), (0.0, 2.0, None)], 1.0, UNDECIDED),
     ],
@@ -71,6 +79,14 @@ def test_a_claim_of_several_parts_is_as_sure_as_its_weakest_part():
     assert p_value((1.0, 0.001), (-1.0, 0.7)) == 1.0
 
 
+def test_one_small_loss_among_gains_is_not_the_opposite_of_the_claim():
+    gains = [Mark(found, found / 10, None, 1e-9) for found in (0.40, 0.08, 0.03)]
+    parts = [*gains, Mark(-0.01, 0.005, None, 1e-6)]
+
+    assert p_value_of(parts) == pytest.approx(4e-6)
+    assert decide(parts, p_value_of(parts), margin=0.05) == NOT_FOUND
+
+
 def test_holm_multiplies_the_smallest_p_by_the_number_of_claims_and_the_next_by_one_less():
     # 0.01 * 4, 0.02 * 3, 0.03 * 2 (which must not be below the one before), 0.5 * 1.
     assert holm([0.03, 0.01, 0.5, 0.02]) == pytest.approx([0.06, 0.04, 0.5, 0.06])
@@ -83,7 +99,7 @@ def test_each_kind_of_claims_is_corrected_for_its_own_number():
         parts = (Mark(1.0, 0.5, None, p_value),)
         return Claim("name", "text", "", "", UNDECIDED, kind, parts, parts)
 
-    claims = [claim("paper", 0.03), claim("control", 0.03), claim("paper", 0.02)]
+    claims = [claim("paper", 0.03), claim("primary", 0.03), claim("paper", 0.02)]
     decided = with_verdicts(claims)
 
     assert [each.p_value for each in decided] == pytest.approx([0.04, 0.03, 0.04])

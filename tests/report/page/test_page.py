@@ -19,7 +19,7 @@ from helpers.report_folders import write_report
 
 MARKS = (Mark(1.0, 0.5, 6.0),)
 CLAIMS = [
-    Claim("one", "It <holds>.", "+9.0", "+8.0 ± 1.0", "confirmed", marks=(Mark(8.0, 1.0, 9.0),)),
+    Claim("one", "<Yes>.", "+9.0", "+8.0 ± 1.0", "confirmed", "primary", (Mark(8.0, 1.0, 9.0),)),
     Claim("two", "No.", "+2.6", "-1.0 ± 0.2", "opposite", parts=(Mark(-1.0, 0.2),), p_value=0.0123),
     Claim("three", "Nearest (|log ratio|).", "", "-0.3 ± 0.9", "undecided", "further"),
     Claim("four", "X over PN.", "+6.0", "+1.0 ± 0.5", "same sign, much smaller", "control", MARKS),
@@ -71,7 +71,7 @@ def test_without_a_script_the_table_shows_the_paper_s_rule(text):
 
 def test_words_of_the_report_are_text_and_the_script_has_the_same_numbers(page, text):
     assert "it diverged &amp; ended &lt;early&gt;" in text
-    assert "It &lt;holds&gt;." in text
+    assert "&lt;Yes&gt;." in text
     (data,) = re.findall(r'<script type="application/json".*?>(.*?)</script>', text, re.S)
     assert json.loads(data) == json.loads(json.dumps(page.table.for_page()))
 
@@ -83,8 +83,12 @@ def test_a_claim_has_its_verdict_and_its_place_on_the_axis_and_its_details_are_f
         *(("↘", "same sign, much smaller"), ("✓", "confirmed")),
         *(("✗", "opposite"), ("?", "undecided")),
     ]
-    assert "The paper’s claims: 1 of 2 confirmed" in text, "the others are not the paper's"
-    assert "<h3>The paper’s claims: 1 confirmed; 1 opposite</h3>" in text
+    assert re.findall("<h3>(.*?)</h3>", text)[:4] == [
+        "Positive controls: gains over PN that other papers print: 1 same sign, much smaller",
+        "Primary comparisons: 1 confirmed",
+        "Other claims of the paper (secondary): 1 opposite",
+        "Further questions of a reader (secondary): 1 undecided",
+    ]
     _, *claims = re.findall(r'<details class="claim.*?</details>', text, re.S)
     assert "open" not in claims[0].split(">")[0]
     assert "printed +9.0" in claims[0]
@@ -93,7 +97,9 @@ def test_a_claim_has_its_verdict_and_its_place_on_the_axis_and_its_details_are_f
     assert f'class="found" style="left: {axis.at(8.0)}%"' in claims[0]
     assert f'class="of-paper" style="left: {axis.at(9.0)}%"' in claims[0]
     of_reader = render(replace(page, claims=page.claims[2:3]))
-    assert "The paper’s claims" not in of_reader
+    assert "<h2>Claims</h2>" in text
+    assert "<h2>Questions about this method</h2>" in of_reader
+    assert "printed in the paper" not in of_reader
 
 
 def test_positive_controls_are_said_before_anything_else(page, text):
@@ -186,13 +192,16 @@ def test_findings_are_tables_whose_lines_have_the_same_width(page):
     assert claim in text
     assert "**two**: No. | +2.6 | −1.0 ± 0.2; p = 0.012 |" in text
     tables = [part for part in re.split(r"\n(?!\|)", text) if "\n|" in part]
-    assert len(tables) == 4, "controls, the paper's claims, further questions, diversity"
+    assert len(tables) == 5, "a table for each kind of claim, and that of diversity"
     places = [text.index(part) for part in (page.headline.finding, "claims", "Table 1", "Figures")]
     assert places == sorted(places), "the order of the page"
     for table in tables:
         lines = table.splitlines()[1:]
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
     assert "&" not in text, "nothing is escaped as if it were HTML"
+    seeds, hours = text.splitlines()[-2:]
+    assert seeds == "- training seeds: searches 0; report 3, 4"
+    assert hours.endswith("trials 0.10; finalists 0.05; report 0.50")
 
 
 @pytest.mark.slow

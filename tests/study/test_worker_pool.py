@@ -1,0 +1,112 @@
+"""Test the cost of parts: seconds of workers and of GPUs, whichever command ran them."""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from cpaan.core.files import pack_state
+from cpaan.core.remote_paths import RemotePath
+from cpaan.data.splits import VALIDATION_PHASE
+from cpaan.evaluation.parts import Outcome, Part, PartCache, PartJob, PartKey, run_parts
+from cpaan.study import worker_pool
+from cpaan.study.cluster import MARK
+from cpaan.study.job import TrialJob, run_job
+from cpaan.study.worker_pool import PoolJob, cost_of
+from helpers.jobs import CPU, finish, kept_state
+from helpers.studies import new_job
+from helpers.tasks import shots_of
+
+NOTHING = pd.DataFrame()
+
+
+@pytest.fixture
+def job(gaussians, tmp_path) -> TrialJob:
+    job = replace(new_job(gaussians, tmp_path), eval_steps=())
+    (RemotePath.at(job.storage) / MARK).write(b"")
+    return job
+
+
+def pool_job(gaussians, row: str, job: TrialJob, seed: int = 1, **config: float) -> PoolJob:
+    """Return a job of a report; the search has used seed 0."""
+    job = replace(job, seed=seed, config=job.config.with_overrides(config))
+    shot_rows = shots_of(gaussians.table, gaussians.split)
+    return PoolJob.of(row, job, phase=VALIDATION_PHASE, shot_rows=shot_rows)
+
+
+def part_of(seconds: float, training_seconds: float = 0.0) -> Part:
+    run = {"seconds": seconds, "training_seconds": training_seconds}
+    return Part(NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, None, run)
+
+
+def test_the_cost_of_a_resumed_report_counts_the_parts_of_both_commands(gaussians, job):
+    jobs = {
+        PartKey(row, 1): pool_job(gaussians, row, job, gpus_per_worker=0.5) for row in ("a", "b")
+    }
+    first, second = jobs
+    parts, cache = {key: each.part for key, each in jobs.items()}, PartCache(RemotePath.at("parts"))
+
+    def run(key: PartKey, seconds: float) -> dict[PartKey, Outcome]:
+        def execute(missing: Mapping[PartKey, PartJob]) -> Iterator[tuple[PartKey, Outcome]]:
+            assert key in missing
+            yield key, part_of(seconds)
+
+        return run_parts(parts, execute, cache, lambda line: None)
+
+    assert cost_of(jobs, run(first, 10.0))["gpu_seconds"] == 5.0
+    resumed = run(second, 20.0)
+
+    assert cost_of(jobs, resumed) == {
+        "worker_seconds": 30.0,
+        "gpu_seconds": 15.0,
+        "num_uncounted": 0,
+    }
+    assert cost_of(jobs, {first: resumed[first], second: ValueError("diverged")}) == {
+        "worker_seconds": 10.0,
+        "gpu_seconds": 5.0,
+        "num_uncounted": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("seed", "other_path", "other_settings", "worker_seconds"),
+    [
+        (1, False, False, 3 + 4 + 2 * 100),  # one training of two workers, scored twice
+        (1, True, False, 3 + 4 + 2 * 200),
+        (1, False, True, 3 + 4 + 2 * 200),  # another training has overwritten the file
+        (0, False, False, 3 + 4),  # the training of a trial
+    ],
+)
+def test_a_training_counts_once_for_each_of_its_workers(
+    gaussians, job, seed, other_path, other_settings, worker_seconds
+):
+    other = replace(job, path="other.pt") if other_path else job
+    if other_settings:
+        other = replace(other, training=job.training.with_overrides({"cycle_weight": 9.0}))
+    jobs = {
+        PartKey(row, seed): pool_job(gaussians, row, each, seed, workers_per_trial=2)
+        for row, each in (("with the term", job), ("the row", other))
+    }
+    outcomes = dict(zip(jobs, (part_of(3.0, 100.0), part_of(4.0, 100.0)), strict=True))
+
+    assert cost_of(jobs, outcomes)["worker_seconds"] == worker_seconds
+
+
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_a_part_has_the_seconds_of_a_training_that_was_resumed(gaussians, job, is_complete):
+    if is_complete:
+        finish(replace(job, eval_steps=(0,)))
+    else:
+        next(run_job(replace(job, eval_steps=(1,)), CPU))
+    job.checkpoint.write(pack_state({**kept_state(job), "seconds": 1000.0}))
+
+    started = time.monotonic()
+    run = worker_pool._run(pool_job(gaussians, "row", job, seed=job.seed), False).run
+    elapsed = time.monotonic() - started
+
+    assert run["seconds"] > 0
+    assert run["training_seconds"] >= 1000.0
+    assert (run["training_seconds"] == 1000.0) == is_complete
+    assert run["seconds"] + run["training_seconds"] - 1000.0 <= elapsed, "nothing counts twice"
