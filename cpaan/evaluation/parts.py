@@ -98,8 +98,8 @@ class Part(NamedTuple):
     origin: dict[str, Any] | None
     """Checkpoint from which the training resumed, if any."""
     run: dict[str, Any]
-    """Command, commit and time, from `describe_run`, which `run_parts` adds; on Ray, ``seconds`` of
-    the process without the training, and ``training_seconds`` in all processes that trained."""
+    """Command, commit and time, from `describe_run`, which `run_parts` adds. On Ray also
+    ``seconds`` of the process without the training, and ``training_seconds`` over all sessions."""
 
 
 Outcome = Part | ValueError
