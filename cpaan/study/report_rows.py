@@ -107,8 +107,10 @@ def rows_of(study: Study, settings: ReportSettings) -> list[MeasuredRow]:
     (row,) = study.rows
     best = _best_row(study, row, f"{row.method}, best", settings)
     suffix = IN_PN if ROWS[row.method].is_embedded else ""  # controls in the same feature space
+    # Controls use synthetic examples as the best configuration does, with the same weight.
+    evaluation = best.resolved.evaluation
     rows = [
-        MeasuredRow(name, name, Resolved(ROWS[name].config, row.evaluation), best.seeds[:1], row)
+        MeasuredRow(name, name, Resolved(ROWS[name].config, evaluation), best.seeds[:1], row)
         for name in (f"{control}{suffix}" for control in CONTROLS)
         if name != row.method
     ]

@@ -86,6 +86,10 @@ def test_a_study_of_one_row_or_several_is_reported_by_one_program(
     folder = Path("results/mine/report")
     about = json.loads((folder / "report.json").read_text())
     assert [row["name"] for row in about["rows"]] == rows
+    if methods == ("copy",):  # controls use their examples as the best row does
+        weights = {row["name"]: row["evaluation"]["mixing_shots"] for row in about["rows"]}
+        assert weights["half-mean-shift"] == weights["copy, best"] == 0.5
+        assert weights["copy, default settings"] != 0.5
     steps = {row["name"]: row["evaluation"]["linear_num_steps"] for row in about["rows"]}
     assert all((count == 7) == ("as published" in name) for name, count in steps.items())
     assert about["cost"]["worker_seconds"] > 0 == about["cost"]["num_uncounted"]
