@@ -17,6 +17,7 @@ import ray
 import torch
 from ray.util import placement_group_table
 from ray.util.state import list_actors
+from ray.util.state.common import ActorState
 
 from cpaan.cli.progress import StudyProgress
 from cpaan.core.files import unpack_state
@@ -76,6 +77,13 @@ def test_workers_on_ray_train_as_in_one_process_to_the_last_bit(two_cpus, gaussi
     assert all(torch.equal(weights[name], weights_here[name]) for name in weights)
 
 
+def actors_of_this_ray(monkeypatch: pytest.MonkeyPatch) -> list[ActorState]:
+    """List all actors. Another Ray may run on this machine; the variable overrides the address."""
+    with monkeypatch.context() as patched:
+        patched.delenv("RAY_ADDRESS")
+        return list_actors(ray.get_runtime_context().gcs_address, limit=10_000)
+
+
 def curves(folder: Path) -> list[dict[int, float]]:
     """Return GLSL by episode for each trial of a study."""
     table = pd.read_parquet(folder / "trials.parquet")
@@ -108,9 +116,7 @@ def test_a_study_is_searched_resumed_and_reported(two_cpus, study_features, caps
     assert best["features"] == row["data"]["fingerprint"]
     first = pd.read_parquet(folder / "trials.parquet")
     assert first["trial"].tolist() == [0, 1]
-    # Another Ray may run on this machine at the same time. The variable would override the address.
-    monkeypatch.delenv("RAY_ADDRESS")
-    actors = partial(list_actors, ray.get_runtime_context().gcs_address, limit=10_000)
+    actors = partial(actors_of_this_ray, monkeypatch)
     names = {actor.class_name for actor in actors()}
     assert "TrainStateActor" in names, "by which the dashboard knows of Train runs"
     assert not names & {"PlacementGroupCleaner", "DatasetManager", "PreemptionWatcher"}
@@ -166,9 +172,9 @@ def test_a_study_is_searched_resumed_and_reported(two_cpus, study_features, caps
 
 
 def test_a_process_that_stopped_a_trial_runs_the_next_with_the_same_scores(
-    two_cpus, study_features
+    two_cpus, study_features, monkeypatch
 ):
-    actors = partial(list_actors, ray.get_runtime_context().gcs_address, limit=10_000)
+    actors = partial(actors_of_this_ray, monkeypatch)
     known = {actor.actor_id for actor in actors()}
 
     one = ("--study", "one", "--trials", "4", "--concurrent", "1")
