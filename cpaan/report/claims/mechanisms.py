@@ -99,7 +99,8 @@ def judge_diversity(
     ratios = ratios.assign(head=_NO_HEAD, column=_DIVERSITY)
     heads = dict.fromkeys([*ratios["method"], _REAL], _NO_HEAD)
     numbers = ratios["shots"].unique().tolist()
-    few, shots = min(numbers), _SHOTS if _SHOTS in numbers else min(numbers)
+    few = min(numbers)
+    shots = _SHOTS if _SHOTS in numbers else few
     ratio = MethodScores(ratios[ratios["shots"] == few], row_of, heads, "ratio")
     if len(pair := ratio.find(*with_and_without)) == 2:
         yield from make_claim(

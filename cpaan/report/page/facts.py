@@ -121,5 +121,4 @@ def make_commands(contents: Contents) -> list[Command]:
         time = max(contents.best[name]["run"]["time"] for name in names)
         commands.append(Command(f"trials and choice of {', '.join(names)}", *key, time))
     redraw = f"python tune/report.py {contents.folder} --redraw"
-    drawn = "this page, from the report’s files; it was drawn by this commit"
-    return [*commands, Command(drawn, redraw, commit())]
+    return [*commands, Command("this page, drawn from the report’s files", redraw, commit())]
