@@ -103,12 +103,14 @@ from cpaan.core.remote_paths import RemotePath
 from cpaan.study import owner
 owner._SECONDS_BETWEEN_BEATS = 0.01
 with owner.owning(RemotePath.at(sys.argv[1])):
+    print("started", flush=True)
     time.sleep(300)
 """
     storage = RemotePath.at(tmp_path)
     command = [sys.executable, "-c", code, str(tmp_path)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        wait_for((storage / OWNER).is_file, 120, lambda: "no record")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True) as process:
+        assert process.stdout.readline() == "started\n"
         deadline = time.monotonic() + 60
         while process.poll() is None and time.monotonic() < deadline:
             leave_record(storage)  # the process may write its own in between
