@@ -11,6 +11,8 @@ from types import ModuleType
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Tests start their own Ray, whatever runs on this machine.
 os.environ["RAY_ADDRESS"] = "local"
+# By default, processes of Ray have a low priority, and the tests of the other core slow them down.
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
 
 import numpy as np
 import pytest

@@ -173,6 +173,7 @@ def cluster_file(machines: Machines) -> tuple[str, int]:
         "~/.ssh/id_ed25519": str(machines.key),
         "SET-FOLDER-THAT-ALL-MACHINES-SHARE": str(machines.home / "shared"),
         '[{"count": 1, "CPU": 8, "GPU": 1}]': '[{"count": 1, "CPU": 1}]',
+        "RAY_ADDRESS=auto": "RAY_ADDRESS=auto RAY_worker_niceness=0",  # as tests/conftest.py
     }.items():
         assert old in text
         text = text.replace(old, new)

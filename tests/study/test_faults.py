@@ -281,8 +281,10 @@ from ray.util import placement_group
 class Creator:
     def reserve(self):
         while True:
-            placement_group([{"CPU": 1}])
+            placement_group([{"CPU": 1000}])
 """
+"""The groups need more cores than exist, so that none is created. If its creator dies while Ray
+(2.60) creates a group, its cores are never released, and the tests that follow wait for them."""
 DRIVER = f"""{CREATOR}
 import sys
 
