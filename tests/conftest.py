@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+from helpers.ray_environment import RAY_ENVIRONMENT
+
 # Tests are too small to gain from several threads. Set this before torch starts.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Tests start their own Ray, whatever runs on this machine.
 os.environ["RAY_ADDRESS"] = "local"
-# By default, processes of Ray have a low priority, and the tests of the other core slow them down.
-os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
+os.environ |= RAY_ENVIRONMENT
 
 import numpy as np
 import pytest

@@ -23,6 +23,7 @@ import pandas as pd
 import pytest
 import requests
 
+from helpers.ray_environment import RAY_ENVIRONMENT
 from helpers.ssh_machines import USER, Machines, ssh_machines, what_is_missing
 from helpers.studies import SMALL_STUDY
 from helpers.waiting import wait_for
@@ -165,6 +166,7 @@ def cluster_file(machines: Machines) -> tuple[str, int]:
     The machines share one network, so each needs its own address and ports.
     """
     text = (ROOT / "cluster" / "local.yaml").read_text()
+    variables = {"RAY_ADDRESS": "auto", **RAY_ENVIRONMENT}
     for old, new in {
         "cluster_name: cpaan-local": f"cluster_name: {NAME}",
         "SET-ADDRESS-OF-THE-HEAD": HEAD,
@@ -173,7 +175,7 @@ def cluster_file(machines: Machines) -> tuple[str, int]:
         "~/.ssh/id_ed25519": str(machines.key),
         "SET-FOLDER-THAT-ALL-MACHINES-SHARE": str(machines.home / "shared"),
         '[{"count": 1, "CPU": 8, "GPU": 1}]': '[{"count": 1, "CPU": 1}]',
-        "RAY_ADDRESS=auto": "RAY_ADDRESS=auto RAY_worker_niceness=0",  # as tests/conftest.py
+        "RAY_ADDRESS=auto": " ".join(f"{a}={b}" for a, b in variables.items()),
     }.items():
         assert old in text
         text = text.replace(old, new)
