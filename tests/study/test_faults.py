@@ -118,7 +118,7 @@ def num_evaluations() -> int:
 class DisturbedStudy:
     """A study with ASHA on two nodes, where trials with two workers run one after the other."""
 
-    WAYS = ("worker", "trial", "node", "waiting_trial", "driver", "storage")
+    WAYS = ("worker", "trial", "node", "driver", "storage", "waiting_trial")
 
     def __init__(self, cluster: Cluster, rng: np.random.Generator) -> None:
         self._cluster, self._rng = cluster, rng
@@ -257,11 +257,15 @@ def undisturbed(study: Study) -> pd.DataFrame:
 def test_lost_processes_nodes_and_storage_change_no_result_and_leave_nothing(
     study_features, cluster
 ):
-    """Each way once in every round; by hand, ``CPAAN_FAULT_ROUNDS=5`` has 30 losses."""
+    """Each way once in every round; by hand, ``CPAAN_FAULT_ROUNDS=5`` has 30 losses.
+
+    A single round leaves out the last way, which is the loss of a node and that of a trial.
+    """
     rng, num_trials = np.random.default_rng(NUM_ROUNDS), 3 * NUM_ROUNDS - 1
     disturbed = DisturbedStudy(cluster, rng)
     disturbed.start(study_features, num_trials)
-    for way in [way for _ in range(NUM_ROUNDS) for way in rng.permutation(disturbed.WAYS)]:
+    ways = disturbed.WAYS if NUM_ROUNDS > 1 else disturbed.WAYS[:-1]
+    for way in [way for _ in range(NUM_ROUNDS) for way in rng.permutation(ways)]:
         disturbed.lose(way)
     disturbed.finish()
 
