@@ -204,7 +204,7 @@ def test_rows_are_printed_and_written(arguments, first, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_the_parts_of_a_data_parallel_step_make_up_its_time(tmp_path, monkeypatch):
-    monkeypatch.setattr("cpaan.bench.data_parallel._REPEATS", 1)  # medians cannot be added
+    monkeypatch.setattr("cpaan.bench.data_parallel._REPEATS", 1)  # for a short test
     path = tmp_path / "rows.json"
 
     status = main(["data-parallel", "--device", "cpu", "--scale", "small", "--json", str(path)])
