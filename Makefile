@@ -7,6 +7,9 @@ RUN := $(VENV)/bin/python
 # Start groups of tests in the order of tests/conftest.py: the slowest first.
 PYTEST := $(RUN) -m pytest --numprocesses=auto --dist=loadgroup --no-loadscope-reorder
 
+# Cached bytecode starts the many processes of the tests sooner.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup study test test-all quick-tests all-tests lint format lock clean
 

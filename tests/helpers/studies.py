@@ -34,6 +34,7 @@ STUDY_SETTINGS = {
     "num_finalists": "1",
     "num_final_seeds": "1",
     "num_final_draws": "2",
+    "linear_num_steps": "5",
 }
 """Settings of a small study, as values of ``--set``."""
 SMALL_STUDY = [f"--set={name}={value}" for name, value in STUDY_SETTINGS.items()]

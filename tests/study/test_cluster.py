@@ -130,8 +130,8 @@ def environment(tmp_path) -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture
-def running(environment) -> Iterator[tuple[str, subprocess.Popen]]:
-    """Run ``ray start``; return the address and the process."""
+def running(environment) -> Iterator[str]:
+    """Run ``ray start``; return the address."""
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("", 0)) as two:
         ports = [one.getsockname()[1], two.getsockname()[1]]
     command = [*cluster.RAY, "start", "--head", "--block", "--num-cpus=2", "--disable-usage-stats"]
@@ -145,21 +145,16 @@ def running(environment) -> Iterator[tuple[str, subprocess.Popen]]:
         )
     try:
         wait_for(file.exists, 300, log.read_text, is_over=lambda: process.poll() is not None)
-        yield file.read_text(), process
+        yield file.read_text()
     finally:
-        end(process)
-
-
-def end(process: subprocess.Popen) -> None:
-    """Kill a Ray, which then leaves its file."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 @pytest.mark.ray
 def test_the_ray_of_this_machine_is_used_unless_another_is_named(environment, running):
-    address, process = running
+    address = running
 
     def connect(given: str = "") -> list[str]:
         command = [sys.executable, "-c", CONNECT, given]
@@ -172,8 +167,6 @@ def test_the_ray_of_this_machine_is_used_unless_another_is_named(environment, ru
     said, state, own = connect("local")
     assert (said, state) == ("starting Ray on this machine", "ALIVE")
     assert own != address
-    end(process)
-    assert connect()[:2] == [said, "ALIVE"]
 
 
 SEARCH_WITHOUT_RAYLET = """
@@ -187,7 +180,7 @@ def kill():
             with contextlib.suppress(psutil.Error):
                 if process.name() == "raylet":
                     process.kill()
-        time.sleep(0.01)
+        time.sleep(0.1)
 
 threading.Thread(target=kill, daemon=True).start()
 sys.exit(main(sys.argv[1:], command="search"))

@@ -206,7 +206,8 @@ def test_a_study_on_slurm_resumes_after_its_node_was_lost(project, monkeypatch, 
     (project / "tune" / "search.py").symlink_to(ROOT / "tune" / "search.py")
     (project / "tune" / "report.py").write_text(  # a short report
         "import sys; from cpaan.cli import main; "
-        "sys.exit(main([*sys.argv[1:], '--table-only', '--draws', '2'], command='report'))"
+        "short = '--table-only --draws 2 --heads centroid'.split(); "
+        "sys.exit(main([*sys.argv[1:], *short], command='report'))"
     )
     job_id = str(os.getpid())
     monkeypatch.setenv("SLURM_JOB_ID", job_id)
