@@ -145,7 +145,8 @@ def ray_cluster(address: str | None, progress: Callable[[str], None]) -> Iterato
     process was connected before.
 
     Raises:
-        ValueError: If no Ray head node answers at the address, or Ray cannot start.
+        ValueError: If no Ray head node answers at the address, Ray cannot start, or this process is
+            connected to a Ray at another address.
     """
     for name, value in _OWN_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -165,6 +166,9 @@ def ray_cluster(address: str | None, progress: Callable[[str], None]) -> Iterato
                 "worker_process_setup_hook": _new_hook(),
             },
         }
+    elif address not in (None, LOCAL, ray.get_runtime_context().gcs_address):
+        _check_address(address, {})
+        raise ValueError(f"cannot use Ray at {address}: this process is connected to another")
     try:
         try:
             found = _describe(ray.init(**options, logging_level=logging.ERROR), coming)

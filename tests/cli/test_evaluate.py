@@ -54,7 +54,7 @@ def small_table(num_episodes: int = 2) -> list[str]:
         **SMALL_GAN,
         **{"num_synthetic": "5", "num_queries": "2", "num_clusters": "3", "num_tasks": "2"},
         **{"num_classifier_steps": "5", "num_augmented": "3", "num_samples": "5"},
-        "linear_num_steps": "20",
+        "linear_num_steps": "5",
     }
     names = ("PN", "MN", "PMN", "AWG", "MAML", "Proto-MAML", "FI-PN", "FI-PMN", "wDAE")
     of_rows = {f"{name}.episode_shots": "1,2" for name in names}

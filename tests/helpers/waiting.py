@@ -26,5 +26,5 @@ def wait_for(
     while not (found := condition()):
         assert not is_over(), about()
         assert time.monotonic() < deadline, f"not within {seconds} s: {about()}"
-        time.sleep(0.05)
+        time.sleep(0.2)
     return found

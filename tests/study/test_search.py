@@ -28,7 +28,7 @@ from cpaan.protocol.config import HEADS
 from cpaan.report.claims.judge import WITH_TERM
 from cpaan.study import report as report_module
 from cpaan.study import worker_pool
-from cpaan.study.cluster import check_machines
+from cpaan.study.cluster import check_machines, ray_cluster
 from cpaan.study.config import StudyConfig
 from cpaan.study.job import run_job
 from cpaan.study.placement_groups import remove_orphans
@@ -368,3 +368,13 @@ def test_more_gpus_than_exist_are_refused(two_cpus, study_features, capsys):
     assert status == 2
     assert "error: --workers-per-trial 1 with --gpus-per-worker 1000: Ray has room for 0" in said
     assert not Path("results/much/config.json").exists()
+
+
+def test_the_address_of_another_ray_is_refused_in_a_connected_process(two_cpus, monkeypatch):
+    with ray_cluster(ray.get_runtime_context().gcs_address, print) as same:
+        assert same.nodes == two_cpus.nodes
+    # Take the address for that of a running Ray.
+    monkeypatch.setattr("cpaan.study.cluster._check_address", lambda address, defaults: None)
+    message = r"cannot use Ray at host:6379: this process is connected to another"
+    with pytest.raises(ValueError, match=message), ray_cluster("host:6379", print):
+        pass
