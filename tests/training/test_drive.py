@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from cpaan.core.files import pack_state, unpack_state
 from cpaan.training import drive as drive_module
 from cpaan.training.drive import Checkpoint, Stretch, drive, train_to_end
 from helpers.learners import new_run, weights
@@ -42,7 +43,8 @@ def test_a_run_is_evaluated_at_its_steps_and_yields_there_and_at_the_end(step_by
 def test_a_stopped_run_resumes_with_its_curve_and_seconds(tmp_path, step_by_step):
     unbroken, stopped, resumed = (new_run() for _ in range(3))
     unbroken.advance(12)
-    first, second = (Checkpoint(tmp_path / "run.pt") for _ in range(2))
+    path = tmp_path / "run.pt"
+    first, second = Checkpoint(path), Checkpoint(path)
 
     def note(stretch: Stretch) -> None:
         first.curve.append({"episode": stopped.episode})
@@ -50,13 +52,15 @@ def test_a_stopped_run_resumes_with_its_curve_and_seconds(tmp_path, step_by_step
     stretches = drive(stopped, first, eval_steps=(3, 7), on_eval=note)
     next(stretches)
     stretches.close()
+    # As if the training had taken an hour.
+    path.write_bytes(pack_state({**unpack_state(path.read_bytes()), "seconds": 3600.0}))
 
     second.restore(resumed)
 
     assert resumed.episode == second.episode == second.origin["episode"] == 3
     assert {"command", "commit"} <= set(second.origin)
     assert second.curve == [{"episode": 3}]
-    assert second.seconds >= 0
+    assert second.seconds >= 3600
     list(drive(resumed, second))
     assert torch.equal(weights(resumed), weights(unbroken))
 
