@@ -166,9 +166,13 @@ def ray_cluster(address: str | None, progress: Callable[[str], None]) -> Iterato
                 "worker_process_setup_hook": _new_hook(),
             },
         }
-    elif address not in (None, LOCAL, ray.get_runtime_context().gcs_address):
+    elif address and ":" in address:  # not "local" or "auto"
         _check_address(address, {})
-        raise ValueError(f"cannot use Ray at {address}: this process is connected to another")
+        connected = ray.get_runtime_context().gcs_address
+        if address != connected:
+            raise ValueError(
+                f"cannot use Ray at {address}: this process is connected to Ray at {connected}"
+            )
     try:
         try:
             found = _describe(ray.init(**options, logging_level=logging.ERROR), coming)

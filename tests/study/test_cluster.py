@@ -154,19 +154,17 @@ def running(environment) -> Iterator[str]:
 
 @pytest.mark.ray
 def test_the_ray_of_this_machine_is_used_unless_another_is_named(environment, running):
-    address = running
-
     def connect(given: str = "") -> list[str]:
         command = [sys.executable, "-c", CONNECT, given]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
 
-    said = f"using the running Ray at {address} (--address local starts another)"
-    assert connect() == [said, "ALIVE", address]
+    said = f"using the running Ray at {running} (--address local starts another)"
+    assert connect() == [said, "ALIVE", running]
     said, state, own = connect("local")
     assert (said, state) == ("starting Ray on this machine", "ALIVE")
-    assert own != address
+    assert own != running
 
 
 SEARCH_WITHOUT_RAYLET = """

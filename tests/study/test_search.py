@@ -371,10 +371,12 @@ def test_more_gpus_than_exist_are_refused(two_cpus, study_features, capsys):
 
 
 def test_the_address_of_another_ray_is_refused_in_a_connected_process(two_cpus, monkeypatch):
-    with ray_cluster(ray.get_runtime_context().gcs_address, print) as same:
-        assert same.nodes == two_cpus.nodes
+    connected = ray.get_runtime_context().gcs_address
+    for address in (connected, "auto", None):
+        with ray_cluster(address, print) as same:
+            assert same.nodes == two_cpus.nodes
     # Take the address for that of a running Ray.
     monkeypatch.setattr("cpaan.study.cluster._check_address", lambda address, defaults: None)
-    message = r"cannot use Ray at host:6379: this process is connected to another"
+    message = f"cannot use Ray at host:6379: this process is connected to Ray at {connected}"
     with pytest.raises(ValueError, match=message), ray_cluster("host:6379", print):
         pass
