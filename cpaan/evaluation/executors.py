@@ -19,6 +19,7 @@ from cpaan.evaluation.parts import Outcome, Part, PartJob, PartKey
 from cpaan.evaluation.scoring import draw_phase, run_method
 from cpaan.methods.base import LowShotMethod
 from cpaan.methods.registry import make_method
+from cpaan.protocol.calibration import means_over_draws
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.tasks import LowShotTask, Queries, read_phase
 from cpaan.training.drive import Progress
@@ -84,6 +85,7 @@ def score_part(
         progress(f"{name}: choosing biases on the validation phase")
         task, queries = read(job, VALIDATION_PHASE)
         validation, _ = run_method(name, method, seed, task, queries, config, progress, range(0))
+        validation = means_over_draws(validation)  # a twentieth of the size with 20 draws
     task, queries = read(job, job.phase)
     scores, diversity = run_method(
         name, method, seed, task, queries, config, progress, job.diversity_draws

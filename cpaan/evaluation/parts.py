@@ -92,7 +92,7 @@ class Part(NamedTuple):
     """One line for each head, column, number of shots, draw and bias."""
     diversity: pd.DataFrame
     validation: pd.DataFrame
-    """Scores on the validation phase; empty unless the job requires them."""
+    """Scores on the validation phase, means over draws; empty unless the job requires them."""
     spectra: pd.DataFrame
     projections: pd.DataFrame
     origin: dict[str, Any] | None
@@ -142,7 +142,7 @@ class PartCache:
         with zipfile.ZipFile(buffer, "w") as archive:
             for name, value in part._asdict().items():
                 if isinstance(value, pd.DataFrame):
-                    archive.writestr(name, value.to_parquet(index=False))
+                    archive.writestr(name, value.to_parquet(index=False, compression="zstd"))
                 else:
                     archive.writestr(name, json.dumps(value))
         self._path(job).write(buffer.getvalue())

@@ -62,6 +62,13 @@ def best_heads(scores: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def means_over_draws(scores: pd.DataFrame) -> pd.DataFrame:
+    """Average scores over draws, as draw 0. The best biases and heads stay the same."""
+    keys = [*_KEYS, "column", "seed", "bias"]
+    means = scores.groupby(keys, sort=False, dropna=False)[[*_METRICS]].mean()
+    return means.reset_index().assign(draw=0)
+
+
 def in_order(column: "pd.Series[Any]") -> "pd.Series[Any]":
     """Return a sort key: names in order of first appearance, numbers by value."""
     if pd.api.types.is_numeric_dtype(column):

@@ -3,7 +3,13 @@
 import pandas as pd
 import pytest
 
-from cpaan.protocol.calibration import SCORED, best_biases, best_heads, calibrate
+from cpaan.protocol.calibration import (
+    SCORED,
+    best_biases,
+    best_heads,
+    calibrate,
+    means_over_draws,
+)
 
 Row = tuple[str, str, str, int, float]
 """Method, head, column, shots and top-5."""
@@ -46,6 +52,9 @@ def test_of_equally_good_biases_the_nearest_to_zero_is_chosen():
     first, second = ((0.0, 0, 60), (0.1, 0, 50)), ((0.0, 0, 42), (0.1, 0, 54))
     both = pd.concat([calibrated(*first), calibrated(*second, draw=1)])
     assert chosen(both)[1] == 0.1
+    means = means_over_draws(both)
+    assert means["top5"].tolist() == [51, 52]
+    assert chosen(means) == chosen(both)
 
 
 def test_the_score_of_a_head_is_the_mean_of_lsl_and_glsl_over_all_shots():

@@ -79,7 +79,7 @@ def _padded_size(num_dims: int, width: int) -> int:
 
 
 @triton.jit
-def _eigh_kernel(matrices, values, vectors, width, most_sweeps, tolerance, WIDTH: tl.constexpr):
+def _eigh_kernel(matrices, values, vectors, width, most_rounds, tolerance, WIDTH: tl.constexpr):
     number = tl.arange(0, WIDTH)
     half: tl.constexpr = WIDTH // 2
     place = number[:, None] * width + number[None, :]
@@ -100,9 +100,9 @@ def _eigh_kernel(matrices, values, vectors, width, most_sweeps, tolerance, WIDTH
     other = tl.zeros((WIDTH, WIDTH), tl.int32) + facing[:, None]
     whole = tl.sum(tl.sum(matrix * matrix, axis=1), axis=0)
     rest = tl.sum(tl.sum(tl.where(is_diagonal, 0.0, matrix * matrix), axis=1), axis=0)
-    sweep = 0
-    while (sweep < most_sweeps) & (rest > tolerance * whole):
-        for _ in range(WIDTH - 1):
+    num_rounds = 0
+    while (num_rounds < most_rounds) & (rest > tolerance * whole):
+        for _ in range(8):  # a look after each round would cost more than it saves
             diagonal = tl.sum(tl.where(is_diagonal, matrix, 0.0), axis=0)
             shared = tl.sum(tl.where(is_pair, matrix, 0.0), axis=0)
             here, there = tl.gather(diagonal, seat, 0), tl.gather(diagonal, facing, 0)
@@ -120,7 +120,7 @@ def _eigh_kernel(matrices, values, vectors, width, most_sweeps, tolerance, WIDTH
             rotated = cosine[:, None] * tl.gather(vector, own, 0)
             vector = rotated + sine[:, None] * tl.gather(vector, other, 0)
         rest = tl.sum(tl.sum(tl.where(is_diagonal, 0.0, matrix * matrix), axis=1), axis=0)
-        sweep += 1
+        num_rounds += 8
     # The rank of an eigenvalue is the number of larger ones; ties keep their order.
     size = tl.where(is_diagonal, tl.abs(matrix), 0.0)
     across, down = tl.sum(size, axis=0)[None, :], tl.sum(size, axis=1)[:, None]
@@ -153,7 +153,7 @@ def eigh(matrices: Tensor, tolerance: float = 1e-12) -> tuple[Tensor, Tensor]:
         values,
         vectors,
         width,
-        _MOST_SWEEPS,
+        _MOST_SWEEPS * (padded - 1),
         tolerance,
         WIDTH=padded,
         num_warps=1,  # leaves room on a multiprocessor for products of other streams
