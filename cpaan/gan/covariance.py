@@ -232,7 +232,7 @@ def _singular_vectors(
         block = _orthonormal(multiply(block), dtype)
     images = multiply(block)
     if kernels and halves:
-        _, rotation = kernels.eigh(kernels.scaled_gram(images), tolerance=2e-5)
+        _, rotation = kernels.eigh(kernels.scaled_gram(images), tolerance=1e-5)
         # A GPU is slow for rows whose length is not a multiple of eight.
         rotation = pad(rotation[..., :m], (0, -m % 8))
     else:
