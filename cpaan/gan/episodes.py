@@ -239,7 +239,7 @@ class MetaEpisodes(Episodes):
         """Draw classes and shots."""
         config, base = self._config, self.data.base
         device = base.counts.device
-        order = _uniforms((len(base.counts),), rng, device).argsort()
+        order = self.order_classes(rng)
         novel_classes, base_classes = order[: config.num_ways], order[config.num_ways :]
 
         shots = self._draw_shots(novel_classes, rng)
@@ -253,6 +253,15 @@ class MetaEpisodes(Episodes):
             real_weights = torch.full_like(shot_weights, 1 / config.max_shots)
         class_means = base.prototypes[novel_classes]
         return EpisodeClasses(shots, shot_weights, class_means, real, real_weights, base_classes)
+
+    def order_classes(self, rng: torch.Generator) -> Tensor:
+        """Return all classes in random order, shape (C,); the first ``num_ways`` are meta-novel.
+
+        Subclasses may restrict the choice of meta-novel classes. They must not wait for a result,
+        because a GPU replays the draw from a CUDA graph.
+        """
+        counts = self.data.base.counts
+        return _uniforms((len(counts),), rng, counts.device).argsort()
 
     def _draw_shots(self, classes: Tensor, rng: torch.Generator) -> Tensor:
         """Draw the largest number of shots of each class, without replacement."""

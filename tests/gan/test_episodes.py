@@ -89,6 +89,18 @@ def test_an_episode_has_meta_novel_classes_with_shots_and_meta_base_classes_with
     assert {tuple(episode.real_weights.tolist()) for episode in drawn} == {(0.25,) * 4}
 
 
+def test_a_subclass_chooses_the_meta_novel_classes_by_their_order():
+    class LastClassesFirst(MetaEpisodes):
+        def order_classes(self, rng):
+            return torch.arange(len(COUNTS)).flip(0)
+
+    config = config_of()
+    episode = LastClassesFirst(data := data_of(config), config).draw(new_rng(0))
+
+    assert classes_of(episode.shots, data.base)[:, 0].tolist() == [5, 4]
+    assert episode.base_classes.tolist() == [3, 2, 1, 0]
+
+
 def test_real_examples_may_be_the_shots_that_count():
     episode, _ = draw(real_examples="shots")
 
