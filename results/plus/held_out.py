@@ -11,7 +11,7 @@ resumes. The test-phase novel classes are not read. The commands take about 10 s
 minutes on one H200.
 
 For a trial of some minutes on two cores, add ``--small`` to the commands of this script and
-``--size 8 --epochs 1`` to the other one, and replace held-out by held-out-small.
+``--size 16 --epochs 2`` to the other one, and replace held-out by held-out-small.
 
 All 76 classes are base classes of the task. The rows of the table are those of the project, except:
 
@@ -231,7 +231,8 @@ def score_rows(folder: Path, is_small: bool) -> pd.DataFrame:
 def lines_of(scores: pd.DataFrame) -> Iterator[str]:
     """Return the lines of a table: means of every row, and paired differences to other rows."""
     cells, columns = crossed_cells(scores, "top5"), [*product(SCORED, SHOTS)]
-    yield " | ".join(["head", "row", "minus", *(f"{column}, K = {k}" for column, k in columns)])
+    titles = [f"{title}, K = {k}" for title, k in product(("LSL", "GLSL"), SHOTS)]
+    yield " | ".join(["head", "row", "minus", *titles])
     yield "|".join(["---"] * (3 + len(columns)))
     rows = dict.fromkeys((name, head) for name, head, *_ in cells)
     for name, head in sorted(rows, key=lambda row: row[1]):  # sorting keeps the order of names
