@@ -1,6 +1,6 @@
 """Meta-train generators on classes that the backbone has not seen, and compare all rows.
 
-    python results/plus/held_out.py images ../shared/data/tiny-imagenet-lowshot
+    python results/plus/held_out.py images tiny-imagenet-lowshot
     python -m cpaan represent --images results/held-out/images --out results/held-out/features
     python results/plus/held_out.py rows
 
