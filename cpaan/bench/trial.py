@@ -2,11 +2,9 @@
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,31 +31,15 @@ _ROWS = {TRAIN: 1_281, TEST: 50}  # of an ImageNet class, on average
 _SHOTS_AND_MORE = 60  # train rows of a novel class, from which shots are drawn
 
 
-@contextmanager
-def _ray(bench: Bench) -> Iterator[tuple[Path, Callable[..., dict[str, Any]]]]:
-    """Start Ray; yield a folder, and a function that trains a job there and returns its state."""
-    # Importing Ray takes seconds, and the other benchmarks do not need it.
-    from cpaan.study.cluster import check_machines, ray_cluster
-    from cpaan.study.trial import train_with_workers
-
-    with tempfile.TemporaryDirectory() as folder, ray_cluster(None, bench.say):
-        check_machines(folder, bench.say)
-
-        def train(study: StudyConfig, path: str, **parts: Any) -> dict[str, Any]:
-            job = TrialJob(
-                method=_METHOD, seed=bench.seed, storage=folder, path=path, config=study, **parts
-            )
-            train_with_workers(job)
-            return unpack_state((Path(folder) / path).read_bytes())
-
-        yield Path(folder), train
-
-
 def measure(bench: Bench) -> None:
     """Measure the start of Ray, the first trial on a machine, and a whole trial.
 
     The first trial loads programs from disk and compiles kernels, even if it hardly trains.
     """
+    # Importing Ray takes seconds, and the other benchmarks do not need it.
+    from cpaan.study.cluster import check_machines, ray_cluster
+    from cpaan.study.trial import train_with_workers
+
     scale = bench.scale
     training = scale.training.with_overrides({"num_episodes": _NUM_EPISODES[scale.name]})
     few = training.with_overrides({"num_episodes": _NUM_FIRST_EPISODES})
@@ -71,16 +53,24 @@ def measure(bench: Bench) -> None:
     evaluation = evaluation.with_overrides({"heads": ("linear",), **sizes})
     eval_steps = study.eval_steps(training.num_episodes)
     times = [time.monotonic()]
-    with _ray(bench) as (folder, train):
+    with tempfile.TemporaryDirectory() as folder, ray_cluster(None, bench.say):
+        check_machines(folder, bench.say)
         times.append(time.monotonic())
-        data = _write_data(folder, bench) if scale.name == "paper" else _builtin()
-        parts = {"evaluation": evaluation, "data": data}
+        data = DataReference.of(*builtin_features(), None)
+        if scale.name == "paper":
+            data = _write_data(Path(folder), bench)
+        first = TrialJob(
+            _METHOD, few, evaluation, bench.seed, (), data, folder, "first.pt", config=study
+        )
         times.append(time.monotonic())
-        train(study, "first.pt", training=few, eval_steps=(), **parts)
+        train_with_workers(first)
         times.append(time.monotonic())
         bench.say(f"{training.num_episodes} episodes, evaluated after {eval_steps} ...")
-        state = train(study, "trial.pt", training=training, eval_steps=eval_steps, **parts)
+        train_with_workers(
+            replace(first, training=training, eval_steps=eval_steps, path="trial.pt")
+        )
         times.append(time.monotonic())
+        state = unpack_state(Path(folder, "trial.pt").read_bytes())
     of_ray, _, of_first, seconds = (late - early for early, late in pairwise(times))
     bench.row("trial: start of Ray", Timing([1e3 * of_ray]))
     bench.row(
@@ -98,11 +88,6 @@ def measure(bench: Bench) -> None:
         novel_top5=state["curve"][-1]["novel_top5"],
         all_top5=state["curve"][-1]["all_top5"],
     )
-
-
-def _builtin() -> DataReference:
-    table, split = builtin_features()
-    return DataReference.of(table, split, None)
 
 
 def _write_data(folder: Path, bench: Bench) -> DataReference:
