@@ -3,6 +3,7 @@
 import fcntl
 import io
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -13,19 +14,7 @@ import torch
 
 _T = TypeVar("_T")
 
-_NETWORK = (
-    "nfs",
-    "cifs",
-    "smb",
-    "lustre",
-    "gpfs",
-    "beegfs",
-    "ceph",
-    "afs",
-    "9p",
-    "fuse",
-    "orangefs",
-)
+_NETWORK = re.compile("nfs|cifs|smb|lustre|gpfs|beegfs|ceph|afs|9p|fuse|orangefs")
 """Beginnings of the names of file systems that machines share."""
 
 
@@ -81,7 +70,7 @@ def is_on_network(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
     # The last of several mounts at one place counts.
     types = {Path(place.replace(r"\040", " ")): kind for _, place, kind, *_ in lines}
     found = next(types[each] for each in (path, *path.parents) if each in types)
-    return found.startswith(_NETWORK)
+    return _NETWORK.match(found) is not None
 
 
 def find_or_make(find: Callable[[], _T | None], make: Callable[[bool], _T], lock: Path) -> _T:

@@ -17,9 +17,6 @@ from cpaan.core.remote_paths import RemotePath
 TEST_READS = Path("results") / "test-reads.jsonl"
 """Log with a line for each read of test-phase rows, on which no decision may depend."""
 
-PUBLISHED_READS = "published-reads.jsonl"
-"""The log of the published results, beside the other one, which git ignores."""
-
 
 def command() -> str:
     """Return the command line of this process, quoted for a shell."""
@@ -75,7 +72,8 @@ def take_over_test_reads(source: Path | RemotePath, log: Path = TEST_READS) -> N
 def count_test_reads(fingerprint: str, log: Path = TEST_READS) -> int:
     """Count the logged reads of a table's test-phase rows, those of published results included."""
     count = 0
-    for path in filter(Path.exists, (log.with_name(PUBLISHED_READS), log)):
+    published = log.with_name("published-reads.jsonl")  # in git, which ignores the other one
+    for path in filter(Path.exists, (published, log)):
         for number, line in enumerate(path.read_text().splitlines(), start=1):
             try:
                 count += json.loads(line)["features"] == fingerprint

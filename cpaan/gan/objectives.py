@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cpaan.gan.config import TrainConfig
-from cpaan.gan.covariance import Spectra, covariance_distances
+from cpaan.gan.covariance import covariance_distances
 from cpaan.gan.episodes import Episode, TrainingData
 from cpaan.gan.fast.pair_ops import moments, squared_distance
 from cpaan.gan.gans import Gan, Networks, SideStream, Translations
@@ -100,9 +100,10 @@ def moment_terms(
     if has_covariance:
         assert data.spectra is not None
         classes, scores, left_out = choose_covariance_classes(episode, config)
-        terms["covariance"] = covariance_loss(
-            covariances, data.spectra, classes, scores, config.ky_fan_order
-        )
+        # It does not depend on class means: the adversarial terms place a class, this term keeps
+        # its spread.
+        distances = covariance_distances(data.spectra, classes, covariances, config.ky_fan_order)
+        terms["covariance"] = (scores * distances).sum(dim=1).mean()
         terms["similarity_left_out"] = left_out
     return terms
 
@@ -193,18 +194,6 @@ def cycle_loss(restored: Tensor, originals: Tensor | Chosen, weights: Tensor) ->
         shape=(weights.shape[0], weights.shape[1]),
         added=total_of(rows),
     )
-
-
-def covariance_loss(
-    of_translated: Tensor, base: Spectra, classes: Tensor, scores: Tensor, ky_fan_order: int
-) -> Tensor:
-    """Compute the distance of translated covariances, (N, D, D), to those of related base classes.
-
-    It does not depend on class means: the adversarial terms place a class, this term keeps its
-    spread. Each novel class is compared with its base ``classes``, weighted by ``scores``, (N, L).
-    """
-    distances = covariance_distances(base, classes, of_translated, ky_fan_order)
-    return (scores * distances).sum(dim=1).mean()
 
 
 def choose_covariance_classes(

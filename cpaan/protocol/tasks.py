@@ -60,12 +60,12 @@ class BaseSet:
 
     def in_order_of_names(self) -> "BaseSet":
         """Return the same examples with classes sorted by name, an order that both phases share."""
-        rows = self.by_class()
-        return BaseSet(
-            torch.cat([rows[number] for number in self.order]),
-            self.counts[self.order],
-            [self.names[number] for number in self.order],
-        )
+        return self.reordered(self.order)
+
+    def reordered(self, order: list[int]) -> "BaseSet":
+        """Return the same examples with classes in another order."""
+        rows, names = self.by_class(), [self.names[number] for number in order]
+        return BaseSet(torch.cat([rows[number] for number in order]), self.counts[order], names)
 
     def by_class(self) -> tuple[Tensor, ...]:
         """Return a view of the rows of each class."""

@@ -31,20 +31,13 @@ def config_of(**settings) -> TrainConfig:
     return tiny_config(**{**others, **settings})
 
 
-def drawn_networks(name: str, data: TrainingData, config: TrainConfig, size: float) -> Networks:
-    """Return networks with random weights; residual generators start at zero without gradients."""
-    gan, rng = GANS[name], new_rng(3)
-    networks = Networks(gan, data, config, new_rng(0))
-    for parameter in networks.parameters():
-        parameter.data.copy_(size * torch.randn(parameter.shape, generator=rng))
-    return networks
-
-
 def assert_plain(
     name: str, data: TrainingData, config: TrainConfig, size: float, tolerance: float
 ) -> None:
     """Compare each term and its gradient for the weights of its side with the plain definition."""
-    networks = drawn_networks(name, data, config, size)
+    networks, rng = Networks(GANS[name], data, config, new_rng(0)), new_rng(3)
+    for parameter in networks.parameters():  # residual generators start at zero without gradients
+        parameter.data.copy_(size * torch.randn(parameter.shape, generator=rng))
     fast, plain = both_terms(GANS[name], networks, data, config, new_rng(1))
     sides = (networks.discriminator_parameters(), networks.generator_parameters())
     for ours, reference, parameters in zip(fast, plain, sides, strict=True):

@@ -162,23 +162,18 @@ def test_a_storage_that_cannot_be_written_is_refused_in_one_line(bucket, tmp_pat
     assert folder.names() == ["file"]
 
 
-def use(folder: RemotePath) -> None:
-    """Write, list, read and delete a file."""
-    path = RemotePath.at((folder / "state.pt").location)
-    path.write(b"state")
-    assert path.is_file()
-    assert folder.names() == ["state.pt"]
-    assert path.read() == b"state"
-    path.delete()
-    assert path.read_if_exists() is None
-
-
 def test_failed_requests_are_repeated_and_an_error_stays_an_os_error(bucket, monkeypatch):
     monkeypatch.setattr("cpaan.core.remote_paths._PAUSES", (0.0,) * 8)
     folder = bucket.root / "study"
     bucket.failures[bucket.name] = 0.1
     for _ in range(3):
-        use(folder)
+        path = RemotePath.at((folder / "state.pt").location)
+        path.write(b"state")
+        assert path.is_file()
+        assert folder.names() == ["state.pt"]
+        assert path.read() == b"state"
+        path.delete()
+        assert path.read_if_exists() is None
 
     assert bucket.num_failures()
     bucket.failures[bucket.name] = 1.0

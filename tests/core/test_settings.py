@@ -6,26 +6,12 @@ from cpaan.protocol.config import EvaluationConfig
 
 
 def test_settings_take_the_type_of_their_field():
-    (overrides,) = parse_settings(
-        [
-            "mixing_weight=1",
-            "shots=1,5",
-            "linear_decays=false",
-            "heads=knn",
-            "novel_bias=0.8",
-            "seed=3",
-        ],
-        EvaluationConfig(),
-    )
+    texts = "mixing_weight=1 shots=1,5 linear_decays=false heads=knn novel_bias=0.8 seed=3"
 
-    assert overrides == {
-        "mixing_weight": 1.0,
-        "shots": (1, 5),
-        "linear_decays": False,
-        "heads": ("knn",),
-        "novel_bias": 0.8,
-        "seed": 3,
-    }
+    (overrides,) = parse_settings(texts.split(), EvaluationConfig())
+
+    numbers = {"mixing_weight": 1.0, "novel_bias": 0.8, "seed": 3}
+    assert overrides == {"shots": (1, 5), "linear_decays": False, "heads": ("knn",), **numbers}
 
 
 @pytest.mark.parametrize(

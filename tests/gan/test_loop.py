@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils._pytree import tree_flatten
 
 from cpaan.core.randomness import new_rng
 from cpaan.data.splits import draw_shots
@@ -23,7 +24,6 @@ from cpaan.training.learning import TrainingDivergedError
 from helpers.gan_runs import new_run, small_base
 from helpers.gaussians import GaussianClasses, gaussian_classes
 from helpers.runs import Threads, advance_together, flat, threads
-from helpers.tasks import reordered
 
 HERE = Path(__file__).parent
 GOLDEN = HERE / "golden_curve.json"
@@ -31,15 +31,11 @@ GOLDEN = HERE / "golden_curve.json"
 
 def are_equal(first: object, second: object) -> bool:
     """Compare states, or parts of them, bit by bit."""
-    if isinstance(first, torch.Tensor):
-        return torch.equal(first, second)
-    if isinstance(first, dict):
-        return first.keys() == second.keys() and all(
-            are_equal(value, second[name]) for name, value in first.items()
-        )
-    if isinstance(first, list | tuple):
-        return len(first) == len(second) and all(map(are_equal, first, second))
-    return first == second
+    (leaves, form), (others, other_form) = tree_flatten(first), tree_flatten(second)
+    return form == other_form and all(
+        torch.equal(*both) if isinstance(both[0], torch.Tensor) else both[0] == both[1]
+        for both in zip(leaves, others, strict=True)
+    )
 
 
 @pytest.mark.parametrize("name", GANS)
@@ -145,7 +141,7 @@ def test_the_state_of_another_run_is_refused_but_not_that_of_a_shorter_one(other
 
 def test_the_order_of_classes_does_not_matter_to_training():
     """The phases put their own base classes first."""
-    first, second = new_run(), new_run(base=reordered(small_base(), [3, 0, 7, 1, 2, 6, 5, 4]))
+    first, second = new_run(), new_run(base=small_base().reordered([3, 0, 7, 1, 2, 6, 5, 4]))
 
     assert first.advance(2) == second.advance(2)
     assert torch.equal(flat(first), flat(second))

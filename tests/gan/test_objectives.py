@@ -11,14 +11,13 @@ from torch import Tensor
 
 from cpaan.core.randomness import new_rng
 from cpaan.gan.config import TrainConfig
-from cpaan.gan.covariance import Spectra, covariances, spectra
+from cpaan.gan.covariance import Spectra, covariance_distances, covariances, spectra
 from cpaan.gan.episodes import Episode, MetaEpisodes
 from cpaan.gan.fast.pair_ops import moments
 from cpaan.gan.gans import GANS, Networks, Translations
 from cpaan.gan.objectives import (
     Terms,
     choose_covariance_classes,
-    covariance_loss,
     discriminator_terms,
     generator_weights,
     moment_terms,
@@ -30,7 +29,6 @@ from helpers.tasks import normals
 
 NUM_DIMS = 4
 FIRST_CLASS = torch.zeros(1, 1, dtype=torch.long)
-FULL_SCORE = torch.ones(1, 1, dtype=torch.float64)
 
 
 def play(name: str = "cCov-GAN", **settings) -> tuple[Networks, Episode, Translations, Terms]:
@@ -81,11 +79,11 @@ def test_a_cycle_ends_at_the_example_that_it_began_with(residual):
         assert terms[term].item() == pytest.approx(gap.square().sum().item())
 
 
-def loss_of_one_class(translated: Tensor, base: Spectra, ky_fan_order: int) -> Tensor:
-    """Return the covariance loss of one class, shape (M, D), against the first base class."""
+def distance_of_one_class(translated: Tensor, base: Spectra) -> float:
+    """Return the distance of one class's covariance, shape (M, D), to that of the base class."""
     weights = torch.full((1, len(translated)), 1 / len(translated), dtype=torch.float64)
     _, of_translated = moments(translated.unsqueeze(0), weights)
-    return covariance_loss(of_translated, base, FIRST_CLASS, FULL_SCORE, ky_fan_order)
+    return covariance_distances(base, FIRST_CLASS, of_translated, NUM_DIMS).item()
 
 
 def test_moving_a_class_costs_nothing_and_collapse_the_whole_variance():
@@ -93,9 +91,9 @@ def test_moving_a_class_costs_nothing_and_collapse_the_whole_variance():
     of_base = spectra(covariances(base).unsqueeze(0), NUM_DIMS)
     collapsed = normals(1, NUM_DIMS, seed=1).double().expand(20, NUM_DIMS)
 
-    assert loss_of_one_class(base + 100.0, of_base, NUM_DIMS).item() == pytest.approx(0, abs=1e-9)
+    assert distance_of_one_class(base + 100.0, of_base) == pytest.approx(0, abs=1e-9)
     variance = base.var(dim=0, correction=0).sum().item()
-    assert loss_of_one_class(collapsed, of_base, NUM_DIMS).item() == pytest.approx(variance)
+    assert distance_of_one_class(collapsed, of_base) == pytest.approx(variance)
 
 
 ALPHA = torch.tensor([[0.15, 0.5, 0.05, 0.3], [0.1, 0.2, 0.3, 0.4]], dtype=torch.float64)

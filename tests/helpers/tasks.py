@@ -29,16 +29,6 @@ def small_task(
     )
 
 
-def reordered(base: BaseSet, order: Sequence[int]) -> BaseSet:
-    """Return the same base classes in another order."""
-    rows, order = base.by_class(), list(map(int, order))
-    return BaseSet(
-        torch.cat([rows[number] for number in order]),
-        base.counts[order],
-        [base.names[number] for number in order],
-    )
-
-
 def read_problems(
     data: GaussianClasses,
     shots: Sequence[int] = (1, 5),

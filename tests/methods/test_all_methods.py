@@ -14,7 +14,7 @@ from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem
 from cpaan.representation.config import EmbeddingConfig
 from helpers.runs import assert_goes_on, flat, tiny
-from helpers.tasks import normals, read_problems, reordered
+from helpers.tasks import normals, read_problems
 
 EVALUATION = EvaluationConfig(
     shots=(1, 5), num_draws=1, perplexity=4, num_synthetic=6, linear_num_steps=5
@@ -118,7 +118,7 @@ def test_the_order_of_base_classes_decides_nothing(name, gaussians):
     columns = [*order[: task.num_base], *range(task.num_base, task.num_base + task.num_novel)]
 
     scores = scores_of(new_method(name, heads=("cosine",)), task, queries)
-    other = replace(task, base=reordered(task.base, order))
+    other = replace(task, base=task.base.reordered(order))
     others = scores_of(new_method(name, heads=("cosine",)), other, queries)
 
     for head, values in scores.items():
