@@ -29,37 +29,31 @@ def measure(bench: Bench) -> None:
         )
         if not isinstance(run, LearningRun) or not isinstance(other, LearningRun):
             continue
-        loop = PlainLoop(other)
-        first, plain_first = run.advance(1), loop.train(1)
+        kind = torch.optim.AdamW if other.config.optimiser == "adam" else torch.optim.SGD
+        trained = [each for each in other.learner.parameters() if each.requires_grad]
+        optimiser = kind(trained, lr=1e-3, weight_decay=other.config.weight_decay)
+        plain = partial(train_plainly, other, optimiser)
+        first, plain_first = run.advance(1), plain(1)
         loss = run.losses[0]
         times = bench.time(
             ours=Subject(partial(run.advance, count), count),
-            plain=Subject(partial(loop.train, count), count),
+            plain=Subject(partial(plain, count), count),
         )
         error = abs(first[loss] - plain_first[loss]) / abs(plain_first[loss])
         bench.row(name, times["ours"], times["plain"], relative_error=error)
 
 
-class PlainLoop:
-    """Plain loop: gradients, then an optimiser step, without CUDA graphs."""
-
-    def __init__(self, run: LearningRun) -> None:
-        self._run = run
-        kind = torch.optim.AdamW if run.config.optimiser == "adam" else torch.optim.SGD
-        trained = [each for each in run.learner.parameters() if each.requires_grad]
-        self._optimiser = kind(trained, lr=1e-3, weight_decay=run.config.weight_decay)
-        self._episode = 0
-
-    def train(self, num_episodes: int) -> dict[str, float]:
-        """Train for some episodes; return the terms of the last one."""
-        run, device = self._run, self._run.device
-        for _ in range(num_episodes):
-            shape = run.learner.draw_shape(new_rng(run.seed, 2, self._episode))
-            rng = new_rng(run.seed, 3, self._episode, device=device)
-            self._optimiser.zero_grad()
-            terms = run.learner.episode_terms(shape, rng)
-            terms[0].backward()
-            set_rate(self._optimiser, run.config.rate_after(self._episode))
-            self._optimiser.step()
-            self._episode += 1
-        return dict(zip(run.losses, (float(term) for term in terms), strict=True))
+def train_plainly(
+    run: LearningRun, optimiser: torch.optim.Optimizer, num_episodes: int
+) -> dict[str, float]:
+    """Train in a plain loop without CUDA graphs; return the terms of the last episode."""
+    for _ in range(num_episodes):
+        shape = run.learner.draw_shape(new_rng(run.seed, 2, run.episode))
+        rng = new_rng(run.seed, 3, run.episode, device=run.device)
+        optimiser.zero_grad()
+        terms = run.learner.episode_terms(shape, rng)
+        terms[0].backward()
+        set_rate(optimiser, run.config.rate_after(run.episode))
+        optimiser.step()
+        run.episode += 1
+    return dict(zip(run.losses, (float(term) for term in terms), strict=True))

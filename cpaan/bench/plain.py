@@ -183,8 +183,7 @@ def _adversarial(answers: Tensor, targets: Tensor, weights: Tensor, config: Trai
 
 def ky_fan(matrices: Tensor, m: int) -> Tensor:
     """Return the sum of the m largest singular values of matrices (..., D, D), by a full SVD."""
-    singular_values: Tensor = torch.linalg.svd(matrices).S
-    return singular_values[..., :m].sum(dim=-1)
+    return torch.linalg.svd(matrices).S[..., :m].sum(dim=-1)
 
 
 def both_terms(

@@ -97,5 +97,4 @@ def pack_state(state: Mapping[str, Any]) -> bytes:
 
 def unpack_state(content: bytes) -> dict[str, Any]:
     """Deserialise a state onto the CPU; refuse content that carries code."""
-    state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    return state
+    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)

@@ -83,8 +83,7 @@ def ky_fan_norm(matrices: Tensor, m: int) -> Tensor:
         )
     if not matrices.isfinite().all():
         raise ValueError("the Ky Fan norm needs finite matrices, got NaN or infinity")
-    result: Tensor = _KyFanNorm.apply(matrices, m)
-    return result
+    return _KyFanNorm.apply(matrices, m)
 
 
 def covariances(examples: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -154,8 +153,7 @@ def covariance_distances(base: Spectra, classes: Tensor, other: Tensor, m: int) 
     Returns:
         Norms, shape (N, L); NaN where a covariance is not finite.
     """
-    result: Tensor = _CovarianceDistances.apply(other, base, classes, m)
-    return result
+    return _CovarianceDistances.apply(other, base, classes, m)
 
 
 class _CovarianceDistances(torch.autograd.Function):
@@ -223,8 +221,7 @@ def _singular_vectors(
 
     def multiply(block: Tensor) -> Tensor:
         if kernels and halves and base.halves:
-            result: Tensor = kernels.times_difference(*base.halves, classes, *halves, block)
-            return result
+            return kernels.times_difference(*base.halves, classes, *halves, block)
         return _times_difference(base.matrices, classes, other, block)
 
     block = _orthonormal(multiply(start), dtype)
@@ -347,8 +344,7 @@ def _orthonormal(block: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """
     kernels = kernels_for("covariances", block)
     if kernels and kernels.fits(*block.shape[-2:]):
-        result: Tensor = kernels.orthonormal(block, dtype or block.dtype)
-        return result
+        return kernels.orthonormal(block, dtype or block.dtype)
     # Divided by the largest entry, because squares may overflow or underflow.
     return torch.linalg.qr(block / _nonzero(block.abs().amax(dim=-2, keepdim=True)))[0]
 

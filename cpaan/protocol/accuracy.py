@@ -22,10 +22,6 @@ BIASES = (0.0, *(sign * size for size in _SIZES for sign in (-1, 1)))
 _QUERIES_PER_BLOCK = 1024
 
 
-class NonFiniteScoresError(ValueError):
-    """A method's scores contain NaN or infinity, so they cannot be ranked."""
-
-
 def score(
     predict: Callable[[Tensor], Mapping[str, Tensor]],
     task: LowShotTask,
@@ -54,9 +50,7 @@ def score(
             assert tuple(scores.shape) == expected, f"{head}: {tuple(scores.shape)} != {expected}"
             if not scores.isfinite().all():
                 bad = int((~scores.isfinite().flatten(1).all(dim=1)).nonzero()[0])
-                raise NonFiniteScoresError(
-                    f"head {head}: NaN or infinite scores at {task.problems[bad]}"
-                )
+                raise ValueError(f"head {head}: NaN or infinite scores at {task.problems[bad]}")
             found.setdefault(head, []).append(_ranks_and_leads(scores, labels, num_base))
 
     ks = torch.tensor(TOP_KS, device=is_novel.device).view(-1, 1, 1)

@@ -43,10 +43,7 @@ class BaseSet:
 
     @cached_property
     def order(self) -> list[int]:
-        """Positions of the classes, sorted by name.
-
-        Each phase puts its own base classes first; sorted by name, both have the same order.
-        """
+        """Positions of the classes sorted by name, an order that both phases share."""
         return sorted(range(len(self.names)), key=lambda number: self.names[number])
 
     @cached_property
@@ -59,7 +56,7 @@ class BaseSet:
         return digest.hexdigest()[:16]
 
     def in_order_of_names(self) -> "BaseSet":
-        """Return the same examples with classes sorted by name, an order that both phases share."""
+        """Return the same examples with classes sorted by name."""
         return self.reordered(self.order)
 
     def reordered(self, order: list[int]) -> "BaseSet":

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cpaan.core.randomness import new_rng
-from cpaan.protocol.accuracy import BIASES, NonFiniteScoresError, score
+from cpaan.protocol.accuracy import BIASES, score
 from cpaan.protocol.tasks import Queries
 from helpers.tasks import small_task
 
@@ -129,5 +129,5 @@ def test_scores_that_are_not_finite_are_an_error(bad):
     scores, labels = random_scores(4)
     scores[2, 1] = bad
 
-    with pytest.raises(NonFiniteScoresError, match="head own: NaN or infinite scores at Problem"):
+    with pytest.raises(ValueError, match="head own: NaN or infinite scores at Problem"):
         accuracies(scores, labels)

@@ -33,10 +33,7 @@ def answer_keys(
         fake: Shape (1, W); its bias has shape (1,).
         fake_bias: Shape (1,).
     """
-    result: tuple[Tensor, Tensor] = _AnswerKeys.apply(
-        prototypes, possible, key, embed, embed_bias, fake, fake_bias
-    )
-    return result
+    return _AnswerKeys.apply(prototypes, possible, key, embed, embed_bias, fake, fake_bias)
 
 
 class _AnswerKeys(torch.autograd.Function):

@@ -59,8 +59,7 @@ def squared_distance(
         added: Summands of the originals that rows do not share, shape (R, D).
     """
     if kernels := kernels_for("pairs", rows):
-        result: Tensor = _SquaredDistance.apply(kernels, shape, rows, *originals, added, weights)
-        return result
+        return _SquaredDistance.apply(kernels, shape, rows, *originals, added, weights)
     gaps = rows.unflatten(0, shape)
     for each in originals.spread(shape):
         gaps = gaps - each.detach()
@@ -78,8 +77,7 @@ def moments(
     every class. The results have the type of the weights.
     """
     if kernels := kernels_for("pairs", examples):
-        result: tuple[Tensor, Tensor] = _Moments.apply(kernels, examples, weights, with_covariances)
-        return result
+        return _Moments.apply(kernels, examples, weights, with_covariances)
     means = (weights.unsqueeze(1) @ examples).squeeze(1)
     if not with_covariances:
         return means, weights.new_empty(0)

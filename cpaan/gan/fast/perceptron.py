@@ -80,8 +80,7 @@ def perceptron_for(
     leaves, form = tree_flatten((list(layers), question))
     tensors = [each for each in leaves if isinstance(each, Tensor) and each.is_floating_point()]
     if kernels := kernels_for("pairs", *tensors):
-        result: Sequence[Tensor] = _Perceptron.apply(kernels, num_uses, shape, dtype, form, *leaves)
-        return result
+        return _Perceptron.apply(kernels, num_uses, shape, dtype, form, *leaves)
     rows = None
     for each in layers:
         rows = _plain_layer(each, rows, shape)
@@ -233,10 +232,9 @@ def _fast_layer(
     )
     rows = added if is_fused else None
     for inputs, weight in factors[:-1] if is_fused else factors:
-        product = inputs @ weight.T if rows is None else torch.addmm(rows, inputs, weight.T)
-        rows = product
+        rows = inputs @ weight.T if rows is None else torch.addmm(rows, inputs, weight.T)
     if is_fused:
-        result: Tensor = kernels.products.multiply(
+        return kernels.products.multiply(
             *factors[-1],
             layer.shared,
             shape[1],
@@ -245,11 +243,9 @@ def _fast_layer(
             activation=activation,
             slope=SLOPE,
         )[0]
-        return result
-    result = kernels.add_rows(
+    return kernels.add_rows(
         rows, layer.shared, shape, dtype, added=added, activation=activation, slope=SLOPE
     )
-    return result
 
 
 def _before_activation(
@@ -265,7 +261,7 @@ def _before_activation(
     The latter is the sum of ``gradients``, or the product of the only one with ``weight``.
     """
     if weight is not None and kernels.products.is_fused(gradients[0], weight, outputs):
-        result: tuple[Tensor, Tensor | None] = kernels.products.multiply(
+        return kernels.products.multiply(
             gradients[0],
             weight,
             activation=activation,
@@ -273,7 +269,6 @@ def _before_activation(
             outputs=outputs,
             with_sums=with_sums,
         )
-        return result
     if weight is not None:
         gradients = [gradients[0] @ weight]
     return kernels.deactivate(gradients, outputs, activation, slope=SLOPE, with_sums=with_sums)
@@ -291,8 +286,7 @@ def _of_weight(gradient: Tensor, inputs: Tensor) -> Tensor:
 
 def _add_product(kernels: ModuleType, added: Tensor, left: Tensor, right: Tensor) -> Tensor:
     if kernels.products.is_fused(added, left, right):
-        result: Tensor = kernels.products.multiply(left, right, added=added)[0]
-        return result
+        return kernels.products.multiply(left, right, added=added)[0]
     return torch.addmm(added, left, right)
 
 
