@@ -46,8 +46,6 @@ class Checkpoint:
         """One entry per evaluation step; `on_eval` of `drive` appends them."""
         self.episode = 0
         """Number of episodes trained when the file was written."""
-        self.origin: dict[str, Any] | None = None
-        """Command and commit that wrote the restored file, and its episode."""
         self._seconds_before = 0.0
         self.start_clock()
 
@@ -81,15 +79,15 @@ class Checkpoint:
         except Exception as error:  # other files can raise any error
             raise self._refusal(error) from error
 
-    def restore(self, run: Run) -> None:
-        """Restore a new run from the file, if there is one.
+    def restore(self, run: Run) -> dict[str, Any] | None:
+        """Restore a new run from the file; return its command, commit and episode, None without it.
 
         Raises:
             ValueError: If the file is not a checkpoint, or belongs to another run.
         """
         state = self.read()
         if state is None:
-            return
+            return None
         try:
             missing = {"run", "curve", "seconds", "provenance"} - set(state)
             missing = missing or set(run.state_dict()) - set(state["run"])
@@ -101,8 +99,8 @@ class Checkpoint:
             self._seconds_before = state["seconds"]
             if state.get("evaluation", "") == self._digests["evaluation"]:
                 self.curve = list(state["curve"])
-            self.origin = {**state["provenance"], "episode": run.episode}
             self.episode = run.episode
+            return {**state["provenance"], "episode": run.episode}
         except Exception as error:
             raise self._refusal(error) from error
 
@@ -217,9 +215,7 @@ def train_to_end(
         Command, commit and episode of this checkpoint; None if the run did not resume.
     """
     checkpoint = None if path is None else Checkpoint(path)
-    if checkpoint:
-        checkpoint.restore(run)
-    origin = checkpoint.origin if checkpoint else None
+    origin = checkpoint.restore(run) if checkpoint else None
     if origin:
         progress(f"{run.name}: resuming from episode {run.episode}")
     try:

@@ -6,6 +6,7 @@ Shapes: D = feature dimension, N = ways, K = shots, Q = queries per class.
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
+from statistics import median_high
 from typing import NamedTuple
 
 import torch
@@ -54,8 +55,7 @@ class FewShotEpisodes:
 
     def draw_middling(self, rng: torch.Generator) -> FewShotEpisode:
         """Draw an episode with the median of the configured numbers of shots, to set a scale."""
-        shots = sorted(self._config.episode_shots)
-        return self.draw(shots[len(shots) // 2], rng)
+        return self.draw(median_high(self._config.episode_shots), rng)
 
     def draw(self, num_shots: int, rng: torch.Generator) -> FewShotEpisode:
         """Draw classes, and rows of each without replacement; do not wait for the device.

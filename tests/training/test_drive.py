@@ -55,10 +55,10 @@ def test_a_stopped_run_resumes_with_its_curve_and_seconds(tmp_path, step_by_step
     # As if the training had taken an hour.
     path.write_bytes(pack_state({**unpack_state(path.read_bytes()), "seconds": 3600.0}))
 
-    second.restore(resumed)
+    origin = second.restore(resumed)
 
-    assert resumed.episode == second.episode == second.origin["episode"] == 3
-    assert {"command", "commit"} <= set(second.origin)
+    assert resumed.episode == second.episode == origin["episode"] == 3
+    assert {"command", "commit"} <= set(origin)
     assert second.curve == [{"episode": 3}]
     assert second.seconds >= 3600
     list(drive(resumed, second))
