@@ -10,6 +10,8 @@ from cpaan.protocol.config import EvaluationConfig
 from cpaan.representation.config import EmbeddingConfig
 
 DEFAULT_METHOD = "CP-AAN+"
+NOVEL_TOP5, _, CALIBRATED_TOP5 = TOP5 = ("novel_top5", "all_top5", "all_calibrated_top5")
+"""Accuracies of a trial: LSL, GLSL and calibrated GLSL."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +87,9 @@ class StudyConfig(Settings):
             return self.workers_per_trial > 1 or self.gpus_per_worker > 0
         return self.ray_train
 
-    def score(self, novel_top5: float, all_calibrated_top5: float) -> float:
-        """Return the weighted mean of LSL and calibrated GLSL top-5 accuracy."""
-        weighted = self.novel_weight * novel_top5 + self.all_weight * all_calibrated_top5
+    def score(self, top5: Mapping[str, Any]) -> float:
+        """Return the weighted mean of LSL and calibrated GLSL, by their names in `TOP5`."""
+        weighted = self.novel_weight * top5[NOVEL_TOP5] + self.all_weight * top5[CALIBRATED_TOP5]
         return weighted / (self.novel_weight + self.all_weight)
 
     def eval_steps(self, num_episodes: int) -> tuple[int, ...]:

@@ -30,13 +30,12 @@ from cpaan.protocol.calibration import calibrate
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.tasks import LowShotTask, Queries, read_phase
 from cpaan.representation.config import EmbeddingConfig
-from cpaan.study.config import StudyConfig
+from cpaan.study.config import TOP5, StudyConfig
 from cpaan.training.drive import Checkpoint, Stretch, drive
 from cpaan.training.learning import Run, TrainingDivergedError
 from cpaan.training.workers import ALONE, Workers
 
 EPISODE = "episode"
-NOVEL_TOP5, ALL_TOP5, CALIBRATED_TOP5 = TOP5 = ("novel_top5", "all_top5", "all_calibrated_top5")
 _TWICE = b"out of memory twice"
 NUM_THREADS = 1
 """Threads of torch in each process, which has one core; the number affects the last digits."""

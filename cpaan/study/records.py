@@ -15,8 +15,8 @@ from optuna.trial import FrozenTrial, TrialState
 from tensorboardX import SummaryWriter
 
 from cpaan.core.remote_paths import RemotePath
-from cpaan.study.config import StudyConfig
-from cpaan.study.job import CALIBRATED_TOP5, EPISODE, NOVEL_TOP5, TOP5
+from cpaan.study.config import TOP5, StudyConfig
+from cpaan.study.job import EPISODE
 from cpaan.study.row import StudyRow
 from cpaan.study.study import OPTUNA, TENSORBOARD, TRIALS, Study
 from cpaan.study.trial import CURVE, PROBLEM
@@ -96,18 +96,16 @@ class RowRecords:
         for place in places:
             place.write(content)
 
-    def _checkpoint(self, number: int) -> RemotePath:
-        seed = self._row.config.seed
-        return self._storage / self._study.checkpoint_of(self._row, number, seed)
-
     def _delete_checkpoints(self) -> None:
         """Delete the checkpoints of trials that have ended and are not among the best."""
-        best = best_trials(self._trials, self._row.config.num_finalists)
+        config = self._row.config
+        best = best_trials(self._trials, config.num_finalists)
         ended = self._trials.get_trials(deepcopy=False, states=ENDED)
         numbers = {trial.number for trial in ended} - {trial.number for trial in best}
         numbers -= self._deleted
+        names = [self._study.checkpoint_of(self._row, each, config.seed) for each in numbers]
         with ThreadPoolExecutor(_NUM_REQUESTS) as pool, suppress(OSError):  # retried later
-            list(pool.map(RemotePath.delete, map(self._checkpoint, sorted(numbers))))
+            list(pool.map(lambda name: (self._storage / name).delete(), names))
             self._deleted |= numbers
 
     def _write_events(self, trial: FrozenTrial) -> None:
@@ -124,10 +122,9 @@ class RowRecords:
         # File names have whole seconds. The suffix separates two files of the same second.
         with SummaryWriter(str(folder), filename_suffix=f".{known:04d}") as writer:
             for entry in curve[known:]:
-                score = self._row.config.score(entry[NOVEL_TOP5], entry[CALIBRATED_TOP5])
-                values = {"score": score, **{name: entry[name] for name in TOP5}}
-                for name, value in values.items():
-                    writer.add_scalar(name, value, entry[EPISODE])
+                values = {"score": self._row.config.score(entry), **entry}
+                for name in ("score", *TOP5):
+                    writer.add_scalar(name, values[name], entry[EPISODE])
         self._events[trial.number] = len(curve)
 
 
@@ -157,7 +154,7 @@ def trial_table(study: optuna.Study, config: StudyConfig) -> pd.DataFrame:
         values = {
             "trial": trial.number,
             "state": STATES[trial.state],
-            "score": config.score(last[NOVEL_TOP5], last[CALIBRATED_TOP5]),
+            "score": config.score(last),
             "episodes": last[EPISODE],
             "worker_seconds": worker_seconds,
             "gpu_seconds": worker_seconds * config.gpus_per_worker,

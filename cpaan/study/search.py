@@ -13,15 +13,13 @@ from ray.tune import FailureConfig, RunConfig, TuneConfig
 
 from cpaan.core.provenance import describe_run
 from cpaan.core.remote_paths import join
-from cpaan.core.settings import Settings
 from cpaan.data.splits import VALIDATION_PHASE
 from cpaan.data.table import counted
 from cpaan.evaluation.parts import Part, PartJob, PartKey
 from cpaan.evaluation.scoring import draw_phase
-from cpaan.protocol.config import EvaluationConfig
 from cpaan.study.cluster import HEAD, Cluster, check_machines, worker_resources
-from cpaan.study.config import StudyConfig
-from cpaan.study.job import CALIBRATED_TOP5, NOVEL_TOP5, TOP5, describe_top5, mean_top5
+from cpaan.study.config import TOP5, StudyConfig
+from cpaan.study.job import describe_top5, mean_top5
 from cpaan.study.records import best_trials
 from cpaan.study.row import Resolved, StudyRow
 from cpaan.study.searcher import OptunaSearcher, RowScheduler, RowSearch
@@ -243,8 +241,7 @@ def _choose_best(
     def summarise(job: PartJob, part: Part) -> str:
         head, by_variant = job.evaluation.heads[0], part.scores.groupby("method", sort=False)
         found = [mean_top5(scores, head) for _, scores in by_variant]
-        score = study.config.score
-        return describe_top5(max(found, key=lambda x: score(x[NOVEL_TOP5], x[CALIBRATED_TOP5])))
+        return describe_top5(max(found, key=study.config.score))
 
     outcomes = measure(jobs, study.storage, num_at_once, say, deadline, summarise=summarise)
     cache = part_cache(study.storage)
@@ -277,21 +274,17 @@ def _jobs_of(
     jobs = {}
     for trial in finalists:
         resolved = row.for_score(Resolved.of(row.method, trial.user_attrs), **draws)
+        every = [resolved.with_overrides(each) for each in row.sweep(resolved)]
         for key in _keys(row, trial):
-            job = study.job(row, trial.number, resolved, key.seed)
-            part = {"phase": VALIDATION_PHASE, "shot_rows": shot_rows, "diversity_draws": range(0)}
-            jobs[key] = PoolJob.of(key.row, job, **part, variants=_variants(row, resolved))
+            jobs[key] = PoolJob.of(
+                key.row,
+                study.job(row, trial.number, resolved, key.seed),
+                phase=VALIDATION_PHASE,
+                shot_rows=shot_rows,
+                diversity_draws=range(0),
+                variants=tuple((each.training, each.evaluation) for each in every),
+            )
     return jobs
-
-
-def _variants(row: StudyRow, resolved: Resolved) -> tuple[tuple[Settings, EvaluationConfig], ...]:
-    every = (resolved.with_overrides(each) for each in row.sweep(resolved))
-    return tuple((each.training, each.evaluation) for each in every)
-
-
-def _settings_of(row: StudyRow, trial: FrozenTrial) -> Resolved:
-    """Return the settings of a trial with the training length of the report."""
-    return Resolved.of(row.method, trial.user_attrs).times_as_long(row.config.report_length)
 
 
 def _best_of(
@@ -331,7 +324,8 @@ def _best_of(
 
 def _describe(row: StudyRow, trial: FrozenTrial, parts: Mapping[int, Part]) -> dict[str, Any]:
     """Describe a finalist with the best of the settings that need no training."""
-    resolved = _settings_of(row, trial)
+    # With the training length of the report.
+    resolved = Resolved.of(row.method, trial.user_attrs).times_as_long(row.config.report_length)
     sweep = row.sweep(resolved)
     found = [_score(row.config, str(number), parts) for number in range(len(sweep))]
     best = max(range(len(sweep)), key=lambda number: found[number]["score"])  # the first of equals
@@ -357,9 +351,5 @@ def _score(config: StudyConfig, variant: str, parts: Mapping[int, Part]) -> dict
     for seed, part in sorted(parts.items()):
         of_seed[seed] = mean_top5(part.scores[part.scores["method"] == variant], config.head)
     means = {name: sum(each[name] for each in of_seed.values()) / len(of_seed) for name in TOP5}
-    scores = {
-        str(seed): config.score(each[NOVEL_TOP5], each[CALIBRATED_TOP5])
-        for seed, each in of_seed.items()
-    }
-    score = config.score(means[NOVEL_TOP5], means[CALIBRATED_TOP5])
-    return {"score": score, **means, "score_by_seed": scores}
+    scores = {str(seed): config.score(each) for seed, each in of_seed.items()}
+    return {"score": config.score(means), **means, "score_by_seed": scores}

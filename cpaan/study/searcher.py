@@ -19,7 +19,7 @@ from ray.tune.search import Searcher
 
 from cpaan.core.randomness import new_rng, word_of
 from cpaan.study.config import StudyConfig
-from cpaan.study.job import CALIBRATED_TOP5, EPISODE, NOVEL_TOP5, TrialJob
+from cpaan.study.job import EPISODE, TrialJob
 from cpaan.study.records import ENDED, RowRecords
 from cpaan.study.row import RECOMMENDED, StudyRow
 from cpaan.study.study import OPTUNA, Study
@@ -112,8 +112,7 @@ class RowSearch:
         known = trial.user_attrs.get(CURVE, [])
         if len(result[CURVE]) > len(known):
             for entry in result[CURVE][len(known) :]:
-                score = self.row.config.score(entry[NOVEL_TOP5], entry[CALIBRATED_TOP5])
-                trial.report(score, entry[EPISODE])
+                trial.report(self.row.config.score(entry), entry[EPISODE])
             trial.set_user_attr(CURVE, result[CURVE])
         if result[PROBLEM] is not None or PROBLEM in trial.user_attrs:
             trial.set_user_attr(PROBLEM, result[PROBLEM])
@@ -245,8 +244,7 @@ class RowScheduler(FIFOScheduler):
         if (method := trial.config["trial"].method) in self._rows:
             config, asha = self._rows[method]
             for entry in result[CURVE]:
-                score = config.score(entry[NOVEL_TOP5], entry[CALIBRATED_TOP5])
-                known = {EPISODE: entry[EPISODE], SCORE: score}
+                known = {EPISODE: entry[EPISODE], SCORE: config.score(entry)}
                 decisions.append(asha.on_trial_result(tune_controller, trial, known))
         return self.STOP if self.STOP in decisions else self.CONTINUE
 

@@ -17,8 +17,8 @@ from ray.util.metrics import Gauge
 
 from cpaan.core.remote_paths import join
 from cpaan.study.cluster import check_this_machine, worker_resources
-from cpaan.study.config import StudyConfig
-from cpaan.study.job import CALIBRATED_TOP5, EPISODE, NOVEL_TOP5, TOP5, Report, TrialJob, run_job
+from cpaan.study.config import TOP5, StudyConfig
+from cpaan.study.job import EPISODE, Report, TrialJob, run_job
 from cpaan.training.workers import ALONE, Workers
 
 SCORE, CURVE, PROBLEM = "score", "curve", "problem"
@@ -130,7 +130,7 @@ def to_metrics(report: Report, config: StudyConfig) -> dict[str, Any]:
     last = report.curve[-1] if report.curve else nothing
     return {
         **last,
-        SCORE: config.score(last[NOVEL_TOP5], last[CALIBRATED_TOP5]),
+        SCORE: config.score(last),
         CURVE: list(report.curve),
         PROBLEM: report.problem,
         "losses": report.losses,

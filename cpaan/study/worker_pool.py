@@ -18,7 +18,7 @@ from cpaan.methods.registry import num_episodes_of
 from cpaan.protocol.calibration import best_biases, calibrate
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.report.illustration import illustrate
-from cpaan.study.cluster import HEAD, check_this_machine, worker_resources
+from cpaan.study.cluster import HEAD, check_this_machine
 from cpaan.study.job import (
     NUM_THREADS,
     TrialJob,
@@ -177,12 +177,9 @@ def _start(job: PoolJob) -> tuple[Any, Any]:
     config = job.training.config
     training: Any = None
     if num_episodes_of(job.part.training) and config.workers_per_trial > 1:
-        together = ray.remote(_train_together)
-        on_head = together.options(num_cpus=0, resources=HEAD, **_RETRIES)
+        on_head = ray.remote(_train_together).options(num_cpus=0, resources=HEAD, **_RETRIES)
         training = on_head.remote(job.training)
-    needs = worker_resources(config)
-    task = ray.remote(_run)
-    task = task.options(num_cpus=needs["CPU"], num_gpus=needs.get("GPU", 0), **_RETRIES)
+    task = ray.remote(_run).options(num_cpus=1, num_gpus=config.gpus_per_worker, **_RETRIES)
     return task.remote(job, False if training is None else training), training
 
 

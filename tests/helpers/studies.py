@@ -11,8 +11,8 @@ from cpaan import EvaluationConfig, Phase, Split, open_features, write_features
 from cpaan.cli import main
 from cpaan.data.reference import DataReference
 from cpaan.methods.registry import ROWS, with_episodes
-from cpaan.study.config import PRESETS, StudyConfig
-from cpaan.study.job import EPISODE, TOP5, Report, TrialJob
+from cpaan.study.config import PRESETS, TOP5, StudyConfig
+from cpaan.study.job import EPISODE, Report, TrialJob
 from cpaan.study.report_rows import MeasuredRow
 from cpaan.study.row import Resolved, StudyRow
 from cpaan.study.searcher import OptunaSearcher, RowSearch

@@ -64,7 +64,7 @@ def test_trials_of_a_preset_have_all_its_rungs(preset):
 def test_the_score_is_the_weighted_mean_of_both_accuracies(novel_weight, all_weight, score):
     config = StudyConfig(novel_weight=novel_weight, all_weight=all_weight)
 
-    assert config.score(novel_top5=40.0, all_calibrated_top5=60.0) == pytest.approx(score)
+    assert config.score({"novel_top5": 40.0, "all_calibrated_top5": 60.0}) == pytest.approx(score)
 
 
 def through_json(reference: DataReference) -> DataReference:
