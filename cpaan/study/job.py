@@ -9,8 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -72,9 +71,9 @@ class TrialJob:
     @property
     def training_digest(self) -> str:
         """Digest of everything that determines the training, except the number of workers."""
-        embedding = None if self.embedding is None else self.embedding.to_dict()
-        data = {**self.data.to_dict(), "features": None, "in_order_of": None}
-        return _digest(self.method, self.training.to_dict(), embedding, self.seed, data)
+        known = asdict(self)
+        data = {**known["data"], "features": None, "in_order_of": None}
+        return _digest(self.method, known["training"], known["embedding"], self.seed, data)
 
     def new_checkpoint(self) -> Checkpoint:
         """Return the checkpoint, which ignores a file of other settings.
@@ -150,14 +149,9 @@ def run_job(job: TrialJob, device: torch.device, workers: Workers = ALONE) -> It
         if checkpoint.curve:
             yield Report(tuple(checkpoint.curve))
         evaluated = {entry[EPISODE] for entry in checkpoint.curve}
-        eval_steps = [step for step in job.eval_steps if step not in evaluated]
-        for stretch in drive(
-            run,
-            checkpoint,
-            eval_steps=eval_steps,
-            on_eval=evaluate,
-            workers=workers,
-        ):
+        steps = [step for step in job.eval_steps if step not in evaluated]
+        stretches = drive(run, checkpoint, eval_steps=steps, on_eval=evaluate, workers=workers)
+        for stretch in stretches:
             pace = stretch.num_episodes / stretch.seconds if stretch.seconds else None
             yield Report(tuple(checkpoint.curve), stretch.losses, pace)
     except (TrainingDivergedError, _JobError) as error:  # raised by all workers
@@ -204,22 +198,20 @@ def _begin(job: TrialJob, task: LowShotTask, workers: Workers) -> tuple[LowShotM
 
 
 def new_method(job: TrialJob, device: torch.device) -> LowShotMethod:
-    """Return the untrained method of a job, in the job's embedding if it has one."""
+    """Return the untrained method of a job, in the job's embedding if it has one.
+
+    Jobs on this machine share embeddings of the same data, settings, seed and device type.
+    """
+    known = asdict(job)
+    digest = _digest({**known["data"], "features": None}, known["embedding"], device.type)
     return make_method(
         job.method,
         job.evaluation,
         job.training,
         embedding=job.embedding,
-        embeddings=_embeddings_of(job, device),
+        embeddings=default_cache_folder() / "embeddings" / digest,
         seed=job.seed,
     )
-
-
-def _embeddings_of(job: TrialJob, device: torch.device) -> Path:
-    """Return the local cache folder for embeddings of the job's data, settings and device type."""
-    data = {**job.data.to_dict(), "features": None}
-    embedding = None if job.embedding is None else job.embedding.to_dict()
-    return default_cache_folder() / "embeddings" / _digest(data, embedding, device.type)
 
 
 def _digest(*content: object) -> str:

@@ -4,7 +4,7 @@ Ablations are the best configuration of a row with one design choice changed at 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
@@ -59,8 +59,7 @@ class MeasuredRow:
             "method": self.method,
             "trial": self.trial,
             "seeds": list(self.seeds),
-            "training": self.resolved.training.to_dict(),
-            "evaluation": self.resolved.evaluation.to_dict(),
+            **asdict(self.resolved),
             "ablation": None if self.ablation is None else vars(self.ablation),
         }
 
@@ -211,13 +210,9 @@ def _ablations(row: MeasuredRow, family: str, num_seeds: int) -> Iterator[Measur
 
 def _neighbours(row: MeasuredRow, training: TrainConfig) -> dict[str, Mapping[str, Any]]:
     """Return overrides by label: every kind of neighbours, and every number of hard neighbours."""
-    split = row.source.data.split
-    num_base = len(split.base_classes())
-    num_meta_base = num_base - training.num_ways
-    perplexity = training.perplexity
-    if training.neighbours != "soft":
-        perplexity = TrainConfig().perplexity
-    soft = {"neighbours": "soft", "perplexity": perplexity}
+    num_meta_base = len(row.source.data.split.base_classes()) - training.num_ways
+    searched = training if training.neighbours == "soft" else TrainConfig()
+    soft = {"neighbours": "soft", "perplexity": searched.perplexity}
     hard = {
         f"{HARD}, k = {count}": {"neighbours": "hard", "num_neighbours": count}
         for count in _NUMBERS_OF_NEIGHBOURS

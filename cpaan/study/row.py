@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any, Self
 
@@ -81,8 +81,7 @@ class StudyRow:
     @property
     def searched(self) -> SearchSpace:
         """Search space around the recommended settings: parameters by name."""
-        split = self.data.split
-        num_base = len(split.base_classes())
+        num_base = len(self.data.split.base_classes())
         row = ROWS[self.method]
         return row.space_for(self.training, self.evaluation, self.num_dims, num_base)
 
@@ -136,14 +135,9 @@ class StudyRow:
 
     def describe(self) -> dict[str, Any]:
         """Return the row as JSON-compatible data."""
-        return {
-            "config": self.config.to_dict(),
-            "training": self.training.to_dict(),
-            "evaluation": self.evaluation.to_dict(),
-            "data": self.data.to_dict(),
-            "embedding": None if self.embedding is None else self.embedding.to_dict(),
-            "dimensions": self.num_dims,
-        }
+        content = asdict(self)
+        num_dims = content.pop("num_dims")
+        return {**content, "dimensions": num_dims}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from typing import Any, Protocol
 
 from optuna.trial import FrozenTrial
@@ -340,8 +341,7 @@ def _describe(row: StudyRow, trial: FrozenTrial, parts: Mapping[int, Part]) -> d
             {**settings, "score": each["score"]}
             for settings, each in zip(sweep, found, strict=True)
         ],
-        "training": resolved.training.to_dict(),
-        "evaluation": resolved.evaluation.to_dict(),
+        **asdict(resolved),
     }
 
 
