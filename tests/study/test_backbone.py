@@ -1,6 +1,5 @@
 """Test that several workers on Ray train one backbone, and that errors have one line."""
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ from cpaan.core.files import unpack_state
 from cpaan.representation.backbone_training import BackboneRun
 from cpaan.study.backbone import train_with_ray
 from helpers.backbones import small_config, striped_images
-from helpers.runs import threads
+from helpers.runs import advance_together, threads
 
 pytestmark = pytest.mark.ray
 
@@ -41,8 +40,7 @@ def test_two_workers_average_the_gradients_of_their_halves(two_cpus, folder):
         BackboneRun(images, labels, 3, config, 0, torch.device("cpu"), workers)
         for workers in threads(2)
     ]
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda run: run.advance(run.num_episodes), runs))
+    advance_together(runs, runs[0].num_episodes)
     state = unpack_state((folder / "backbone.pt").read_bytes())
     assert state["run"]["workers"] == 2
     assert len(said) == 1

@@ -22,6 +22,7 @@ import pytest
 import ray
 import torch
 from ray._private.node import Node
+from ray._private.services import psutil
 from ray.cluster_utils import Cluster
 from ray.util import placement_group, placement_group_table, remove_placement_group
 from werkzeug.serving import make_server
@@ -67,20 +68,13 @@ def await_study(condition: Callable[[], object], seconds: float = 300) -> None:
     wait_for(condition, seconds, Path("output.txt").read_text)
 
 
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
 def processes(title: str, raylets: set[int]) -> list[int]:
     """Return the processes of these raylets whose command starts with the title."""
     found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (folder / "cmdline").read_bytes().decode()
-            if command.startswith(title) and parent_of(int(folder.name)) in raylets:
-                found.append(int(folder.name))
-        except (OSError, ValueError):  # the process has just ended
-            continue
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # it has just ended
+            if process.ppid() in raylets and "".join(process.cmdline()).startswith(title):
+                found.append(process.pid)
     return found
 
 

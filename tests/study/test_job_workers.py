@@ -31,11 +31,6 @@ from helpers.runs import threads
 from helpers.studies import new_job, scores
 
 
-@pytest.fixture
-def job(gaussians, tmp_path) -> TrialJob:
-    return new_job(gaussians, tmp_path)
-
-
 def run_together(
     job: TrialJob, monkeypatch: pytest.MonkeyPatch, num_reports: int = 100
 ) -> tuple[list[list[Report]], list[Run]]:

@@ -14,7 +14,6 @@ import optuna
 import pandas as pd
 import pytest
 import ray
-import torch
 from ray.util import placement_group_table
 from ray.util.state import list_actors
 from ray.util.state.common import ActorState
@@ -36,6 +35,7 @@ from cpaan.study.row import Resolved
 from cpaan.study.study import read_study
 from cpaan.study.trial import train_with_workers
 from cpaan.study.worker_pool import PoolJob, WorkLostError, run_on_ray
+from helpers.jobs import CPU, assert_same_weights, kept_state, kept_weights
 from helpers.runs import threads
 from helpers.studies import SMALL_STUDY, STUDY_SETTINGS, new_job, report, scores, search
 
@@ -68,13 +68,10 @@ def test_workers_on_ray_train_as_in_one_process_to_the_last_bit(two_cpus, gaussi
 
     train_with_workers(job)
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda each: [*run_job(here, torch.device("cpu"), each)], threads(2)))
+        list(pool.map(lambda each: [*run_job(here, CPU, each)], threads(2)))
 
-    state, state_here = (unpack_state(each.checkpoint.read()) for each in (job, here))
-    assert scores(state["curve"]) == scores(state_here["curve"])
-    weights, weights_here = state["run"]["networks"], state_here["run"]["networks"]
-    assert set(weights) == set(weights_here)
-    assert all(torch.equal(weights[name], weights_here[name]) for name in weights)
+    assert scores(kept_state(job)["curve"]) == scores(kept_state(here)["curve"])
+    assert_same_weights(kept_weights(job), kept_weights(here))
 
 
 def actors_of_this_ray(monkeypatch: pytest.MonkeyPatch) -> list[ActorState]:
@@ -99,7 +96,7 @@ def curve_of_run_in_this_process(folder: Path, number: int) -> dict[int, float]:
     job = study.job(row, number, resolved, row.config.seed)
     steps = tuple(entry["episode"] for entry in table["curve"][number])
     alone = replace(job, eval_steps=steps, path=f"alone-{number}.pt")
-    *_, last = run_job(alone, torch.device("cpu"))
+    *_, last = run_job(alone, CPU)
     return {entry["episode"]: entry["all_top5"] for entry in last.curve}
 
 

@@ -8,19 +8,12 @@ import optuna
 import pandas as pd
 import pytest
 
-from cpaan.core.remote_paths import RemotePath
-from cpaan.data.splits import VALIDATION_PHASE
 from cpaan.evaluation.parts import Part
-from cpaan.gan.loop import TrainingRun
 from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import NO_GENERATION
-from cpaan.study import worker_pool
-from cpaan.study.cluster import MARK
 from cpaan.study.row import AS_PRINTED, RECOMMENDED, StudyRow
 from cpaan.study.search import _describe
-from cpaan.study.worker_pool import PoolJob
-from helpers.studies import new_job, row_of_preset
-from helpers.tasks import shots_of
+from helpers.studies import row_of_preset
 
 NOTHING = pd.DataFrame()
 
@@ -98,35 +91,3 @@ def test_a_finalist_has_the_best_of_its_variants(by_seed, best, score):
     scores = [sum(each.get(n, 40.0) for each in by_seed) / 2 for n in range(len(sweep))]
     assert found["sweep"] == [{**s, "score": x} for s, x in zip(sweep, scores, strict=True)]
     json.dumps(found, allow_nan=False)
-
-
-def test_a_finalist_is_trained_once_and_scored_with_each_variant(gaussians, tmp_path, monkeypatch):
-    job = replace(new_job(gaussians, tmp_path), eval_steps=())
-    (RemotePath.at(job.storage) / MARK).write(b"")
-    shot_rows, episodes = shots_of(gaussians.table, gaussians.split), list[int]()
-    advance = TrainingRun.advance
-
-    def count(run: TrainingRun, num_episodes: int) -> dict[str, float]:
-        episodes.append(num_episodes)
-        return advance(run, num_episodes)
-
-    def scores_of(evaluation, **options) -> pd.DataFrame:
-        options = {"phase": VALIDATION_PHASE, "shot_rows": shot_rows, **options}
-        pool = PoolJob.of("finalist", replace(job, evaluation=evaluation), **options)
-        return worker_pool._run(pool, False).scores
-
-    monkeypatch.setattr(TrainingRun, "advance", count)
-    changes = ({}, {"mixing_shots": 0.25}, {"num_synthetic": 3})
-    variants = [job.evaluation.with_overrides(each) for each in changes]
-
-    together = scores_of(job.evaluation, variants=tuple((job.training, v) for v in variants))
-
-    assert sum(episodes) == job.training.num_episodes
-    found = [each.drop(columns="method") for _, each in together.groupby("method")]
-    for evaluation, of_variant in zip(variants, found, strict=True):
-        alone = scores_of(evaluation).drop(columns="method")
-        pd.testing.assert_frame_equal(
-            of_variant.reset_index(drop=True), alone.reset_index(drop=True)
-        )
-    assert not found[0]["top5"].equals(found[1]["top5"]), "mixing has an effect here"
-    assert sum(episodes) == job.training.num_episodes, "all of them have the same checkpoint"

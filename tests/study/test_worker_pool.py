@@ -1,4 +1,4 @@
-"""Test the cost of parts: seconds of workers and of GPUs, whichever command ran them."""
+"""Test the scores of variants of a training, and the cost of parts, whichever command ran them."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -11,29 +11,32 @@ from cpaan.core.files import pack_state
 from cpaan.core.remote_paths import RemotePath
 from cpaan.data.splits import VALIDATION_PHASE
 from cpaan.evaluation.parts import Outcome, Part, PartCache, PartJob, PartKey, run_parts
+from cpaan.gan.loop import TrainingRun
 from cpaan.study import worker_pool
 from cpaan.study.cluster import MARK
 from cpaan.study.job import TrialJob, run_job
 from cpaan.study.worker_pool import PoolJob, cost_of
 from helpers.jobs import CPU, finish, kept_state
-from helpers.studies import new_job
 from helpers.tasks import shots_of
 
 NOTHING = pd.DataFrame()
 
 
 @pytest.fixture
-def job(gaussians, tmp_path) -> TrialJob:
-    job = replace(new_job(gaussians, tmp_path), eval_steps=())
+def job(job) -> TrialJob:
     (RemotePath.at(job.storage) / MARK).write(b"")
-    return job
+    return replace(job, eval_steps=())
+
+
+def score(gaussians, row: str, job: TrialJob, **options: object) -> PoolJob:
+    shot_rows = shots_of(gaussians.table, gaussians.split)
+    return PoolJob.of(row, job, phase=VALIDATION_PHASE, shot_rows=shot_rows, **options)
 
 
 def pool_job(gaussians, row: str, job: TrialJob, seed: int = 1, **config: float) -> PoolJob:
     """Return a job of a report; the search has used seed 0."""
     job = replace(job, seed=seed, config=job.config.with_overrides(config))
-    shot_rows = shots_of(gaussians.table, gaussians.split)
-    return PoolJob.of(row, job, phase=VALIDATION_PHASE, shot_rows=shot_rows)
+    return score(gaussians, row, job)
 
 
 def part_of(seconds: float, training_seconds: float = 0.0) -> Part:
@@ -110,3 +113,31 @@ def test_a_part_has_the_seconds_of_a_training_that_was_resumed(gaussians, job, i
     assert run["training_seconds"] >= 1000.0
     assert (run["training_seconds"] == 1000.0) == is_complete
     assert run["seconds"] + run["training_seconds"] - 1000.0 <= elapsed, "nothing counts twice"
+
+
+def test_a_finalist_is_trained_once_and_scored_with_each_variant(gaussians, job, monkeypatch):
+    episodes, advance = list[int](), TrainingRun.advance
+
+    def count(run: TrainingRun, num_episodes: int) -> dict[str, float]:
+        episodes.append(num_episodes)
+        return advance(run, num_episodes)
+
+    def scores_of(evaluation, **options) -> pd.DataFrame:
+        finalist = score(gaussians, "finalist", replace(job, evaluation=evaluation), **options)
+        return worker_pool._run(finalist, False).scores
+
+    monkeypatch.setattr(TrainingRun, "advance", count)
+    changes = ({}, {"mixing_shots": 0.25}, {"num_synthetic": 3})
+    variants = [job.evaluation.with_overrides(each) for each in changes]
+
+    together = scores_of(job.evaluation, variants=tuple((job.training, v) for v in variants))
+
+    assert sum(episodes) == job.training.num_episodes
+    found = [each.drop(columns="method") for _, each in together.groupby("method")]
+    for evaluation, of_variant in zip(variants, found, strict=True):
+        alone = scores_of(evaluation).drop(columns="method")
+        pd.testing.assert_frame_equal(
+            of_variant.reset_index(drop=True), alone.reset_index(drop=True)
+        )
+    assert not found[0]["top5"].equals(found[1]["top5"]), "mixing has an effect here"
+    assert sum(episodes) == job.training.num_episodes, "all of them have the same checkpoint"
