@@ -1,7 +1,7 @@
 """Run a command of ``tune/`` as a Ray job on a cluster that ``ray up`` has started.
 
 The commands call ``cpaan.cli.cluster.run_on_cluster`` with a `ClusterCommand`. The jobs API
-listens on the head's loopback address only; `jobs_client` forwards a port to it.
+listens on the head's loopback address only; ``ray dashboard`` forwards a port to it by ssh.
 """
 
 import asyncio
@@ -10,24 +10,28 @@ import os
 import re
 import shlex
 import shutil
+import signal
+import socket
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from subprocess import PIPE, STDOUT, run
+from subprocess import DEVNULL, PIPE, STDOUT, Popen, run
 from typing import NamedTuple
 
 import aiohttp
 import requests
+from ray._private.services import psutil  # type: ignore[attr-defined]  # Ray includes it
+from ray.exceptions import AuthenticationError
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
 from cpaan.core.provenance import TEST_READS, commit, take_over_test_reads
 from cpaan.data.splits import copy_split
 from cpaan.study.cluster import RAY
-from cpaan.study.jobs_client import PROJECT, jobs_client
 from cpaan.study.study import CONFIG
 
+_PROJECT = Path(__file__).parents[2]  # paths in cluster files are relative to it
 _CONNECTION_LOST = (aiohttp.ClientError, requests.RequestException, RuntimeError, TimeoutError)
 _WORK = "~/cpaan-studies"  # on the head; Ray deletes the folder in which it starts a job
 
@@ -53,7 +57,7 @@ class ClusterCommand(NamedTuple):
     def stage(self, folder: Path) -> str:
         """Copy the code and the files to a folder, and return the shell command to run there."""
         for name in ("cpaan", "tune"):
-            shutil.copytree(PROJECT / name, folder / name)
+            shutil.copytree(_PROJECT / name, folder / name)
         words = [f'python "$SENT"/tune/{self.script}', shlex.join(self.arguments)]
         for option, paths in self.files.items():
             words.append(option)
@@ -89,9 +93,47 @@ class ClusterJob:
             )
         self._headers = {"Authorization": f"Bearer {token.read_text().strip()}"}
 
-    def connect(self) -> AbstractContextManager[JobSubmissionClient]:
-        """Return a context with a client of the jobs API on the head."""
-        return jobs_client(self._config, self._port, self._headers)
+    @contextmanager
+    def connect(self) -> Iterator[JobSubmissionClient]:
+        """Forward a free port to the jobs API on the head, and yield a client that has the token.
+
+        Raises:
+            ValueError: If the cluster has no head.
+            TimeoutError: If the head cannot be reached.
+        """
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        config, ports = self._config, [f"--port={port}", f"--remote-port={self._port}"]
+        client, deadline = None, time.monotonic() + 60
+        with tempfile.NamedTemporaryFile() as log:
+            tunnel = Popen(
+                [*RAY, "dashboard", config, *ports],
+                cwd=_PROJECT,
+                stdin=DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # so that Ctrl-C does not reach ssh
+            )
+            try:
+                while client is None and tunnel.poll() is None and time.monotonic() < deadline:
+                    time.sleep(0.2)
+                    if _has_ssh(port):  # no other process may receive the token
+                        # Ray would use an address of the environment instead of an argument.
+                        os.environ["RAY_API_SERVER_ADDRESS"] = url = f"http://127.0.0.1:{port}"
+                        with suppress(OSError, AuthenticationError):  # the API does not answer yet
+                            client = JobSubmissionClient(url, headers=self._headers)
+                said = "" if client else Path(log.name).read_text()
+                if re.search("ead node .*not found", said):
+                    raise ValueError(
+                        f"{config} has no running head; start it with: ray up {config}"
+                    )
+                if client is None:
+                    raise TimeoutError(f"cannot connect to the head of {config}: {said[-300:]}")
+                yield client
+            finally:
+                with suppress(ProcessLookupError):  # the tunnel has already ended
+                    os.killpg(tunnel.pid, signal.SIGTERM)
+                tunnel.wait()
 
     def find(self, client: JobSubmissionClient) -> JobDetails | None:
         """Return the command's running job, or the study's last job if it was the same command."""
@@ -179,6 +221,22 @@ class ClusterJob:
 
     def _copy(self, source: str, target: str) -> None:
         paths = [self._config, f"{_WORK}/{source}", target]
-        done = run([*RAY, "rsync-down", *paths], cwd=PROJECT, stdout=PIPE, stderr=STDOUT, text=True)
+        done = run(
+            [*RAY, "rsync-down", *paths], cwd=_PROJECT, stdout=PIPE, stderr=STDOUT, text=True
+        )
         if done.returncode:
             raise ValueError(f"cannot download {_WORK}/{source}: {done.stdout[-300:]}")
+
+
+def _has_ssh(port: int) -> bool:
+    """Return whether an ssh process of this user listens on a port of this machine.
+
+    It need not be a child of this one, because all connections to a machine share one process.
+    """
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # it has ended, or is not ours
+            if process.name() == "ssh" and process.uids().real == os.getuid():
+                connections = process.net_connections("tcp")
+                if any(each.status == "LISTEN" and each.laddr.port == port for each in connections):
+                    return True
+    return False

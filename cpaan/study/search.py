@@ -291,18 +291,14 @@ def _jobs_of(
 def _best_of(
     search: RowSearch, finalists: Sequence[FrozenTrial], outcomes: Mapping[PartKey, Any]
 ) -> dict[str, Any] | None:
-    row = search.row
-    dropped = {
-        str(trial.number): f"seed {key.seed}: {outcomes[key]}"
-        for trial in finalists
-        for key in _keys(row, trial)
-        if isinstance(outcomes[key], ValueError)
-    }
-    rows = [
-        _describe(row, trial, {key.seed: outcomes[key] for key in _keys(row, trial)})
-        for trial in finalists
-        if str(trial.number) not in dropped
-    ]
+    row, rows, dropped = search.row, list[dict[str, Any]](), {}
+    for trial in finalists:
+        found = {key.seed: outcomes[key] for key in _keys(row, trial)}
+        failed = [seed for seed, each in found.items() if isinstance(each, ValueError)]
+        if failed:
+            dropped[str(trial.number)] = f"seed {failed[-1]}: {found[failed[-1]]}"
+        else:
+            rows.append(_describe(row, trial, found))
     if not rows:
         return None
     best = max(rows, key=lambda each: (each["score"], -each["trial"]))

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from ray.job_submission import JobStatus
 
 from cpaan.core.provenance import TEST_READS, count_test_reads, take_over_test_reads
 from cpaan.data.splits import read_split
+from cpaan.study import cluster_job
 from cpaan.study.cluster_job import ClusterCommand, ClusterJob
 from helpers.studies import report, search
 
@@ -77,6 +79,41 @@ def test_a_cluster_that_is_not_up_is_an_error_of_one_line(token, tmp_path, capsy
     (line,) = capsys.readouterr().err.splitlines()
     problem = f"{file} has no running head; start it with: ray up {file}"
     assert line == f"python tune/search.py: error: {problem}"
+
+
+# Listens on the port of `ray dashboard ... --port=N`, and writes the first request to a file.
+LISTENER = """
+import socket, sys
+
+(port,) = [word.removeprefix("--port=") for word in sys.argv if word.startswith("--port=")]
+with socket.create_server(("127.0.0.1", int(port))) as server, open("request.txt", "wb") as file:
+    server.settimeout(float(sys.argv[1]))
+    try:
+        with server.accept()[0] as connection:
+            file.write(connection.recv(10_000))
+    except TimeoutError:
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds", "is_sent"), [("ssh", "60", True), ("stranger", "3", False)]
+)
+def test_the_token_is_sent_to_ssh_only(job, name, seconds, is_sent, tmp_path, monkeypatch):
+    """A process named like ssh, or another one, takes the port; it has no jobs API."""
+    program, script = tmp_path / name, tmp_path / "listener.py"
+    program.symlink_to(Path(sys.executable).resolve())
+    script.write_text(LISTENER)
+    monkeypatch.setattr(cluster_job, "RAY", (str(program), str(script), seconds))
+    monkeypatch.setattr(cluster_job, "_PROJECT", tmp_path)
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:1")  # of another cluster
+
+    with pytest.raises(TimeoutError, match=r"head of .+/c\.yaml"), job.connect():
+        pass
+
+    request = (tmp_path / "request.txt").read_bytes()
+    assert (b"Bearer secret" in request) is is_sent
+    assert bool(request) is is_sent
 
 
 def test_the_job_runs_the_same_arguments_with_the_uploaded_files(tmp_path, monkeypatch):
