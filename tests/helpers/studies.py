@@ -1,6 +1,6 @@
 """Small studies with their trials and rows."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,9 @@ import optuna
 from cpaan import EvaluationConfig, Phase, Split, open_features, write_features
 from cpaan.cli import main
 from cpaan.data.reference import DataReference
+from cpaan.evaluation.parts import Part, PartKey
 from cpaan.methods.registry import ROWS, with_episodes
+from cpaan.study import worker_pool
 from cpaan.study.config import PRESETS, TOP5, StudyConfig
 from cpaan.study.job import EPISODE, Report, TrialJob
 from cpaan.study.report_rows import MeasuredRow
@@ -18,6 +20,7 @@ from cpaan.study.row import Resolved, StudyRow
 from cpaan.study.searcher import OptunaSearcher, RowSearch
 from cpaan.study.study import Study
 from cpaan.study.trial import to_metrics
+from cpaan.study.worker_pool import PoolJob
 from helpers.gan_runs import SMALL
 
 search, report = (partial(main, command=name) for name in ("search", "report"))
@@ -115,6 +118,12 @@ class HandRunSearch:
 
     def parameters(self) -> list[dict]:
         return [trial.params for trial in self.search.trials.get_trials()]
+
+
+def run_here(jobs: Mapping[PartKey, PoolJob], *_: object) -> Iterator[tuple[PartKey, Part]]:
+    """Do what `run_on_ray` does, but in this process."""
+    for key, job in jobs.items():
+        yield key, worker_pool._run(job, False)
 
 
 # Synthetic examples outweigh the real ones, so that small changes of the generator have an effect.

@@ -103,10 +103,12 @@ def test_your_own_machines_get_the_commands_and_the_locked_versions():
 
 
 @pytest.mark.parametrize("name", CLOUDS)
-def test_in_a_cloud_the_head_does_not_train_and_workers_start_on_demand(name, tmp_path):
+def test_in_a_cloud_workers_start_on_demand_and_nothing_is_downloaded(name, tmp_path):
     content = file_of(name)
+    commands = [each for key, lists in content.items() if "commands" in key for each in lists]
+    assert not [each for each in commands if re.search(r"\b(pip|curl|wget|git)\b", each)]
     kinds = content["available_node_types"]
-    assert kinds["head"]["resources"] == {"CPU": 0}
+    assert kinds["head"]["resources"] == {"CPU": 0}, "the head does not train"
     assert "--num-cpus=0" in content["head_start_ray_commands"][-1]
     spot, on_demand = kinds["gpu-spot"], kinds["gpu-on-demand"]
     assert {spot["min_workers"], on_demand["min_workers"]} == {0}
@@ -114,13 +116,6 @@ def test_in_a_cloud_the_head_does_not_train_and_workers_start_on_demand(name, tm
     assert spot["resources"] == on_demand["resources"]
     (machines,) = json.loads(variables_of(name, tmp_path)["CPAAN_NODES"])
     assert machines == {"count": content["max_workers"], **spot["resources"]}
-
-
-@pytest.mark.parametrize("name", CLOUDS)
-def test_machines_of_a_cloud_install_no_python_packages_and_run_no_downloaded_script(name):
-    content = file_of(name)
-    commands = [each for key, lists in content.items() if "commands" in key for each in lists]
-    assert not [each for each in commands if re.search(r"\b(pip|curl|wget|git)\b", each)]
 
 
 def test_all_files_fix_the_same_ports_and_the_readme_lists_them():

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 from cpaan.core.provenance import count_test_reads
-from cpaan.evaluation.parts import run_parts
 from cpaan.methods.registry import ROWS
 from cpaan.protocol.config import HEADS
 from cpaan.study import report, worker_pool
@@ -17,6 +16,7 @@ from cpaan.study.report_rows import ReportSettings
 from cpaan.study.resolve import StudyRequest, new_study
 from cpaan.study.study import BEST
 from helpers.report_folders import RUN
+from helpers.studies import run_here
 
 CLUSTER = SimpleNamespace(
     nodes=({"CPU": 2.0},), check=lambda _: None, most_trials_at_once=lambda _: 1
@@ -53,18 +53,16 @@ CONTROLS = ("none", "mean-shift", "half-mean-shift")
 def test_a_study_of_one_row_or_several_is_reported_by_one_program(
     study_features, monkeypatch, methods, rows, heads
 ):
-    def measure(jobs, *_):
+    def run_in_order(jobs, *others):
         is_published = ["as published" in key.row for key in jobs]
         assert is_published == sorted(is_published), "searched rows first"
-        parts = {key: job.part for key, job in jobs.items()}
-        found = ((key, worker_pool._run(job, True)) for key, job in jobs.items())
-        return run_parts(parts, lambda _: found, None, lambda _: None)
+        return run_here(jobs, *others)
 
     short = replace(ROWS["LR"], published_head={"linear_num_steps": 7})
     monkeypatch.setitem(ROWS, "LR", short)
-    for name, instead in {"measure": measure, "check_machines": lambda *_: None}.items():
-        monkeypatch.setattr(report, name, instead)
+    monkeypatch.setattr(report, "check_machines", lambda *_: None)
     monkeypatch.setattr(worker_pool, "check_this_machine", lambda _: None)
+    monkeypatch.setattr(worker_pool, "run_on_ray", run_in_order)
     features, settings = [str(study_features)], ("shots=1,2",)
     request = StudyRequest(methods=methods, features=features, settings=settings)
     study = new_study(request, Path("results/mine"), None)

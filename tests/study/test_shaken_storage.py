@@ -1,6 +1,5 @@
 """Test a whole search in this process, on an S3 server that fails at random."""
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,6 @@ import pytest
 import torch
 
 from cpaan.core.remote_paths import RemotePath
-from cpaan.evaluation.parts import Outcome, PartJob, PartKey, run_parts
 from cpaan.study import search as search_module
 from cpaan.study import worker_pool
 from cpaan.study.cluster import MARK
@@ -18,26 +16,9 @@ from cpaan.study.resolve import StudyRequest, new_study
 from cpaan.study.searcher import OptunaSearcher, RowSearch
 from cpaan.study.study import BEST, Study, read_json
 from cpaan.study.trial import to_metrics
-from cpaan.study.worker_pool import PoolJob, part_cache
-from helpers.studies import STUDY_SETTINGS
+from helpers.studies import STUDY_SETTINGS, run_here
 
 NUM_TRIALS = 3
-
-
-def measure_here(
-    jobs: Mapping[PartKey, PoolJob], storage: str, num_at_once: int, *others: Any, **options: Any
-) -> dict[PartKey, Outcome]:
-    """Do what `measure` does, but in this process."""
-
-    def execute(missing: Mapping[PartKey, PartJob]) -> Iterator[tuple[PartKey, Outcome]]:
-        for key in missing:
-            try:
-                yield key, worker_pool._run(jobs[key], False)
-            except ValueError as error:
-                yield key, error
-
-    parts = {key: job.part for key, job in jobs.items()}
-    return run_parts(parts, execute, part_cache(storage), others[0], **options)
 
 
 def search_here(study: Study) -> tuple[dict[str, Any], list[list[Any]]]:
@@ -68,7 +49,7 @@ def test_a_storage_that_fails_at_random_changes_neither_trials_nor_winner(
     study_features, bucket, monkeypatch
 ):
     monkeypatch.setattr("cpaan.core.remote_paths._PAUSES", (0.0,) * 6)
-    monkeypatch.setattr(search_module, "measure", measure_here)
+    monkeypatch.setattr(worker_pool, "run_on_ray", run_here)
     settings = {**STUDY_SETTINGS, "num_finalists": 2, "num_trials": NUM_TRIALS}
     request = StudyRequest(
         features=[str(study_features)],
