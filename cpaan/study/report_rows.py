@@ -165,7 +165,8 @@ def ablations_of(rows: Sequence[MeasuredRow], num_seeds: int) -> list[MeasuredRo
         return found
     for family, methods in _ABLATED.items():
         if (method := next((each for each in methods if each in by_method), None)) is not None:
-            found += _ablations(by_method[method], family, num_seeds)
+            row = by_method[method]
+            found += _ablations(replace(row, seeds=row.seeds[:num_seeds]), family)
     return found
 
 
@@ -176,36 +177,33 @@ def _with_and_without_term(row: MeasuredRow) -> tuple[MeasuredRow, MeasuredRow]:
     search has given them hardly any weight. The first has the training of the row itself.
     """
     usual = row.source.sweep(row.source.around(RECOMMENDED))[0]
-    resolved = row.resolved.with_overrides(usual)
-
-    def variant(label: str) -> MeasuredRow:
-        ablation = Ablation(row.name, TERMS, label)
-        return replace(row, name=f"{row.name}: {label}", resolved=resolved, ablation=ablation)
-
-    whole, part = variant(WITH_TERM), variant(f"without {TERM_OF[row.method]}")
-    if resolved == row.resolved:
-        whole = replace(whole, same_as=row.name)
+    whole, without = _ablation(row, TERMS, WITH_TERM, usual), f"without {TERM_OF[row.method]}"
     gan = ROWS[row.method].gan
     assert gan is not None, "only GANs have terms"
     if gan.noise == "mixture":  # the noise belongs to the method: cCyc-GAN has the plain one
-        return whole, replace(part, method=GANS[1])
+        part = _ablation(row, TERMS, without, usual)
+        return whole, replace(part, method=GANS[1], same_as=None)
     weight = "covariance_weight" if gan.has_covariance else "cycle_weight"
-    return whole, replace(part, resolved=resolved.with_overrides({weight: 0.0}))
+    return whole, _ablation(row, TERMS, without, {**usual, weight: 0.0})
 
 
-def _ablations(row: MeasuredRow, family: str, num_seeds: int) -> Iterator[MeasuredRow]:
+def _ablation(
+    row: MeasuredRow, family: str, label: str, overrides: Mapping[str, Any]
+) -> MeasuredRow:
+    resolved = row.resolved.with_overrides(overrides)
+    return replace(
+        row,
+        name=f"{row.name}: {label}",
+        resolved=resolved,
+        ablation=Ablation(row.name, family, label),
+        same_as=row.name if resolved == row.resolved else None,
+    )
+
+
+def _ablations(row: MeasuredRow, family: str) -> Iterator[MeasuredRow]:
     training = cast(TrainConfig, row.resolved.training)  # only GANs have ablations
     changes = _neighbours(row, training) if family == NEIGHBOURS else _ideas(row, training)
-    for label, overrides in changes.items():
-        resolved = row.resolved.with_overrides(overrides)
-        yield replace(
-            row,
-            name=f"{row.name}: {label}",
-            resolved=resolved,
-            seeds=row.seeds[:num_seeds],
-            ablation=Ablation(row.name, family, label),
-            same_as=row.name if resolved == row.resolved else None,
-        )
+    return (_ablation(row, family, *change) for change in changes.items())
 
 
 def _neighbours(row: MeasuredRow, training: TrainConfig) -> dict[str, Mapping[str, Any]]:
