@@ -6,22 +6,18 @@ import pytest
 import torch
 
 from cpaan.core.files import unpack_state
-from cpaan.methods.registry import ROWS
+from cpaan.methods.registry import ROWS, with_episodes
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.study import job as job_module
 from cpaan.study.job import Report, TrialJob, load_method, mean_top5, read_validation, run_job
 from cpaan.training.workers import ALONE
-from helpers.gan_runs import SMALL
+from helpers.runs import tiny
 from helpers.studies import QUICK
 
 CPU = torch.device("cpu")
 
 TRAINED = ["cCov-GAN", "c-GAN", "MN", "AWG", "PN", "MAML", "FI-PN", "FH", "P-FH", "c-GAN-PN"]
-GAN = {**SMALL.to_dict(), "num_episodes": 6, "generator_learning_rate": 0.03}
-EPISODES = {"num_ways": 6, "episode_shots": (1, 2), "num_queries": 2, "hidden_dim": 8}
-SIZES = {**EPISODES, "num_episodes": 6, "num_tasks": 2, "num_augmented": 3}
-SIZES |= {"num_clusters": 3, "batch_size": 8, "num_classifier_steps": 20}
-EMBEDDING = EmbeddingConfig(**EPISODES, num_episodes=3)
+EMBEDDING = tiny(EmbeddingConfig())
 UNTRAINED = ["LR", "copy", "DC"]
 
 
@@ -29,11 +25,10 @@ def job_of(job: TrialJob, method: str, head: str | None = None, **others: object
     """Return a job of another row, with six episodes or none."""
     row = ROWS[method]
     overrides = {"heads": (head or row.head,), "linear_num_steps": 5, "perplexity": 4.0}
-    sizes, known = GAN if row.gan else SIZES, row.config.to_dict()
     return replace(
         job,
         method=method,
-        training=row.config.with_overrides({name: sizes[name] for name in sizes if name in known}),
+        training=job.training if row.gan else with_episodes(tiny(row.config), 6),
         evaluation=QUICK.with_overrides({**overrides, **others}),
         eval_steps=job.eval_steps if method in TRAINED else (0,),
         embedding=EMBEDDING if row.is_embedded else None,
