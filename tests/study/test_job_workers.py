@@ -1,28 +1,26 @@
-"""Test workers that train one job together: they score, resume and fail as one process does."""
+"""Test workers that train one job together: they score, resume and fail as one process does.
+
+They are threads. `test_search.py` compares processes on Ray with them.
+"""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
-from torch.multiprocessing.spawn import spawn
 
 from cpaan.core.remote_paths import RemotePath
 from cpaan.gan.gans import GANS
 from cpaan.study import job as job_module
 from cpaan.study.job import Report, TrialJob, run_job
 from cpaan.training.learning import Run
-from cpaan.training.workers import Workers
 from helpers.jobs import (
     CPU,
     TRAINED,
     UNTRAINED,
     assert_same_weights,
     job_of,
-    kept_state,
     kept_weights,
     score_again,
     slow,
@@ -96,21 +94,6 @@ def test_workers_share_the_draws_and_score_as_one_process_does(
     assert found == [{"episode": job.eval_steps[-1], **score_again(job)}] * 2
     first = num_draws // 2
     assert draws == {0: set(range(first)), 1: set(range(first, num_draws))}
-
-
-def train_as_process(rank: int, job: TrialJob, store: Path) -> None:
-    torch.distributed.init_process_group("gloo", f"file://{store}", rank=rank, world_size=2)
-    list(run_job(job, CPU, Workers(rank, 2)))
-    torch.distributed.destroy_process_group()
-
-
-@pytest.mark.slow
-def test_two_processes_score_as_one_does(job, tmp_path):
-    job = job_of(job, "cCov-GAN", "cosine", num_draws=5)
-
-    spawn(train_as_process, (job, tmp_path / "store"), nprocs=2)
-
-    assert scores(kept_state(job)["curve"])[-1] == {"episode": 6, **score_again(job)}
 
 
 def test_workers_end_together_when_training_diverges_or_one_cannot_evaluate(

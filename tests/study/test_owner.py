@@ -10,14 +10,12 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
 
 from cpaan.core.remote_paths import RemotePath
 from cpaan.study import owner
 from cpaan.study.owner import OWNER, owning
-from helpers.studies import new_study
 from helpers.waiting import wait_for
 
 
@@ -119,11 +117,3 @@ with owner.owning(RemotePath.at(sys.argv[1])):
     assert process.returncode == 1
     assert f"another process has taken over {tmp_path}" in said
     assert json.loads((storage / OWNER).read())["id"] == "a"
-
-
-def test_a_study_has_one_owner_whatever_its_folder(tmp_path):
-    shared = str(tmp_path / "shared")
-    with replace(new_study(tmp_path / "a"), shared=shared).locked():
-        assert (RemotePath.at(shared) / OWNER).is_file()
-    with replace(new_study(tmp_path / "b"), shared=shared).locked():
-        pass

@@ -35,7 +35,7 @@ from cpaan.study.row import Resolved
 from cpaan.study.study import read_study
 from cpaan.study.trial import train_with_workers
 from cpaan.study.worker_pool import PoolJob, WorkLostError, run_on_ray
-from helpers.jobs import CPU, assert_same_weights, kept_state, kept_weights
+from helpers.jobs import CPU, assert_same_weights, kept_state, kept_weights, score_again
 from helpers.runs import threads
 from helpers.studies import SMALL_STUDY, STUDY_SETTINGS, new_job, report, scores, search
 
@@ -63,6 +63,7 @@ def stopped_at(words: str) -> Callable[[StudyProgress, str], None]:
 def test_workers_on_ray_train_as_in_one_process_to_the_last_bit(two_cpus, gaussians, tmp_path):
     config = StudyConfig(workers_per_trial=2)
     job = replace(new_job(gaussians, tmp_path, "on-ray.pt"), config=config)
+    job = replace(job, evaluation=job.evaluation.with_overrides({"num_draws": 5}))
     here = replace(job, path="here.pt")
     check_machines(job.storage, print)
 
@@ -72,6 +73,7 @@ def test_workers_on_ray_train_as_in_one_process_to_the_last_bit(two_cpus, gaussi
 
     assert scores(kept_state(job)["curve"]) == scores(kept_state(here)["curve"])
     assert_same_weights(kept_weights(job), kept_weights(here))
+    assert scores(kept_state(job)["curve"])[-1] == {"episode": 6, **score_again(job)}
 
 
 def actors_of_this_ray(monkeypatch: pytest.MonkeyPatch) -> list[ActorState]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from cpaan.study.owner import OWNER
 from cpaan.study.study import download_study, find_study, read_json, read_study
 from helpers.studies import new_study
 
@@ -73,10 +74,13 @@ def test_files_are_copied_to_the_storage_and_downloaded_from_there(tmp_path):
     assert not list(tmp_path.glob("[ab]/PN/best.json"))
 
 
-def test_one_process_at_a_time_works_on_a_study(tmp_path):
-    study = new_study(tmp_path)
+def test_one_process_at_a_time_works_on_a_study_and_owns_its_storage(tmp_path):
+    study = replace(new_study(tmp_path / "a"), shared=str(tmp_path / "shared"))
 
-    with study.locked(), pytest.raises(ValueError, match="another process is using the study"):
-        study.locked().__enter__()
     with study.locked():
-        pass
+        assert (tmp_path / "shared" / OWNER).is_file()
+        with pytest.raises(ValueError, match="another process is using the study"):
+            study.locked().__enter__()
+    for folder in "ab":  # of this machine or of another
+        with replace(study, folder=tmp_path / folder).locked():
+            pass
