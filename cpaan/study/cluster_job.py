@@ -104,16 +104,12 @@ class ClusterJob:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         config, ports = self._config, [f"--port={port}", f"--remote-port={self._port}"]
+        command = [*RAY, "dashboard", config, *ports]
         client, deadline = None, time.monotonic() + 60
         with tempfile.NamedTemporaryFile() as log:
             tunnel = Popen(
-                [*RAY, "dashboard", config, *ports],
-                cwd=_PROJECT,
-                stdin=DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # so that Ctrl-C does not reach ssh
-            )
+                command, cwd=_PROJECT, stdin=DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )  # a new session, so that Ctrl-C does not reach ssh
             try:
                 while client is None and tunnel.poll() is None and time.monotonic() < deadline:
                     time.sleep(0.2)

@@ -272,7 +272,7 @@ def test_a_study_remembers_its_cluster(submitted, tmp_path, capsys):
     assert len(submitted) == 7
 
 
-def test_a_remembered_cluster_is_not_used_for_what_runs_here(submitted, capsys):
+def test_a_remembered_cluster_is_not_used_for_what_runs_here(submitted, tmp_path, capsys):
     assert search(["--cluster", "c.yaml", "--study", "mine"]) == 0
     capsys.readouterr()
 
@@ -287,18 +287,12 @@ def test_a_remembered_cluster_is_not_used_for_what_runs_here(submitted, capsys):
         assert command(arguments) == 2
         (line,) = capsys.readouterr().err.splitlines()[-1:]
         assert problem in line
-    assert len(submitted) == 1
-
-
-def test_a_remembered_cluster_without_its_file_is_one_line(submitted, tmp_path, capsys):
-    assert search(["--cluster", "c.yaml", "--study", "mine"]) == 0
     (tmp_path / "c.yaml").unlink()
-    capsys.readouterr()
-
     for command, arguments in ((report, ["mine"]), (search, ["--resume", "--stop"])):
         assert command(arguments) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert f"whose file {tmp_path}/c.yaml no longer exists; name it with --cluster" in line
+    assert len(submitted) == 1
 
 
 def test_reads_of_the_test_phase_are_taken_over_once(tmp_path):
