@@ -15,9 +15,8 @@ from numpy.typing import ArrayLike
 
 from cpaan.protocol.calibration import CALIBRATED
 from cpaan.protocol.statistics import ROW, Crossed, crossed_cells
-from cpaan.report.tables import TITLES
+from cpaan.report.tables import Cell, side_of
 
-CALIBRATED_TITLES = {"novel": TITLES["novel"], CALIBRATED: "calibrated GLSL"}
 Scored = tuple[str, str]
 """Name of a row, and a head that it is scored with."""
 
@@ -26,10 +25,8 @@ Scored = tuple[str, str]
 class PairedDifference:
     """One row minus another, paired by draw and seed."""
 
-    start: Scored
-    end: Scored
     difference: float
-    """End minus start, mean over draws and seeds."""
+    """Mean over draws and seeds."""
     interval: float
     """Half the width of its 95 % interval; NaN for a single draw."""
     p_value: float
@@ -39,23 +36,21 @@ class PairedDifference:
     seed, which is compared with each seed of the other row."""
 
     @classmethod
-    def of(
-        cls, start: Scored, end: Scored, gaps: Crossed, num_comparisons: int = 1
-    ) -> "PairedDifference":
+    def of(cls, gaps: Crossed, num_comparisons: int = 1) -> "PairedDifference":
         """Return the mean of differences by draw and seed."""
         found = gaps.estimate()
         numbers = found.mean, found.interval(num_comparisons), found.p_value(num_comparisons)
-        return cls(start, end, *numbers, tuple(gaps.values.mean(axis=0).tolist()))
+        return cls(*numbers, tuple(gaps.values.mean(axis=0).tolist()))
 
     @property
-    def low(self) -> float:
-        """The lower end of the interval."""
-        return self.difference - self.interval
+    def cell(self) -> Cell:
+        """The difference as a cell of a table."""
+        return Cell(self.difference, self.interval)
 
     @property
-    def high(self) -> float:
-        """The upper end of the interval."""
-        return self.difference + self.interval
+    def side(self) -> int:
+        """The side of zero that the whole interval is on; see `side_of`."""
+        return side_of(self.difference, self.interval)
 
     def text(self, digits: int = 2) -> str:
         """Return the difference with half its interval, with a minus sign instead of a hyphen."""
@@ -78,6 +73,10 @@ class PairedScores:
         self._cells = crossed_cells(scores, metric)
         self.rows: set[Scored] = set(scores[ROW].itertuples(index=False, name=None))
         self.shots = sorted(int(k) for k in scores["shots"].unique())
+        is_calibrated = CALIBRATED in set(scores["column"])
+        glsl = {CALIBRATED: "calibrated GLSL"} if is_calibrated else {"all": "GLSL"}
+        self.titles = {"novel": "LSL", **glsl}
+        """LSL and, where the scores have it, calibrated GLSL in place of plain GLSL."""
 
     def heads(self, names: Iterable[str]) -> list[str]:
         """Return the heads with which all of these rows are scored."""
@@ -122,7 +121,7 @@ class PairedScores:
             gaps = end.minus(start, same_seeds=same_seeds)
         except ValueError as error:
             raise ValueError(f"{subject[0]} and {other[0]}: {error}") from error
-        return PairedDifference.of(other, subject, gaps, num_comparisons)
+        return PairedDifference.of(gaps, num_comparisons)
 
 
 class MethodScores(PairedScores):
@@ -137,11 +136,13 @@ class MethodScores(PairedScores):
     ) -> None:
         super().__init__(scores, metric)
         self._row_of, self._head_of = row_of, head_of
-        self.titles = CALIBRATED_TITLES if CALIBRATED in set(scores["column"]) else TITLES
-        """LSL and, where the scores have it, calibrated GLSL in place of plain GLSL."""
         self.cells = [(column, k) for column in self.titles for k in self.shots]
         self.few = self.cells[0]
         """LSL with the fewest shots, which most claims are about."""
+
+    def label(self, column: str, shots: int) -> str:
+        """Return a cell in words."""
+        return f"{self.titles[column]} K = {shots}"
 
     def find(self, *methods: str) -> list[Scored]:
         """Return the rows of these methods, without those that have no scores with their head."""

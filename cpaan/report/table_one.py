@@ -13,7 +13,8 @@ import pandas as pd
 from cpaan.methods.registry import ROWS
 from cpaan.protocol.calibration import SCORED
 from cpaan.protocol.config import HEADS, OWN
-from cpaan.protocol.statistics import ROW, paired_differences, summarise
+from cpaan.protocol.statistics import ROW, summarise
+from cpaan.report.gains import PairedScores
 from cpaan.report.published import printed_elsewhere, printed_of
 from cpaan.report.tables import ALL_TITLES, NAN, TITLES, Cell, Table, cells_of, over_what
 
@@ -50,13 +51,6 @@ def rules_of(
     return {rule: head_of for rule, head_of in found.items() if head_of}
 
 
-def with_heads(scores: pd.DataFrame, head_of: Mapping[str, str]) -> pd.DataFrame:
-    """Return LSL and both GLSL of every row with its head, under one name so that rows compare."""
-    relevant = scores[scores["column"].isin(ALL_TITLES)]
-    chosen = relevant[relevant["head"] == relevant["method"].map(dict(head_of))]
-    return chosen.assign(head="chosen")
-
-
 def ranked_cells(
     summary: pd.DataFrame, head_of: Mapping[str, str], metric: str = "top5"
 ) -> dict[CellKey, Cell]:
@@ -69,12 +63,6 @@ def ranked_cells(
     means = chosen[f"{metric}_mean"].round(9).groupby([chosen["column"], chosen["shots"]])
     ranked = chosen.assign(rank=means.rank(ascending=False, method="min").astype(int))
     return cells_of(ranked, ["method"], f"{metric}_mean", f"{metric}_interval", "rank")
-
-
-def differences_to(chosen: pd.DataFrame, reference: str) -> dict[CellKey, Cell]:
-    """Return every row minus the reference in top-5, paired; see `with_heads`."""
-    found = paired_differences(chosen, reference)
-    return cells_of(found, ["method"], "top5_difference", "top5_interval")
 
 
 def printed_cells(methods: Mapping[str, str], shots: Sequence[int]) -> Cells:
@@ -106,24 +94,31 @@ def make_table_one(
     The best row has the highest mean of LSL and calibrated GLSL over all shots. ``methods`` are by
     label, in the order of the table; the rule says how heads were chosen.
     """
-    chosen = with_heads(scores, head_of)
-    scored = chosen[chosen["column"].isin(SCORED)]
-    means = scored.groupby(["method", "column"])["top5"].mean().groupby("method").mean()
-    best = str(means.round(9).idxmax())
-    shots = sorted(int(k) for k in chosen["shots"].unique())
-    cells = ranked_cells(summarise(chosen), dict.fromkeys(methods, "chosen"))
+    chosen = scores[scores["head"] == scores["method"].map(dict(head_of))]
+    paired = PairedScores(chosen)
+    keys = [(column, k) for column in ALL_TITLES for k in paired.shots]
+    means = {
+        label: paired.values((label, head_of[label]), SCORED, paired.shots).values.mean().round(9)
+        for label in sorted(methods)
+    }
+    best = max(means, key=lambda label: means[label])
+    cells = ranked_cells(summarise(chosen), head_of)
     plain = {key: cell._replace(interval=NAN) for key, cell in cells.items()}
-    printed = printed_cells(methods, shots)
+    printed = printed_cells(methods, paired.shots)
+    differences = {
+        (label, *key): paired.compare((label, head_of[label]), (best, head_of[best]), *key).cell
+        for label in methods
+        for key in keys
+        if label != best
+    }
     words = {
         (label,): (row.group, row.representation, row.generation, label, head_of[label])
         for label, row in ((label, ROWS[method]) for label, method in methods.items())
     }
-    keys = [(column, k) for column in ALL_TITLES for k in shots]
     ours = Table(_WORDS, words, keys, {"": plain})
     known = {(label,): words[label,] for label, _, _ in printed}
     theirs = Table(_WORDS, known, [key for key in keys if key[0] in TITLES], {"": printed})
     both = Table(_WORDS, words, keys, {"": cells, " printed": printed})
-    differences = differences_to(chosen, best) if len(methods) > 1 else {}
     minus = Table(_WORDS, words, keys, {"": differences}, "+")
 
     def brief(table: Table) -> str:

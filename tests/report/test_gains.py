@@ -35,8 +35,6 @@ def test_a_difference_is_the_mean_of_differences_by_draw():
     assert gap.difference == pytest.approx(2.0)
     estimate = Estimate(2.0, ((2 + 6) / 6) ** 0.5, 8**2 / (2**2 / 2 + 6**2 / 1))
     assert (gap.interval, gap.p_value) == pytest.approx((estimate.interval(), estimate.p_value()))
-    assert (gap.low, gap.high) == pytest.approx((2 - gap.interval, 2 + gap.interval))
-    assert (gap.start, gap.end) == (old, new)
     assert gap.by_seed == pytest.approx((1.0, 3.0))
 
 

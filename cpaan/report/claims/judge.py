@@ -11,7 +11,7 @@ from cpaan.methods.table_row import IN_PN
 from cpaan.protocol.calibration import SCORED
 from cpaan.report.claims.mechanisms import BEST, EARLIER, GANS, judge_diversity, judge_neighbours
 from cpaan.report.claims.verdict import Claim, Kind, Labelled, listed, make_claim, with_verdicts
-from cpaan.report.gains import CALIBRATED_TITLES, MethodScores, PairedDifference, Scored, signed
+from cpaan.report.gains import MethodScores, PairedDifference, Scored, signed
 from cpaan.report.published import CELLS, TABLE_1, printed_of
 from cpaan.report.tables import TITLES
 
@@ -100,10 +100,6 @@ def judge_claims(
     return with_verdicts(claims)
 
 
-def _cell(column: str, shots: int) -> str:
-    return f"{(TITLES | CALIBRATED_TITLES)[column]} K = {shots}"
-
-
 def _printed(better: str, worse: str, column: str, shots: int) -> float | None:
     """Return the difference of two rows that papers print; None if one of them is not printed.
 
@@ -120,7 +116,7 @@ def _signs(values: Iterable[float | None], between: str = ", ") -> str:
 
 def _gain(table: MethodScores, kind: Kind, better: str, worse: str, what: str) -> Iterator[Claim]:
     title = better.replace(": ", " with the ")
-    text = f"{title} does better than {what} ({_cell(*table.few)})."
+    text = f"{title} does better than {what} ({table.label(*table.few)})."
     name = f"{title} over {worse}"
     if better in GANS and worse in GANS:
         name += ", tuned separately"
@@ -138,7 +134,7 @@ def _one_term(table: MethodScores, method: str) -> Iterator[Claim]:
     title, other = (ROWS[name].generation for name in (method, before))
     text = (
         f"{title} does better than with the same settings without {TERM_OF[method]}, both with the "
-        f"{WITH_TERM} ({_cell(*table.few)}; printed is its gain over {other})."
+        f"{WITH_TERM} ({table.label(*table.few)}; printed is its gain over {other})."
     )
     rows, printed = table.find(*_TERM_ROWS[method]), _printed(method, before, *table.few)
     yield from _compare(table, f"gain by {TERM_OF[method]}", text, rows, printed, "primary")
@@ -192,11 +188,11 @@ def _over_earlier(table: MethodScores) -> Iterator[Claim]:
         gaps = [table.compare(best, row, *cell) for row, cell in keys]
         order = sorted(range(len(gaps)), key=lambda place: gaps[place].difference)
         smallest, largest = (
-            f"{gaps[at].text()} ({_cell(*keys[at][1])}, {keys[at][0][0]})"
+            f"{gaps[at].text()} ({table.label(*keys[at][1])}, {keys[at][0][0]})"
             for at in (order[0], order[-1])
         )
         num_ahead = sum(
-            all(gap.low > 0 for gap, (_, of) in zip(gaps, keys, strict=True) if of == cell)
+            all(gap.side > 0 for gap, (_, of) in zip(gaps, keys, strict=True) if of == cell)
             for cell in table.cells
         )
         of_paper = [
@@ -228,7 +224,7 @@ def _order(table: MethodScores) -> Iterator[Claim]:
     yield from make_claim(
         "order of the GANs",
         "In PN each idea adds to the one before: c-GAN, cCyc-GAN, cDeLi-GAN, cCov-GAN "
-        f"({_cell(*table.few)}, and LSL on average).",
+        f"({table.label(*table.few)}, and LSL on average).",
         gaps,
         printed=_signs(printed),
         values=[value for each in printed for value in (each, None)],
@@ -243,7 +239,7 @@ def _collapse(table: MethodScores) -> Iterator[Claim]:
     printed = {name: _printed(name, GANS[0], *table.few) for name in names}
     yield from make_claim(
         "c-GAN below earlier augmentation",
-        f"The plain c-GAN does worse than FH and FI ({_cell(*table.few)}).",
+        f"The plain c-GAN does worse than FH and FI ({table.label(*table.few)}).",
         [(f"{row[0]} over c-GAN", table.compare(row, rows[-1], *table.few)) for row in rows[:-1]],
         printed=", ".join(f"{name} {_signs([gain])}" for name, gain in printed.items() if gain),
         values=list(printed.values()),
@@ -254,37 +250,32 @@ def _first_or_second(table: MethodScores) -> Iterator[Claim]:
     """In each column, cCov-GAN has to be ahead of the second best of the other rows."""
     others = table.find(*(name for name, row in ROWS.items() if row.is_printed and name != BEST))
     for best in table.find(BEST) if len(others) > 1 else ():
-        gaps = {
-            cell: sorted(
-                (
-                    table.compare(best, other, *cell, num_comparisons=len(others))
-                    for other in others
-                ),
-                key=lambda gap: gap.difference,
-            )
-            for cell in table.cells
-        }
-        ranks = {
-            cell: 1 + sum(round(gap.difference, 9) < 0 for gap in of) for cell, of in gaps.items()
-        }
+        gaps, ranks = {}, {}
+        for cell in table.cells:
+            of_cell = {
+                other: table.compare(best, other, *cell, num_comparisons=len(others))
+                for other in others
+            }
+            gaps[cell] = sorted(of_cell.items(), key=lambda item: item[1].difference)
+            ranks[cell] = 1 + sum(round(gap.difference, 9) < 0 for gap in of_cell.values())
         found = f"{_count(ranks.values())} among {len(others) + 1} rows of the paper"
         if max(ranks.values()) > 2:
             by_column = [
                 f"{title} {', '.join(str(ranks[column, k]) for k in table.shots)}"
                 for column, title in table.titles.items()
             ]
-            far = min(gaps, key=lambda cell: gaps[cell][0].difference)
-            gap = table.compare(best, gaps[far][0].start, *far)
+            far = min(gaps, key=lambda cell: gaps[cell][0][1].difference)
+            ahead = gaps[far][0][0]
             found += (
-                f"; ranks by K: {'; '.join(by_column)}; farthest behind at {_cell(*far)}: "
-                f"{gap.text()} against {gap.start[0]}"
+                f"; ranks by K: {'; '.join(by_column)}; farthest behind at {table.label(*far)}: "
+                f"{table.compare(best, ahead, *far).text()} against {ahead[0]}"
             )
         ours = TABLE_1[BEST]
         yield from make_claim(
             "first or second",
             "cCov-GAN in PN is first or second in every column of the table "
             f"({' and '.join(table.titles.values())}).",
-            [(_cell(*cell), of[1]) for cell, of in gaps.items()],
+            [("", of_cell[1][1]) for of_cell in gaps.values()],
             printed=_count(
                 1 + sum(row.get(cell, 0.0) > ours[cell] for row in TABLE_1.values())
                 for cell in CELLS
@@ -306,7 +297,7 @@ def _largest_at_few_shots(table: MethodScores) -> Iterator[Claim]:
     few, many = (
         table.values(rows[0], _NOVEL, k).minus(table.values(rows[1], _NOVEL, k)) for k in ends
     )
-    gap = PairedDifference.of(rows[1], rows[0], few.minus(many))
+    gap = PairedDifference.of(few.minus(many))
     at_few, at_many = (_printed(BEST, "PN", _NOVEL, k) for k in ends)
     gains = " and ".join(signed(each.estimate().mean) for each in (few, many))
     yield from make_claim(
@@ -334,7 +325,7 @@ def _beyond(table: MethodScores, space: str) -> Iterator[Claim]:
         found = ". Under ".join(f"{head}: {listed(of)}" for head, of in gaps.items())
         text = (
             f"{row} does better than no augmentation, and than controls that train no generator, "
-            f"under the same head ({_cell(*table.few)})."
+            f"under the same head ({table.label(*table.few)})."
         )
         own, name = gaps.get(own_head, []), f"{row} over the controls"
         yield from make_claim(name, text, own, found=f"under {found}", kind="further")

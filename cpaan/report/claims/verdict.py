@@ -79,7 +79,7 @@ class Claim:
     parts: tuple[Mark, ...] = ()
     """The differences that decide; none with one training seed."""
     p_value: float = 1.0
-    """Of the whole claim; corrected by `with_verdicts`."""
+    """Of the whole claim, corrected; set by `with_verdicts`."""
     margin: float = MARGIN
 
 
@@ -167,6 +167,4 @@ def make_claim(
         marks = tuple(parts[place] for place in shown)
     if any(len(gap.by_seed) == 1 for _, gap in gaps):
         found, parts = f"{found}; one training seed, so the interval is over draws alone", ()
-    yield Claim(
-        name, text, printed, found, UNDECIDED, kind, marks, parts, p_value_of(parts), margin
-    )
+    yield Claim(name, text, printed, found, UNDECIDED, kind, marks, parts, margin=margin)

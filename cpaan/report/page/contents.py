@@ -12,9 +12,13 @@ import pandas as pd
 
 from cpaan.data.builtin import FOLDER
 from cpaan.methods.registry import ROWS, num_episodes_of
+from cpaan.report.gains import PairedDifference, PairedScores, Scored
 
 REPORT, _TRIALS = "report", "trials.parquet"
-_NEEDED = ["run", "rows", "num_fixed", "test_reads", "nodes", "cost", "best", "heads", "diversity"]
+_NEEDED = [
+    *("run", "rows", "num_fixed", "test_reads", "nodes", "cost", "studies", "best", "heads"),
+    "diversity",
+]
 _HEADS = ["method", "head", "score"]
 _DIVERSITY = ["method", "shots", "draw", "seed", "distance", "ratio"]
 _SCORES = ["method", "head", "column", "shots", "draw", "seed", "top1", "top5"]
@@ -85,25 +89,25 @@ class Contents:
 
     @cached_property
     def seeded(self) -> pd.DataFrame:
-        """Return the scores of the seeded draws; of all draws, if none is seeded."""
-        return _seeded(self.scores, self.num_fixed)
+        """Return the scores of the seeded draws."""
+        return self.scores[self.scores["draw"] >= self.num_fixed]
 
     @cached_property
-    def scored(self) -> set[tuple[str, str]]:
-        """Return the rows' names and heads that have scores of these draws."""
-        return set(self.seeded[["method", "head"]].itertuples(index=False, name=None))
+    def paired(self) -> PairedScores:
+        """Return top-5 of the seeded draws, for comparisons of rows."""
+        return PairedScores(self.seeded)
 
-    @property
+    @cached_property
     def trained_once(self) -> set[str]:
         """Return the rows of a single training, whose differences are over draws alone."""
         once = [row for row in self.rows if len(row.seeds) == 1]
         rows = {row.name: ROWS[row.method] for row in once}
         return {name for name, of in rows.items() if of.is_embedded or num_episodes_of(of.config)}
 
-    @property
-    def shots(self) -> tuple[int, ...]:
-        """Return the numbers of shots, ascending."""
-        return tuple(sorted(int(k) for k in self.scores["shots"].unique()))
+    def compare(self, subject: Scored, other: Scored, column: str, shots: int) -> PairedDifference:
+        """Return the subject minus the other; over draws alone if one was trained once."""
+        is_once = not self.trained_once.isdisjoint((subject[0], other[0]))
+        return self.paired.compare(subject, other, column, shots, same_seeds=is_once)
 
 
 def read_contents(folder: Path) -> Contents:
@@ -121,30 +125,26 @@ def read_contents(folder: Path) -> Contents:
         if absent := [each for each in needed if each not in content]:
             raise ValueError(f"{report / name} is not of a report: it lacks {', '.join(absent)}")
     about, scores = found.values()
-    scores = _renamed(scores)
-    studies, best = about.get("studies", {}), about["best"]
-    if not studies:  # reports of one row once had it alone
-        studies, best = {best["method"]: about["study"]}, {best["method"]: best}
+    best, num_fixed, known = about["best"], int(about["num_fixed"]), _read(FOLDER / "split.json")
+    diversity = pd.DataFrame(about["diversity"], columns=_DIVERSITY)
     # A single row has no folder of its own.
     paths = {name: [folder / name / _TRIALS, folder / _TRIALS] for name in best}
     trials = {name: _read(own if own.exists() else single) for name, (own, single) in paths.items()}
-    num_fixed, known = int(about["num_fixed"]), _read(FOLDER / "split.json")
-    diversity = pd.DataFrame(about["diversity"], columns=_DIVERSITY)
     return Contents(
         folder=folder,
         about=about,
         rows=_rows_of(about["rows"], set(scores["method"])),
         scores=scores,
         num_fixed=num_fixed,
-        studies=studies,
+        studies=about["studies"],
         best=best,
         trials={name: table for name, table in trials.items() if table is not None and len(table)},
         started=_started(folder, best),
-        heads=_renamed(pd.DataFrame(about["heads"], columns=_HEADS)),
-        diversity=_seeded(_renamed(diversity), num_fixed),
-        classes=_renamed(_read(report / "classes.parquet")),
-        spectra=_renamed(_read(report / "spectra.parquet")),
-        projections=_renamed(_read(report / "projections.parquet")),
+        heads=pd.DataFrame(about["heads"], columns=_HEADS),
+        diversity=diversity[diversity["draw"] >= num_fixed],
+        classes=_read(report / "classes.parquet"),
+        spectra=_read(report / "spectra.parquet"),
+        projections=_read(report / "projections.parquet"),
         spiral=_read(report / "spiral.json"),
         words={name: text.split(",")[0] for name, text in known["classes"].items()},
     )
@@ -158,20 +158,6 @@ def _read(path: Path) -> Any:
         return json.loads(path.read_text()) if path.suffix == ".json" else pd.read_parquet(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
-
-
-def _renamed(frame: Any) -> Any:
-    """Return a table with the names of rows as they are shown; None stays None."""
-    return None if frame is None else frame.assign(method=frame["method"].map(_shown))
-
-
-def _shown(name: str) -> str:
-    return name.replace(", trial 0", f", {DEFAULT}")
-
-
-def _seeded(frame: pd.DataFrame, num_fixed: int) -> pd.DataFrame:
-    seeded = frame[frame["draw"] >= num_fixed]
-    return frame if seeded.empty else seeded
 
 
 def _started(folder: Path, best: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -193,8 +179,8 @@ def _rows_of(described: Sequence[dict[str, Any]], scored: set[str]) -> tuple[Sco
     for each in described:
         if each["method"] not in ROWS:
             raise ValueError(f"the report has a row for an unknown method: {each['method']!r}")
-        if (name := _shown(each["name"])) not in scored:
-            raise ValueError(f"the report has no scores of its row {name!r}")
+        if each["name"] not in scored:
+            raise ValueError(f"the report has no scores of its row {each['name']!r}")
         ablation = Ablation(**each["ablation"]) if each.get("ablation") else None
-        rows.append(ScoredRow(name, each["method"], tuple(each["seeds"]), ablation))
+        rows.append(ScoredRow(each["name"], each["method"], tuple(each["seeds"]), ablation))
     return tuple(rows)

@@ -6,16 +6,14 @@ from typing import Any, NamedTuple
 
 from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import IN_PN, NO_GENERATION
-from cpaan.protocol.calibration import CALIBRATED, SCORED
 from cpaan.protocol.statistics import ROW, bootstrap_interval
 from cpaan.report.claims.mechanisms import BEST
 from cpaan.report.claims.verdict import CONFIRMED, MARGIN, Claim
-from cpaan.report.gains import PairedDifference, PairedScores, Scored, signed
+from cpaan.report.gains import PairedDifference, Scored, signed
 from cpaan.report.page.contents import DEFAULT, PUBLISHED, Contents
 from cpaan.report.page.facts import plus_minus
 from cpaan.report.page.views import TableViews, is_trained
 from cpaan.report.published import NUM_BASE_CLASSES
-from cpaan.report.tables import TITLES, side_of
 
 _PRIMARY = ((BEST, f"copy{IN_PN}"), ("CP-AAN+", "copy"))
 """The primary comparisons that the headline of a table is about."""
@@ -53,7 +51,6 @@ def _finding(contents: Contents, table: TableViews) -> list[str]:
     where = f"LSL, {'one shot' if shots == 1 else f'{shots} shots'}"
     names = [name for name in table.ranked if not name.endswith((PUBLISHED, DEFAULT))]
     row_of = {contents.methods[name]: name for name in names}
-    paired, once = PairedScores(contents.seeded), contents.trained_once
 
     def others_of(name: str) -> list[str]:
         """Return the row to compare a generator with, and a control that is better, if any."""
@@ -62,16 +59,14 @@ def _finding(contents: Contents, table: TableViews) -> list[str]:
             for other in names
             if rows[other].representation == rows[name].representation
             and (rows[other].group == "Control" or rows[other].generation == NO_GENERATION)
-            and (other, head_of[name]) in contents.scored
+            and (other, head_of[name]) in contents.paired.rows
         ]
         controls = [other for other in found if rows[other].generation != NO_GENERATION]
         copies = [other for other in controls if rows[other].generation == "copy"]
         return list(dict.fromkeys([*copies, *controls[:1], *found[:1]][: 1 + len(copies)]))
 
     def minus(one: str, other: str, head: str) -> PairedDifference:
-        same_seeds = not once.isdisjoint((one, other))
-        cell = "novel", shots
-        return paired.compare((one, head), (other, head), *cell, same_seeds=same_seeds)
+        return contents.compare((one, head), (other, head), "novel", shots)
 
     # In the order of the table, because the best of many may be so by chance.
     generators = [row_of[x] for x, y in _PRIMARY if {x, y} <= row_of.keys()] or [
@@ -83,7 +78,7 @@ def _finding(contents: Contents, table: TableViews) -> list[str]:
             return [f"{names[0]} is the only row: there is nothing to compare it with."]
         best, second = ((name, head_of[name]) for name in names[:2])
         num_pairs = comb(len(names), 2)
-        gap = paired.compare(best, second, "novel", shots, num_comparisons=num_pairs)
+        gap = contents.paired.compare(best, second, "novel", shots, num_comparisons=num_pairs)
         return [
             f"{best[0]} has the highest mean: {best[0]} − {second[0]} is {_number(gap)} points "
             f"({where}; the interval allows for the choice among {len(names)} rows)."
@@ -98,7 +93,7 @@ def _finding(contents: Contents, table: TableViews) -> list[str]:
             f"({where}, {head} head{over})."
         )
         sentences += _over_classes(contents, (name, head), (other, head))
-        if plain != other and (plain, head) in contents.scored:
+        if plain != other and (plain, head) in contents.paired.rows:
             of_controls[other] = f"{other} − {plain} is {_number(minus(other, plain, head))}"
     if of_controls:
         sentences.append(f"Augmentation itself: {'; '.join(of_controls.values())}.")
@@ -107,8 +102,8 @@ def _finding(contents: Contents, table: TableViews) -> list[str]:
 
 def _relation(gap: PairedDifference) -> str:
     """Return a difference in words, by its interval."""
-    if side := side_of(gap.difference, gap.interval):
-        return f"scores {'higher' if side > 0 else 'lower'} than"
+    if gap.side:
+        return f"scores {'higher' if gap.side > 0 else 'lower'} than"
     is_narrow = abs(gap.difference) + gap.interval <= MARGIN
     return f"is within {MARGIN} points of" if is_narrow else "is not distinguishable from"
 
@@ -137,19 +132,15 @@ def _of_search(contents: Contents, table: TableViews) -> list[str]:
     default, head = f"{method}, {DEFAULT}", table.head_of.get(winner, "")
     if contents.best[method]["trial"] == 0 and default not in contents.methods:
         return [f"The search found no settings that beat the default settings of {method}."]
-    if not {(winner, head), (default, head)} <= contents.scored:
+    paired = contents.paired
+    if not {(winner, head), (default, head)} <= paired.rows:
         return []
-    paired = PairedScores(contents.seeded)
-    columns, kind = list(SCORED), "calibrated "
-    if CALIBRATED not in table.columns:  # an older report, whose search used plain GLSL
-        columns, kind = list(TITLES), ""
-    gap = paired.compare((winner, head), (default, head), columns, paired.shots)
-    side = side_of(gap.difference, gap.interval)
-    number = f"{gap.text()} points (mean of LSL and {kind}GLSL over all shots)"
+    gap = paired.compare((winner, head), (default, head), list(paired.titles), paired.shots)
+    number = f"{gap.text()} points (mean of {' and '.join(paired.titles.values())} over all shots)"
     defaults = f"the default settings of {method} on the test phase"
-    if side > 0:
+    if gap.side > 0:
         return [f"The search’s winner beats {defaults}: {number}."]
-    level = "it scores lower" if side < 0 else "the difference may be zero"
+    level = "it scores lower" if gap.side < 0 else "the difference may be zero"
     return [f"The search’s winner does not beat {defaults}; {level}: {number}."]
 
 

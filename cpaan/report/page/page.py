@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from itertools import chain
+from itertools import chain, product
 from math import isnan
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,6 @@ from matplotlib.ticker import MaxNLocator
 from cpaan.gan.spiral import from_plain
 from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import NO_GENERATION, PN, RESNET
-from cpaan.protocol.calibration import CALIBRATED, SCORED
 from cpaan.protocol.config import COLUMNS
 from cpaan.report.claims.judge import TERMS, judge_claims
 from cpaan.report.claims.mechanisms import NEIGHBOURS
@@ -25,7 +24,7 @@ from cpaan.report.figures.accuracy import gain_of_variants, gains_against_shots,
 from cpaan.report.figures.picture import Picture
 from cpaan.report.figures.search import draw_search
 from cpaan.report.figures.synthetic import draw_spiral, projections, spectra
-from cpaan.report.gains import PairedScores, signed
+from cpaan.report.gains import signed
 from cpaan.report.illustration import REAL
 from cpaan.report.page.contents import REPORT, Contents, read_contents
 from cpaan.report.page.facts import make_commands, make_provenance, plus_minus
@@ -225,22 +224,16 @@ def gains_of(contents: Contents, table: TableViews) -> Cells:
     the head of the row without augmentation. Rows without such a row are left out.
     """
     found: dict[tuple[str, str, int], Cell] = {}
-    columns = SCORED if CALIBRATED in table.columns else tuple(TITLES)
-    paired = PairedScores(contents.seeded[contents.seeded["column"].isin(columns)])
     for name, head in table.head_of.items():
         row = table.rows[name]
         names = _UNAUGMENTED.get(row.representation, (row.representation,))
         wanted = [(other, of) for of in (head, "") for other in names]
         wanted = [(other, of or table.head_of.get(other, "")) for other, of in wanted]
-        reference = next((each for each in wanted if each in contents.scored), None)
+        reference = next((each for each in wanted if each in contents.paired.rows), None)
         if row.generation == NO_GENERATION or reference is None:
             continue
-        is_once = not contents.trained_once.isdisjoint((name, reference[0]))
-        for column in columns:
-            for k in table.shots:
-                pair = (name, head), reference
-                gap = paired.compare(*pair, column, k, same_seeds=is_once)
-                found[name, column, k] = Cell(gap.difference, gap.interval)
+        for cell in product(contents.paired.titles, table.shots):
+            found[name, *cell] = contents.compare((name, head), reference, *cell).cell
     return found
 
 
@@ -293,7 +286,7 @@ def _ablations(contents: Contents, table: TableViews) -> list[Picture]:
         if row.ablation is not None and of_picture and row.ablation.of in table.head_of:
             key = row.ablation.family, row.ablation.of
             variants.setdefault(key, {})[row.ablation.label] = row.name
-    scored, pictures = contents.scored, list[Picture]()
+    scored, pictures = contents.paired.rows, list[Picture]()
     for (family, of), labels in variants.items():
         representation = ROWS[contents.methods[of]].representation
         references: tuple[str, ...] = _UNAUGMENTED[representation]

@@ -14,7 +14,6 @@ from cpaan.methods.table_row import NO_GENERATION, TableRow
 from cpaan.protocol.calibration import CALIBRATED
 from cpaan.protocol.config import HEADS, OWN
 from cpaan.protocol.statistics import summarise
-from cpaan.report.gains import PairedScores
 from cpaan.report.page.contents import Contents
 from cpaan.report.table_one import (
     PAPER,
@@ -124,21 +123,20 @@ def make_views(contents: Contents) -> TableViews:
     scores = contents.scores[contents.scores["method"].isin(list(methods))]
     is_fixed = scores["draw"] < contents.num_fixed
     kinds = {SEEDED: scores[~is_fixed], FIXED: scores[is_fixed]}
-    summaries = {kind: summarise(of_kind) for kind, of_kind in kinds.items() if len(of_kind)}
     rules = rules_of(contents.seeded, methods, contents.heads)
     # The first rule that leaves out no row, or else the one that leaves out the fewest.
     default_rule = max(rules, key=lambda rule: len(rules[rule]))
     known = set(scores["column"])
     return TableViews(
         rows={name: ROWS[method] for name, method in methods.items()},
-        shots=contents.shots,
+        shots=tuple(contents.paired.shots),
         columns={column: title for column, title in COLUMNS.items() if column in known},
         rules=rules,
         default_rule=default_rule,
-        draws={kind: int(kinds[kind]["draw"].nunique()) for kind in summaries},
+        draws={kind: int(of_kind["draw"].nunique()) for kind, of_kind in kinds.items()},
         views={
             (rule, metric, kind): ranked_cells(summary, head_of, metric)
-            for kind, summary in summaries.items()
+            for kind, summary in ((kind, summarise(of_kind)) for kind, of_kind in kinds.items())
             for rule, head_of in rules.items()
             for metric in METRICS
         },
@@ -147,7 +145,7 @@ def make_views(contents: Contents) -> TableViews:
             for rule in dict.fromkeys([PAPER, VALIDATION, default_rule])
             if rule in rules
         },
-        printed=printed_cells(methods, contents.shots),
+        printed=printed_cells(methods, contents.paired.shots),
     )
 
 
@@ -155,14 +153,11 @@ def _compare(
     contents: Contents, head_of: Mapping[str, str]
 ) -> dict[tuple[str, str, str, int], Cell]:
     """Compare every row with every other, paired by draw and seed."""
-    scores, once = contents.seeded, contents.trained_once
-    columns = [column for column in ALL_TITLES if column in set(scores["column"])]
-    paired = PairedScores(scores[scores["column"].isin(columns)])
+    columns = [column for column in ALL_TITLES if column in set(contents.seeded["column"])]
     found: dict[tuple[str, str, str, int], Cell] = {}
-    for rows in combinations(head_of.items(), 2):
-        (other, _), (subject, _) = rows
-        for cell in product(columns, paired.shots):
-            gap = paired.compare(*rows, *cell, same_seeds=not once.isdisjoint((other, subject)))
-            found[other, subject, *cell] = Cell(gap.difference, gap.interval)
-            found[subject, other, *cell] = Cell(-gap.difference, gap.interval)
+    for subject, other in combinations(head_of.items(), 2):
+        for cell in product(columns, contents.paired.shots):
+            gap = contents.compare(subject, other, *cell).cell
+            found[subject[0], other[0], *cell] = gap
+            found[other[0], subject[0], *cell] = gap._replace(value=-gap.value)
     return found

@@ -26,7 +26,7 @@ CONFIRMED, SMALLER, NOT_FOUND, OPPOSITE, UNDECIDED = (
 
 
 def gap_of(difference: float, interval: float, *by_seed: float) -> PairedDifference:
-    return PairedDifference(("b", "linear"), ("a", "linear"), difference, interval, 0.01, by_seed)
+    return PairedDifference(difference, interval, 0.01, by_seed)
 
 
 @pytest.mark.parametrize(

@@ -49,8 +49,6 @@ def test_means_and_intervals_are_over_the_same_draws(contents):
     of_fixed = Estimate(43, (5 / 4) ** 0.5, 5**2 / (4**2 + 1))
     assert fixed[:2] == pytest.approx((43, of_fixed.interval()))
     assert table.cells["PN", "novel", 1] == seeded
-    for num_fixed, kind in ((5, FIXED), (0, SEEDED)):  # only one kind of draws
-        assert make_views(replace(contents, num_fixed=num_fixed)).draws == {kind: 5}
     single = replace(contents, scores=contents.scores[contents.scores["draw"] <= 2])
     assert isnan(make_views(single).cells["PN", "novel", 1].interval)
 
