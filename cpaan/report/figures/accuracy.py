@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -26,12 +27,7 @@ from cpaan.report.gains import PairedScores, signed
 from cpaan.report.table_one import Cells, ranked_cells
 from cpaan.report.tables import ALL_TITLES, TITLES, Cell, diversity_cells, side_of
 
-_ACCURACY, _SHOTS, _GAIN = "top-5 accuracy, %", "shots a class", "minus no augmentation, points"
-_SHOTS_OF_VARIANTS = (1, 5)
-_DIVERSITY = "diversity"
-NO_AUGMENTATION = (
-    "no augmentation of the same features, with the same final classifier where it has one"
-)
+_SHOTS, _GAIN, _DIVERSITY = "shots a class", "minus no augmentation, points", "diversity"
 
 _Series = Mapping[str, Mapping[tuple[str, str], Cell]]
 """Differences by label of the series, then by label of the line and column."""
@@ -41,8 +37,7 @@ def _lsl_and_glsl(cells: Cells) -> dict[str, pd.DataFrame]:
     """Return cells as a frame a column: row, shots, value, interval and rank."""
     names = ["row", "column", "shots", "value", "interval", "rank"]
     frame = pd.DataFrame([(*key, *cell) for key, cell in cells.items()], columns=names)
-    titles = _titles(cells)
-    return {column: frame[frame["column"] == column].sort_values("shots") for column in titles}
+    return {c: frame[frame["column"] == c].sort_values("shots") for c in _titles(cells)}
 
 
 def _titles(cells: Cells) -> dict[str, str]:
@@ -114,15 +109,9 @@ def gains_by_row(
 ) -> Picture:
     """Draw what each row gains over no augmentation of its features, the largest first.
 
-    The paper's Figure 5b compares gains with diversity: it is in a panel beside them.
-
-    Args:
-        gains: Top-5 minus no augmentation, by row, column and shots.
-        diversity: Columns method, shots, draw, seed and ``ratio``: the mean distance of two
-            synthetic examples of a class over that of two real ones. Rows may be missing.
-        spaces: The features of each row in words, in the order of their parts of the picture.
-        trained: Rows that train a generator.
-        shots: The number of shots to draw.
+    The paper's Figure 5b compares gains with diversity, for rows that have it: it is in a panel
+    beside them. ``spaces`` are the features of each row in words, in the order of their parts of
+    the picture; ``trained`` are the rows that train a generator.
     """
     of_shots = diversity_cells(diversity[diversity["shots"] == shots])
     diverse, titles = {name: cell for (name, _, _), cell in of_shots.items()}, _titles(gains)
@@ -152,8 +141,9 @@ def gains_by_row(
     return Picture(
         name="gains",
         title=f"Gain over no augmentation, K = {shots}",
-        caption=f"Top-5 accuracy minus that of {NO_AUGMENTATION}, paired, with 95 % "
-        f"intervals. Filled marks are clear of the line.{meaning}",
+        caption="Top-5 accuracy minus that of no augmentation of the same features, with the same "
+        "final classifier where it has one, paired, with 95 % intervals. Filled marks are clear of "
+        f"the line.{meaning}",
         alt=f"Gain in LSL at K = {shots}, the largest first: {', '.join(facts)}.",
         figure=_draw_differences(lines, series, label, panels),
     )
@@ -234,7 +224,7 @@ def draw_accuracy(scores: pd.DataFrame) -> str:
             drawn |= {line.get_label(): line for line in axes.lines}
         panels[-1].set_xlabel(_SHOTS)
     for axes in grid[:, 0]:
-        axes.set_ylabel(_ACCURACY)
+        axes.set_ylabel("top-5 accuracy, %")
     handles = [drawn[method] for method in methods]
     figure.legend(handles=handles, loc="outside lower center", ncols=2 + 2 * len(heads))
     text = "Top-5 accuracy against the number of shots, with 95 % intervals."
@@ -243,7 +233,7 @@ def draw_accuracy(scores: pd.DataFrame) -> str:
 
 @drawing()
 def gain_of_variants(
-    scores: pd.DataFrame,
+    paired: PairedScores,
     labels: Mapping[str, str],
     head: str,
     reference: str,
@@ -254,36 +244,26 @@ def gain_of_variants(
 ) -> Picture:
     """Draw variants minus a reference with the same head, paired, with 95 % intervals.
 
-    Args:
-        scores: Scores by method (name of a row), head, column, shots, draw and seed.
-        labels: Label of a variant to its row, from top to bottom.
-        head: Of all of them.
-        reference: The row that the variants are compared with.
-        name: Of the picture.
-        title: Of the picture.
-        meaning: How to read the differences.
+    The variants are rows by label, from top to bottom; ``meaning`` says how to read differences.
     """
-    paired = PairedScores(scores[scores["method"].isin([reference, *labels.values()])])
-    shots = [k for k in _SHOTS_OF_VARIANTS if k in paired.shots] or paired.shots[:1]
+    shots = [k for k in (1, 5) if k in paired.shots] or paired.shots[:1]
     series: dict[str, dict[tuple[str, str], Cell]] = {f"K = {k}": {} for k in shots}
-    for found, k in zip(series.values(), shots, strict=True):
-        for label, row in labels.items():
-            for column in TITLES:
-                # A variant may have fewer seeds than the reference. Other seeds of the reference
-                # would add a difference between seeds.
-                rows = (row, head), (reference, head)
-                gap = paired.compare(*rows, column, k, same_seeds=True)
-                found[label, column] = Cell(gap.difference, gap.interval)
+    seeds: set[int] = set()
+    for (label, row), column, k in product(labels.items(), TITLES, shots):
+        # A variant may have fewer seeds than the reference. Other seeds of the reference would add
+        # a difference between seeds.
+        gap = paired.compare((row, head), (reference, head), column, k, same_seeds=True)
+        series[f"K = {k}"][label, column] = gap.cell
+        seeds |= set(paired.values((row, head), column, k).seeds)
     of_novel = {label: series[f"K = {shots[0]}"][label, "novel"] for label in labels}
     ranked = sorted(of_novel, key=lambda label: -of_novel[label].value)
     facts = "; ".join(f"{label}: {_text(of_novel[label])}" for label in ranked)
-    num_seeds = scores.loc[scores["method"].isin(labels.values()), "seed"].nunique()
-    seeds = f"{num_seeds} seeds" if num_seeds > 1 else "one training seed: over draws alone"
+    over = f"{len(seeds)} seeds" if len(seeds) > 1 else "one training seed: over draws alone"
     return Picture(
         name=name,
         title=title,
         caption=f"Top-5 accuracy minus that of {reference} with the same {head} head, paired, "
-        f"with 95 % intervals ({seeds}): {meaning}. Filled marks are clear of zero.",
+        f"with 95 % intervals ({over}): {meaning}. Filled marks are clear of zero.",
         alt=f"Difference in LSL at K = {shots[0]}, the largest first. {facts}.",
         figure=_draw_differences(list(labels), series, f"minus {reference}, points of top-5"),
     )

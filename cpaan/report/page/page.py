@@ -29,21 +29,13 @@ from cpaan.report.illustration import REAL
 from cpaan.report.page.contents import REPORT, Contents, read_contents
 from cpaan.report.page.facts import make_commands, make_provenance, plus_minus
 from cpaan.report.page.headline import Headline, make_headline, make_setting
-from cpaan.report.page.views import (
-    METRICS,
-    OURS,
-    RULES,
-    TableViews,
-    is_trained,
-    make_views,
-)
+from cpaan.report.page.views import METRICS, OURS, RULES, TableViews, is_trained, make_views
 from cpaan.report.published import printed_elsewhere
 from cpaan.report.table_one import Cells
 from cpaan.report.tables import TITLES, Cell, Table, diversity_cells
 from cpaan.training.drive import in_words
 
 INDEX, FINDINGS, FIGURES = (f"{REPORT}/{name}" for name in ("index.html", "findings.md", "figures"))
-_MARKDOWN = "findings.md.jinja"
 SYMBOLS = dict(zip(VERDICTS, "✓↘∅✗?", strict=True))
 SECTIONS = {
     "control": "Positive controls: gains over PN that other papers print",
@@ -54,15 +46,9 @@ SECTIONS = {
 
 _UNAUGMENTED = {RESNET: ("none", "LR"), PN: ("none-PN", "PN")}
 """Rows without augmentation by features. The first has the same network as rows that augment."""
-_SPACES = {RESNET: "ResNet-10", PN: "PN embedding"}
 _SHOTS = (1, 5, 20)  # of the table of diversity
 _MOST_STRONG = 7  # lines that one can tell apart
 _STRONG = ("cCov-GAN-PN", "copy-PN", "CP-AAN+-PN", "copy", "CP-AAN+", "cCov-GAN", "FH")
-_NEIGHBOUR_WORDS = (
-    "gain-by-neighbours",
-    "Gain by the choice of base classes",
-    "base classes weighted by their similarity (NBS-S), the k nearest ones (NBS-H), or all alike",
-)
 _SHOWN = ("P-FH", "FI-PN", "cCov-GAN-PN", "CP-AAN+-PN")
 _OWN_SPACE = "FI-PN"
 _SHOWN_BESIDE = ("copy", "mean-shift", "copy-PN", "mean-shift-PN")
@@ -110,10 +96,8 @@ def axis_of(claims: Sequence[Claim]) -> Axis:
 def write_page(folder: Path, write: Callable[[str, bytes], None]) -> list[str]:
     """Write the page of a study's report, its words as Markdown, and its pictures as files.
 
-    Pictures of searches are on the page only: a table has too many of them.
-
-    ``write`` is called with the name of each file below the study's folder, and its content. Only
-    the report's files are read: nothing is trained, and the test phase is not read again.
+    Pictures of searches are on the page only: a table has too many of them. ``write`` is called
+    with the name of each file below the study's folder, and its content.
 
     Returns:
         The last lines of a command: the finding, the three best rows and the path of the page.
@@ -125,7 +109,7 @@ def write_page(folder: Path, write: Callable[[str, bytes], None]) -> list[str]:
     for picture in [*([page.lead] if page.lead else []), *page.pictures]:
         for kind in ("svg", "png"):
             write(f"{FIGURES}/{picture.name}.{kind}", picture.file(kind))
-    write(FINDINGS, render(page, _MARKDOWN).encode())
+    write(FINDINGS, render(page, "findings.md.jinja").encode())
     write(INDEX, render(page).encode())
     return [*_summary(page), f"The page: {folder / INDEX}"]
 
@@ -136,12 +120,11 @@ def _summary(page: Page) -> list[str]:
     best = table.ranked[:3]
     lines = [page.headline.finding]
     for name in best:
-        cells = {title: table.cells[name, column, shots] for column, title in TITLES.items()}
-        numbers = [
-            f"{of} {each.value:.1f}{plus_minus(each.interval)}" for of, each in cells.items()
-        ]
+        lsl, glsl = (table.cells[name, column, shots] for column in TITLES)
+        numbers = f"LSL {lsl.value:.1f}{plus_minus(lsl.interval)}"
+        numbers += f", GLSL {glsl.value:.1f}{plus_minus(glsl.interval)}"
         where = f"K = {shots}, {table.head_of[name]} head"
-        lines.append(f"  {name:<{max(map(len, best))}}  {', '.join(numbers)} ({where})")
+        lines.append(f"  {name:<{max(map(len, best))}}  {numbers} ({where})")
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
@@ -218,10 +201,9 @@ def _count_verdicts(claims: Sequence[Claim]) -> str:
 def gains_of(contents: Contents, table: TableViews) -> Cells:
     """Return top-5 of each row that augments minus no augmentation of the same features.
 
-    GLSL is calibrated if the scores have it.
-
-    Both have the head that the table shows first. A classifier of a method's own is compared with
-    the head of the row without augmentation. Rows without such a row are left out.
+    GLSL is calibrated if the scores have it. Both rows have the head that the table shows first. A
+    classifier of a method's own is compared with the head of the row without augmentation. Rows
+    without such a row are left out.
     """
     found: dict[tuple[str, str, int], Cell] = {}
     for name, head in table.head_of.items():
@@ -253,16 +235,16 @@ def make_diversity(contents: Contents) -> Table:
 
 def draw_lead(contents: Contents, table: TableViews, gains: Cells) -> Picture | None:
     """Draw the gain and diversity of rows at the fewest shots; None if no row augments."""
-    found = {
-        name: row.representation
-        for name, row in table.rows.items()
-        if (name, "novel", table.shots[0]) in gains
-    }
-    spaces = {name: _SPACES.get(of, f"{of} embedding") for name, of in found.items()}
-    trained = [name for name in found if is_trained(table.rows[name])]
-    if not found:
+    few = table.shots[0]
+    rows = {name: row for name, row in table.rows.items() if (name, "novel", few) in gains}
+    if not rows:
         return None
-    return gains_by_row(gains, contents.diversity, spaces, trained, table.shots[0])
+    spaces = {
+        name: RESNET if row.representation == RESNET else f"{row.representation} embedding"
+        for name, row in rows.items()
+    }
+    trained = [name for name, row in rows.items() if is_trained(row)]
+    return gains_by_row(gains, contents.diversity, spaces, trained, few)
 
 
 def draw_figures(contents: Contents, table: TableViews, gains: Cells) -> list[Picture]:
@@ -282,18 +264,21 @@ def _ablations(contents: Contents, table: TableViews) -> list[Picture]:
     variants: dict[tuple[str, str], dict[str, str]] = {}
     for row in contents.rows:
         # A variant without one term is a claim of its own.
-        of_picture = row.ablation is not None and row.ablation.family != TERMS
-        if row.ablation is not None and of_picture and row.ablation.of in table.head_of:
-            key = row.ablation.family, row.ablation.of
-            variants.setdefault(key, {})[row.ablation.label] = row.name
+        ablation = row.ablation
+        if ablation and ablation.family != TERMS and ablation.of in table.head_of:
+            variants.setdefault((ablation.family, ablation.of), {})[ablation.label] = row.name
     scored, pictures = contents.paired.rows, list[Picture]()
     for (family, of), labels in variants.items():
-        representation = ROWS[contents.methods[of]].representation
-        references: tuple[str, ...] = _UNAUGMENTED[representation]
-        name, title, meaning = _NEIGHBOUR_WORDS
-        if family != NEIGHBOURS:
-            references, name, meaning = (of,), "gain-by-idea", "left of zero, the idea helps"
-            title = f"{of}, with one idea at a time taken away"
+        references: tuple[str, ...] = (of,)
+        name, title = "gain-by-idea", f"{of}, with one idea at a time taken away"
+        meaning = "left of zero, the idea helps"
+        if family == NEIGHBOURS:
+            references = _UNAUGMENTED[table.rows[of].representation]
+            name, title = "gain-by-neighbours", "Gain by the choice of base classes"
+            meaning = (
+                "base classes weighted by their similarity (NBS-S), the k nearest ones (NBS-H), or "
+                "all alike"
+            )
         if same := sum(each.name.startswith(name) for each in pictures):
             name = f"{name}-{same + 1}"
         # Variants may have been scored with one head only: that of the search.
@@ -302,7 +287,7 @@ def _ablations(contents: Contents, table: TableViews) -> list[Picture]:
         for head, reference in ((h, r) for h in heads for r in references if (r, h) in scored):
             if drawn := {label: row for label, row in labels.items() if (row, head) in scored}:
                 words = {"name": name, "title": title, "meaning": meaning}
-                pictures.append(gain_of_variants(contents.seeded, drawn, head, reference, **words))
+                pictures.append(gain_of_variants(contents.paired, drawn, head, reference, **words))
                 break
     return pictures
 

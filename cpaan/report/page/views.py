@@ -3,7 +3,7 @@
 The page only chooses among them: ranks are decided here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations, product
 from math import isnan
@@ -18,6 +18,7 @@ from cpaan.report.page.contents import Contents
 from cpaan.report.table_one import (
     PAPER,
     VALIDATION,
+    CellKey,
     Cells,
     printed_cells,
     ranked_cells,
@@ -59,8 +60,8 @@ class TableViews:
     """How many draws there are of each kind; the kind that is shown first comes first."""
     views: Mapping[tuple[str, str, str], Cells]
     """By rule, metric and kind of draws."""
-    differences: Mapping[str, Mapping[tuple[str, str, str, int], Cell]]
-    """By rule: top-5 of a row minus another over the seeded draws, by row, other, column, shots."""
+    differences: Mapping[str, Mapping[str, Cells]]
+    """By rule and row: top-5 of the other rows minus this one, over the seeded draws."""
     printed: Cells
 
     @property
@@ -81,27 +82,22 @@ class TableViews:
     def for_page(self) -> dict[str, Any]:
         """Return views and comparisons as plain lists, rounded as the page shows them."""
 
-        def numbers(cells: Cells, name: str) -> dict[str, Any]:
-            return {c: [_plain(cells.get((name, c, k))) for k in self.shots] for c in self.columns}
+        def numbers(cells: Cells, name: str, columns: Iterable[str]) -> dict[str, Any]:
+            return {c: [_plain(cells.get((name, c, k))) for k in self.shots] for c in columns}
 
-        views = {
-            " ".join(key): [
-                {"head": heads[name], "cells": numbers(cells, name)} if name in heads else None
+        views = {}
+        for (rule, *others), cells in self.views.items():
+            heads = self.rules[rule]
+            views[" ".join([rule, *others])] = [
+                {"head": heads[name], "cells": numbers(cells, name, self.columns)}
+                if name in heads
+                else None
                 for name in self.rows
             ]
-            for key, cells in self.views.items()
-            for heads in [self.rules[key[0]]]
-        }
         compared = [column for column in self.columns if column in ALL_TITLES]
         pairs = {
             rule: [
-                [
-                    {
-                        c: [_plain(found.get((row, other, c, k))) for k in self.shots]
-                        for c in compared
-                    }
-                    for row in self.rows
-                ]
+                [numbers(found.get(other, {}), row, compared) for row in self.rows]
                 for other in self.rows
             ]
             for rule, found in self.differences.items()
@@ -149,15 +145,13 @@ def make_views(contents: Contents) -> TableViews:
     )
 
 
-def _compare(
-    contents: Contents, head_of: Mapping[str, str]
-) -> dict[tuple[str, str, str, int], Cell]:
+def _compare(contents: Contents, head_of: Mapping[str, str]) -> Mapping[str, Cells]:
     """Compare every row with every other, paired by draw and seed."""
     columns = [column for column in ALL_TITLES if column in set(contents.seeded["column"])]
-    found: dict[tuple[str, str, str, int], Cell] = {}
+    found: dict[str, dict[CellKey, Cell]] = {name: {} for name in head_of}
     for subject, other in combinations(head_of.items(), 2):
         for cell in product(columns, contents.paired.shots):
             gap = contents.compare(subject, other, *cell).cell
-            found[subject[0], other[0], *cell] = gap
-            found[other[0], subject[0], *cell] = gap._replace(value=-gap.value)
+            found[other[0]][subject[0], *cell] = gap
+            found[subject[0]][other[0], *cell] = gap._replace(value=-gap.value)
     return found

@@ -9,6 +9,7 @@ from cpaan.report.figures.accuracy import (
     gains_by_row,
 )
 from cpaan.report.figures.picture import PALE, look_of
+from cpaan.report.gains import PairedScores
 from cpaan.report.tables import NAN, Cell
 from helpers.frames import scores_of
 
@@ -109,7 +110,7 @@ WORDS = {"name": "variants", "title": "Variants", "meaning": "right is better"}
 
 
 def test_variants_are_compared_draw_by_draw_with_the_reference_under_the_same_head():
-    picture = gain_of_variants(VARIANTS, LABELS, "linear", "none", **WORDS)
+    picture = gain_of_variants(PairedScores(VARIANTS), LABELS, "linear", "none", **WORDS)
 
     assert picture.alt == (
         "Difference in LSL at K = 1, the largest first. NBS-S: +4.0 ± 0.2; NBS-H, k = 20: "
@@ -122,14 +123,16 @@ def test_variants_are_compared_draw_by_draw_with_the_reference_under_the_same_he
     assert [label.get_text() for label in novel.get_yticklabels()] == list(LABELS)
     assert "that of none with the same linear head" in picture.caption
     with pytest.raises(ValueError, match="no scores of soft with the head cosine"):
-        gain_of_variants(VARIANTS, LABELS, "cosine", "hard 5", **WORDS)
+        gain_of_variants(PairedScores(VARIANTS), LABELS, "cosine", "hard 5", **WORDS)
 
 
 def test_a_variant_with_one_seed_is_compared_with_that_seed():
     one_seed = VARIANTS[(VARIANTS["method"] == "soft") & (VARIANTS["seed"] == 0)]
     scores = pd.concat([VARIANTS, one_seed.assign(method="again")])
 
-    picture = gain_of_variants(scores, {"the same": "again"}, "linear", "soft", **WORDS)
+    picture = gain_of_variants(
+        PairedScores(scores), {"the same": "again"}, "linear", "soft", **WORDS
+    )
 
     # The other seed of the reference is one point above this one.
     assert picture.alt.endswith("the same: +0.0 ± 0.0.")

@@ -57,10 +57,10 @@ def test_rows_are_compared_by_each_rule_and_the_page_gets_rounded_lists(contents
     table = make_views(contents)
 
     found, data = table.differences, table.for_page()
-    assert found[VALIDATION]["cCov-GAN-PN", "copy", "all", 5].value == pytest.approx(45 - 36)
-    there, back = found[PAPER]["PN", "MAML", "novel", 5], found[PAPER]["MAML", "PN", "novel", 5]
+    assert found[VALIDATION]["copy"]["cCov-GAN-PN", "all", 5].value == pytest.approx(45 - 36)
+    there, back = found[PAPER]["MAML"]["PN", "novel", 5], found[PAPER]["PN"]["MAML", "novel", 5]
     assert there.value == -back.value == pytest.approx(6 - 1)
-    assert ("PN", "PN", "novel", 5) not in found[PAPER]
+    assert ("PN", "novel", 5) not in found[PAPER]["PN"]
     assert data["draws"] == [SEEDED, FIXED]
     pn = data["views"]["paper top5 seeded"][3]
     assert pn == {"head": "centroid", "cells": {**pn["cells"], "all": [[45, 4.3, 2], [55, 4.3, 2]]}}
@@ -71,7 +71,7 @@ def test_rows_are_compared_by_each_rule_and_the_page_gets_rounded_lists(contents
     assert data["pairs"][PAPER][0][2] == dict.fromkeys(compared, [[3.0, 0.0, 1]] * 2)
     assert data["pairs"][PAPER][2][2] == dict.fromkeys(compared, [None] * 2)
     single = contents.scores[contents.scores["method"] == "PN"]
-    assert make_views(replace(contents, scores=single)).differences[PAPER] == {}
+    assert make_views(replace(contents, scores=single)).differences[PAPER] == {"PN": {}}
 
 
 def test_a_difference_with_a_single_training_uses_its_seed_alone(contents):
@@ -88,6 +88,6 @@ def test_a_difference_with_a_single_training_uses_its_seed_alone(contents):
 
     found = make_views(once).differences[PAPER]
     assert once.trained_once == {"cCov-GAN-PN"}, "copy trains nothing"
-    assert found["cCov-GAN-PN", "PN", "novel", 1].value == pytest.approx(41 - 40)
+    assert found["PN"]["cCov-GAN-PN", "novel", 1].value == pytest.approx(41 - 40)
     # Without training, the one seed is compared with both of PN.
-    assert found["copy", "PN", "novel", 1].value == pytest.approx(30.5 - (39.5 + 46.5) / 2)
+    assert found["PN"]["copy", "novel", 1].value == pytest.approx(30.5 - (39.5 + 46.5) / 2)
