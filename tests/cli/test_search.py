@@ -4,14 +4,12 @@ import json
 import re
 import socket
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from cpaan import open_features, write_features
-from cpaan.cli import main
 from cpaan.cli.search import describe_best
 from cpaan.methods.registry import ROWS, rows_of_table
 from cpaan.study import cluster
@@ -19,11 +17,8 @@ from cpaan.study.config import PRESETS
 from cpaan.study.resolve import StudyRequest, new_study
 from cpaan.study.study import read_study
 from helpers.commands import refused
-from helpers.studies import SMALL_STUDY, STUDY_SETTINGS
+from helpers.studies import SMALL_STUDY, STUDY_SETTINGS, report, search
 from helpers.tables import in_other_order
-
-search = partial(main, command="search")
-report = partial(main, command="report")
 
 pytestmark = pytest.mark.usefixtures("builtin_cache")
 

@@ -58,14 +58,27 @@ def scores_of(
     )
 
 
-def claims_of(rows: Mapping[tuple[str, str], Mapping[Cell, Draws] | Draws]) -> dict[str, Claim]:
+def claims_of(
+    rows: Mapping[tuple[str, str], Mapping[Cell, Draws] | Draws],
+    family: str = "",
+    ratios: Mapping[str, float] | None = None,
+) -> dict[str, Claim]:
     """Return claims by name; rows have the names of their methods and the paper's heads.
 
-    Scores are equal for two training seeds, so that seeds do not widen the intervals.
+    A name "method: label" is of an ablation of this family. Scores are equal for two training
+    seeds, so that seeds do not widen the intervals. ``ratios`` are diversities by row.
     """
     scores = frame_of(rows)
     scores = pd.concat([scores, scores.assign(seed=1)], ignore_index=True)
-    methods = {name: name for name in scores["method"].unique()}
+    diversity = scores[["method", "shots", "draw", "seed"]].drop_duplicates()
+    diversity["ratio"] = diversity["method"].map(dict(ratios or {}))
+    ablations, methods = [], {}
+    for name in scores["method"].unique():
+        of, _, label = name.partition(": ")
+        if label:
+            ablations.append({"name": name, "of": of, "family": family, "label": label})
+        else:
+            methods[name] = name
     heads = {name: ROWS[name].head for name in methods}
-    claims = judge_claims(scores, pd.DataFrame(), methods, heads)
+    claims = judge_claims(scores, diversity, methods, heads, ablations)
     return {claim.name: claim for claim in claims}

@@ -74,26 +74,19 @@ def test_each_gain_compares_two_rows_and_has_the_printed_number(kind, better, wo
     ],
 )
 def test_a_claim_about_one_term_compares_a_row_with_itself_without_that_term(row, term, printed):
-    variants = {label: f"{row[0]}: {label}" for label in (WITH_TERM, f"without {term}")}
-    whole, without = variants.values()
+    whole, without = (f"{row[0]}: {label}" for label in (WITH_TERM, f"without {term}"))
     levels = {row: 70.0, (whole, row[1]): 50.0, (without, row[1]): 49.0}
     levels |= {(whole, "knn"): 50.0, (without, "knn"): 52.0}
     levels |= {("none-PN", "centroid"): 47.0, ("copy-PN", "centroid"): 51.0}
-    scores = pd.concat([frame_of(levels).assign(seed=seed) for seed in (0, 1)])
-    ablations = [
-        {"name": name, "of": row[0], "family": "terms", "label": label}
-        for label, name in variants.items()
-    ]
 
-    heads = dict.fromkeys((row[0], "none-PN", "copy-PN"), "centroid")
-    found = judge_claims(scores, pd.DataFrame(), {name: name for name in heads}, heads, ablations)
+    found = claims_of(levels, family="terms")
 
-    (claim,) = (claim for claim in found if claim.name == f"gain by {term}")
+    claim = found[f"gain by {term}"]
     assert (claim.printed, claim.verdict, claim.kind) == (printed, SMALLER, "primary")
     assert claim.found.startswith("+1.00 ± 0.00")
     assert "Both under the same head: knn −2.00 ± 0.00" in claim.found
     weighted = f"cCov-GAN-PN with the {WITH_TERM} over"
-    further = {claim.name: claim.verdict for claim in found if claim.name.startswith(weighted)}
+    further = {name: found[name].verdict for name in found if name.startswith(weighted)}
     verdicts = {f"{weighted} none-PN": "confirmed", f"{weighted} copy-PN": "opposite"}
     assert further == (verdicts if row == OURS else {})
 

@@ -6,10 +6,10 @@ import re
 import pandas as pd
 import pytest
 
-from cpaan.report.claims.judge import WITH_TERM, judge_claims
+from cpaan.report.claims.judge import WITH_TERM
 from cpaan.report.claims.mechanisms import judge_diversity
 from cpaan.report.claims.verdict import Claim, with_verdicts
-from helpers.frames import frame_of, same
+from helpers.frames import claims_of, same
 
 OF = "cCov-GAN-PN"
 HELP, SOFT, HARD = (
@@ -19,19 +19,10 @@ HELP, SOFT, HARD = (
 )
 
 
-def claims_of(values: dict[str, object], head: str = "centroid"):
+def neighbour_claims(values: dict[str, object], head: str = "centroid") -> dict[str, Claim]:
     """Return claims on ablations by label, which have only the given head."""
-    names = {label: f"{OF}, {label}" for label in values}
-    rows = {(OF, "centroid"): 50.0, **{(names[label], head): values[label] for label in values}}
-    ablations = [
-        {"name": name, "of": OF, "family": "neighbours", "label": label}
-        for label, name in names.items()
-    ]
-    heads = {OF: "centroid"}
-    scores = frame_of(rows)
-    scores = pd.concat([scores, scores.assign(seed=1)])  # two equal seeds
-    claims = judge_claims(scores, pd.DataFrame(), {OF: OF}, heads, ablations)
-    return {claim.name: claim for claim in claims}
+    variants = {(f"{OF}: {label}", head): value for label, value in values.items()}
+    return claims_of({(OF, "centroid"): 50.0, **variants}, family="neighbours")
 
 
 K1, K5, ALL = "NBS-H, k = 1", "NBS-H, k = 5", "all base classes"
@@ -60,14 +51,14 @@ FIVE_OVER_ONE = f"LSL {K5} over {K1}: +"
     ],
 )
 def test_kinds_of_neighbours_are_compared_in_lsl_and_glsl(values, name, verdict, found):
-    claim = claims_of(values)[name]
+    claim = neighbour_claims(values)[name]
 
     assert claim.verdict == verdict
     assert re.sub(r" \(by seed .*?\)", "", claim.found).startswith(found)
 
 
 def test_variants_with_another_head_than_their_row_are_compared_under_that_head():
-    (claim,) = claims_of({"NBS-S": 50.0, ALL: 48.0}, head="linear").values()
+    (claim,) = neighbour_claims({"NBS-S": 50.0, ALL: 48.0}, head="linear").values()
 
     assert claim.name == "neighbours help (cCov-GAN-PN, linear head)"
     assert claim.verdict == "confirmed"
@@ -78,8 +69,8 @@ def test_with_more_ks_the_same_difference_says_less():
     # comparisons and 10.886 for six (three pairs, two columns); each is divided by sqrt(3).
     rows = {K1: [50.0] * 3, K5: [52.0, 53.0, 54.0]}
 
-    assert "+3.00 ± 3.58" in claims_of(rows)[HARD].found
-    assert "+3.00 ± 6.28" in claims_of({**rows, "NBS-H, k = 10": 51.0})[HARD].found
+    assert "+3.00 ± 3.58" in neighbour_claims(rows)[HARD].found
+    assert "+3.00 ± 6.28" in neighbour_claims({**rows, "NBS-H, k = 10": 51.0})[HARD].found
 
 
 LACKS, MORE, NEAREST = (
@@ -173,14 +164,10 @@ def test_the_cycle_prevents_collapse_if_examples_without_it_are_less_diverse_at_
 
 
 def test_claims_find_the_diversity_of_the_rows_with_and_without_the_cycle():
-    of, labels = "cCyc-GAN-PN", (WITH_TERM, "without the cycle term")
-    ablations = [{"name": f"{of}: {x}", "of": of, "family": "terms", "label": x} for x in labels]
-    rows = {(of, "centroid"): 50.0, **{(each["name"], "centroid"): 50.0 for each in ablations}}
-    scores = pd.concat([frame_of(rows).assign(seed=seed) for seed in (0, 1)])
-    ratios = scores[["method", "shots", "draw", "seed"]].drop_duplicates()
-    ratios["ratio"] = ratios["method"].map({ablations[0]["name"]: 0.9}).fillna(0.5)
+    labels = ("", f": {WITH_TERM}", ": without the cycle term")
+    ratios = dict(zip([f"cCyc-GAN-PN{label}" for label in labels], (0.5, 0.9, 0.5), strict=True))
+    rows = {(name, "centroid"): 50.0 for name in ratios}
 
-    claims = judge_claims(scores, ratios, {of: of}, {of: "centroid"}, ablations)
+    claim = claims_of(rows, family="terms", ratios=ratios)["the cycle prevents collapse"]
 
-    (claim,) = (claim for claim in claims if claim.name == "the cycle prevents collapse")
     assert claim.found.startswith("+0.40 ± 0.00 (by seed +0.40, +0.40)")
