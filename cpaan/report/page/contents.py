@@ -15,10 +15,7 @@ from cpaan.methods.registry import ROWS, num_episodes_of
 from cpaan.report.gains import PairedDifference, PairedScores, Scored
 
 REPORT, _TRIALS = "report", "trials.parquet"
-_NEEDED = [
-    *("run", "rows", "num_fixed", "test_reads", "nodes", "cost", "studies", "best", "heads"),
-    "diversity",
-]
+_NEEDED = ["run", "rows", "num_fixed", "test_reads", "nodes", "cost", "best", "heads", "diversity"]
 _HEADS = ["method", "head", "score"]
 _DIVERSITY = ["method", "shots", "draw", "seed", "distance", "ratio"]
 _SCORES = ["method", "head", "column", "shots", "draw", "seed", "top1", "top5"]
@@ -125,8 +122,12 @@ def read_contents(folder: Path) -> Contents:
         if absent := [each for each in needed if each not in content]:
             raise ValueError(f"{report / name} is not of a report: it lacks {', '.join(absent)}")
     about, scores = found.values()
-    best, num_fixed, known = about["best"], int(about["num_fixed"]), _read(FOLDER / "split.json")
-    diversity = pd.DataFrame(about["diversity"], columns=_DIVERSITY)
+    scores = _renamed(scores)
+    studies, best = about.get("studies", {}), about["best"]
+    if not studies:  # reports of one row once had it alone
+        studies, best = {best["method"]: about["study"]}, {best["method"]: best}
+    num_fixed, known = int(about["num_fixed"]), _read(FOLDER / "split.json")
+    diversity = _renamed(pd.DataFrame(about["diversity"], columns=_DIVERSITY))
     # A single row has no folder of its own.
     paths = {name: [folder / name / _TRIALS, folder / _TRIALS] for name in best}
     trials = {name: _read(own if own.exists() else single) for name, (own, single) in paths.items()}
@@ -136,15 +137,15 @@ def read_contents(folder: Path) -> Contents:
         rows=_rows_of(about["rows"], set(scores["method"])),
         scores=scores,
         num_fixed=num_fixed,
-        studies=about["studies"],
+        studies=studies,
         best=best,
         trials={name: table for name, table in trials.items() if table is not None and len(table)},
         started=_started(folder, best),
-        heads=pd.DataFrame(about["heads"], columns=_HEADS),
+        heads=_renamed(pd.DataFrame(about["heads"], columns=_HEADS)),
         diversity=diversity[diversity["draw"] >= num_fixed],
-        classes=_read(report / "classes.parquet"),
-        spectra=_read(report / "spectra.parquet"),
-        projections=_read(report / "projections.parquet"),
+        classes=_renamed(_read(report / "classes.parquet")),
+        spectra=_renamed(_read(report / "spectra.parquet")),
+        projections=_renamed(_read(report / "projections.parquet")),
         spiral=_read(report / "spiral.json"),
         words={name: text.split(",")[0] for name, text in known["classes"].items()},
     )
@@ -158,6 +159,15 @@ def _read(path: Path) -> Any:
         return json.loads(path.read_text()) if path.suffix == ".json" else pd.read_parquet(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+def _renamed(frame: Any) -> Any:
+    """Return a table with the names of rows as they are shown; None stays None."""
+    return None if frame is None else frame.assign(method=frame["method"].map(_shown))
+
+
+def _shown(name: str) -> str:
+    return name.replace(", trial 0", f", {DEFAULT}")  # the name in older reports
 
 
 def _started(folder: Path, best: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -179,8 +189,8 @@ def _rows_of(described: Sequence[dict[str, Any]], scored: set[str]) -> tuple[Sco
     for each in described:
         if each["method"] not in ROWS:
             raise ValueError(f"the report has a row for an unknown method: {each['method']!r}")
-        if each["name"] not in scored:
-            raise ValueError(f"the report has no scores of its row {each['name']!r}")
+        if (name := _shown(each["name"])) not in scored:
+            raise ValueError(f"the report has no scores of its row {name!r}")
         ablation = Ablation(**each["ablation"]) if each.get("ablation") else None
-        rows.append(ScoredRow(each["name"], each["method"], tuple(each["seeds"]), ablation))
+        rows.append(ScoredRow(name, each["method"], tuple(each["seeds"]), ablation))
     return tuple(rows)

@@ -22,10 +22,21 @@ def test_a_report_of_many_rows_has_the_searches_of_each_and_its_variants(content
     assert (contents.spectra, contents.projections, contents.spiral) == (None, None, None)
 
 
-def test_a_report_of_one_row_has_its_trials_beside_it(tmp_path):
-    contents = read_contents(write_report(tmp_path, is_table=False))
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_report_of_one_row_has_its_trials_beside_it(tmp_path, is_old):
+    report = write_report(tmp_path, is_table=False) / "report"
+    if is_old:  # as the published study "quick"
+        about = json.loads((report / "report.json").read_text())
+        (study,), (best,) = about.pop("studies").values(), about["best"].values()
+        about["rows"][0]["name"] = "none, trial 0"
+        (report / "report.json").write_text(json.dumps({**about, "study": study, "best": best}))
+        scores = pd.read_parquet(report / "scores.parquet")
+        scores.replace({"method": {"none": "none, trial 0"}}).to_parquet(report / "scores.parquet")
+
+    contents = read_contents(tmp_path)
 
     assert list(contents.best) == list(contents.studies) == list(contents.trials) == ["cCov-GAN-PN"]
+    assert next(iter(contents.methods)) == ("none, default settings" if is_old else "none")
 
 
 def test_a_row_has_the_command_that_named_it_or_else_the_one_that_chose_its_winner(tmp_path):
