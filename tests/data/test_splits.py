@@ -7,6 +7,7 @@ import pytest
 from cpaan.data.splits import (
     Phase,
     Split,
+    check_shots,
     copy_split,
     draw_shots,
     find_split,
@@ -167,23 +168,14 @@ def test_a_file_that_is_no_split_is_refused(tmp_path, content, message):
         read_split(tmp_path / "split.json")
 
 
-def test_shots_are_distinct_train_rows_of_their_class(gaussians):
-    shots = shots_of(gaussians.table, gaussians.split, max_shots=20)
-
-    for position, name in enumerate(gaussians.split.validation.novel):
-        allowed = set(gaussians.table.rows_of(name, "train").tolist())
-        for rows in shots[:, position].tolist():
-            assert len(set(rows)) == 20
-            assert set(rows) <= allowed
-
-
-def test_fewer_shots_draws_or_classes_are_a_part_of_more(gaussians):
+def test_shots_are_train_rows_and_fewer_shots_draws_or_classes_are_a_part_of_more(gaussians):
     table, split = gaussians.table, gaussians.split
     many = shots_of(table, split, num_draws=7, max_shots=20)
 
     alone = Phase(("x",), split.validation.novel[3:4])
     few = draw_shots(table, alone, num_draws=2, max_shots=5, seed=0)
 
+    check_shots(many, table, split.validation, 20)  # distinct train rows of each class
     np.testing.assert_array_equal(few[:, 0], many[:2, 3, :5])
     assert len({draw.tobytes() for draw in many}) == 7
 

@@ -13,6 +13,7 @@ from cpaan import Augmenter, EvaluationConfig, FeatureTable, LowShotClassifier, 
 from cpaan.data.splits import draw_shots
 from cpaan.evaluation import estimators
 from cpaan.methods.registry import ROWS, num_episodes_of
+from cpaan.representation.config import EmbeddingConfig
 from helpers.runs import TINY
 
 BASE, NOVEL = [f"a{number:02d}" for number in range(16)], [f"n{number}" for number in range(5)]
@@ -53,14 +54,17 @@ def top1_of(table: FeatureTable, name: str, head: str) -> float:
     """Return LSL top-1 accuracy with two shots, by `evaluate`."""
     config = EvaluationConfig(shots=(2,), num_draws=1, heads=(head,))
     training = ROWS[name].config.with_overrides({**ROWS[name].quick, **tiny(name)})
-    results = cpaan.evaluate(table, SPLIT, methods=[name], config=config, settings={name: training})
-    scores = results.scores.query("column == 'novel'")
-    return float(scores["top1"].iloc[0])
+    settings = {"PN": EmbeddingConfig().with_overrides(ROWS["PN"].quick), name: training}
+    results = cpaan.evaluate(table, SPLIT, methods=[name], config=config, settings=settings)
+    return float(results.scores.query("column == 'novel'")["top1"].iloc[0])
 
 
 @pytest.mark.parametrize(
     ("name", "head"),
-    [("none", "knn"), ("copy", "cosine"), ("cCov-GAN", "centroid"), ("DC", "knn"), ("AWG", "own")],
+    [
+        *(("none", "knn"), ("copy", "cosine"), ("cCov-GAN", "centroid"), ("DC", "knn")),
+        *(("AWG", "own"), ("PN", "centroid"), ("P-FH", "knn"), ("c-GAN-PN", "centroid")),
+    ],
 )
 def test_classifier_scores_as_evaluate(table: FeatureTable, name: str, head: str) -> None:
     model = LowShotClassifier(name, head=head, among="novel", settings=tiny(name))

@@ -36,10 +36,13 @@ def test_lloyd_goes_where_that_of_scikit_learn_goes():
 
 
 @pytest.mark.parametrize("start", ["rows", "sphere"])
-def test_a_class_with_few_rows_has_a_cluster_for_each(start):
+def test_a_class_with_few_rows_has_a_cluster_for_each_and_blocks_change_nothing(start):
     base = base_of(3, 50, 2)
 
-    found = cluster_classes(base, 4, new_rng(0), start=start)
+    found, of_block, of_seed = (
+        cluster_classes(base, 4, new_rng(seed), start=start, block_bytes=size)
+        for seed, size in ((0, 2**30), (0, 1), (1, 2**30))
+    )
 
     assert found.counts.tolist() == [3, 4, 2]
     assert found.centroids.shape == (3, 4, 5)
@@ -48,6 +51,8 @@ def test_a_class_with_few_rows_has_a_cluster_for_each(start):
     if start == "rows":
         of_rows = sorted(base.by_class()[0].tolist())
         np.testing.assert_allclose(sorted(found.centroids[0, :3].tolist()), of_rows, atol=1e-6)
+    torch.testing.assert_close(of_block, found)
+    assert not torch.allclose(of_seed.centroids, found.centroids)
 
 
 def test_clusters_that_are_far_from_zero_and_apart_are_found():
@@ -58,19 +63,6 @@ def test_clusters_that_are_far_from_zero_and_apart_are_found():
     found = cluster_classes(base, 3, new_rng(3))  # starts from one row of each cluster
 
     assert torch.cdist(found.centroids, middles).amin(dim=1).max() < 0.1
-
-
-@pytest.mark.parametrize("start", ["rows", "sphere"])
-def test_clusters_do_not_depend_on_blocks_but_on_the_seed(start):
-    base = base_of(30, 20, 25, 4)
-
-    one, other = (
-        cluster_classes(base, 5, new_rng(0), start=start, block_bytes=size) for size in (1, 2**30)
-    )
-
-    torch.testing.assert_close(one, other)
-    other_seed = cluster_classes(base, 5, new_rng(1), start=start)
-    assert not torch.allclose(one.centroids, other_seed.centroids)
 
 
 def test_a_start_that_no_row_is_near_becomes_a_row():

@@ -60,22 +60,6 @@ def test_a_method_in_an_embedding_is_the_method_on_an_embedded_table(gaussians, 
     torch.testing.assert_close(method.represent(queries.features), by_hand_queries.features)
 
 
-@pytest.mark.parametrize("name", ["PN", "P-FH", "c-GAN-PN"])
-def test_all_methods_with_one_seed_have_the_same_embedding(gaussians, name):
-    task, queries = read_problems(gaussians)
-    method = new_method(name)
-    method.begin(task.base, new_rng(0))
-    if name == "PN":  # its training is that of the embedding
-        method = new_method(name)
-        method.fit(task, new_rng(0))
-
-    expected = embedding_of(gaussians).network.embed(queries.features)
-    torch.testing.assert_close(method.represent(queries.features), expected)
-    other = Embedded(Control(None, EVALUATION), CONFIG, Checkpointing())
-    other.fit(task, new_rng(1))
-    assert not torch.allclose(other.represent(queries.features), expected)
-
-
 def test_an_embedding_is_trained_once_for_both_phases_and_all_methods_that_share_its_file(
     gaussians, tmp_path
 ):

@@ -6,11 +6,8 @@ import pytest
 import torch
 
 from cpaan.core.randomness import new_rng
-from cpaan.methods.base import MetaLearned
 from cpaan.methods.siamese import SiameseConfig, SiameseNetwork
-from cpaan.protocol.config import OWN
-from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem
-from cpaan.training.learning import LearningRun
+from cpaan.protocol.tasks import BaseSet, Problem
 from helpers.tasks import normals, small_task
 
 BASE = BaseSet(normals(20, 8), torch.tensor([10, 10]))
@@ -18,13 +15,8 @@ SMALL = SiameseConfig(num_episodes=60, num_pairs=64, hidden_dim=16, num_exemplar
 IDENTITY = SMALL.with_overrides({"normalisation": "none", "output": "linear", "num_exemplars": 2})
 
 
-def method(config: SiameseConfig = SMALL, **settings: object) -> MetaLearned:
-    return MetaLearned("SN", SiameseNetwork, config.with_overrides(settings))
-
-
-def scores_of(network: MetaLearned, run: LearningRun, task: LowShotTask, queries) -> torch.Tensor:
-    network.adapt(run, task, new_rng(0))
-    return network.predict(queries)[OWN]
+def network_of(base: BaseSet, config: SiameseConfig = SMALL, **settings: object) -> SiameseNetwork:
+    return SiameseNetwork(base, config.with_overrides(settings), new_rng(0))
 
 
 @pytest.mark.parametrize(
@@ -39,24 +31,20 @@ def scores_of(network: MetaLearned, run: LearningRun, task: LowShotTask, queries
     ],
 )
 def test_scores_are_weighted_differences_by_hand(comparison, expected):
-    network = method(IDENTITY, comparison=comparison)
     task = small_task(
         base=[[[0.0, 0.0], [2.0, 0.0]], [[0.0, 4.0], [0.0, 4.0]]], shots=[[[1.0, 1.0], [3.0, 1.0]]]
     )
-    run = network.begin(task.base, new_rng(0))
-    with torch.no_grad():
-        run.learner.gain.fill_(1.0)
-        run.learner.weight.copy_(torch.tensor([-1.0, 2.0]))
-        run.learner.bias.fill_(0.5)
+    network = network_of(task.base, IDENTITY, comparison=comparison)
+    network.weight.data, network.bias.data = torch.tensor([-1.0, 2.0]), torch.tensor(0.5)
 
-    scores = scores_of(network, run, task, torch.tensor([[1.0, 0.0]]))
+    scores = network.solve(task, new_rng(0))(torch.tensor([[1.0, 0.0]]))
 
     torch.testing.assert_close(scores, torch.tensor([[expected]]))
 
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0, None])
 def test_all_pairs_at_once_score_as_one_by_one(sign):
-    network = SiameseNetwork(BASE, SMALL, new_rng(0))
+    network = network_of(BASE)
     first, second = normals(3, 8), normals(5, 8, seed=1)
     drawn = normals(8, seed=2)
     network.weight.data = drawn if sign is None else sign * drawn.abs()
@@ -69,16 +57,15 @@ def test_all_pairs_at_once_score_as_one_by_one(sign):
 
 def test_the_largest_score_is_of_equally_many_examples_of_all_classes():
     """With one shot, a base class has one exemplar, too, even if it has more rows."""
-    network = method(IDENTITY, comparison="max", num_exemplars=20)
     base = [[[float(row)] for row in range(50)], [[100.0], [101.0]]]
     task = small_task(base=base, shots=[[[0.0], [9.0], [5.0]]])
     task = dataclasses.replace(task, problems=tuple(Problem(shots, 0) for shots in (1, 2, 3)))
-    run = network.begin(task.base, new_rng(0))
+    network = network_of(task.base, IDENTITY, comparison="max", num_exemplars=20)
 
-    scores = scores_of(network, run, task, queries=torch.arange(50.0).unsqueeze(1))
+    scores = network.solve(task, new_rng(0))(torch.arange(50.0).unsqueeze(1))
 
     # Scores of the identity fall with the distance, so a query at an exemplar has the largest.
-    is_largest = scores >= run.learner.bias.detach() - 1e-4
+    is_largest = scores >= network.bias.detach() - 1e-4
     assert is_largest[..., 0].sum(dim=1).tolist() == [1, 2, 3]
     assert is_largest[..., 2].sum(dim=1).tolist() == [1, 2, 3]
 
@@ -89,12 +76,12 @@ def test_half_of_the_pairs_are_of_one_class_and_the_others_are_as_near_as_asked(
     nearest = {0.0: 1.0, 1.0: 0.0, 2.5: 1.0, 10.0: 2.5}
     counts = (2, 3, 4, 5)
     rows = [[place, row / 64] for place, n in zip(nearest, counts, strict=True) for row in range(n)]
-    network = method(IDENTITY, near_share=near_share, num_near=1)
-    learner = network.begin(BaseSet(torch.tensor(rows), torch.tensor(counts)), new_rng(0)).learner
+    base = BaseSet(torch.tensor(rows), torch.tensor(counts))
+    network = network_of(base, IDENTITY, near_share=near_share, num_near=1)
 
     met = set()
     for seed in range(30):
-        drawn, is_same = learner.draw_pairs(new_rng(seed))
+        drawn, is_same = network.draw_pairs(new_rng(seed))
         assert is_same.tolist() == [1.0] * 32 + [0.0] * 32
         first, second = drawn
         assert (first[:32, 0] == second[:32, 0]).all()
@@ -108,7 +95,7 @@ def test_half_of_the_pairs_are_of_one_class_and_the_others_are_as_near_as_asked(
 
 
 def test_what_is_left_out_is_left_out_of_both_of_a_pair():
-    network = SiameseNetwork(BASE, SMALL.with_overrides({"output": "linear"}), new_rng(0))
+    network = network_of(BASE, output="linear")
 
     first, second = network(normals(1, 50, 8).expand(2, -1, -1), new_rng(2))
 
@@ -119,4 +106,4 @@ def test_what_is_left_out_is_left_out_of_both_of_a_pair():
 @pytest.mark.parametrize(("counts", "message"), [([2, 1], "of 2, has 1"), ([2], "of 1, has 2")])
 def test_too_few_examples_are_refused(counts, message):
     with pytest.raises(ValueError, match=f"the smallest {message} train rows, but at least 2 cl"):
-        method().begin(BaseSet(normals(sum(counts), 1), torch.tensor(counts)), new_rng(0))
+        network_of(BaseSet(normals(sum(counts), 1), torch.tensor(counts)))
