@@ -25,6 +25,7 @@ AWG = WeightGeneratorConfig(num_episodes=20, episode_shots=(1, 2), num_queries=3
 WDAE = DenoisingWeightsConfig(
     num_episodes=20, episode_shots=(1, 2), num_queries=3, hidden_dim=16, num_neighbours=3
 )
+BASE = BaseSet(normals(120, 6), torch.full((12,), 10))
 
 
 def numbered_classes(num_classes: int) -> BaseSet:
@@ -142,8 +143,7 @@ def test_a_message_is_of_the_pair_and_is_weighed():
 
 def test_reconstruction_is_the_mean_squared_distance_to_the_base_weights():
     config = replace(WDAE, noise=0.0, reconstruction_weight=3.0, message_dropout=0.0)
-    base = BaseSet(normals(120, 6), torch.full((12,), 10))
-    network = DenoisingNetwork(base, config, new_rng(2))
+    network = DenoisingNetwork(BASE, config, new_rng(2))
     loss, query_loss, reconstruction = network.episode_terms(2, new_rng(1))
 
     episode = network.draw(2, new_rng(1))
@@ -156,9 +156,9 @@ def test_reconstruction_is_the_mean_squared_distance_to_the_base_weights():
 
 
 def test_a_step_of_several_episodes_has_the_mean_of_their_terms():
-    base, rng = BaseSet(normals(120, 6), torch.full((12,), 10)), new_rng(1)
+    rng = new_rng(1)
     one, two = (
-        DenoisingNetwork(base, replace(WDAE, episodes_per_step=count), new_rng(2))
+        DenoisingNetwork(BASE, replace(WDAE, episodes_per_step=count), new_rng(2))
         for count in (1, 2)
     )
     apart = [torch.stack(one.episode_terms(2, rng)) for _ in range(2)]
@@ -173,9 +173,8 @@ def test_a_step_of_several_episodes_has_the_mean_of_their_terms():
     ("num_shots", "share"), [(1, 1.0), (3, 1.0), (5, 0.6), (7, 0.6), (30, 0.2)]
 )
 def test_with_more_shots_a_smaller_share_of_the_correction_is_applied(num_shots, share):
-    base = BaseSet(normals(120, 6), torch.full((12,), 10))
     corrections = ROWS["wDAE"].published.corrections
-    network = DenoisingNetwork(base, replace(WDAE, corrections=corrections), new_rng(2))
+    network = DenoisingNetwork(BASE, replace(WDAE, corrections=corrections), new_rng(2))
     network.correction.weight.data.normal_(generator=new_rng(3))
     classes, supports = torch.arange(8), network.directions(normals(4, num_shots, 6, seed=1))
 

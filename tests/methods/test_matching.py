@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from cpaan.core.randomness import new_rng
-from cpaan.methods.base import MetaLearned
 from cpaan.methods.matching import (
     ContextSettings,
     Matcher,
@@ -18,10 +17,9 @@ from cpaan.methods.matching import (
     SupportEncoder,
     SupportMatcher,
 )
-from cpaan.protocol.config import OWN
 from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem
 from cpaan.training.few_shot_episodes import FewShotEpisodes
-from helpers.tasks import normals, small_task
+from helpers.tasks import normals, numbered_rows, small_task
 
 PUBLISHED = ContextSettings(
     normalisation="none", context_gate=1.0, learns_gate=False, attention_scale=1.0, dropout=0.0
@@ -33,12 +31,9 @@ CLOSED = {**EPISODES, "normalisation": "none", "context_gate": 0.0}
 BASE = BaseSet(3 + 2 * normals(40, 6), torch.tensor([10, 20, 10]))
 
 
-def matcher_of(**settings: object) -> PrototypeMatcher:
-    return PrototypeMatcher(BASE, PrototypeMatchingConfig(**{**EPISODES, **settings}), new_rng(0))
-
-
-def support_matcher(**settings: object) -> SupportMatcher:
-    return SupportMatcher(BASE, MatchingConfig(**{**EPISODES, **settings}), new_rng(0))
+def matcher_of(kind: type[Matcher], base: BaseSet = BASE, **settings: object) -> Matcher:
+    config = MatchingConfig if kind is SupportMatcher else PrototypeMatchingConfig
+    return kind(base, config(**{**EPISODES, **settings}), new_rng(0))
 
 
 def test_examples_are_encoded_as_by_easyfsl(easyfsl):
@@ -61,7 +56,9 @@ def test_examples_are_encoded_as_by_easyfsl(easyfsl):
 
 
 def test_a_closed_gate_leaves_examples_as_they_are_and_in_their_order():
-    closed, half = (support_matcher(**{**CLOSED, "context_gate": gate}) for gate in (0.0, 0.5))
+    closed, half = (
+        matcher_of(SupportMatcher, **{**CLOSED, "context_gate": gate}) for gate in (0.0, 0.5)
+    )
     supports, queries = normals(3, 4, 6), normals(5, 6, seed=1)
 
     assert torch.equal(closed.encode(supports, new_rng(0)), supports)
@@ -71,7 +68,7 @@ def test_a_closed_gate_leaves_examples_as_they_are_and_in_their_order():
 
 
 def test_centred_features_have_the_base_classes_in_the_middle_and_their_variance_as_unit():
-    classes = [matcher_of().normalise(rows) for rows in BASE.by_class()]
+    classes = [matcher_of(SupportMatcher).normalise(rows) for rows in BASE.by_class()]
 
     means = torch.stack([rows.mean(dim=0) for rows in classes])
     torch.testing.assert_close(means.mean(dim=0), torch.zeros(6), atol=1e-5, rtol=0)
@@ -81,7 +78,7 @@ def test_centred_features_have_the_base_classes_in_the_middle_and_their_variance
 
 def test_every_problem_has_a_sequence_of_its_own():
     """Supports affect all supports of their own problem and none of another problem."""
-    matcher, supports = support_matcher(), normals(2, 3, 4, 6)
+    matcher, supports = matcher_of(SupportMatcher), normals(2, 3, 4, 6)
     other = supports.clone()
     other[0, 0, 0] += 1
 
@@ -91,17 +88,15 @@ def test_every_problem_has_a_sequence_of_its_own():
     assert ((before[0] - after[0]).abs().amax(dim=-1) > 0).all()
 
 
+EUCLIDEAN = {"distance": "euclidean"}
+
+
 @pytest.mark.parametrize(
-    ("learner", "config"),
-    [
-        (PrototypeMatcher, PrototypeMatchingConfig(**EPISODES)),
-        (PrototypeMatcher, PrototypeMatchingConfig(**EPISODES, distance="euclidean")),
-        (SupportMatcher, MatchingConfig(**EPISODES)),
-    ],
-    ids=["PMN", "PMN, euclidean", "MN"],
+    ("kind", "settings"),
+    [(SupportMatcher, {}), (PrototypeMatcher, {}), (PrototypeMatcher, EUCLIDEAN)],
 )
-def test_at_the_start_predictions_have_half_of_the_entropy_they_could_have(learner, config):
-    matcher = learner(BaseSet(normals(90, 6), torch.full((9,), 10)), config, new_rng(0))
+def test_at_the_start_predictions_have_half_of_the_entropy_they_could_have(kind, settings):
+    matcher = matcher_of(kind, BaseSet(normals(90, 6), torch.full((9,), 10)), **settings)
 
     matcher.set_scale(new_rng(1))
 
@@ -116,7 +111,7 @@ def test_at_the_start_predictions_have_half_of_the_entropy_they_could_have(learn
 @pytest.mark.parametrize("distance", ["euclidean", "cosine"])
 def test_without_context_prototypes_score_as_those_of_easyfsl(easyfsl, distance):
     """Scores of easyfsl are -distance; ours are -distance², as a mean over dimensions."""
-    matcher = matcher_of(**CLOSED, distance=distance)
+    matcher = matcher_of(PrototypeMatcher, **CLOSED, distance=distance)
     supports, queries = normals(3, 4, 6), normals(5, 6, seed=1)
     is_cosine = distance == "cosine"
     theirs = easyfsl.SimpleShot() if is_cosine else easyfsl.PrototypicalNetworks()
@@ -137,21 +132,18 @@ def test_without_context_supports_score_as_those_of_easyfsl(easyfsl):
     theirs.contextualized_support_features = rows.flatten(0, 1)
     theirs.one_hot_support_labels = torch.eye(5).repeat_interleave(3, dim=0)
     settings = {**CLOSED, "episode_shots": (1,), "num_queries": 1, "num_examples": 3}
-    method = MetaLearned("MN", SupportMatcher, MatchingConfig(**settings, scale="one"))
+    matcher = matcher_of(SupportMatcher, task.base, **settings, scale="one")
 
-    method.begin(task.base, new_rng(0))  # without training
-    method.fit(task, new_rng(0))
+    (scores,) = matcher.solve(task, new_rng(0))(queries).detach()
 
-    scores = method.predict(queries)[OWN][0]
     torch.testing.assert_close(scores, theirs(queries), atol=1e-3, rtol=1e-4)
 
 
 def test_an_uneven_episode_has_all_numbers_of_supports_and_queries_among_them():
     """Every row has its class and its number; classes of an episode are in random order."""
-    rows = torch.tensor([[float(label), float(row)] for label in range(6) for row in range(5)])
-    base = BaseSet(rows, torch.full((6,), 5))
     settings = MatchingConfig(**{**EPISODES, "episode_shots": (1, 2, 4), "num_queries": 1})
-    episodes, counts_of_first, overlaps = FewShotEpisodes(base, settings), set(), 0
+    episodes = FewShotEpisodes(numbered_rows(*[5] * 6), settings)
+    counts_of_first, overlaps = set(), 0
 
     for seed in range(40):
         episode, members = episodes.draw_uneven(2, new_rng(seed))
@@ -175,10 +167,9 @@ def test_an_uneven_episode_has_all_numbers_of_supports_and_queries_among_them():
     assert 80 < overlaps < 144
 
 
-@pytest.mark.parametrize("matcher", [SupportMatcher, PrototypeMatcher])
-def test_an_uneven_episode_with_equal_numbers_is_an_even_one(matcher):
-    make = support_matcher if matcher is SupportMatcher else matcher_of
-    network = make(**EPISODES)
+@pytest.mark.parametrize("kind", [SupportMatcher, PrototypeMatcher])
+def test_an_uneven_episode_with_equal_numbers_is_an_even_one(kind):
+    network = matcher_of(kind)
     supports, queries = normals(3, 2, 6), normals(5, 6, seed=1)
     encoded = Matcher.encode(network, supports, new_rng(0))
     members = torch.arange(6).view(3, 2)
@@ -198,7 +189,8 @@ def test_far_classes_have_finite_scores_and_gradients():
     supports = torch.tensor([[[1.0, 0.0]], [[-1.0, 0.0]], [[0.0, 0.0]]], requires_grad=True)
     query = torch.tensor([[500.0, 0.0]], requires_grad=True)
 
-    logs = support_matcher().logits(supports, query, torch.tensor(1.0)).log_softmax(dim=1)
+    logits = matcher_of(SupportMatcher).logits(supports, query, torch.tensor(1.0))
+    logs = logits.log_softmax(dim=1)
     gradients = torch.autograd.grad(logs[0, 1], [supports, query])
 
     torch.testing.assert_close(logs[0], torch.tensor([0.0, -1000.0, -500.0]), atol=0.1, rtol=0)
@@ -207,7 +199,7 @@ def test_far_classes_have_finite_scores_and_gradients():
 
 def encode_nothing(task: LowShotTask, num_examples: int) -> tuple[list[Tensor], list[Tensor]]:
     """Return the supports of each problem, and the blocks in which they are encoded."""
-    matcher, blocks = matcher_of(num_examples=num_examples), []
+    matcher, blocks = matcher_of(PrototypeMatcher, num_examples=num_examples), []
 
     def encode(supports: Tensor, rng: torch.Generator) -> Tensor:
         blocks.append(supports)
@@ -219,10 +211,8 @@ def encode_nothing(task: LowShotTask, num_examples: int) -> tuple[list[Tensor], 
 
 def test_supports_of_a_task_are_balanced_and_encoded_in_blocks(monkeypatch):
     """Every row has its class and its number; base classes have 4, 9 and 2 rows."""
-    counts = (4, 9, 2)
-    rows = [[float(label), float(row)] for label, n in enumerate(counts) for row in range(n)]
     shots = [[[10.0 + label, float(row)] for row in range(3)] for label in range(2)]
-    base = BaseSet(torch.tensor(rows), torch.tensor(counts), ["b", "c", "a"])
+    base = numbered_rows(4, 9, 2, names=["b", "c", "a"])
     problems = (Problem(1, 0), Problem(3, 0), Problem(1, 0), Problem(1, 0))
     task = LowShotTask(base, 2, torch.tensor([shots]), problems)
     monkeypatch.setattr("cpaan.methods.matching._ROWS_PER_BLOCK", 40)  # problems have 16 or 24 rows

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cpaan.core.randomness import new_rng
-from cpaan.protocol.tasks import BaseSet, read_base
+from cpaan.protocol.tasks import read_base
 from cpaan.representation import embedding
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.representation.embedding import EmbeddingRun, embed_table, prototype_scores
@@ -17,10 +17,12 @@ from cpaan.training.few_shot_episodes import FewShotEpisode, FewShotEpisodes
 from helpers.gaussians import GaussianClasses
 from helpers.runs import flat
 from helpers.tables import assert_same_table, poisoned
+from helpers.tasks import numbered_rows
 
 CPU = torch.device("cpu")
 SMALL = EmbeddingConfig(num_episodes=20, episode_shots=(1, 2, 5), num_queries=3, hidden_dim=16)
 LINEAR = {"output": "linear", "dropout": 0.0, "weight_decay": 0.0}
+NUMBERED = numbered_rows(6, 9, 7, 30)
 
 
 def new_run(data: GaussianClasses, seed: int = 0, **settings: object) -> EmbeddingRun:
@@ -28,18 +30,10 @@ def new_run(data: GaussianClasses, seed: int = 0, **settings: object) -> Embeddi
     return EmbeddingRun(base, SMALL.with_overrides(settings), seed)
 
 
-def numbered_rows(counts: tuple[int, ...] = (6, 9, 7, 30)) -> BaseSet:
-    """Return rows that contain their class and their number."""
-    rows = [[float(label), float(row)] for label, n in enumerate(counts) for row in range(n)]
-    return BaseSet(torch.tensor(rows), torch.tensor(counts))
-
-
 @pytest.mark.parametrize("num_shots", [1, 4])
 def test_supports_and_queries_share_no_row_and_are_of_their_classes(num_shots):
-    episodes = FewShotEpisodes(
-        numbered_rows(),
-        SMALL.with_overrides({"episode_shots": (1, 4), "num_queries": 2, "num_ways": 3}),
-    )
+    sizes = {"episode_shots": (1, 4), "num_queries": 2, "num_ways": 3}
+    episodes = FewShotEpisodes(NUMBERED, SMALL.with_overrides(sizes))
     met = set()
     for seed in range(50):
         episode = episodes.draw(num_shots, new_rng(seed))
@@ -55,7 +49,7 @@ def test_supports_and_queries_share_no_row_and_are_of_their_classes(num_shots):
         met |= {tuple(row) for row in rows.flatten(0, 1).tolist()}
     assert len(met) == 6 + 9 + 7 + 30  # all rows are drawn
     all_ways = SMALL.with_overrides({"episode_shots": (1,)})  # more ways than classes
-    everything = FewShotEpisodes(numbered_rows(), all_ways).draw(1, new_rng(0))
+    everything = FewShotEpisodes(NUMBERED, all_ways).draw(1, new_rng(0))
     assert sorted(everything.classes.tolist()) == [0, 1, 2, 3]
 
 
@@ -154,9 +148,9 @@ def test_a_row_at_the_centre_has_a_finite_gradient_on_the_sphere(gaussians):
 
 def test_too_few_rows_or_classes_are_refused():
     with pytest.raises(ValueError, match=r"class 000000000, .* of 4, has 6 train rows, .* 8 rows"):
-        FewShotEpisodes(numbered_rows(), SMALL)
+        FewShotEpisodes(NUMBERED, SMALL)
     with pytest.raises(ValueError, match="the smallest of 1, has 20 train rows, but at least 2 cl"):
-        FewShotEpisodes(numbered_rows((20,)), SMALL)
+        FewShotEpisodes(numbered_rows(20), SMALL)
 
 
 def test_an_embedded_table_has_the_same_rows_and_says_what_made_it(gaussians, monkeypatch):
