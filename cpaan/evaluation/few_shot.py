@@ -115,9 +115,18 @@ def evaluate_few_shot(
 ) -> pd.DataFrame:
     """Score methods on N-way K-shot tasks from the novel classes of a phase.
 
-    Methods are trained on the base classes of both phases. ``config`` has the heads and training
-    seeds, ``tasks`` the size and number of the tasks. Other arguments are those of
-    `cpaan.evaluate`.
+    Args:
+        table: The features.
+        split: Base and novel classes of the phases; methods are trained on all base classes.
+        methods: Names of rows; see `cpaan.methods.registry`.
+        phase: "validation", or "test", which is recorded in ``results/test-reads.jsonl``.
+        tasks: Size and number of the tasks.
+        config: Heads, training seeds, and settings of heads and controls.
+        settings: Training settings by method; by default the recommended ones.
+        checkpoints: Folder of training checkpoints to resume from.
+        device: Device to compute on.
+        allow_trained_novel: Whether the backbone may have been trained on novel classes.
+        progress: Called with a line about the current work.
 
     Returns:
         Columns method, head, shots, seed, task, and top1: accuracy in percent.

@@ -8,19 +8,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cpaan import EvaluationConfig, FeatureTable, Phase, Split, evaluate, write_features
+from cpaan import FeatureTable, Phase, Split, evaluate, write_features
 from cpaan.cli import main
 from cpaan.core.provenance import TEST_READS
 from cpaan.core.settings import Settings
 from cpaan.evaluation.runner import Results
 from cpaan.methods.registry import ROWS
 from cpaan.representation.config import EmbeddingConfig
-from helpers.runs import tiny
+from helpers.runs import QUICK, tiny
 from helpers.tables import in_other_order, write_data
 
-QUICK = EvaluationConfig(
-    shots=(1, 2), num_draws=2, perplexity=4, num_synthetic=5, linear_num_steps=3
-)
 NAMES = ["none", "copy", "AWG"]
 EMBEDDING = tiny(EmbeddingConfig())
 

@@ -8,12 +8,9 @@ from cpaan.evaluation.runner import RESULT_COLUMNS, Results
 from cpaan.methods import registry
 from cpaan.methods.controls import CONTROLS
 from cpaan.protocol.config import COLUMNS
+from helpers.runs import QUICK
 from helpers.tables import in_other_order, poisoned
 from helpers.tasks import shots_of
-
-QUICK = EvaluationConfig(
-    shots=(1, 5), num_draws=2, perplexity=4, num_synthetic=10, linear_num_steps=20
-)
 
 
 def run(gaussians, **arguments) -> Results:

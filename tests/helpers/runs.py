@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 import torch
 
 from cpaan.core.settings import Settings
+from cpaan.protocol.config import EvaluationConfig
 from cpaan.training.learning import EpisodeRun
 from cpaan.training.workers import Workers
 
@@ -67,6 +68,9 @@ def advance_together(runs: Sequence[EpisodeRun], num_episodes: int) -> list[dict
         return list(pool.map(lambda run: run.advance(num_episodes), runs))
 
 
+QUICK = EvaluationConfig(
+    shots=(1, 5), num_draws=2, perplexity=4, num_synthetic=6, linear_num_steps=5
+)
 TINY = {
     "num_episodes": 4,
     "num_ways": 4,

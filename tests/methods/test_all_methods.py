@@ -13,17 +13,14 @@ from cpaan.methods.registry import METHODS, ROWS, make_method
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem
 from cpaan.representation.config import EmbeddingConfig
-from helpers.runs import assert_goes_on, flat, tiny
+from helpers.runs import QUICK, assert_goes_on, flat, tiny
 from helpers.tasks import normals, read_problems
 
-EVALUATION = EvaluationConfig(
-    shots=(1, 5), num_draws=1, perplexity=4, num_synthetic=6, linear_num_steps=5
-)
 LEARNERS = ["SN", "MAML", "Proto-MAML", "PN", "MN", "PMN", "AWG", "FH", "FI-PN", "FI-PMN", "wDAE"]
 
 
 def new_method(name: str, **evaluation: object) -> LowShotMethod:
-    config = EVALUATION.with_overrides(evaluation)
+    config = QUICK.with_overrides(evaluation)
     return make_method(name, config, tiny(ROWS[name].config), embedding=tiny(EmbeddingConfig()))
 
 
@@ -37,11 +34,11 @@ def test_a_row_learns_novel_classes_with_the_heads_it_names(name, gaussians):
     task, queries = read_problems(gaussians, num_draws=1)
     embedding, config = tiny(EmbeddingConfig()), tiny(ROWS[name].config)
     num_rows = dict(zip(task.base.names, task.base.counts.tolist(), strict=True))
-    ROWS[name].check(config, EVALUATION, num_rows, 8, embedding)
+    ROWS[name].check(config, QUICK, num_rows, 8, embedding)
 
     scores = scores_of(new_method(name), task, queries)
 
-    assert list(scores) == ROWS[name].heads_among(EVALUATION.heads)
+    assert list(scores) == ROWS[name].heads_among(QUICK.heads)
     for head, values in scores.items():
         assert values.shape == (2, 20, 24), head
         assert values.isfinite().all(), head
@@ -71,7 +68,7 @@ def test_the_published_recipe_runs(name, gaussians):
     published = tiny(ROWS[name].published)
     if "learning_rate" in published.to_dict():
         published = published.with_overrides({"learning_rate": 1e-3})
-    method = make_method(name, EVALUATION, published, embedding=tiny(EmbeddingConfig()))
+    method = make_method(name, QUICK, published, embedding=tiny(EmbeddingConfig()))
 
     for head, scores in scores_of(method, task, queries).items():
         assert scores.isfinite().all(), head
@@ -83,7 +80,7 @@ def test_swept_settings_can_change_after_the_training(name, gaussians, monkeypat
     training, swept = tiny(ROWS[name].config), ROWS[name].sweep
     known = {key: key in training.to_dict() for key in swept}
     changed = training.with_overrides({key: swept[key][0] for key in swept if known[key]})
-    evaluation = EVALUATION.with_overrides({key: swept[key][0] for key in swept if not known[key]})
+    evaluation = QUICK.with_overrides({key: swept[key][0] for key in swept if not known[key]})
 
     def variant() -> LowShotMethod:
         return make_method(name, evaluation, changed, embedding=tiny(EmbeddingConfig()))
@@ -244,7 +241,7 @@ def test_captured_steps_equal_eager_ones(name, monkeypatch):
     config = tiny(ROWS[name].config).with_overrides({"num_episodes": 20})
 
     def train() -> dict[str, float]:
-        return make_method(name, EVALUATION, config).begin(base, new_rng(0)).advance(20)
+        return make_method(name, QUICK, config).begin(base, new_rng(0)).advance(20)
 
     captured = train()
     monkeypatch.setattr(devices, "_NUM_EAGER", 100)

@@ -12,16 +12,13 @@ from cpaan.methods.controls import Control
 from cpaan.methods.prototypical import Embedded
 from cpaan.methods.registry import ROWS, make_method
 from cpaan.protocol.augmentation import mean_shift
-from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.tasks import read_base
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.representation.embedding import EmbeddingRun, embed_table
+from helpers.runs import QUICK
 from helpers.tasks import read_problems
 
 CPU = torch.device("cpu")
-EVALUATION = EvaluationConfig(
-    shots=(1, 5), num_draws=2, perplexity=4, num_synthetic=6, linear_num_steps=5
-)
 CONFIG = EmbeddingConfig(num_episodes=6, episode_shots=(1, 2), num_queries=2, hidden_dim=10)
 
 
@@ -39,16 +36,16 @@ def new_method(name: str, folder: Path | None = None, progress=lambda message: N
     if "perplexity" in config.to_dict():
         config = config.with_overrides({"perplexity": 4.0})
     config = CONFIG if name == "PN" else config
-    return make_method(name, EVALUATION, config, embedding=CONFIG, folder=folder, progress=progress)
+    return make_method(name, QUICK, config, embedding=CONFIG, folder=folder, progress=progress)
 
 
 @pytest.mark.parametrize("translation", [None, mean_shift])
 def test_a_method_in_an_embedding_is_the_method_on_an_embedded_table(gaussians, translation):
     task, queries = read_problems(gaussians)
-    method = Embedded(Control(translation, EVALUATION), CONFIG, Checkpointing())
+    method = Embedded(Control(translation, QUICK), CONFIG, Checkpointing())
     method.fit(task, new_rng(0))
 
-    by_hand = Control(translation, EVALUATION)
+    by_hand = Control(translation, QUICK)
     embedded = embed_table(embedding_of(gaussians), gaussians.table)
     by_hand_task, by_hand_queries = read_problems(replace(gaussians, table=embedded))
     _, for_method = spawn(new_rng(0), 2)

@@ -22,6 +22,7 @@ from cpaan.report.published import TABLE_1 as PRINTED
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.study.config import PRESETS
 from cpaan.study.row import AS_PRINTED, RECOMMENDED
+from helpers.runs import QUICK
 from helpers.studies import row_of_preset
 
 OF_THE_PAPER = [
@@ -33,7 +34,6 @@ OURS = {
     *(f"{name}-PN" for name in CONTROLS),
     *("Proto-MAML", "AWG-cosine", "DC", "wDAE", "CP-AAN+", "CP-AAN+-PN"),
 }
-QUICK = EvaluationConfig(shots=(1, 5), num_draws=1, perplexity=4, num_synthetic=6)
 NUM_ROWS = {f"class{number:02d}": 25 for number in range(24)}
 
 
@@ -110,6 +110,7 @@ def test_length_of_training_is_set_where_there_is_training():
         ("copy", {}, {"perplexity": 30.0}, "below the number of base classes, 24, got 30"),
         ("LR", {}, {"heads": (OWN,)}, "^LR has the heads centroid, .*, got own$"),
         ("copy", {}, {"fill_to_capacity": True, "shots": (25,)}, "25 shots cannot be filled"),
+        ("copy-PN", {}, {}, r"class class00, .* has 25 train rows"),
     ],
 )
 def test_settings_that_do_not_suit_the_base_classes_are_refused(
@@ -117,16 +118,13 @@ def test_settings_that_do_not_suit_the_base_classes_are_refused(
 ):
     sizes = {"num_ways": 4, "batch_size": 60} if name == "cCov-GAN" else {}
     config = ROWS[name].config.with_overrides({**sizes, **overrides})
+    embedding = EmbeddingConfig(episode_shots=(24,))  # of rows that work in one
 
     with pytest.raises(ValueError, match=message):
-        ROWS[name].check(config, QUICK.with_overrides(evaluation), NUM_ROWS, 8)
+        ROWS[name].check(config, QUICK.with_overrides(evaluation), NUM_ROWS, 8, embedding)
 
 
-def test_an_embedding_or_settings_of_another_method_are_refused():
-    few, two = {**NUM_ROWS, "class05": 6}, EmbeddingConfig(episode_shots=(2,))
-
-    with pytest.raises(ValueError, match=r"class class05, .* has 6 train rows"):
-        ROWS["copy-PN"].check(ROWS["copy"].config, QUICK, few, 8, two)
+def test_settings_of_another_method_are_refused():
     with pytest.raises(ValueError, match=r"^MN needs MatchingConfig, got TrainConfig$"):
         ROWS["MN"].check(TrainConfig(), QUICK, NUM_ROWS, 8)
 
