@@ -49,68 +49,51 @@ def saved(image: Image.Image, form: str = "PNG", **options: object) -> bytes:
     return buffer.getvalue()
 
 
-def test_images_are_cut_to_their_middle_and_otherwise_untouched_or_enlarged(tmp_path):
+def bicubic(image: Image.Image, width: int, height: int) -> np.ndarray:
+    return np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))
+
+
+def decoded_images() -> dict[str, tuple[bytes, int, object, int]]:
+    """Return files, the size to decode them at, the expected pixels and their largest error."""
     landscape, jpeg = noise(0, 19, 8), encoded(noise(0, 64, 64))
-    red = np.full((3, 1, 3), RED, np.uint8)
-
-    wide, tall, same, enlarged = (
-        decode_one(tmp_path, content, size)
-        for content, size in (
-            (encoded(landscape, "PNG"), 8),
-            (encoded(landscape.swapaxes(0, 1), "PNG"), 8),
-            (jpeg, 64),
-            (encoded(red, "PNG"), 16),
-        )
-    )
-
-    np.testing.assert_array_equal(wide, landscape[:, 5:13])
-    np.testing.assert_array_equal(tall, landscape[:, 5:13].swapaxes(0, 1))
-    np.testing.assert_array_equal(same, np.asarray(Image.open(io.BytesIO(jpeg))))
-    assert (enlarged == RED).all()
-
-
-def test_scaling_averages_and_agrees_with_scaling_the_whole(tmp_path):
-    board = np.indices((64, 64)).sum(0) % 2 * 255
-    picture = np.repeat(board[..., None], 3, axis=2).astype(np.uint8)
+    middle = landscape[:, 5:13]
+    board = np.repeat((np.indices((64, 64)).sum(0) % 2 * 255)[..., None], 3, axis=2)
     wide = noise(0, 80, 40)  # scales to 20 x 10 without rounding
-
-    averaged = decode_one(tmp_path, encoded(picture, "PNG"), 8)
-    cropped = decode_one(tmp_path, encoded(wide, "PNG"), 10)
-
-    assert np.abs(averaged.astype(int) - 127).max() <= 3
-    whole = Image.fromarray(wide).resize((20, 10), Image.Resampling.BICUBIC)
-    assert np.abs(cropped.astype(int) - np.asarray(whole)[:, 5:15]).max() <= 1
-
-
-@pytest.mark.parametrize(
-    ("mode", "form", "options"),
-    [
-        ("L", "JPEG", {}),
-        ("CMYK", "JPEG", {}),
-        ("L", "PNG", {}),
-        ("RGBA", "PNG", {}),
-        ("LA", "PNG", {}),
-        ("P", "PNG", {"transparency": bytes(range(256))}),
-        ("1", "PNG", {}),
-    ],
-)
-def test_images_of_all_modes_become_rgb(tmp_path, mode, form, options):
-    image = Image.new("RGB", (16, 16), "white").convert(mode)
-
-    pixels = decode_one(tmp_path, saved(image, form, **options), 16)
-
-    np.testing.assert_array_equal(pixels, np.full((16, 16, 3), 255))
-
-
-def test_cmyk_is_not_inverted_and_sixteen_bits_are_scaled_not_clipped(tmp_path):
-    cmyk = Image.new("CMYK", (16, 16), (0, 255, 255, 0))  # no cyan: red
+    no_cyan = Image.new("CMYK", (16, 16), (0, 255, 255, 0))
     deep = Image.fromarray(np.full((16, 16), 100 * 256, np.uint16))
+    ramp = np.linspace(0, 255, 512).astype(np.uint8)
+    channels = [np.tile(ramp, (512, 1)), np.tile(ramp[:, None], 512), np.full((512, 512), 9)]
+    large = encoded(np.stack(channels, axis=2).astype(np.uint8))
+    modes: list[tuple[str, str, dict[str, object]]] = [
+        *(("L", "JPEG", {}), ("CMYK", "JPEG", {}), ("L", "PNG", {}), ("RGBA", "PNG", {})),
+        *(("LA", "PNG", {}), ("P", "PNG", {"transparency": bytes(range(256))}), ("1", "PNG", {})),
+    ]
+    white = Image.new("RGB", (16, 16), "white")
+    return {
+        "landscape": (encoded(landscape, "PNG"), 8, middle, 0),
+        "portrait": (encoded(landscape.swapaxes(0, 1), "PNG"), 8, middle.swapaxes(0, 1), 0),
+        "same size": (jpeg, 64, np.asarray(Image.open(io.BytesIO(jpeg))), 0),
+        "enlarged": (encoded(np.full((3, 1, 3), RED, np.uint8), "PNG"), 16, RED, 0),
+        "averaged": (encoded(board.astype(np.uint8), "PNG"), 8, 127, 3),
+        "cropped": (encoded(wide, "PNG"), 10, bicubic(Image.fromarray(wide), 20, 10)[:, 5:15], 1),
+        "CMYK is not inverted": (saved(no_cyan, "JPEG", quality=95), 16, RED, 9),
+        "16 bits are scaled, not clipped": (saved(deep), 16, 100, 0),
+        "decoded at a fraction": (large, 64, bicubic(Image.open(io.BytesIO(large)), 64, 64), 4),
+        **{
+            f"{mode} {form}": (saved(white.convert(mode), form, **options), 16, 255, 0)
+            for mode, form, options in modes
+        },
+    }
 
-    red = decode_one(tmp_path, saved(cmyk, "JPEG", quality=95), 16)
-    grey = decode_one(tmp_path, saved(deep), 16)
 
-    assert np.abs(red.astype(int) - RED).max() < 10
-    np.testing.assert_array_equal(grey, np.full((16, 16, 3), 100))
+@pytest.mark.parametrize("case", decoded_images())
+def test_images_are_cut_to_their_middle_scaled_and_become_rgb(tmp_path, case):
+    content, size, expected, largest_error = decoded_images()[case]
+
+    pixels = decode_one(tmp_path, content, size)
+
+    assert pixels.shape == (size, size, 3)
+    assert np.abs(pixels.astype(int) - expected).max() <= largest_error
 
 
 @pytest.mark.parametrize(("width", "scale"), [(127, 1), (255, 1), (256, 2), (512, 4), (5000, 8)])
@@ -121,17 +104,6 @@ def test_large_jpegs_are_decoded_at_twice_the_size_or_more(width, scale):
 
     assert image.height == -(-width // scale)
     assert scale == 1 or image.height >= 128
-
-
-def test_decoding_at_a_fraction_hardly_changes_the_result(tmp_path):
-    ramp = np.linspace(0, 255, 512).astype(np.uint8)
-    channels = [np.tile(ramp, (512, 1)), np.tile(ramp[:, None], 512), np.full((512, 512), 9)]
-    content = encoded(np.stack(channels, axis=2).astype(np.uint8))
-
-    pixels = decode_one(tmp_path, content, 64)
-
-    whole = Image.open(io.BytesIO(content)).resize((64, 64), Image.Resampling.BICUBIC)
-    assert np.abs(pixels.astype(int) - np.asarray(whole)).max() <= 4
 
 
 def test_results_do_not_depend_on_the_number_of_threads(tmp_path, monkeypatch):
