@@ -34,7 +34,7 @@ OURS = {
     *(f"{name}-PN" for name in CONTROLS),
     *("Proto-MAML", "AWG-cosine", "DC", "wDAE", "CP-AAN+", "CP-AAN+-PN"),
 }
-NUM_ROWS = {f"class{number:02d}": 25 for number in range(24)}
+NUM_ROWS = {f"class{number:02d}": 24 if number == 5 else 25 for number in range(24)}
 
 
 def test_the_table_has_the_sixteen_rows_of_the_paper_in_its_order_and_ours_beside_them():
@@ -105,12 +105,12 @@ def test_length_of_training_is_set_where_there_is_training():
 @pytest.mark.parametrize(
     ("name", "overrides", "evaluation", "message"),
     [
-        ("MN", {"episode_shots": (24,)}, {}, r"^class class00, the smallest of 24, has 25 train "),
+        ("MN", {"episode_shots": (24,)}, {}, r"^class class05, the smallest of 24, has 24 train "),
         ("cCov-GAN", {"ky_fan_order": 9}, {}, "ky_fan_order is 9, but features have 8 dimensions"),
         ("copy", {}, {"perplexity": 30.0}, "below the number of base classes, 24, got 30"),
         ("LR", {}, {"heads": (OWN,)}, "^LR has the heads centroid, .*, got own$"),
         ("copy", {}, {"fill_to_capacity": True, "shots": (25,)}, "25 shots cannot be filled"),
-        ("copy-PN", {}, {}, r"class class00, .* has 25 train rows"),
+        ("copy-PN", {}, {}, r"class class05, .* has 24 train rows"),
     ],
 )
 def test_settings_that_do_not_suit_the_base_classes_are_refused(
