@@ -21,13 +21,15 @@ class StudyProgress:
     """Prints lines about a study to the error stream, and appends them to a log."""
 
     def __init__(self, study: Study, log: Path) -> None:
-        self._log = log
-        self.say = new_progress(log)
-        """Prints a line with the time since the start."""
+        self._log, self._print = log, new_progress(log)
         self._is_only_row = len(study.rows) == 1
         self._num_trials = sum(row.config.num_trials for row in study.rows)
         self._shown: set[str] | None = None
         self._most_at_once = 1
+
+    def say(self, message: str) -> None:
+        """Print a line with the time since the start."""
+        self._print(message)
 
     def conclude(self, lines: Sequence[str]) -> None:
         """Print the last lines of a command to the output stream, and append them to the log."""
@@ -38,11 +40,11 @@ class StudyProgress:
 
     def show(self, searches: Sequence[RowSearch]) -> None:
         """Print a line for each trial that was evaluated or has ended since the last call."""
-        trials = {}
-        for search in searches:
-            prefix = "" if self._is_only_row else f"{search.row.method} "
-            for trial in trial_table(search.trials, search.row.config).to_dict("records"):
-                trials[f"{prefix}{trial['trial']}"] = trial
+        trials = {
+            f"{self._prefix(search)}{trial['trial']}": trial
+            for search in searches
+            for trial in trial_table(search.trials, search.row.config).to_dict("records")
+        }
         ended = {name: trial for name, trial in trials.items() if trial["state"] != _RUNNING}
         self._most_at_once = max(self._most_at_once, len(trials) - len(ended))
         lines = {
@@ -56,6 +58,9 @@ class StudyProgress:
             if line not in self._shown:
                 self.say(f"{line}; {self._summary(ended)}" if has_ended else line)
         self._shown |= set(lines)
+
+    def _prefix(self, search: RowSearch) -> str:
+        return "" if self._is_only_row else f"{search.row.method} "
 
     def _summary(self, ended: dict[str, Any]) -> str:
         num_left = self._num_trials - len(ended)

@@ -76,7 +76,8 @@ class Laptop:
     def nodes(self) -> list[str]:
         """Return the addresses of the machines that have joined."""
         summary = self.ask("/nodes?view=summary").json()["data"]["summary"]
-        return [each["ip"] for each in summary if each["raylet"]["state"] == "ALIVE"]
+        # A node that has just joined has no address yet.
+        return [x["ip"] for x in summary if x["raylet"]["state"] == "ALIVE" and "ip" in x]
 
     @contextmanager
     def started(self, script: str, *arguments: str) -> Iterator[tuple[subprocess.Popen, Path]]:
