@@ -60,7 +60,7 @@ def _draw_differences(
     A line of which no series has a difference is the heading of the lines below it. A panel of
     ratios has its line at one in place of zero.
     """
-    texts = [textwrap.fill(line, 24) for line in lines]
+    texts = [textwrap.fill(line, 26) for line in lines]
     num_lines = sum(max(1.0, 0.8 * (1 + text.count("\n"))) for text in texts)
     figure = new_figure(height=1.3 + 0.22 * num_lines)
     figure.supxlabel(label, size="medium")

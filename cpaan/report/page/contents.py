@@ -185,6 +185,7 @@ def _started(folder: Path, best: Mapping[str, Any]) -> dict[str, Mapping[str, An
 
 
 def _rows_of(described: Sequence[dict[str, Any]], scored: set[str]) -> tuple[ScoredRow, ...]:
+    """Return the rows of a report; those as published come last."""
     rows = []
     for each in described:
         if each["method"] not in ROWS:
@@ -193,4 +194,4 @@ def _rows_of(described: Sequence[dict[str, Any]], scored: set[str]) -> tuple[Sco
             raise ValueError(f"the report has no scores of its row {name!r}")
         ablation = Ablation(**each["ablation"]) if each.get("ablation") else None
         rows.append(ScoredRow(name, each["method"], tuple(each["seeds"]), ablation))
-    return tuple(rows)
+    return tuple(sorted(rows, key=lambda row: row.name.endswith(PUBLISHED)))
