@@ -39,6 +39,17 @@ def test_a_report_of_one_row_has_its_trials_beside_it(tmp_path, is_old):
     assert next(iter(contents.methods)) == ("none, default settings" if is_old else "none")
 
 
+def test_rows_as_published_come_after_all_others(tmp_path):
+    report, name = write_report(tmp_path) / "report", "copy, as published"
+    about = json.loads((report / "report.json").read_text())
+    about["rows"][1]["name"] = name
+    (report / "report.json").write_text(json.dumps(about))
+    scores = pd.read_parquet(report / "scores.parquet")
+    scores.replace({"method": {"copy": name}}).to_parquet(report / "scores.parquet")
+
+    assert list(read_contents(tmp_path).methods) == ["none", "MAML", "PN", "cCov-GAN-PN", name]
+
+
 def test_a_row_has_the_command_that_named_it_or_else_the_one_that_chose_its_winner(tmp_path):
     folder = write_report(tmp_path)
     runs = [

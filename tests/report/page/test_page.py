@@ -102,6 +102,35 @@ def test_a_claim_has_its_verdict_and_its_place_on_the_axis_and_its_details_are_f
     assert "printed in the paper" not in of_reader
 
 
+@pytest.mark.parametrize(
+    ("found", "shown"),
+    [([0.25], "found +0.25\xa0±\xa00.10"), ([0.25, -0.5], "found −0.50 to +0.25"), ([], "")],
+)
+def test_a_claim_about_ratios_shows_them_without_the_axis_of_points(page, found, shown):
+    parts = tuple(Mark(value, 0.1) for value in found)
+    claim = replace(page.claims[0], marks=(), parts=parts, printed="")
+
+    text = render(replace(page, claims=[claim]))
+
+    (numbers,) = re.findall('<span class="numbers">(.*?)</span></summary>', text, re.S)
+    assert "ratios, not points" in numbers
+    assert re.findall("<b>(.*?)</b>", numbers) == ([shown] if shown else [])
+
+
+def test_rows_of_one_seed_are_named_and_those_as_published_together(page):
+    rows = page.contents.rows
+    names = ["copy", "MAML, as published", "PN, as published"]
+    once = [replace(rows[0], name=name, seeds=(3,)) for name in names]
+
+    few, many = (
+        render(replace(page, contents=replace(page.contents, rows=(*rows, *more))))
+        for more in (once[:2], once)
+    )
+
+    assert "has one seed: copy, MAML, as published." in few
+    assert "has one seed: copy, all rows as published." in many
+
+
 def test_positive_controls_are_said_before_anything_else(page, text):
     said = "Positive controls: 0 of 1 gains over PN that other papers print are confirmed"
     found = "four +1.00\u00a0±\u00a00.50 (printed +6.0: same sign, much smaller)"
