@@ -2,11 +2,12 @@
 
     python results/plus/base_classes.py            # about 20 minutes on one H200 (an estimate)
     python results/plus/base_classes.py --small    # a trial: a few minutes on two idle cores
-    python results/plus/base_classes.py --table    # print the tables of the stored scores
+    python results/plus/base_classes.py --table    # print and draw the stored scores
 
-It writes base_classes.parquet and prints Markdown tables. Finished parts are kept in
-results/base-classes-parts, so the same command at the same commit resumes. The novel classes of the
-test phase are never read. The train rows of its base classes are, as in every evaluation.
+It writes base_classes.parquet and base_classes.svg, and prints Markdown tables. Finished parts are
+kept in results/base-classes-parts, so the same command at the same commit resumes. The novel
+classes of the test phase are never read. The train rows of its base classes are, as in every
+evaluation.
 
 * Replicate r has training seed r. Its 25 base classes are a random part of its 50, and these of all
   76; the two phases keep their shares. The novel classes and draws are the same everywhere.
@@ -26,7 +27,7 @@ test phase are never read. The train rows of its base classes are, as in every e
 import json
 import sys
 from argparse import ArgumentParser
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -53,6 +54,7 @@ from cpaan.methods.registry import ROWS, make_method, with_episodes
 from cpaan.methods.table_row import PN
 from cpaan.protocol.config import EvaluationConfig, NeighbourSettings
 from cpaan.protocol.statistics import Crossed, crossed_cells
+from cpaan.report.figures.picture import INK, Picture, drawing, look_of, new_figure
 from cpaan.representation.config import EmbeddingConfig
 
 RESULTS = Path(__file__).resolve().parents[1]
@@ -67,7 +69,11 @@ PAIRS = [
 METHODS = tuple(dict.fromkeys(name for row, control in PAIRS for name in (control, row)))
 BEST = {row: json.loads((RESULTS / "all-rows" / row / "best.json").read_text()) for row in METHODS}
 
+Cells = Mapping[tuple[Any, ...], Crossed]
+"""Scores by draws and replicates, by row, head, weight, shots and number of base classes."""
+
 NUMBERS, NUM_REPLICATES = (25, 50, 76), 3
+WEIGHTS = "searched", "recommended"
 NUM_EPISODES, NUM_WAYS = 10_000, {25: 10, 50: 20, 76: 20}  # of GANs
 RECOMMENDED = {"mixing_shots": 2.0, "num_synthetic": 100}
 EVALUATION: dict[str, Any] = {
@@ -163,30 +169,58 @@ def score_replicate(replicate: int, is_small: bool) -> pd.DataFrame:
     return pd.concat(frames)[columns].round({"top5": 4})
 
 
-def lines_of(scores: pd.DataFrame) -> Iterator[str]:
+def gains_of(cells: Cells, row: str, control: str, weight: str, shots: int) -> list[Crossed]:
+    """Return the gain of a row over its control, for each number of base classes."""
+
+    def cell(name: str, num_base: int) -> Crossed:
+        settings = {**BEST[name]["evaluation"], **(RECOMMENDED if weight == "recommended" else {})}
+        return cells[name, BEST[name]["head"], settings["mixing_shots"], shots, num_base]
+
+    return [cell(row, num_base).minus(cell(control, num_base)) for num_base in NUMBERS]
+
+
+def lines_of(cells: Cells) -> Iterator[str]:
     """Return the Markdown tables: gains by number of base classes, and how much they grow."""
-    cells = crossed_cells(scores, "top5", ["method", "head", "mixing_shots", "shots", "base"])
-
-    def cells_of(row: str, weight: str, shots: int) -> list[Crossed]:
-        settings = {**BEST[row]["evaluation"], **(RECOMMENDED if weight == "recommended" else {})}
-        key = row, BEST[row]["head"], settings["mixing_shots"], shots
-        return [cells[*key, num_base] for num_base in NUMBERS]
-
-    for case in product(("searched", "recommended"), (1, 5)):
-        yield "\nGain in LSL top-5 with the {} weight, K = {}, and its 95 % interval\n".format(
-            *case
-        )
+    for weight, shots in product(WEIGHTS, (1, 5)):
+        yield f"\nGain in LSL top-5 with the {weight} weight, K = {shots}, and its 95 % interval\n"
         yield f"| row | head | over | {' | '.join(map(str, NUMBERS))} | growth, 25 to 76 |"
         yield "|---|---|---|" + "---|" * (len(NUMBERS) + 1)
         for row in ("none", "none-PN"):
-            means = [f"{each.estimate().mean:.1f}" for each in cells_of(row, *case)]
-            yield f"| {row} | {BEST[row]['head']} | accuracy | {' | '.join(means)} | |"
+            head, share = BEST[row]["head"], BEST[row]["evaluation"]["mixing_shots"]
+            of = [cells[row, head, share, shots, number].values.mean() for number in NUMBERS]
+            yield f"| {row} | {head} | accuracy | {' | '.join(f'{x:.1f}' for x in of)} | |"
         for row, control in PAIRS:
-            both = zip(cells_of(row, *case), cells_of(control, *case), strict=True)
-            gains = [augmented.minus(reference) for augmented, reference in both]
+            gains = gains_of(cells, row, control, weight, shots)
             estimates = [each.estimate() for each in (*gains, gains[-1].minus(gains[0]))]
             texts = [f"{each.mean:+.2f} ± {each.interval():.2f}" for each in estimates]
             yield f"| {row} | {BEST[row]['head']} | {control} | {' | '.join(texts)} |"
+
+
+@drawing()
+def draw(cells: Cells) -> bytes:
+    """Return an SVG file of the gains over no augmentation at one shot, a panel for each weight."""
+    figure = new_figure(height=6.5)
+    rows = [(row, control) for row, control in PAIRS if control.startswith("none")]
+    panels = figure.subplots(len(WEIGHTS), 1, sharex=True, sharey=True)
+    for weight, axes in zip(WEIGHTS, panels, strict=True):
+        axes.axhline(0, color=INK, lw=0.9)
+        for number, pair in enumerate(rows):
+            found = [each.estimate() for each in gains_of(cells, *pair, weight, shots=1)]
+            places = [base + number - len(rows) / 2 for base in NUMBERS]  # side by side
+            look = look_of(number)
+            axes.errorbar(
+                places,
+                [each.mean for each in found],
+                yerr=[each.interval() for each in found],
+                label=f"{pair[0]} over {pair[1]}",
+                **look._asdict(),
+            )
+        axes.set(title=f"{weight} weight of synthetic examples", ylabel="gain in LSL, points")
+    axes.set_xticks(NUMBERS, [str(base) for base in NUMBERS])
+    axes.set_xlabel("base classes")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    text = "Gain over no augmentation at one shot against the number of base classes."
+    return Picture("base-classes", "Base classes", text, text, figure).file("svg")
 
 
 def main() -> None:
@@ -208,8 +242,11 @@ def main() -> None:
             scores = pd.concat(pool.map(score, replicates), ignore_index=True)
         if not options.small:
             scores.to_parquet(SCORES, index=False, compression="zstd")
-    for line in lines_of(scores):
+    cells = crossed_cells(scores, "top5", ["method", "head", "mixing_shots", "shots", "base"])
+    for line in lines_of(cells):
         print(line)  # noqa: T201
+    if not options.small:
+        SCORES.with_suffix(".svg").write_bytes(draw(cells))
 
 
 if __name__ == "__main__":
