@@ -64,8 +64,9 @@ class PlainLinear:
     ) -> None:
         """Take problem ``number`` of a task, and its part of synthetic examples (P, N, S, D)."""
         self._task = replace(task, problems=(task.problems[number],))
-        self._pool = NovelPool(self._task, synthetic[number : number + 1], config)
         self._config, self._num_classes = config, task.num_base + task.num_novel
+        self._count = max(1, round(config.linear_batch_size / self._num_classes))
+        self._pool = NovelPool(self._task, synthetic[number : number + 1], config, self._count)
         shape = (self._num_classes, task.shots.shape[-1])
         self.weight = torch.zeros(shape, device=task.device, requires_grad=True)
         self.bias = torch.zeros(self._num_classes, device=task.device, requires_grad=True)
@@ -80,7 +81,7 @@ class PlainLinear:
             dampening=0.9,
             weight_decay=config.linear_weight_decay,
         )
-        count = max(1, round(config.linear_batch_size / self._num_classes))
+        count = self._count
         order = torch.arange(count, device=self._task.device)
         labels = torch.arange(self._num_classes, device=self._task.device)
         labels = labels.repeat_interleave(count)
@@ -89,7 +90,7 @@ class PlainLinear:
             for_base, for_novel = uniforms.to(order.device).tensor_split([num_base])
             places = (for_base[:, :1] + order) / count
             examples = base.pick(labels[: num_base * count], places.flatten())
-            (novel,) = self._pool.pick(for_novel, count)
+            (novel,) = self._pool.pick(for_novel)
             logits = linear(torch.cat([examples, novel]), self.weight, self.bias)
             optimiser.zero_grad()
             cross_entropy(logits, labels).backward()

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import normalize
 
 from cpaan.core.devices import CudaGraph, new_rate, quick_products, set_rate
 from cpaan.protocol.config import OWN, EvaluationConfig
@@ -129,11 +129,11 @@ class LinearHead(Head):
 
         device, num_dims = task.device, task.shots.shape[-1]
         # Problem and class share a dimension, so that the base product needs no copy.
-        bias = torch.zeros(num_problems * num_classes, device=device, requires_grad=True)
-        weight = torch.zeros(num_dims, len(bias), device=device, requires_grad=True)
+        bias = torch.zeros(num_problems * num_classes, device=device)
+        weight = torch.zeros(num_dims, len(bias), device=device)
         optimiser = self._optimiser([weight, bias], device)
 
-        pool = NovelPool(task, synthetic, config)
+        pool = NovelPool(task, synthetic, config, examples_per_class)
         every_example = torch.arange(examples_per_class, device=device)
         labels = torch.arange(num_classes, device=device).repeat_interleave(examples_per_class)
         base_classes, novel_classes = labels.tensor_split([num_base * examples_per_class])
@@ -144,20 +144,20 @@ class LinearHead(Head):
         def step() -> None:
             for_base, for_novel = uniforms.split([num_base, num_novel])
             places = (for_base[:, :1] + every_example) / examples_per_class
-            base = task.base.pick(base_classes, places.flatten()) * self._factor
-            novel = pool.pick(for_novel, examples_per_class) * self._factor
+            base = task.base.pick(base_classes, places.flatten())
+            novel = pool.pick(for_novel)
 
-            base_logits = base @ weight + bias
-            by_problem = weight.unflatten(1, (num_problems, num_classes)).transpose(0, 1)
-            novel_logits = novel @ by_problem + bias.view(num_problems, 1, num_classes)
-            # The sum of the mean losses of all problems gives each problem the gradient that it
-            # would have alone.
-            loss = (
-                cross_entropy(base_logits.view(-1, num_classes), base_labels, reduction="sum")
-                + cross_entropy(novel_logits.flatten(0, 1), novel_labels, reduction="sum")
-            ) / len(labels)
-
-            weight.grad, bias.grad = torch.autograd.grad(loss, [weight, bias])
+            # Scaling the weights has the effect of scaling the features, which are more.
+            scaled = weight * self._factor
+            by_problem = scaled.unflatten(1, (num_problems, num_classes)).transpose(0, 1)
+            base_logits = torch.addmm(bias, base, scaled)
+            novel_logits = torch.baddbmm(bias.view(num_problems, 1, -1), novel, by_problem)
+            of_base = _to_gradient(base_logits, base_labels, num_classes)
+            of_novel = _to_gradient(novel_logits, novel_labels, num_classes)
+            # The means are over the examples of a problem, so it has the gradient of its own loss.
+            of_weight = base.T @ of_base + (novel.mT @ of_novel).transpose(0, 1).flatten(1)
+            weight.grad = of_weight * (self._factor / len(labels))
+            bias.grad = (of_base.sum(dim=0) + of_novel.sum(dim=1).flatten()) / len(labels)
             optimiser.step()
 
         set_rate(optimiser, config.linear_learning_rate)
@@ -193,37 +193,62 @@ class NovelPool:
     """Pool of real and synthetic examples of the novel classes of all problems, for batches."""
 
     def __init__(
-        self, task: LowShotTask, synthetic: Tensor | None, config: EvaluationConfig
+        self,
+        task: LowShotTask,
+        synthetic: Tensor | None,
+        config: EvaluationConfig,
+        num_examples: int,
     ) -> None:
-        self._real, self._synthetic = task.shots, synthetic
+        device, classes = task.device, torch.arange(task.num_novel, device=task.device).view(-1, 1)
+        self._num_examples = num_examples
         self._real_share = real_shares(task, synthetic, config).view(-1, 1, 1)
-        self._num_real, self._draws = (
-            torch.tensor(each, device=task.device).view(-1, 1, 1)
+        self._num_real, draws = (
+            torch.tensor(each, device=device).view(-1, 1, 1)
             for each in zip(*task.problems, strict=True)
         )
-        self._problems = torch.arange(len(task.problems), device=task.device).view(-1, 1, 1)
-        self._classes = torch.arange(task.num_novel, device=task.device).unsqueeze(1)
+        # The first row of each class of each draw or problem in one long table, shape (P, N, 1).
+        self._real = task.shots.flatten(0, 2)
+        self._first_real = (draws * task.num_novel + classes) * task.shots.shape[2]
+        self._num_synthetic, self._synthetic = 0, task.shots[0, 0, :0]
+        if synthetic is not None:
+            self._num_synthetic, self._synthetic = synthetic.shape[2], synthetic.flatten(0, 2)
+        problems = torch.arange(len(task.problems), device=device).view(-1, 1, 1)
+        self._first_synthetic = (problems * task.num_novel + classes) * self._num_synthetic
+        # On a CPU, new memory for each step costs more time than picking the examples.
+        num_rows = self._first_synthetic.numel() * num_examples
+        self._picked = self._real.new_empty(2, num_rows, self._real.shape[1])
 
-    def pick(self, uniforms: Tensor, num_examples: int) -> Tensor:
+    def pick(self, uniforms: Tensor) -> Tensor:
         """Pick examples of every novel class, shape (P, N * num_examples, D).
 
         All problems share ``uniforms``, numbers from 0 to 1, shape (N, 2). They determine the
-        first row, and whether the number of real examples is rounded up.
+        first row, and whether the number of real examples is rounded up. The next call overwrites
+        the result.
         """
         start, rounding = uniforms.split(1, dim=-1)
-        order = torch.arange(num_examples, device=uniforms.device)
-        num_real = (self._real_share * num_examples + rounding).floor()  # (P, N, 1)
+        order = torch.arange(self._num_examples, device=uniforms.device)
+        num_real = (self._real_share * self._num_examples + rounding).floor()  # (P, N, 1)
         place = (order + start) / num_real.clamp(min=1)
         # The product can round up to the number of examples.
         rows = (place * self._num_real).long().minimum(self._num_real - 1)
-        picked = self._real[self._draws, self._classes, rows]
-        if self._synthetic is not None:
-            num_synthetic = self._synthetic.shape[2]
-            place = (order - num_real + start) / (num_examples - num_real).clamp(min=1)
-            rows = (place * num_synthetic).long().clamp(0, num_synthetic - 1)
-            synthetic = self._synthetic[self._problems, self._classes, rows]
-            picked = torch.where((order < num_real).unsqueeze(-1), picked, synthetic)
-        return picked.flatten(1, 2)
+        picked, synthetic = self._picked
+        torch.index_select(self._real, 0, (self._first_real + rows).flatten(), out=picked)
+        if self._num_synthetic:
+            place = (order - num_real + start) / (self._num_examples - num_real).clamp(min=1)
+            rows = (place * self._num_synthetic).long().clamp(0, self._num_synthetic - 1)
+            rows = (self._first_synthetic + rows).flatten()
+            torch.index_select(self._synthetic, 0, rows, out=synthetic)
+            is_real = (order < num_real).view(-1, 1)
+            torch.where(is_real, picked, synthetic, out=picked)
+        return picked.unflatten(0, (len(self._num_real), -1))
+
+
+def _to_gradient(logits: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+    """Return the gradient of the summed cross-entropy, in the memory of the logits."""
+    gradient = logits.view(-1, num_classes)
+    torch.softmax(gradient, dim=-1, out=gradient)
+    gradient[torch.arange(len(labels), device=labels.device), labels] -= 1
+    return gradient.view_as(logits)
 
 
 HEAD_CLASSES: dict[str, type[Head]] = {

@@ -102,10 +102,11 @@ def test_a_batch_takes_rows_at_even_distances():
     """Over many random starts, rows are taken equally often, real and synthetic by weight."""
     task = small_task(base=[[[0.0]]], shots=[[[0.0], [1.0], [2.0]]])
     synthetic = torch.arange(10.0, 15.0).view(1, 1, 5, 1)
-    pool = NovelPool(task, synthetic, CONFIG.with_overrides({"mixing_weight": 0.3}))
+    config = CONFIG.with_overrides({"mixing_weight": 0.3})
+    pool = NovelPool(task, synthetic, config, num_examples=4)
     starts = torch.rand(4000, 1, 2, generator=new_rng(0), dtype=torch.float64)
 
-    taken = torch.cat([pool.pick(start, num_examples=4).flatten() for start in starts])
+    taken = torch.cat([pool.pick(start).flatten().clone() for start in starts])
 
     values, counts = taken.unique(return_counts=True)
     shares = dict(zip(values.tolist(), (counts / len(taken)).tolist(), strict=True))
