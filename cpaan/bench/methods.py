@@ -56,4 +56,4 @@ def train_plainly(
         set_rate(optimiser, run.config.rate_after(run.episode))
         optimiser.step()
         run.episode += 1
-    return dict(zip(run.losses, (float(term) for term in terms), strict=True))
+    return dict(zip(run.losses, (float(term.detach()) for term in terms), strict=True))
