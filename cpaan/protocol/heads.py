@@ -157,7 +157,11 @@ class LinearHead(Head):
             # The means are over the examples of a problem, so it has the gradient of its own loss.
             of_weight = base.T @ of_base + (novel.mT @ of_novel).transpose(0, 1).flatten(1)
             weight.grad = of_weight * (self._factor / len(labels))
-            bias.grad = (of_base.sum(dim=0) + of_novel.sum(dim=1).flatten()) / len(labels)
+            # Classes are balanced, so the gradient of a bias is zero at first. Rounding, which
+            # depends on the number of problems, would become a whole step of Adam.
+            of_bias = of_base.sum(dim=0, dtype=torch.float64)
+            of_bias += of_novel.sum(dim=1, dtype=torch.float64).flatten()
+            bias.grad = (of_bias / len(labels)).to(bias.dtype)
             optimiser.step()
 
         set_rate(optimiser, config.linear_learning_rate)

@@ -209,9 +209,8 @@ def test_with_all_weight_on_the_shots_synthetic_examples_change_nothing(data, na
 def test_a_problem_is_solved_alike_alone_and_among_others(data, name):
     task, queries = data
 
-    # With Adam, a gradient that is zero up to rounding would cause a full step.
     together, alone = (
-        fitted(name, each, linear_num_steps=30, linear_optimiser="sgd").scores(queries.features)
+        fitted(name, each, linear_num_steps=30).scores(queries.features)
         for each in (task, replace(task, problems=task.problems[2:3]))
     )
 
