@@ -4,8 +4,8 @@
 
 GPUs that are free for half an hour cannot train all rows at once. This runs
 ``python tune/report.py all-rows --published-seeds 1`` for the named rows only, AT_ONCE at a time.
-ROW is the name of a row, or "quick" or "published" for all searched or published rows without a
-GAN. The parts stay in ``results/all-rows/parts``, and no page is drawn.
+ROW is the name of a row, NAME/SEED for one of its seeds, or "quick" or "published" for all searched
+or published rows without a GAN. The parts stay in ``results/all-rows/parts``, and no page is drawn.
 """
 
 import sys
@@ -39,7 +39,7 @@ def measure(
         key: job
         for row in rows
         for key, job in jobs.items()
-        if row in (key.row, group_of(key, job))
+        if row in (key.row, f"{key.row}/{key.seed}", group_of(key, job))
     }
     if not wanted:
         raise ValueError(f"no row is called {' or '.join(rows)}")
