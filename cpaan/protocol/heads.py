@@ -147,7 +147,7 @@ class LinearHead(Head):
             base = task.base.pick(base_classes, places.flatten())
             novel = pool.pick(for_novel)
 
-            # Scaling the weights has the effect of scaling the features, which are more.
+            # Scale the weights instead of the features: the logits are equal, and it costs less.
             scaled = weight * self._factor
             by_problem = scaled.unflatten(1, (num_problems, num_classes)).transpose(0, 1)
             base_logits = torch.addmm(bias, base, scaled)
