@@ -185,8 +185,9 @@ class LinearHead(Head):
     def _optimiser(self, parameters: list[Tensor], device: torch.device) -> torch.optim.Optimizer:
         rate, decay = new_rate(device), self._config.linear_weight_decay
         if self._config.linear_optimiser == "adam":
+            is_cuda = device.type == "cuda"
             return torch.optim.Adam(
-                parameters, lr=rate, weight_decay=decay, capturable=device.type == "cuda"
+                parameters, lr=rate, weight_decay=decay, fused=True, capturable=is_cuda
             )
         return torch.optim.SGD(
             parameters, lr=rate, momentum=0.9, dampening=0.9, weight_decay=decay, fused=True
