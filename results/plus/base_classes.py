@@ -4,10 +4,10 @@
     python results/plus/base_classes.py --small    # a trial: a few minutes on two idle cores
     python results/plus/base_classes.py --table    # print and draw the stored scores
 
-It writes base_classes.parquet and base_classes.svg, and prints Markdown tables. Finished parts are
-kept in results/base-classes-parts, so the same command at the same commit resumes. The novel
-classes of the test phase are never read. The train rows of its base classes are, as in every
-evaluation.
+The first command writes base_classes.parquet and prints Markdown tables. Finished parts are kept in
+results/base-classes-parts, so the same command at the same commit resumes. The third one also
+writes base_classes.svg, and needs no GPU. The novel classes of the test phase are never read. The
+train rows of its base classes are, as in every evaluation.
 
 * Replicate r has training seed r. Its 25 base classes are a random part of its 50, and these of all
   76; the two phases keep their shares. The novel classes and draws are the same everywhere.
@@ -54,7 +54,6 @@ from cpaan.methods.registry import ROWS, make_method, with_episodes
 from cpaan.methods.table_row import PN
 from cpaan.protocol.config import EvaluationConfig, NeighbourSettings
 from cpaan.protocol.statistics import Crossed, crossed_cells
-from cpaan.report.figures.picture import INK, Picture, drawing, look_of, new_figure
 from cpaan.representation.config import EmbeddingConfig
 
 RESULTS = Path(__file__).resolve().parents[1]
@@ -196,31 +195,34 @@ def lines_of(cells: Cells) -> Iterator[str]:
             yield f"| {row} | {BEST[row]['head']} | {control} | {' | '.join(texts)} |"
 
 
-@drawing()
 def draw(cells: Cells) -> bytes:
     """Return an SVG file of the gains over no augmentation at one shot, a panel for each weight."""
-    figure = new_figure(height=6.5)
-    rows = [(row, control) for row, control in PAIRS if control.startswith("none")]
-    panels = figure.subplots(len(WEIGHTS), 1, sharex=True, sharey=True)
-    for weight, axes in zip(WEIGHTS, panels, strict=True):
-        axes.axhline(0, color=INK, lw=0.9)
-        for number, pair in enumerate(rows):
-            found = [each.estimate() for each in gains_of(cells, *pair, weight, shots=1)]
-            places = [base + number - len(rows) / 2 for base in NUMBERS]  # side by side
-            look = look_of(number)
-            axes.errorbar(
-                places,
-                [each.mean for each in found],
-                yerr=[each.interval() for each in found],
-                label=f"{pair[0]} over {pair[1]}",
-                **look._asdict(),
-            )
-        axes.set(title=f"{weight} weight of synthetic examples", ylabel="gain in LSL, points")
-    axes.set_xticks(NUMBERS, [str(base) for base in NUMBERS])
-    axes.set_xlabel("base classes")
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
-    text = "Gain over no augmentation at one shot against the number of base classes."
-    return Picture("base-classes", "Base classes", text, text, figure).file("svg")
+    # Imported here, because a machine that only measures may be without matplotlib.
+    from cpaan.report.figures.picture import INK, Picture, drawing, look_of, new_figure
+
+    with drawing():
+        figure = new_figure(height=6.5)
+        rows = [(row, control) for row, control in PAIRS if control.startswith("none")]
+        panels = figure.subplots(len(WEIGHTS), 1, sharex=True, sharey=True)
+        for weight, axes in zip(WEIGHTS, panels, strict=True):
+            axes.axhline(0, color=INK, lw=0.9)
+            for number, pair in enumerate(rows):
+                found = [each.estimate() for each in gains_of(cells, *pair, weight, shots=1)]
+                places = [base + number - len(rows) / 2 for base in NUMBERS]  # side by side
+                look = look_of(number)
+                axes.errorbar(
+                    places,
+                    [each.mean for each in found],
+                    yerr=[each.interval() for each in found],
+                    label=f"{pair[0]} over {pair[1]}",
+                    **look._asdict(),
+                )
+            axes.set(title=f"{weight} weight of synthetic examples", ylabel="gain in LSL, points")
+        axes.set_xticks(NUMBERS, [str(base) for base in NUMBERS])
+        axes.set_xlabel("base classes")
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+        text = "Gain over no augmentation at one shot against the number of base classes."
+        return Picture("base-classes", "Base classes", text, text, figure).file("svg")
 
 
 def main() -> None:
@@ -245,7 +247,7 @@ def main() -> None:
     cells = crossed_cells(scores, "top5", ["method", "head", "mixing_shots", "shots", "base"])
     for line in lines_of(cells):
         print(line)  # noqa: T201
-    if not options.small:
+    if options.table:
         SCORES.with_suffix(".svg").write_bytes(draw(cells))
 
 
