@@ -328,7 +328,7 @@ class LearningRun(EpisodeRun):
         # The learning rate is set before every step.
         rate, is_cuda = new_rate(device), device.type == "cuda"
         self._optimiser: torch.optim.Optimizer = (
-            torch.optim.AdamW(groups, lr=rate, capturable=is_cuda, fused=is_cuda)
+            torch.optim.AdamW(groups, lr=rate, capturable=is_cuda, fused=True)
             if is_adam
             else torch.optim.SGD(
                 groups,
@@ -336,7 +336,7 @@ class LearningRun(EpisodeRun):
                 momentum=0.9,
                 dampening=0.0 if is_nesterov else 0.9,
                 nesterov=is_nesterov,
-                fused=is_cuda,
+                fused=True,
             )
         )
         self._for_shape, self._rng = new_rng(0), new_rng(0, device=device)
