@@ -86,7 +86,7 @@ def _draw_differences(
         room = 0.08 * (max(ends) - min(ends)) or 0.1
         axes.set_xlim(min(ends) - room, max(ends) + room)  # whiskers are whole
         axes.set_title(panels[column])
-        axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+        axes.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
         axes.set_yticks(range(len(texts)), texts)
         axes.set_ylim(len(texts) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")

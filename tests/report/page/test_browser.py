@@ -293,6 +293,20 @@ def test_table_1_fits_a_screen_of_1360_and_its_header_stays_in_view(browser):
     assert abs(head - nav) < 3, "below the links to the sections"
 
 
+@pytest.mark.parametrize("width", [360, 1000, 1360])
+def test_the_header_of_table_1_covers_no_row(browser, width):
+    browser.resize(width, 800)
+    browser.driver.refresh()
+    edges = """
+        const boxOf = (name) => document.querySelector(name).getBoundingClientRect();
+        return [boxOf("#accuracies thead").bottom, boxOf("#accuracies tbody tr").top];
+        """
+
+    head, first = browser.run(edges)
+
+    assert abs(head - first) < 1
+
+
 def test_a_phone_has_one_shot_of_lsl_and_glsl_and_a_column_alone_has_every_number(browser):
     browser.resize(360, 800)
     browser.driver.refresh()
