@@ -53,7 +53,7 @@ def write_jobs() -> int:
 
     def write(study: Study, jobs: Mapping[PartKey, PoolJob], *others: Any) -> None:
         JOBS.write_bytes(pickle.dumps({key: tuple(job) for key, job in jobs.items()}))
-        raise KeyboardInterrupt  # as a user who stops the report
+        sys.exit()  # the report ends before its first part
 
     report._measure = write  # type: ignore[assignment]
     return main([*OPTIONS, "--address", "local"], command="report")
