@@ -100,7 +100,11 @@ def measure_together(work: Sequence[Work]) -> list[tuple[PartKey, Outcome]]:
 
 
 def measure_part(part: PartJob, training: TrialJob) -> Part:
-    """Train unless the training is complete, then score, as the report does on Ray."""
+    """Train unless the training is complete, then score.
+
+    This repeats `cpaan.study.worker_pool._run`, whose module imports Ray. The commit of the parts
+    is fixed, so the two cannot share code.
+    """
     started, trained = time.monotonic(), 0.0
     torch.set_num_threads(NUM_THREADS)
     device, read = torch.device(part.device), LocalExecutor().read
