@@ -18,6 +18,8 @@ CELL = [*ROW, "column", "shots"]
 CONFIDENCE = 0.95
 _METRICS = ("top1", "top5")
 _NAN = float("nan")
+_SMALLEST_TAIL = 1e-12
+"""A p-value below twice this is given as zero."""
 
 
 class Estimate(NamedTuple):
@@ -26,8 +28,21 @@ class Estimate(NamedTuple):
     mean: float
     error: float
     """NaN for a single draw."""
-    degrees: float
-    """Degrees of freedom of Student's t; a fraction in general."""
+    degrees: tuple[int, ...]
+    """Degrees of freedom of each part of the squared error: of draws, and of seeds."""
+    shares: tuple[float, ...]
+    """The share of each part."""
+
+    def quantile(self, tail: float) -> float:
+        """Return the value that t exceeds with this probability.
+
+        Each part of the squared error has a t-distribution of its own, and their quantiles are
+        averaged with the shares (Cochran & Cox, 1950).
+        """
+        # Imported here, because every process of a study imports this module and few need SciPy.
+        from scipy.special import stdtrit
+
+        return -float(np.dot(self.shares, stdtrit(self.degrees, tail)))
 
     def interval(self, num_comparisons: int = 1) -> float:
         """Return half the width of the 95 % interval; NaN for a single draw.
@@ -35,23 +50,22 @@ class Estimate(NamedTuple):
         If this mean was selected from several comparisons, the interval is widened so that the
         intervals of all of them hold jointly (Bonferroni).
         """
-        # Imported here, because every process of a study imports this module and few need SciPy.
-        from scipy.special import stdtrit
-
-        quantile = stdtrit(self.degrees, 1 - (1 - CONFIDENCE) / (2 * num_comparisons))
-        return float(quantile * self.error)
+        return self.quantile((1 - CONFIDENCE) / (2 * num_comparisons)) * self.error
 
     def p_value(self, num_comparisons: int = 1) -> float:
         """Return the two-sided p-value of a mean of zero; 1 for a single draw.
 
         It is multiplied by the number of comparisons from which this mean was selected.
         """
-        from scipy.special import stdtr
+        from scipy.optimize import brentq
 
         if self.mean == 0 or np.isnan(self.error):
             return 1.0
-        tail = stdtr(self.degrees, -abs(self.mean) / self.error) if self.error else 0.0
-        return min(1.0, 2 * float(tail) * num_comparisons)
+        if abs(self.mean) >= self.error * self.quantile(_SMALLEST_TAIL):
+            return 0.0
+        ratio = abs(self.mean) / self.error
+        tail = brentq(lambda tail: self.quantile(tail) - ratio, _SMALLEST_TAIL, 0.5, xtol=1e-15)
+        return min(1.0, 2 * tail * num_comparisons)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,25 +108,28 @@ class Crossed:
 
         With D draws and S seeds, the variance of the mean is var(draws)/D + var(seeds)/S +
         var(residual)/(D S). It is estimated by the mean squares of the two-way layout,
-        (MS(draws) + MS(seeds))/(D S), whose degrees of freedom are Satterthwaite's (1946). The
-        unbiased estimate would subtract MS(residual)/(D S). It can then be negative, or below that
-        of draws alone. Leaving out that term is a usual remedy (MacKinnon, Nielsen & Webb, 2024,
-        "Jackknife inference with two-way clustering"). It errs by var(residual)/(D S) on the safe
-        side.
+        (MS(draws) + MS(seeds))/(D S). The unbiased estimate would subtract MS(residual)/(D S). It
+        can then be negative, or below that of draws alone. Leaving out that term is a usual remedy
+        (MacKinnon, Nielsen & Webb, 2024, "Jackknife inference with two-way clustering").
+
+        The quantile of t is the mean of those with D - 1 and S - 1 degrees of freedom, weighted by
+        the two mean squares. Satterthwaite's degrees of freedom are too many if a few seeds agree
+        by chance: in simulations of three seeds and 50 draws, p was at most 0.0045 in up to 2.4 %
+        of cases without a difference, and here in up to 0.6 %.
 
         With one seed, or with seeds that do not differ, only draws count.
         """
         num_draws, num_seeds = self.values.shape
         mean = float(self.values.mean())
         if num_draws < 2:
-            return Estimate(mean, _NAN, _NAN)
-        squares = num_seeds * self.values.mean(axis=1).var(ddof=1)
-        spread = squares**2 / (num_draws - 1)
+            return Estimate(mean, _NAN, (), ())
+        parts = [(num_draws - 1, num_seeds * self.values.mean(axis=1).var(ddof=1))]
         if num_seeds > 1:
-            of_seeds = num_draws * self.values.mean(axis=0).var(ddof=1)
-            squares, spread = squares + of_seeds, spread + of_seeds**2 / (num_seeds - 1)
-        degrees = squares**2 / spread if spread else num_draws - 1
-        return Estimate(mean, float(np.sqrt(squares / self.values.size)), float(degrees))
+            parts.append((num_seeds - 1, num_draws * self.values.mean(axis=0).var(ddof=1)))
+        degrees, squares = zip(*parts, strict=True)
+        total = float(sum(squares))
+        shares = tuple(float(each / total) if total else 1 / len(parts) for each in squares)
+        return Estimate(mean, (total / self.values.size) ** 0.5, degrees, shares)
 
     def deviation(self, axis: int) -> float:
         """Return the standard deviation between draws (0) or seeds (1) of means over the other."""

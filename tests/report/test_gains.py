@@ -33,7 +33,7 @@ def test_a_difference_is_the_mean_of_differences_by_draw():
     gap = compare(scores, new, old)
 
     assert gap.difference == pytest.approx(2.0)
-    estimate = Estimate(2.0, ((2 + 6) / 6) ** 0.5, 8**2 / (2**2 / 2 + 6**2 / 1))
+    estimate = Estimate(2.0, ((2 + 6) / 6) ** 0.5, (2, 1), (2 / 8, 6 / 8))
     assert (gap.interval, gap.p_value) == pytest.approx((estimate.interval(), estimate.p_value()))
     assert gap.by_seed == pytest.approx((1.0, 3.0))
 

@@ -70,7 +70,8 @@ def judge_claims(
         scores: Scores by method (name of a row), head, column, shots, draw and seed.
         diversity: Columns method (name of a row), shots, draw, seed and ratio: the mean distance
             of two synthetic examples of a class over that of two real ones; or empty.
-        methods: The method of each row but ablations, in the order of the report.
+        methods: The method of each row but ablations and rows as published, in the order of the
+            report.
         head_of: The head of each row.
         ablations: Of each row of an ablation: name, of (the row that it varies), family, label.
 
@@ -183,7 +184,7 @@ def _compare(
 
 def _over_earlier(table: MethodScores) -> Iterator[Claim]:
     earlier = table.find(*EARLIER)
-    for best in table.find(BEST) if earlier else ():
+    for best in table.find(BEST) if len(earlier) == len(EARLIER) else ():
         keys = [(row, cell) for cell in table.cells for row in earlier]
         gaps = [table.compare(best, row, *cell) for row, cell in keys]
         order = sorted(range(len(gaps)), key=lambda place: gaps[place].difference)
@@ -215,19 +216,22 @@ def _order(table: MethodScores) -> Iterator[Claim]:
     rows = table.find(*GANS)
     if len(rows) < len(GANS):
         return
-    titles = [f"{ROWS[b].generation} over {ROWS[a].generation}" for a, b in pairwise(GANS)]
-    printed = [_printed(better, worse, *table.few) for worse, better in pairwise(GANS)]
-    gaps: list[Labelled] = []
-    for title, (worse, better) in zip(titles, pairwise(rows), strict=True):
-        gaps.append((title, table.compare(better, worse, *table.few)))
-        gaps.append(("mean over all K", table.compare(better, worse, _NOVEL, table.shots)))
+    gaps, printed = list[Labelled](), list[float | None]()
+    for (worse, better), (low, high) in zip(pairwise(GANS), pairwise(rows), strict=True):
+        title = f"{ROWS[better].generation} over {ROWS[worse].generation}"
+        gaps.append((title, table.compare(high, low, *table.few)))
+        gaps.append(("mean over all K", table.compare(high, low, _NOVEL, table.shots)))
+        by_shots = [_printed(better, worse, _NOVEL, k) for k in table.shots]
+        known = [gain for gain in by_shots if gain is not None]
+        mean = sum(known) / len(known) if len(known) == len(by_shots) else None
+        printed += [by_shots[0], mean]
     yield from make_claim(
         "order of the GANs",
         "In PN each idea adds to the one before: c-GAN, cCyc-GAN, cDeLi-GAN, cCov-GAN "
         f"({table.label(*table.few)}, and LSL on average).",
         gaps,
-        printed=_signs(printed),
-        values=[value for each in printed for value in (each, None)],
+        printed=_signs(printed[::2]),
+        values=printed,
     )
 
 

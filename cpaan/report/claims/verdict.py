@@ -27,7 +27,8 @@ RATIO_MARGIN = 0.05
 _LEVEL = 1 - CONFIDENCE
 RULE = (
     "An interval is the 95 % t-interval of a paired difference, with draws of the shots and "
-    "training seeds as crossed random effects. With one seed it is over draws alone, and a claim "
+    "training seeds as crossed random effects; its quantile of t is the mean of those of draws and "
+    "of seeds, weighted by their mean squares. With one seed it is over draws alone, and a claim "
     "about it is undecided: another training may differ by more. p is two-sided, of the "
     "same t, with Holm’s correction for the number of claims in each of four families: positive "
     "controls, primary comparisons, other claims of the paper, and further questions. Two rows are "

@@ -8,7 +8,15 @@ from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import IN_PN, NO_GENERATION
 from cpaan.protocol.statistics import ROW, bootstrap_interval
 from cpaan.report.claims.mechanisms import BEST
-from cpaan.report.claims.verdict import CONFIRMED, MARGIN, Claim
+from cpaan.report.claims.verdict import (
+    CONFIRMED,
+    MARGIN,
+    NOT_FOUND,
+    OPPOSITE,
+    SMALLER,
+    UNDECIDED,
+    Claim,
+)
 from cpaan.report.gains import PairedDifference, Scored, signed
 from cpaan.report.page.contents import DEFAULT, PUBLISHED, Contents
 from cpaan.report.page.facts import plus_minus
@@ -19,6 +27,14 @@ _PRIMARY = ((BEST, f"copy{IN_PN}"), ("CP-AAN+", "copy"))
 """The primary comparisons that the headline of a table is about."""
 _NONE = {False: "none", True: f"none{IN_PN}"}
 """No augmentation of the same features, by whether these are embedded."""
+_IN_WORDS = {
+    CONFIRMED: "scores higher than",
+    SMALLER: "scores higher than",
+    OPPOSITE: "scores lower than",
+    NOT_FOUND: f"is within {MARGIN} points of",
+    UNDECIDED: "is not distinguishable from",
+}
+"""How a row compares with another, by the verdict on the claim that it is better."""
 
 
 class Headline(NamedTuple):
@@ -33,19 +49,20 @@ class Headline(NamedTuple):
     """How long generators were trained here and in the paper; empty without generators."""
 
 
-def make_headline(contents: Contents, table: TableViews) -> Headline:
+def make_headline(contents: Contents, table: TableViews, claims: Sequence[Claim]) -> Headline:
     """State the main finding, and the data and the training that it is about."""
-    first, *others = [*_of_search(contents, table), *_finding(contents, table)]
+    first, *others = [*_of_search(contents, table), *_finding(contents, table, claims)]
     return Headline(first, others, _data(contents, table), _training(contents))
 
 
-def _finding(contents: Contents, table: TableViews) -> list[str]:
+def _finding(contents: Contents, table: TableViews, claims: Sequence[Claim]) -> list[str]:
     """Compare generators with copies of related base examples, which train nothing.
 
-    A table has the primary comparisons. Other studies compare each trained generator with copies in
-    its representation, or else with the best control there, or the best row that does not augment.
-    A control that is better than copies is compared, too. Both rows have the head of the generator.
-    Without generators, the two best rows are compared. Rows as published do not count.
+    A table has the primary comparisons, in the words of their verdicts. Other studies compare each
+    trained generator with copies in its representation, or else with the best control there, or the
+    best row that does not augment. A control that is better than copies is compared, too. Both rows
+    have the head of the generator. Without generators, the two best rows are compared. Rows as
+    published do not count.
     """
     rows, head_of, shots = table.rows, table.head_of, table.shots[0]
     where = f"LSL, {'one shot' if shots == 1 else f'{shots} shots'}"
@@ -84,28 +101,31 @@ def _finding(contents: Contents, table: TableViews) -> list[str]:
             f"({where}; the interval allows for the choice among {len(names)} rows)."
         ]
     sentences, of_controls = list[str](), dict[str, str]()
+    verdict_of = {claim.name: claim.verdict for claim in claims}
     for name, other in pairs:
         head, plain = head_of[name], row_of.get(_NONE[rows[other].is_embedded], other)
         gap = minus(name, other, head)
-        over = "; over draws alone" if len(gap.by_seed) == 1 else ""
+        verdict = verdict_of.get(f"{contents.methods[name]} over {contents.methods[other]}")
+        notes = ["over draws alone"] if len(gap.by_seed) == 1 else []
+        notes.append(f"verdict: {verdict}" if verdict else "uncorrected")
+        relation = _IN_WORDS[verdict or _uncorrected(gap)]
         sentences.append(
-            f"{name} {_relation(gap)} {other} ({rows[other].summary}): {_number(gap)} points "
-            f"({where}, {head} head{over})."
+            f"{name} {relation} {other} ({rows[other].summary}): {_number(gap)} points "
+            f"({'; '.join([f'{where}, {head} head', *notes])})."
         )
         sentences += _over_classes(contents, (name, head), (other, head))
         if plain != other and (plain, head) in contents.paired.rows:
             of_controls[other] = f"{other} − {plain} is {_number(minus(other, plain, head))}"
     if of_controls:
-        sentences.append(f"Augmentation itself: {'; '.join(of_controls.values())}.")
+        sentences.append(f"Augmentation itself, uncorrected: {'; '.join(of_controls.values())}.")
     return [f"On these features, {sentences[0]}", *sentences[1:]]
 
 
-def _relation(gap: PairedDifference) -> str:
-    """Return a difference in words, by its interval."""
+def _uncorrected(gap: PairedDifference) -> str:
+    """Return the verdict that the interval of a single comparison implies."""
     if gap.side:
-        return f"scores {'higher' if gap.side > 0 else 'lower'} than"
-    is_narrow = abs(gap.difference) + gap.interval <= MARGIN
-    return f"is within {MARGIN} points of" if is_narrow else "is not distinguishable from"
+        return CONFIRMED if gap.side > 0 else OPPOSITE
+    return NOT_FOUND if abs(gap.difference) + gap.interval <= MARGIN else UNDECIDED
 
 
 def _number(gap: PairedDifference) -> str:

@@ -15,6 +15,7 @@ OURS, PN, FH, FI = (
     ("FH", "linear"),
     ("FI-PN", "own"),
 )
+P_FH, FI_PMN = ("P-FH", "linear"), ("FI-PMN", "own")
 PLAIN, CYCLE, MIXTURE = ((f"{name}-PN", "centroid") for name in ("c-GAN", "cCyc-GAN", "cDeLi-GAN"))
 ON_RAW, PLUS, PLUS_IN_PN = ("cCov-GAN", "linear"), ("CP-AAN+", "linear"), ("CP-AAN+-PN", "centroid")
 SMALLER = "same sign, much smaller"
@@ -114,6 +115,7 @@ def test_calibrated_glsl_is_listed_for_every_head_and_decides_nothing():
 def test_calibrated_glsl_takes_the_place_of_glsl_in_claims_about_all_columns():
     # In plain GLSL, cCov-GAN-PN is ahead of all rows by 6 points and more.
     rows = {OURS: with_calibrated(50.0, 60.0), FH: with_calibrated(44.0, 61.0)}
+    rows |= {row: with_calibrated(44.0, 54.0) for row in (P_FH, FI, FI_PMN)}
     claims = claims_of({**rows, PN: with_calibrated(41.0, 62.0)})
 
     claim = claims["gain over earlier augmentation"]
@@ -153,7 +155,7 @@ FEWEST = "gain is largest at the fewest shots"
         ),
         (  # In the paper, the gain over FI-PMN is least at GLSL K = 20 and largest at LSL K = 1.
             "gain over earlier augmentation",
-            {FH: same(40.0, {("all", 20): 49.0}), ("FI-PMN", "own"): 44.0, OURS: 46.0},
+            {FH: same(40.0, {("all", 20): 49.0}), P_FH: 44.0, FI: 44.0, FI_PMN: 44.0, OURS: 46.0},
             "+0.6 to +2.6 in all 10 columns",
             "not found",
             "cCov-GAN-PN is ahead of all of them in 3 of 4 columns with the whole interval; "
@@ -167,6 +169,16 @@ FEWEST = "gain is largest at the fewest shots"
         (ORDER, {**RISING, OURS: 2.5}, PRINTED_ORDER, "not found", ""),
         (ORDER, {PLAIN: 4.0, CYCLE: 3.0, MIXTURE: 2.0, OURS: 1.0}, PRINTED_ORDER, "opposite", ""),
         (ORDER, {**RISING, OURS: [-6.0, 4.0, 14.0]}, PRINTED_ORDER, "undecided", ""),
+        (  # The mean gain of cCyc-GAN is 1.0, which is less than half of (3.9 + 0.6) / 2.
+            ORDER,
+            {
+                PLAIN: 1.0,
+                CYCLE: same(5.0, {("novel", 20): -1.0}),
+                MIXTURE: same(9.0, {("novel", 20): 3.0}),
+                OURS: same(12.0, {("novel", 20): 6.0}),
+            },
+            *(PRINTED_ORDER, SMALLER, ""),
+        ),
         (  # Better at one shot, and lower in the mean over shots.
             *(ORDER, {**RISING, OURS: same(5.0, {("novel", 20): 0.0})}, PRINTED_ORDER),
             *("not found", ""),

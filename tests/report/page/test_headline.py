@@ -7,12 +7,14 @@ import pytest
 
 from cpaan.report.page.contents import read_contents
 from cpaan.report.page.headline import make_headline
+from cpaan.report.page.page import claims_of
 from cpaan.report.page.views import make_views
 from helpers.report_folders import write_report
 
 
 def headline_of(contents):
-    headline = make_headline(contents, make_views(contents))
+    table = make_views(contents)
+    headline = make_headline(contents, table, claims_of(contents, table))
     beside = " ".join(headline.beside).replace("\N{NO-BREAK SPACE}", " ")
     return headline.finding.replace("\N{NO-BREAK SPACE}", " "), beside, headline
 
@@ -36,26 +38,29 @@ def with_row(contents, name: str, points: float, draws=None):
     return raised(replace(contents, rows=rows, scores=scores), name, points, draws)
 
 
-WHERE = "points (LSL, one shot, centroid head)."
+WHERE = "points (LSL, one shot, centroid head; verdict:"
 
 
 @pytest.mark.parametrize(
-    ("points", "draws", "relation", "number"),
+    ("points", "draws", "relation", "number", "verdict"),
     [
-        (-2, None, "scores higher than", "+2.00 ± 0.00"),
-        (2, None, "scores lower than", "−2.00 ± 0.00"),
+        (-2, None, "scores higher than", "+2.00 ± 0.00", "confirmed"),
+        (2, None, "scores lower than", "−2.00 ± 0.00", "opposite"),
+        # A small negative difference is not called opposite.
+        (0.3, None, "is within 0.5 points of", "−0.30 ± 0.00", "not found"),
         # Of three draws, only the last differs: the interval is t times the standard error.
-        (0.24, [4], "is within 0.5 points of", "−0.08 ± 0.34"),
-        (30, [4], "is not distinguishable from", "−10.00 ± 43.03"),
+        (0.24, [4], "is within 0.5 points of", "−0.08 ± 0.34", "not found"),
+        (30, [4], "is not distinguishable from", "−10.00 ± 43.03", "undecided"),
     ],
 )
-def test_the_finding_says_on_which_side_of_zero_the_interval_is(
-    contents, points, draws, relation, number
+def test_the_finding_has_the_words_of_its_verdict(
+    contents, points, draws, relation, number, verdict
 ):
     found, beside, _ = headline_of(with_row(contents, "copy-PN", points, draws))
 
     copies = "copy-PN (copies of related base examples)"
-    assert found == f"On these features, cCov-GAN-PN {relation} {copies}: {number} {WHERE}"
+    numbers = f"{number} {WHERE} {verdict})."
+    assert found == f"On these features, cCov-GAN-PN {relation} {copies}: {numbers}"
     assert beside == ""
 
 
@@ -70,8 +75,8 @@ def test_a_table_has_the_primary_comparisons_alone(contents):
     # By the linear heads: CP-AAN+ has 45, copy 31 and none 32.
     assert beside == (
         "CP-AAN+ scores higher than copy (copies of related base examples): +14.00 ± 0.00 points "
-        "(LSL, one shot, linear head). Augmentation itself: copy-PN − none-PN is +3.00 ± 0.00; "
-        "copy − none is −1.00 ± 0.00."
+        "(LSL, one shot, linear head; verdict: confirmed). Augmentation itself, uncorrected: "
+        "copy-PN − none-PN is +3.00 ± 0.00; copy − none is −1.00 ± 0.00."
     )
 
 
@@ -82,6 +87,18 @@ def test_a_control_that_is_better_than_copies_is_named_too(contents):
 
     assert "cCov-GAN-PN scores higher than copy-PN" in found
     assert beside.startswith("cCov-GAN-PN scores lower than mean-shift-PN")
+    assert "centroid head; uncorrected)" in beside
+
+
+def test_a_row_as_published_does_not_stand_in_for_the_searched_one(contents):
+    def is_judged(name: str) -> bool:
+        study = with_row(contents, name, 3)
+        return "CP-AAN+-PN over cCov-GAN-PN" in {
+            claim.name for claim in claims_of(study, make_views(study))
+        }
+
+    assert is_judged("CP-AAN+-PN")
+    assert not is_judged("CP-AAN+-PN, as published")
 
 
 def test_generators_of_other_studies_are_compared_with_controls_of_their_representation(contents):

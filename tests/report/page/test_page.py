@@ -37,7 +37,7 @@ def page(tmp_path_factory):
     table = make_views(contents)
     searches = [("PN", "4 trials", picture("c")), ("LR", "1 trial", None)]
     drawn = CLAIMS, [picture("a"), picture("b")], searches
-    return Page(contents, table, make_headline(contents, table), picture("lead"), *drawn)
+    return Page(contents, table, make_headline(contents, table, CLAIMS), picture("lead"), *drawn)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_without_a_script_the_table_shows_the_paper_s_rule(text):
     assert [row[0] for row in rows] == ["none", "copy", "MAML", "PN", "cCov-GAN-PN"]
     assert [row[4] for row in rows] == ["linear", "linear", "own", "centroid", "centroid"]
     # LSL and GLSL with one and five shots.
-    assert rows[3][5:9] == ["40.0±4.3", "50.0±4.3", "45.0±4.3", "55.0±4.3"]
+    assert rows[3][5:9] == ["40.0±7.1", "50.0±7.1", "45.0±7.1", "55.0±7.1"]
     assert rows[3][-4:] == ["39.4", "66.6", "49.3", "69.6"]  # the paper's numbers
     assert rows[0][-4:] == ["–"] * 4
     for mark, numbers in (("first", ["41.0", "51.0"]), ("second", ["40.0", "50.0"])):
@@ -245,9 +245,9 @@ def test_a_page_and_its_pictures_are_written_below_the_report(tmp_path):
     assert again == written, "to the last byte"
     assert lines[0].startswith("On these features, cCov-GAN-PN scores higher than PN")
     assert lines[1:] == [
-        "  cCov-GAN-PN  LSL 41.0 ± 4.3, GLSL 46.0 ± 4.3 (K = 1, centroid head)",
-        "  PN           LSL 40.0 ± 4.3, GLSL 45.0 ± 4.3 (K = 1, centroid head)",
-        "  MAML         LSL 35.0 ± 4.3, GLSL 40.0 ± 4.3 (K = 1, own head)",
+        "  cCov-GAN-PN  LSL 41.0 ± 7.1, GLSL 46.0 ± 7.1 (K = 1, centroid head)",
+        "  PN           LSL 40.0 ± 7.1, GLSL 45.0 ± 7.1 (K = 1, centroid head)",
+        "  MAML         LSL 35.0 ± 7.1, GLSL 40.0 ± 7.1 (K = 1, own head)",
         f"The page: {folder}/report/index.html",
     ]
     assert written.pop("report/findings.md").startswith(b"# hand: what was found\n")

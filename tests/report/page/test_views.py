@@ -43,10 +43,10 @@ def test_means_and_intervals_are_over_the_same_draws(contents):
     assert table.draws == {SEEDED: 3, FIXED: 2}
     seeded, fixed = (table.views[PAPER, "top5", kind]["PN", "novel", 1] for kind in table.draws)
     # Draws -2, 0 and 2 and seeds -0.5 and 0.5 have the mean squares 2 * 4 and 3 * 0.5.
-    of_seeded = Estimate(40, (9.5 / 6) ** 0.5, 9.5**2 / (8**2 / 2 + 1.5**2))
+    of_seeded = Estimate(40, (9.5 / 6) ** 0.5, (2, 1), (8 / 9.5, 1.5 / 9.5))
     assert seeded[:2] == pytest.approx((40, of_seeded.interval()))
     # Draws -1 and 1 and the same seeds have the mean squares 2 * 2 and 2 * 0.5.
-    of_fixed = Estimate(43, (5 / 4) ** 0.5, 5**2 / (4**2 + 1))
+    of_fixed = Estimate(43, (5 / 4) ** 0.5, (1, 1), (4 / 5, 1 / 5))
     assert fixed[:2] == pytest.approx((43, of_fixed.interval()))
     assert table.cells["PN", "novel", 1] == seeded
     single = replace(contents, scores=contents.scores[contents.scores["draw"] <= 2])
@@ -63,7 +63,7 @@ def test_rows_are_compared_by_each_rule_and_the_page_gets_rounded_lists(contents
     assert ("PN", "novel", 5) not in found[PAPER]["PN"]
     assert data["draws"] == [SEEDED, FIXED]
     pn = data["views"]["paper top5 seeded"][3]
-    assert pn == {"head": "centroid", "cells": {**pn["cells"], "all": [[45, 4.3, 2], [55, 4.3, 2]]}}
+    assert pn == {"head": "centroid", "cells": {**pn["cells"], "all": [[45, 7.1, 2], [55, 7.1, 2]]}}
     assert data["views"]["linear top5 seeded"][2] is None  # MAML has only its own classifier
     assert set(data["pairs"]) == {PAPER, VALIDATION}
     # LSL and both GLSL, one and five shots each: MAML has 35 of its own classifier, none 32.
