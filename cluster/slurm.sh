@@ -13,7 +13,7 @@
 
 # Run a study on Slurm: Ray on all nodes of the job, the study on the first one.
 #
-#   sbatch cluster/slurm.sh NAME --preset paper --gpus-per-worker 0.25
+#   sbatch cluster/slurm.sh NAME --preset paper
 #   sbatch --partition P --account A --nodes 4 cluster/slurm.sh NAME --preset paper
 #
 # Run it from the project's folder, after `make setup`, on a file system that all nodes share. The

@@ -31,8 +31,8 @@ Columns of the table, keys of the JSON file:
                      means layers that are not split and, for the covariance term,
                      torch.linalg.svd with autograd
   ratio              plain over ours: above one, ours is faster
-  relative_error     of ours: to norms in float64 (kyfan), to plain losses (episode) or plain logits
-                     (evaluate)
+  relative_error     of ours: to norms in float64 (kyfan), plain losses (episode, methods) or plain
+                     logits (evaluate)
   floor_ms           lower bound: the longer of compute time and memory time of a step, at the peak
                      speeds measured in the same run (kyfan, episode)
   floor_ratio        ours over that

@@ -22,7 +22,7 @@ Score low-shot methods on novel classes, and print the table.
 Without --features, the data are ResNet-10 features of Tiny-ImageNet's 200 classes. The columns
 are top-1 and top-5 accuracy in percent, for each number of shots:
 
-{chr(10).join(f"  {name:12} {meaning}" for name, meaning in COLUMNS.items())}
+{chr(10).join(f"  {name:14} {meaning}" for name, meaning in COLUMNS.items())}
 
 Make all choices on the validation phase. Each read of the test phase is recorded.
 
@@ -80,7 +80,7 @@ The score of a trial is the mean of LSL and calibrated GLSL top-5 over all numbe
 validation phase. Calibration adds one bias to the scores of novel classes. All trials use the same
 draws. Optuna proposes trials, and ASHA stops some of them early. The best are scored again on new
 draws; best.json has the winner. With --preset paper, a GAN has 10,000 episodes in a trial and
-100,000 in the report. Other rows have one length.
+100,000 in the report. All other rows train equally long in both.
 
 Trial 0 uses the recommended settings of the row. One trial, after the random ones, uses the
 settings that the source of the method published.
@@ -91,9 +91,8 @@ lost machine or a full disk.
 examples:
   CP-AAN+ on the built-in features, in minutes on two CPU cores:
     {SEARCH}
-  your own features, at the paper's scale, four trials on each GPU:
-    {SEARCH} --features F.parquet --split split.json --preset paper \\
-      --gpus-per-worker 0.25
+  your own features, at the paper's scale:
+    {SEARCH} --features F.parquet --split split.json --preset paper
   all rows of the paper's table, twelve trials each, on a cluster that `ray up` has started:
     {SEARCH} --method table-1 --trials 12 --study table --cluster cluster/gpu.yaml
   fewer trials than GPUs, on machines with four GPUs each:
@@ -109,13 +108,15 @@ files or machines that cannot be reached; 130 after Ctrl-C.
 _REPORT = f"""\
 Evaluate the best configuration of each row of a study on the test phase, and write the report.
 
-Each configuration is trained with new seeds, and so are the default settings and the controls. All
-are scored on the same draws of test classes: five fixed draws, as in the paper's table, and seeded
-draws for intervals and comparisons. A study of several rows gives the paper's table twice: with the
-paper's final classifiers, and with those that were best on the validation phase.
+Each configuration is trained with new seeds. A study of one row also has the controls and the
+default settings. All rows are scored on the same draws of test classes: five fixed draws, as in the
+paper's table, and seeded draws for intervals and comparisons. A study of several rows gives the
+paper's table twice: with the paper's final classifiers, and with those that were best on the
+validation phase.
 
-Open report/index.html in a browser; report/findings.md has its text. Run this command once:
-repeated evaluation on the test phase biases the result. results/test-reads.jsonl records each run.
+Open report/index.html in a browser; report/findings.md has its text. Report a study once, because
+repeated evaluation on the test phase biases the result. If the command is stopped, run it again to
+resume. results/test-reads.jsonl records each run.
 
 examples:
   report the newest study:
@@ -156,7 +157,9 @@ def _declare_evaluate(parser: Parser) -> None:
     data.add("--phase", ["validation", "test"], "default: validation", default="validation")
     data.add("--allow-trained-novel", None, "accept a backbone that was trained on novel classes")
     what = Options(parser, "what to run")
-    help_ = "rows, or table-1 for all; `cpaan methods` lists them (default: the controls)"
+    help_ = (
+        "rows, or table-1 for the paper's table; `cpaan methods` lists them (default: the controls)"
+    )
     what.add("--methods", "NAME,...", help_)
     what.add("--heads", "NAME,...", f"{_HEADS} (default: all)")
     what.add("--shots", "K,...", "numbers of shots (default: 1,2,5,10,20; for episodes 1,5)")
@@ -220,11 +223,11 @@ def _declare_search(parser: Parser) -> None:
     off = {"action": "store_const", "const": False}
     what = Options(parser, "what to search", *_FEATURES, _SPLIT)
     what.add("--preset", ["quick", "paper"], "for two CPU cores (default), or for GPUs")
-    help_ = "rows of the table, or table-1 for all (default: CP-AAN+)"
+    help_ = "rows, or table-1 for those of the paper's table (default: CP-AAN+)"
     what.add("--method", "NAME,...", help_, dest="methods")
     what.add("--trials", "N", "number of trials (default: 12)", dest="num_trials")
     what.add("--episodes", "N", "number of episodes of a trial, over all its workers")
-    what.add("--short", "N", "divide the episodes of trials by N; the report trains on all")
+    what.add("--short", "N", "divide the episodes of trials by N; the report keeps its length")
     what.add("--seed", "SEED", "seed of proposals and training (default: 0)")
     what.add("--head", [*HEADS, OWN], f"classifier of the score, {_HEADS}, {OWN}", metavar="NAME")
     help_ = "train every trial to its end"
@@ -263,7 +266,7 @@ def _declare_report(parser: Parser) -> None:
     options.add("--redraw", None, "draw the page again from the report's files; read no test class")
     options.add("--partial", None, "leave out rows whose search has no result")
     options.add(
-        "--known-reads", "J", "log of test-phase reads to merge, of another machine", type=Path
+        "--known-reads", "J", "log of test-phase reads from another machine, to merge", type=Path
     )
     Options(parser, "where to run", *_RAY)
 
