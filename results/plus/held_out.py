@@ -1,22 +1,28 @@
-"""Meta-train generators on classes that the backbone has not seen, and compare them with copies.
+"""Meta-train generators on classes that the backbone has not seen, and compare all rows.
 
-    python results/plus/held_out.py            # about 10 minutes on one H200 (an estimate)
-    python results/plus/held_out.py --small    # a trial of some minutes on two cores
+    python results/plus/held_out.py                      # an upper bound
+    python results/plus/held_out.py --small              # a trial of some minutes on two cores
 
-The first command prints a Markdown table of LSL on validation classes and writes ``held_out.csv``.
-Finished parts are kept in results/held-out-parts, so the same command at the same commit resumes.
-The novel classes of the test phase are not read.
+    python results/plus/held_out.py --images tiny-imagenet-lowshot      # the fair test, in 3 steps
+    python -m cpaan represent --images results/held-out/images --out results/held-out/features
+    python results/plus/held_out.py --features results/held-out/features
 
-* Replicate r has training seed r, and a random half of the 56 novel classes as 28 more base
-  classes. Nothing has been trained on them before. The other half is classified.
-* held-out: meta-novel classes are drawn from these 28 only.
-* seen: they are drawn from 28 classes of the backbone. This tells the effect of fewer classes.
-* (76): the embedding of PN is trained on the 76 classes of the backbone. Other embeddings are
-  trained on all 104 base classes, so that held-out classes are not new to them.
+The bound takes a random half of the 56 novel classes as 28 more base classes, another half for each
+replicate, and classifies the others. Without novel classes for meta-training, base classes have to
+be held out from the backbone, which makes its features worse. So the fair test trains a backbone on
+50 of the 76 base classes, and holds out the other 26. All steps take about 12 minutes on one H200
+(an estimate), the training of the backbone 2 minutes.
+
+The tables have LSL on validation classes. The scores are written to ``held_out_bound.csv`` and
+``held_out.csv``. Finished parts are kept in results/held-out, so the same command at the same
+commit resumes. The novel classes of the test phase are not read.
+
+* Replicate r has training seed r.
+* held-out: meta-novel classes are drawn from the held-out classes only.
+* seen: they are drawn from as many classes of the backbone. This tells the effect of fewer classes.
+* (backbone): the embedding of PN is trained on the classes of the backbone. Other embeddings are
+  trained on all base classes, so that held-out classes are not new to them.
 * Intervals are over draws and replicates; each is for a single comparison.
-
-The result is an upper bound. Without novel classes for meta-training, base classes would have to be
-held out from the backbone, which makes its features worse.
 """
 
 import argparse
@@ -31,14 +37,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
+from cpaan.cli.represent import HOLDOUT
 from cpaan.core.devices import choose_device
 from cpaan.core.remote_paths import RemotePath
+from cpaan.data.builtin import FOLDER as BUILTIN
 from cpaan.data.builtin import builtin_features
+from cpaan.data.cache import open_features
 from cpaan.data.reference import DataReference
-from cpaan.data.splits import VALIDATION_PHASE, Split, shuffled
+from cpaan.data.splits import TEST_PHASE, VALIDATION_PHASE, Split, read_split, shuffled
+from cpaan.data.table import TRAIN
 from cpaan.evaluation.executors import LocalExecutor, score_part
 from cpaan.evaluation.parts import Part, PartCache, PartJob, PartKey, run_parts
 from cpaan.evaluation.scoring import draw_phase
@@ -50,15 +62,18 @@ from cpaan.methods.base import NO_CHECKPOINT
 from cpaan.methods.prototypical import Embedded
 from cpaan.methods.registry import ROWS, with_episodes
 from cpaan.methods.table_row import PN
-from cpaan.protocol.config import EvaluationConfig
+from cpaan.protocol.config import OWN, EvaluationConfig
 from cpaan.protocol.statistics import crossed_cells
-from cpaan.protocol.tasks import BaseSet
+from cpaan.protocol.tasks import BaseSet, check_phase
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.representation.embedding import EmbeddingRun
 from cpaan.training.workers import Workers
 
 RESULTS = Path(__file__).resolve().parents[1]
-NUM_HELD_OUT, NUM_REPLICATES, SHOTS = 28, 3, (1, 2, 5)
+OWN_FOLDER = RESULTS / "held-out"
+NUM_REPLICATES, SHOTS = 3, (1, 2, 5)
+NUM_HELD_OUT = {VALIDATION_PHASE: 14, TEST_PHASE: 12}  # of the 40 and 36 base classes
+NUM_FILES = 2  # of images, 27 MB each
 
 
 class Variant(NamedTuple):
@@ -69,23 +84,24 @@ class Variant(NamedTuple):
     embedding: str = "all"
 
 
-NAMES = ("none", "copy", "CP-AAN+", "none-PN", "copy-PN", "CP-AAN+-PN")
+NAMES = ("none", "copy", "PN", "none-PN", "copy-PN", "AWG", "wDAE", "cCov-GAN")
 VARIANTS = {
-    **{name: Variant(name) for name in NAMES},
+    **{name: Variant(name) for name in (*NAMES, "CP-AAN+", "CP-AAN+-PN")},
+    "cCov-GAN, held-out": Variant("cCov-GAN", "held-out"),
     "CP-AAN+, held-out": Variant("CP-AAN+", "held-out"),
     "CP-AAN+, seen": Variant("CP-AAN+", "seen"),
     "CP-AAN+-PN, held-out": Variant("CP-AAN+-PN", "held-out"),
-    "copy-PN (76)": Variant("copy-PN", embedding="backbone"),
-    "CP-AAN+-PN (76)": Variant("CP-AAN+-PN", embedding="backbone"),
-    "CP-AAN+-PN (76), held-out": Variant("CP-AAN+-PN", "held-out", "backbone"),
+    "copy-PN (backbone)": Variant("copy-PN", embedding="backbone"),
+    "CP-AAN+-PN (backbone)": Variant("CP-AAN+-PN", embedding="backbone"),
+    "CP-AAN+-PN (backbone), held-out": Variant("CP-AAN+-PN", "held-out", "backbone"),
 }
 
 
 class SomeMetaNovel(MetaEpisodes):
     """Episodes whose meta-novel classes are among the named ones; all others are meta-base.
 
-    With 20 ways, as searched, 8 of 28 held-out classes are meta-base classes of an episode. This
-    does no harm: at meta-test, held-out classes are among the base classes as well.
+    With 20 ways, as searched, some held-out classes are meta-base classes of an episode. This does
+    no harm: at meta-test, held-out classes are among the base classes as well.
     """
 
     def __init__(self, data: TrainingData, config: TrainConfig, names: Collection[str]) -> None:
@@ -135,7 +151,6 @@ class VariantExecutor(LocalExecutor):
         every = job.data.split.base_classes()
         backbone = sorted(self.tables[job.data.fingerprint].backbone_classes or ())
         held_out = {*every} - {*backbone}
-        assert len(held_out) == NUM_HELD_OUT
         some_seen = [backbone[number] for number in shuffled(len(backbone), job.seed)]
         method = row.make(job.training, job.evaluation, NO_CHECKPOINT)
         if variant.meta_novel != "all":
@@ -143,26 +158,61 @@ class VariantExecutor(LocalExecutor):
             assert isinstance(job.training, TrainConfig)
             method = SomeAdversarial(row.gan, job.training, job.evaluation)
             is_held_out = variant.meta_novel == "held-out"
-            method.meta_novel = held_out if is_held_out else some_seen[:NUM_HELD_OUT]
+            method.meta_novel = held_out if is_held_out else some_seen[: len(held_out)]
         if job.embedding is not None:
             method = SomeEmbedded(method, job.embedding, NO_CHECKPOINT)
             method.classes = every if variant.embedding == "all" else backbone
         return score_part(job, method, self.read, self.progress)
 
 
+def write_images(source: Path, folder: Path, every: int) -> None:
+    """Write the images of the backbone's job and its split; ``every`` n-th image of a class.
+
+    Held-out classes get only the train images that other base classes keep as train rows.
+    """
+    split, held_out = read_split(BUILTIN / "split.json"), list[str]()
+    for number, (phase, count) in enumerate(NUM_HELD_OUT.items()):
+        names = sorted(split.phase(phase).base)
+        held_out += [names[each] for each in shuffled(len(names), 0, number)[:count]]
+    base = sorted({*split.base_classes()} - {*held_out})
+    others = [*held_out, *split.phase(VALIDATION_PHASE).novel]
+    filters = [("wnid", "in", base + others)]
+    files = sorted(source.glob("images_*.parquet"))
+    images = pa.concat_tables([pq.read_table(file, filters=filters) for file in files])
+    rows = images.select(["wnid", "partition"]).to_pandas()
+    groups = rows.groupby(["wnid", "partition"])
+    place, num_fitted = groups.cumcount(), (1 - HOLDOUT) * groups["wnid"].transform("size")
+    is_extra = rows["wnid"].isin(held_out) & (rows["partition"] == TRAIN) & (place < num_fitted)
+    kept = images.filter(pa.array((place % every == 0) & ~is_extra))
+    folder.mkdir(parents=True, exist_ok=True)
+    size = -(-len(kept) // NUM_FILES)
+    for number in range(NUM_FILES):
+        part, path = kept.slice(number * size, size), folder / f"images_{number}.parquet"
+        pq.write_table(part, path, compression="zstd")
+    of_job = {VALIDATION_PHASE: {"base": base, "novel": others}}
+    (folder / "split.json").write_text(json.dumps(of_job))
+
+
 def hold_out(split: Split, replicate: int) -> Split:
     """Return the split with a random half of its novel validation classes as base classes."""
     phase = split.phase(VALIDATION_PHASE)
     order = [phase.novel[number] for number in shuffled(len(phase.novel), replicate)]
-    base = (*phase.base, *sorted(order[:NUM_HELD_OUT]))
-    return replace(split, validation=replace(phase, base=base, novel=tuple(order[NUM_HELD_OUT:])))
+    half = len(order) // 2
+    base = (*phase.base, *sorted(order[:half]))
+    return replace(split, validation=replace(phase, base=base, novel=tuple(order[half:])))
 
 
-def score_replicate(replicate: int, is_small: bool) -> pd.DataFrame:
+def score_replicate(replicate: int, features: Path | None, is_small: bool) -> pd.DataFrame:
     """Train and score all rows, or load their cached parts; return top-5 on the novel classes."""
     torch.set_num_threads(max(1, torch.get_num_threads() // NUM_REPLICATES))
-    table, split = builtin_features()
-    data = DataReference.of(table, hold_out(split, replicate), None)
+    (table, split), files = builtin_features(), None
+    if features is None:
+        split = hold_out(split, replicate)
+    else:
+        files = [str(features / "features.parquet")]
+        table = open_features(*files)
+    check_phase(table, split, VALIDATION_PHASE)
+    data = DataReference.of(table, split, files)
     # A bias has no effect on LSL, and scores with all biases take long.
     changes = {"shots": SHOTS, "num_draws": 20, "draw_seed": 1, "novel_bias": 0.0}
     changes["heads"] = ("centroid", "cosine", "linear")
@@ -187,13 +237,13 @@ def score_replicate(replicate: int, is_small: bool) -> pd.DataFrame:
             seed=replicate,
             data=data,
             phase=VALIDATION_PHASE,
-            shot_rows=draw_phase(table, data.split, VALIDATION_PHASE, evaluation),
+            shot_rows=draw_phase(table, split, VALIDATION_PHASE, evaluation),
             diversity_draws=range(0),
             device=str(choose_device(None)),
         )
     progress = partial(print, file=sys.stderr, flush=True)
     executor = VariantExecutor(None, progress, {table.fingerprint: table})
-    cache = PartCache(RemotePath.at(RESULTS / "held-out-parts"))
+    cache = PartCache(RemotePath.at(OWN_FOLDER / "parts"))
     outcomes = run_parts(jobs, executor, cache, progress)
     scores = pd.concat([each.scores for each in outcomes.values() if isinstance(each, Part)])
     return scores.loc[
@@ -206,33 +256,40 @@ def lines_of(scores: pd.DataFrame) -> Iterator[str]:
     cells = crossed_cells(scores, "top5", ["head", "method", "shots"])
     yield " | ".join(["head", "row", "minus", *(f"LSL, K = {shots}" for shots in SHOTS)])
     yield "|".join(["---"] * (3 + len(SHOTS)))
-    for head, name in sorted(dict.fromkeys((head, name) for head, name, _ in cells)):
+    rows = dict.fromkeys((head, name) for head, name, _ in cells)
+    for head, name in sorted(rows, key=lambda row: row[0]):  # sorting keeps the order of names
         own, variant = [cells[head, name, shots] for shots in SHOTS], VARIANTS[name]
         yield " | ".join([head, name, "", *(f"{each.values.mean():.1f}" for each in own)])
         copies = "copy-PN" if variant.method.endswith(PN) else "copy"
-        copies += "" if variant.embedding == "all" else " (76)"
+        copies += "" if variant.embedding == "all" else " (backbone)"
+        # AWG and wDAE have their own cosine classifiers.
+        other_head = "cosine" if head == OWN else head
         for other in dict.fromkeys((copies, name.partition(",")[0])):
             if other != name:
                 pairs = zip(own, SHOTS, strict=True)
-                gaps = [mine.minus(cells[head, other, shots]) for mine, shots in pairs]
+                gaps = [mine.minus(cells[other_head, other, shots]) for mine, shots in pairs]
                 found = [gap.estimate() for gap in gaps]
                 texts = [f"{each.mean:+.2f} ± {each.interval():.2f}" for each in found]
                 yield " | ".join([head, name, other, *texts])
 
 
 def main() -> None:
-    """Score all replicates, each in its own process, and print the table."""
+    """Write the images, or score all replicates, each in its own process, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--small", action="store_true", help="tiny trainings, 2 draws, 2 replicates, no file"
-    )
+    parser.add_argument("--images", type=Path, metavar="DIR", help="write those of the backbone")
+    parser.add_argument("--features", type=Path, metavar="DIR", help="the fair test, on these")
+    parser.add_argument("--small", action="store_true", help="sizes for minutes on two cores")
     options = parser.parse_args()
-    score = partial(score_replicate, is_small=options.small)
+    if options.images is not None:
+        write_images(options.images, OWN_FOLDER / "images", every=5 if options.small else 1)
+        return
+    score = partial(score_replicate, features=options.features, is_small=options.small)
     replicates = range(2 if options.small else NUM_REPLICATES)
     with ProcessPoolExecutor(len(replicates), mp_context=get_context("spawn")) as pool:
         scores = pd.concat(pool.map(score, replicates), ignore_index=True)
     if not options.small:
-        scores.round({"top5": 2}).to_csv(Path(__file__).parent / "held_out.csv", index=False)
+        name = "held_out_bound.csv" if options.features is None else "held_out.csv"
+        scores.round({"top5": 2}).to_csv(Path(__file__).with_name(name), index=False)
     for line in lines_of(scores):
         print(line)  # noqa: T201
 
