@@ -221,7 +221,8 @@ def test_the_finding_comes_first_then_claims_table_figures_and_a_closed_appendix
     headline = browser.run("return document.querySelector('h1').innerText").replace("\u2011", "-")
     assert headline.replace("\xa0", " ") == (
         "On these features, cCov-GAN-PN scores higher than PN (prototypical network, Snell et al. "
-        "2017): +1.00 ± 0.00 points (LSL, one shot, centroid head)."
+        "2017): +1.00 ± 0.00 points (LSL, one shot, centroid head; verdict: same sign, much "
+        "smaller)."
     )
     assert browser.run(top, ".lead svg") < 400, "beside the headline"
     parts = ("h1", "#claims", "#accuracies", "#diversity", "#figures", "#appendix")
