@@ -42,7 +42,6 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from cpaan.cli.represent import HOLDOUT
 from cpaan.core.devices import choose_device
 from cpaan.core.remote_paths import RemotePath
 from cpaan.data.builtin import FOLDER as BUILTIN
@@ -170,6 +169,9 @@ def write_images(source: Path, folder: Path, every: int) -> None:
 
     Held-out classes get only the train images that other base classes keep as train rows.
     """
+    # Imported here, because a machine that only measures may be without Pillow.
+    from cpaan.cli.represent import HOLDOUT
+
     split, held_out = read_split(BUILTIN / "split.json"), list[str]()
     for number, (phase, count) in enumerate(NUM_HELD_OUT.items()):
         names = sorted(split.phase(phase).base)
