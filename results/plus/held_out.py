@@ -10,8 +10,8 @@
 The bound takes a random half of the 56 novel classes as 28 more base classes, another half for each
 replicate, and classifies the others. Without novel classes for meta-training, base classes have to
 be held out from the backbone, which makes its features worse. So the fair test trains a backbone on
-50 of the 76 base classes, and holds out the other 26. All steps take about 12 minutes on one H200
-(an estimate), the training of the backbone 2 minutes.
+50 of the 76 base classes, and holds out the other 26. On one H200, the bound takes about 12 minutes
+and the fair test 15 (estimates).
 
 The tables have LSL on validation classes. The scores are written to ``held_out_bound.csv`` and
 ``held_out.csv``. Finished parts are kept in results/held-out, so the same command at the same
