@@ -1,5 +1,6 @@
 """The device of a run; CUDA streams and graph capture, which run eagerly on other devices."""
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -90,6 +91,22 @@ class Beside:
             self._is_busy = False
 
 
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Collect garbage now instead of in the body.
+
+    Garbage may own a CUDA graph or a Triton kernel. Their destruction invalidates a capture.
+    """
+    is_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_enabled:
+            gc.enable()
+
+
 class CudaGraph:
     """Capture a function without arguments as a CUDA graph, and replay it.
 
@@ -118,7 +135,7 @@ class CudaGraph:
             for rng in self._rngs:
                 graph.register_generator_state(rng)
             # Other threads of the process may use the GPU during the capture.
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with _no_collection(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._function()
             self._graph = graph
         if self._graph is not None:

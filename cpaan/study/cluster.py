@@ -279,7 +279,7 @@ def _check_address(address: str, defaults: Mapping[str, str]) -> None:
     except subprocess.SubprocessError as error:
         raise ValueError(
             f"{address} is not a Ray head node of version {ray.__version__} (its port is 6379, not "
-            "the dashboard's)"
+            "the dashboard's), or it needs a token: export RAY_AUTH_MODE=token"
         ) from error
 
 

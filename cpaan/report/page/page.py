@@ -216,7 +216,8 @@ def gains_of(contents: Contents, table: TableViews) -> Cells:
 
     GLSL is calibrated if the scores have it. Both rows have the head that the table shows first. A
     classifier of a method's own is compared with the head of the row without augmentation. Rows
-    without such a row are left out.
+    without such a row are left out. So are rows as published, whose large losses would hide all
+    differences between the others.
     """
     found: dict[tuple[str, str, int], Cell] = {}
     for name, head in table.head_of.items():
@@ -225,7 +226,7 @@ def gains_of(contents: Contents, table: TableViews) -> Cells:
         wanted = [(other, of) for of in (head, "") for other in names]
         wanted = [(other, of or table.head_of.get(other, "")) for other, of in wanted]
         reference = next((each for each in wanted if each in contents.paired.rows), None)
-        if row.generation == NO_GENERATION or reference is None:
+        if row.generation == NO_GENERATION or reference is None or name.endswith(PUBLISHED):
             continue
         for cell in product(contents.paired.titles, table.shots):
             found[name, *cell] = contents.compare((name, head), reference, *cell).cell
