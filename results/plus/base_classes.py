@@ -1,6 +1,6 @@
 """Compare gains in LSL for 25, 50 and 76 base classes, on the validation classes.
 
-    python results/plus/base_classes.py            # about 20 minutes on one H200 (an estimate)
+    python results/plus/base_classes.py            # about 25 minutes on one H200
     python results/plus/base_classes.py --small    # a trial: a few minutes on two idle cores
     python results/plus/base_classes.py --table    # print and draw the stored scores
 
@@ -12,9 +12,9 @@ train rows of its base classes are, as in every evaluation.
 * Replicate r has training seed r. Its 25 base classes are a random part of its 50, and these of all
   76; the two phases keep their shares. The novel classes and draws are the same everywhere.
 * The backbone was trained on all 76 base classes. Only methods and heads have fewer of them.
-* Settings are those of the search with 76 base classes, results/all-rows. GANs are trained as long
-  as a trial. With 25 base classes, their episodes have 10 ways instead of 20, which leaves 15 base
-  classes. PN and AWG use all base classes in every episode, so they need no change.
+* Settings are those of the search with 76 base classes, results/tiny-imagenet. GANs are trained as
+  long as a trial. With 25 base classes, their episodes have 10 ways instead of 20, which leaves 15
+  base classes. PN and AWG use all base classes in every episode, so they need no change.
 * A perplexity is at most half of the number of base classes to choose from, or 10 if this is more.
   This is the bound of the search. It lowers copy-PN and CP-AAN+ with 25 base classes.
 * Rows in the embedding of PN use its recommended settings, as in the search.
@@ -66,7 +66,8 @@ PAIRS = [
 ]
 """Rows and their controls."""
 METHODS = tuple(dict.fromkeys(name for row, control in PAIRS for name in (control, row)))
-BEST = {row: json.loads((RESULTS / "all-rows" / row / "best.json").read_text()) for row in METHODS}
+SEARCHED = RESULTS / "tiny-imagenet"
+BEST = {row: json.loads((SEARCHED / row / "best.json").read_text()) for row in METHODS}
 
 Cells = Mapping[tuple[Any, ...], Crossed]
 """Scores by draws and replicates, by row, head, weight, shots and number of base classes."""

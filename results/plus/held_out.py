@@ -10,8 +10,8 @@
 The bound takes a random half of the 56 novel classes as 28 more base classes, another half for each
 replicate, and classifies the others. Without novel classes for meta-training, base classes have to
 be held out from the backbone, which makes its features worse. So the fair test trains a backbone on
-50 of the 76 base classes, and holds out the other 26. On one H200, the bound takes about 12 minutes
-and the fair test 15 (estimates).
+50 of the 76 base classes, and holds out the other 26. On one H200, the bound takes 11 minutes, and
+the fair test about 15 (an estimate).
 
 The tables have LSL on validation classes. The scores are written to ``held_out_bound.csv`` and
 ``held_out.csv``. Finished parts are kept in results/held-out, so the same command at the same
@@ -223,7 +223,7 @@ def score_replicate(replicate: int, features: Path | None, is_small: bool) -> pd
     jobs: dict[PartKey, PartJob] = {}
     for name, variant in VARIANTS.items():
         row = ROWS[variant.method]
-        best = json.loads((RESULTS / "all-rows" / row.name / "best.json").read_text())
+        best = json.loads((RESULTS / "tiny-imagenet" / row.name / "best.json").read_text())
         evaluation = EvaluationConfig(**best["evaluation"]).with_overrides(changes)
         training = row.config.from_dict(best["training"])
         if is_small:
