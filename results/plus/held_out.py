@@ -15,7 +15,7 @@ the fair test about 15 (an estimate).
 
 The tables have LSL on validation classes. The scores are written to ``held_out_bound.csv`` and
 ``held_out.csv``. Finished parts are kept in results/held-out, so the same command at the same
-commit resumes. The novel classes of the test phase are not read.
+commit resumes. The novel classes of the test phase get features, but are not scored.
 
 * Replicate r has training seed r.
 * held-out: meta-novel classes are drawn from the held-out classes only.
@@ -177,7 +177,7 @@ def write_images(source: Path, folder: Path, every: int) -> None:
         names = sorted(split.phase(phase).base)
         held_out += [names[each] for each in shuffled(len(names), 0, number)[:count]]
     base = sorted({*split.base_classes()} - {*held_out})
-    others = [*held_out, *split.phase(VALIDATION_PHASE).novel]
+    others = [*held_out, *(name for phase in NUM_HELD_OUT for name in split.phase(phase).novel)]
     filters = [("wnid", "in", base + others)]
     files = sorted(source.glob("images_*.parquet"))
     images = pa.concat_tables([pq.read_table(file, filters=filters) for file in files])

@@ -33,8 +33,7 @@ RULE = (
     "same t, with Holm’s correction for the number of claims in each of four families: positive "
     "controls, primary comparisons, other claims of the paper, and further questions. Two rows are "
     "compared in LSL at the fewest shots, each with its head in the paper. Other heads and "
-    "calibrated GLSL are shown with uncorrected intervals and decide nothing. Printed GLSL is not "
-    "calibrated. "
+    "calibrated GLSL decide nothing. Intervals are not corrected. Printed GLSL is not calibrated. "
     f"A difference is small if its whole interval lies within ± {MARGIN} points (± {RATIO_MARGIN} "
     f"for ratios). Confirmed: p is at most {_LEVEL:.2f}, the sign is as claimed, and the gain is "
     "at least half of the printed one or, if none is printed, not small. Same sign, much smaller: "
@@ -46,8 +45,8 @@ RULE = (
     "all have the claimed sign, its p is the largest of theirs; otherwise it is the smallest of "
     "those with the other sign, times the number of parts. It is opposite if p is at most "
     f"{_LEVEL:.2f}, all parts have the other sign, and one is not small. It is not found if p is "
-    f"at most {_LEVEL:.2f} and only some parts have the other sign, or all are small. With a "
-    "larger p, it is not found if one part is not."
+    f"at most {_LEVEL:.2f} and only some parts have the other sign, or all are small. If "
+    "p is larger, it is not found if one of its parts is not found."
 )
 """The rule of verdicts, for readers."""
 

@@ -32,7 +32,7 @@ _IN_WORDS = {
     SMALLER: "scores higher than",
     OPPOSITE: "scores lower than",
     NOT_FOUND: f"is within {MARGIN} points of",
-    UNDECIDED: "is not distinguishable from",
+    UNDECIDED: "is not shown to differ from",
 }
 """How a row compares with another, by the verdict on the claim that it is better."""
 
@@ -228,8 +228,9 @@ def _training(contents: Contents) -> str:
     if not gans:
         return ""
     published: Any = ROWS[contents.best[next(iter(gans))]["method"]].published
-    text = f"GANs were trained for {_ends(gans.values())} episodes here, "
-    text += f"{published.num_episodes:,} in the paper."
+    here, there = _ends(gans.values()), f"{published.num_episodes:,}"
+    paper = "as in the paper." if here == there else f"not {there} as in the paper."
+    text = f"GANs were trained for {here} episodes, {paper}"
     lengths = {name: contents.studies[name]["config"].get("report_length", 1) for name in gans}
     if max(lengths.values()) > 1:
         trials = _ends(gans[name] // length for name, length in lengths.items())

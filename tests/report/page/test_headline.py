@@ -50,7 +50,7 @@ WHERE = "points (LSL, one shot, centroid head; verdict:"
         (0.3, None, "is within 0.5 points of", "−0.30 ± 0.00", "not found"),
         # Of three draws, only the last differs: the interval is t times the standard error.
         (0.24, [4], "is within 0.5 points of", "−0.08 ± 0.34", "not found"),
-        (30, [4], "is not distinguishable from", "−10.00 ± 43.03", "undecided"),
+        (30, [4], "is not shown to differ from", "−10.00 ± 43.03", "undecided"),
     ],
 )
 def test_the_finding_has_the_words_of_its_verdict(
@@ -168,7 +168,7 @@ def test_the_headline_names_the_data_and_the_length_of_training(contents):
     assert headline.training == ""
     best = {**contents.best["cCov-GAN-PN"], "training": {"num_episodes": 3000}}
     trained = replace(contents, best={**contents.best, "cCov-GAN-PN": best})
-    expected = "GANs were trained for 3,000 episodes here, 100,000 in the paper."
+    expected = "GANs were trained for 3,000 episodes, not 100,000 as in the paper."
     assert headline_of(trained)[2].training == expected
     trained.studies["cCov-GAN-PN"]["config"]["report_length"] = 10
     sweep = [{"mixing_shots": shots, "score": 40.0} for shots in (2.0, 0.25, 0.5)]
