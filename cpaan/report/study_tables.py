@@ -64,6 +64,6 @@ def report_page(title: str, layouts: Sequence[TableOne], about: Mapping[str, Any
         f"- training seeds: {', '.join(map(str, seeds))} (the search used others)\n"
         "- the test phase of these features was read "
         f"{counted(about['test_reads'], 'time')} so far\n"
-        "- every cell, top-1 too: `table.csv`, `report.json`; every score: `scores.parquet`",
+        "- every cell, top-1 too: `table.csv`; every score: `scores.parquet`",
     ]
     return "\n\n".join(parts) + "\n"

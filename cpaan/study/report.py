@@ -300,8 +300,8 @@ def _write(
 ) -> list[str]:
     """Write the tables, their data and the page; return the lines of `write_page`."""
     _delete_earlier(study)
-    cells = make_cells(frames["scores"], about["num_fixed"])
     study.write_file(f"{REPORT}/report.md", report_page(study.folder.name, layouts, about))
+    cells = make_cells(frames["scores"], about["num_fixed"])
     study.write_file(f"{REPORT}/table.csv", cells.to_csv(index=False))
     study.write_file(f"{REPORT}/table.tex", "\n".join(layout.latex for layout in layouts))
     for name in ("scores", "classes", *_ILLUSTRATIONS):
@@ -309,8 +309,7 @@ def _write(
             study.write_file(f"{REPORT}/{name}.parquet", frames[name].to_parquet(index=False))
     if spiral is not None:
         study.write_json(f"{REPORT}/spiral.json", spiral)
-    records = {"cells": cells, **{name: frames[name] for name in ("diversity", "biases", "heads")}}
-    records = {name: to_records(frame) for name, frame in records.items()}
+    records = {name: to_records(frames[name]) for name in ("diversity", "biases", "heads")}
     study.write_json(f"{REPORT}/report.json", {**about, **records})
     return write_page(study.folder, study.write_file)
 

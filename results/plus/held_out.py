@@ -72,7 +72,7 @@ RESULTS = Path(__file__).resolve().parents[1]
 OWN_FOLDER = RESULTS / "held-out"
 NUM_REPLICATES, SHOTS = 3, (1, 2, 5)
 NUM_HELD_OUT = {VALIDATION_PHASE: 14, TEST_PHASE: 12}  # of the 40 and 36 base classes
-NUM_FILES = 3  # of images, 18 MB each
+NUM_FILES = 3  # of images, 23 MB each
 
 
 class Variant(NamedTuple):
@@ -177,7 +177,7 @@ def write_images(source: Path, folder: Path, every: int) -> None:
         names = sorted(split.phase(phase).base)
         held_out += [names[each] for each in shuffled(len(names), 0, number)[:count]]
     base = sorted({*split.base_classes()} - {*held_out})
-    others = [*held_out, *(name for phase in NUM_HELD_OUT for name in split.phase(phase).novel)]
+    others = [*held_out, *(name for phase in split.phases.values() for name in phase.novel)]
     filters = [("wnid", "in", base + others)]
     files = sorted(source.glob("images_*.parquet"))
     images = pa.concat_tables([pq.read_table(file, filters=filters) for file in files])

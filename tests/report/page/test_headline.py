@@ -178,6 +178,9 @@ def test_the_headline_names_the_data_and_the_length_of_training(contents):
         "episodes, the length of a trial. For cCov-GAN-PN, the sweep chose the lowest weight that "
         "it tried: all synthetic examples of a class together count as 0.25 shots."
     )
+    best["training"]["num_episodes"] = 100_000
+    expected = "GANs were trained for 100,000 episodes, as in the paper."
+    assert headline_of(trained)[2].training.startswith(expected)
     best["swept"] = {"mixing_shots": 0.5}
     assert "sweep" not in headline_of(trained)[2].training
 
