@@ -31,7 +31,8 @@ import sys
 from collections.abc import Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
@@ -73,6 +74,7 @@ OWN_FOLDER = RESULTS / "held-out"
 NUM_REPLICATES, SHOTS = 3, (1, 2, 5)
 NUM_HELD_OUT = {VALIDATION_PHASE: 14, TEST_PHASE: 12}  # of the 40 and 36 base classes
 NUM_FILES = 3  # of images, 23 MB each
+report = partial(print, file=sys.stderr, flush=True)
 
 
 class Variant(NamedTuple):
@@ -204,9 +206,11 @@ def hold_out(split: Split, replicate: int) -> Split:
     return replace(split, validation=replace(phase, base=base, novel=tuple(order[half:])))
 
 
-def score_replicate(replicate: int, features: Path | None, is_small: bool) -> pd.DataFrame:
-    """Train and score all rows, or load their cached parts; return top-5 on the novel classes."""
-    torch.set_num_threads(max(1, torch.get_num_threads() // NUM_REPLICATES))
+@cache
+def read_replicate(
+    replicate: int, features: Path | None
+) -> tuple[VariantExecutor, DataReference, torch.device]:
+    """Return the executor of a replicate with its open table, its data, and the device."""
     (table, split), files = builtin_features(), None
     if features is None:
         split = hold_out(split, replicate)
@@ -214,43 +218,47 @@ def score_replicate(replicate: int, features: Path | None, is_small: bool) -> pd
         files = [str(features / "features.parquet")]
         table = open_features(*files)
     check_phase(table, split, VALIDATION_PHASE)
-    data = DataReference.of(table, split, files)
+    executor = VariantExecutor(None, report, {table.fingerprint: table})
+    return executor, DataReference.of(table, split, files), choose_device(None)
+
+
+def score_variant(name: str, replicate: int, features: Path | None, is_small: bool) -> pd.DataFrame:
+    """Train and score a row, or load its cached part; return top-5 on the novel classes."""
+    torch.set_num_threads(1)
+    executor, data, device = read_replicate(replicate, features)
+    table = executor.tables[data.fingerprint]
     # A bias has no effect on LSL, and scores with all biases take long.
     changes = {"shots": SHOTS, "num_draws": 20, "draw_seed": 1, "novel_bias": 0.0}
     changes["heads"] = ("centroid", "cosine", "linear")
     changes |= {"num_draws": 2, "linear_num_steps": 10} if is_small else {}
+    row = ROWS[VARIANTS[name].method]
+    best = json.loads((RESULTS / "tiny-imagenet" / row.name / "best.json").read_text())
+    evaluation = EvaluationConfig(**best["evaluation"]).with_overrides(changes)
+    training = row.config.from_dict(best["training"])
+    if is_small:
+        training = with_episodes(training.with_overrides(row.quick), 3)
+    elif row.gan is not None:
+        training = with_episodes(training, 10_000)
     embedding = EmbeddingConfig().with_overrides(ROWS[PN].quick if is_small else {})
-    jobs: dict[PartKey, PartJob] = {}
-    for name, variant in VARIANTS.items():
-        row = ROWS[variant.method]
-        best = json.loads((RESULTS / "tiny-imagenet" / row.name / "best.json").read_text())
-        evaluation = EvaluationConfig(**best["evaluation"]).with_overrides(changes)
-        training = row.config.from_dict(best["training"])
-        if is_small:
-            training = with_episodes(training.with_overrides(row.quick), 3)
-        elif row.gan is not None:
-            training = with_episodes(training, 10_000)
-        jobs[PartKey(name, replicate)] = PartJob(
-            row=name,
-            method=row.name,
-            training=training,
-            embedding=embedding if row.is_embedded else None,
-            evaluation=evaluation,
-            seed=replicate,
-            data=data,
-            phase=VALIDATION_PHASE,
-            shot_rows=draw_phase(table, split, VALIDATION_PHASE, evaluation),
-            diversity_draws=range(0),
-            device=str(choose_device(None)),
-        )
-    progress = partial(print, file=sys.stderr, flush=True)
-    executor = VariantExecutor(None, progress, {table.fingerprint: table})
-    cache = PartCache(RemotePath.at(OWN_FOLDER / "parts"))
-    outcomes = run_parts(jobs, executor, cache, progress)
-    scores = pd.concat([each.scores for each in outcomes.values() if isinstance(each, Part)])
-    return scores.loc[
-        scores["column"] == "novel", ["method", "head", "shots", "seed", "draw", "top5"]
-    ]
+    job = PartJob(
+        row=name,
+        method=row.name,
+        training=training,
+        embedding=embedding if row.is_embedded else None,
+        evaluation=evaluation,
+        seed=replicate,
+        data=data,
+        phase=VALIDATION_PHASE,
+        shot_rows=draw_phase(table, data.split, VALIDATION_PHASE, evaluation),
+        diversity_draws=range(0),
+        device=str(device),
+    )
+    folder = PartCache(RemotePath.at(OWN_FOLDER / "parts"))
+    (part,) = run_parts({PartKey(name, replicate): job}, executor, folder, report).values()
+    if not isinstance(part, Part):
+        raise part
+    columns = ["method", "head", "shots", "seed", "draw", "top5"]
+    return part.scores.loc[part.scores["column"] == "novel", columns]
 
 
 def lines_of(scores: pd.DataFrame) -> Iterator[str]:
@@ -276,7 +284,7 @@ def lines_of(scores: pd.DataFrame) -> Iterator[str]:
 
 
 def main() -> None:
-    """Write the images, or score all replicates, each in its own process, and print the table."""
+    """Write the images, or score all rows in several processes, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=Path, metavar="DIR", help="write those of the backbone")
     parser.add_argument("--features", type=Path, metavar="DIR", help="the fair test, on these")
@@ -285,10 +293,12 @@ def main() -> None:
     if options.images is not None:
         write_images(options.images, OWN_FOLDER / "images", every=5 if options.small else 1)
         return
-    score = partial(score_replicate, features=options.features, is_small=options.small)
     replicates = range(2 if options.small else NUM_REPLICATES)
-    with ProcessPoolExecutor(len(replicates), mp_context=get_context("spawn")) as pool:
-        scores = pd.concat(pool.map(score, replicates), ignore_index=True)
+    names, numbers = zip(*product(VARIANTS, replicates), strict=True)
+    score = partial(score_variant, features=options.features, is_small=options.small)
+    num_processes = 9 if torch.cuda.is_available() else 2
+    with ProcessPoolExecutor(num_processes, mp_context=get_context("spawn")) as pool:
+        scores = pd.concat(pool.map(score, names, numbers), ignore_index=True)
     if not options.small:
         name = "held_out_bound.csv" if options.features is None else "held_out.csv"
         scores.round({"top5": 2}).to_csv(Path(__file__).with_name(name), index=False)
