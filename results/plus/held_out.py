@@ -11,11 +11,12 @@ The bound takes a random half of the 56 novel classes as 28 more base classes, a
 replicate, and classifies the others. Without novel classes for meta-training, base classes have to
 be held out from the backbone, which makes its features worse. So the fair test trains a backbone on
 50 of the 76 base classes, and holds out the other 26. On one H200, the bound takes 11 minutes, and
-the fair test about 15 (an estimate).
+the fair test 12.
 
 The tables have LSL on validation classes. The scores are written to ``held_out_bound.csv`` and
-``held_out.csv``. Finished parts are kept in results/held-out, so the same command at the same
-commit resumes. The novel classes of the test phase get features, but are not scored.
+``held_out.csv``. Finished parts are kept in results/held-out, so the same command resumes at the
+same commit and on the same features. The novel classes of the test phase get features, but are not
+scored.
 
 * Replicate r has training seed r.
 * held-out: meta-novel classes are drawn from the held-out classes only.
