@@ -75,7 +75,7 @@ OWN_FOLDER = RESULTS / "held-out"
 NUM_REPLICATES, SHOTS = 3, (1, 2, 5)
 NUM_HELD_OUT = {VALIDATION_PHASE: 14, TEST_PHASE: 12}  # of the 40 and 36 base classes
 NUM_FILES = 3  # of images, 23 MB each
-report = partial(print, file=sys.stderr, flush=True)
+say = partial(print, file=sys.stderr, flush=True)
 
 
 class Variant(NamedTuple):
@@ -219,7 +219,7 @@ def read_replicate(
         files = [str(features / "features.parquet")]
         table = open_features(*files)
     check_phase(table, split, VALIDATION_PHASE)
-    executor = VariantExecutor(None, report, {table.fingerprint: table})
+    executor = VariantExecutor(None, say, {table.fingerprint: table})
     return executor, DataReference.of(table, split, files), choose_device(None)
 
 
@@ -255,7 +255,7 @@ def score_variant(name: str, replicate: int, features: Path | None, is_small: bo
         device=str(device),
     )
     folder = PartCache(RemotePath.at(OWN_FOLDER / "parts"))
-    (part,) = run_parts({PartKey(name, replicate): job}, executor, folder, report).values()
+    (part,) = run_parts({PartKey(name, replicate): job}, executor, folder, say).values()
     if not isinstance(part, Part):
         raise part
     columns = ["method", "head", "shots", "seed", "draw", "top5"]
