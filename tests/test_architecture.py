@@ -29,6 +29,19 @@ def test_a_package_imports_only_itself_and_packages_before_it():
             assert first != "ray" or package == "study", f"{path} imports Ray"
 
 
+def test_only_the_engine_and_a_benchmark_import_the_fast_implementation():
+    """The definition of the training step contains nothing that is there for speed on a GPU."""
+    gan = ROOT / "cpaan" / "gan"
+    for path, text in FILES.items():
+        is_fast = (gan / "fast") in path.parents
+        if not is_fast and path not in (gan / "engine.py", ROOT / "cpaan/bench/kyfan.py"):
+            assert "cpaan.gan.fast" not in text, path
+        if path.parent == gan and path.name != "engine.py":
+            assert not re.search("CudaGraph|Beside|autocast|import triton|bfloat16", text, re.I), (
+                path
+            )
+
+
 def test_no_file_is_unpickled():
     """Ruff forbids pickle and marshal. NumPy and torch do not unpickle by default."""
     for path, text in FILES.items():

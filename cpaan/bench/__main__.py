@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cpaan.bench import data_parallel, episode, evaluate, kyfan, methods, trial
+from cpaan.bench import episode, evaluate, kyfan, methods
 from cpaan.bench.measuring import Bench
 from cpaan.bench.scales import SCALES
 from cpaan.cli.command import Parser, add_traceback, check_writable, guarded, new_progress
@@ -16,29 +16,24 @@ BENCHMARKS = {
     "episode": (episode.measure, episode.HELP),
     "methods": (methods.measure, methods.HELP),
     "evaluate": (evaluate.measure, evaluate.HELP),
-    "trial": (trial.measure, trial.HELP),
-    "data-parallel": (data_parallel.measure, data_parallel.HELP),
 }
 
 _HELP = """\
-Compare our code with a plain PyTorch reference, alternately and on the same inputs.
+Compare our code with a plain PyTorch implementation, alternately and on the same inputs.
 
 {benchmarks}
 
 Columns of the table, keys of the JSON file:
 
-  ours_ms, plain_ms  median milliseconds, with the distance of the quartiles beside them. Plain
-                     means layers that are not split and, for the covariance term,
-                     torch.linalg.svd with autograd
+  ours_ms, plain_ms  median milliseconds, with the distance of the quartiles beside them. Plain is
+                     the reference engine, on a CPU with torch.linalg.svd for the covariance term
+                     (episode), this function with autograd (kyfan), or a plain loop
   ratio              plain over ours: above one, ours is faster
   relative_error     of ours: to norms in float64 (kyfan), plain losses (episode, methods) or plain
                      logits (evaluate)
-  floor_ms           lower bound: the longer of compute time and memory time of a step, at the peak
-                     speeds measured in the same run (kyfan, episode)
-  floor_ratio        ours over that
   peak_memory_mb     of ours on a GPU, MiB; null on the CPU
 
-If the reference would take minutes, a part of it is timed and the rest extrapolated: see
+If the plain side would take minutes, a part of it is timed and the rest extrapolated: see
 plain_pairs and plain_timed_iterations. The covariance term compares a novel class with some base
 classes; similarity_left_out is the share of similarity of the others.
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from cpaan.bench.measuring import Bench, Case, Subject
-from cpaan.bench.plain import ky_fan
 from cpaan.core.devices import CudaGraph, quick_products
 from cpaan.core.randomness import new_rng
 from cpaan.gan.config import TrainConfig
@@ -37,8 +36,6 @@ class Comparison:
     scores: Tensor  # (N, L) weights of the pairs in the term
     other: Tensor  # (N, D, D) covariances of translated classes
     m: int
-    rank: int  # largest rank of a translated covariance
-    base_rank: int  # largest rank of a base covariance
     similarity_left_out: float
 
 
@@ -49,7 +46,12 @@ def compare(data: TrainingData, config: TrainConfig, seed: int, *, is_moved: boo
     generator. Otherwise they stay, as at the start of training. The covariance of a translated
     class then includes the spread between base classes.
     """
-    assert data.spectra is not None
+    assert data.covariances is not None
+    kind: type[Spectra] = Spectra
+    if data.covariances.is_cuda:
+        from cpaan.gan.fast.covariances import FastSpectra  # needs Triton
+
+        kind = FastSpectra
     episode = MetaEpisodes(data, config).draw(new_rng(seed, device=data.base.features.device))
     examples = episode.base_examples.expand(len(episode.alpha), -1, -1)
     if is_moved:
@@ -57,13 +59,11 @@ def compare(data: TrainingData, config: TrainConfig, seed: int, *, is_moved: boo
         examples = examples - sources + episode.novel_prototypes.unsqueeze(1)
     classes, scores, left_out = choose_covariance_classes(episode, config)
     return Comparison(
-        base=data.spectra,
+        base=kind.prepare(data.covariances, config.ky_fan_order),
         classes=classes,
         scores=scores / len(scores),
         other=covariances(examples, episode.sample_weights),
         m=config.ky_fan_order,
-        rank=config.num_base_examples - 1,
-        base_rank=int(data.base.counts.max()) - 1,
         similarity_left_out=float(left_out),
     )
 
@@ -81,7 +81,8 @@ def plain(comparison: Comparison, pairs: Tensor) -> Tensor:
     other = comparison.other.detach().requires_grad_()
     num_base = comparison.classes.shape[1]
     matrices = comparison.base.matrices[comparison.classes.flatten()[pairs]]
-    norms = ky_fan(matrices - other[pairs // num_base], comparison.m)
+    values = torch.linalg.svd(matrices - other[pairs // num_base]).S
+    norms = values[..., : comparison.m].sum(dim=-1)
     (gradient,) = torch.autograd.grad((comparison.scores.flatten()[pairs] * norms).sum(), other)
     return gradient
 
@@ -120,22 +121,6 @@ def errors(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def count_work(comparison: Comparison) -> tuple[float, float]:
-    """Return the least arithmetic and traffic of the term: FLOP and bytes.
-
-    Assumes that the m leading vectors of every difference are known and only verified. This takes a
-    product with either covariance, and one of the vectors with themselves for the gradient. A
-    covariance of few examples is cheaper as a product of two narrow matrices. Traffic: every
-    covariance is read once, in the cheaper form, and a gradient is written for each novel class.
-    """
-    (num_novel, num_base), num_dims = comparison.classes.shape, comparison.other.shape[-1]
-    widths = [min(num_dims, 2 * rank) for rank in (comparison.rank, comparison.base_rank)]
-    flop = 2.0 * num_dims * num_novel * num_base * comparison.m * (sum(widths) + num_dims)
-    num_rows = len(comparison.classes.unique()) * min(num_dims, comparison.base_rank)
-    num_rows += num_novel * (min(num_dims, comparison.rank) + num_dims)
-    return flop, float(comparison.other.element_size() * num_dims * num_rows)
-
-
 def measure(bench: Bench) -> None:
     """Measure at the scale, at the start of training, then with one size changed at a time."""
     for case in bench.cases("kyfan", *bench.scale.varied, endings=("", _START)):
@@ -165,7 +150,6 @@ def _measure_case(bench: Bench, case: Case) -> None:
         case.name,
         times["ours"],
         times["plain"].times(num_pairs / len(pairs)),
-        work=count_work(comparison),
         **found,
         similarity_left_out=comparison.similarity_left_out,
         num_pairs=num_pairs,

@@ -16,7 +16,6 @@ import torch
 from cpaan.bench.scales import Scale, training_data
 from cpaan.core.files import write_whole
 from cpaan.core.provenance import describe_run
-from cpaan.core.randomness import new_rng
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.episodes import TrainingData
 
@@ -29,8 +28,6 @@ _TITLES = {
     "plain_spread_ms": "spread",
     "ratio": "ratio",
     "relative_error": "error",
-    "floor_ms": "floor ms",
-    "floor_ratio": "over floor",
     "peak_memory_mb": "peak MiB",
 }
 
@@ -71,19 +68,6 @@ class Timing:
             "repeats": len(self.times_ms),
             "peak_memory_mb": self.peak_memory_mb,
         }
-
-
-class Peaks(NamedTuple):
-    """Peak performance of the device, measured in the same run."""
-
-    flop_per_second: float
-    """Speed of a large matrix product, in the lowest precision that training uses there."""
-    bytes_per_second: float
-    """Bandwidth of a large copy, read and written."""
-
-    def floor_ms(self, flop: float, num_bytes: float) -> float:
-        """Return the least time of this arithmetic and traffic if they overlap fully."""
-        return 1e3 * max(flop / self.flop_per_second, num_bytes / self.bytes_per_second)
 
 
 class Case(NamedTuple):
@@ -179,41 +163,18 @@ class Bench:
                     times.append(1e3 * seconds / num_units)
         return {name: Timing(measured[name], max(peaks[name], default=None)) for name in subjects}
 
-    @cached_property
-    def peaks(self) -> Peaks:
-        """The best of a large matrix product and of a large copy, far beyond the caches."""
-        device, is_cuda = self.device, self.device.type == "cuda"
-        size, num_bytes = (8192, 2**30) if is_cuda else (1536, 2**28)
-        dtype = torch.bfloat16 if is_cuda else torch.float32
-        # Random numbers, because a GPU is faster with equal ones.
-        rng = new_rng(0, device=device)
-        left = torch.randn(size, size, generator=rng, device=device, dtype=dtype)
-        source = torch.zeros(num_bytes // 4, device=device)
-        target = torch.empty_like(source)
-        product = min(_time_once(lambda: left @ left, device)[0] for _ in range(8))
-        copying = min(_time_once(lambda: target.copy_(source), device)[0] for _ in range(8))
-        peaks = Peaks(2 * size**3 / product, 2 * num_bytes / copying)
-        speed, traffic = peaks.flop_per_second / 1e12, peaks.bytes_per_second / 1e9
-        self.say(f"the device at best: {speed:.3g} TFLOP/s, {traffic:.3g} GB/s")
-        return peaks
-
     def row(
         self,
         name: str,
         ours: Timing,
         plain: Timing | None = None,
         *,
-        work: tuple[float, float] | None = None,
         relative_error: float | None = None,
         **more: Any,
     ) -> None:
-        """Add a row with these timings, further keys and the description of the run.
-
-        The floor is the least time of ``work``, in FLOP and bytes.
-        """
+        """Add a row with these timings, further keys and the description of the run."""
         own = ours.figures()
         other = plain.figures() if plain else dict.fromkeys(own)
-        floor_ms = self.peaks.floor_ms(*work) if work else None
         self.rows.append(
             {
                 "name": name,
@@ -223,8 +184,6 @@ class Bench:
                 "plain_ms": other["ms"],
                 "ratio": other["ms"] / own["ms"] if plain else None,
                 "relative_error": relative_error,
-                "floor_ms": floor_ms,
-                "floor_ratio": own["ms"] / floor_ms if floor_ms else None,
                 "peak_memory_mb": own["peak_memory_mb"],
                 "ours_spread_ms": own["spread_ms"],
                 "ours_best_ms": own["best_ms"],

@@ -12,7 +12,14 @@ from cpaan.core.files import write_whole
 from cpaan.core.provenance import describe_run
 from cpaan.core.settings import parse_settings
 from cpaan.gan.gans import GANS
-from cpaan.gan.spiral import SPIRAL_CONFIG, SpiralOutcome, check_spiral, draw_points, run_spiral
+from cpaan.gan.spiral import (
+    SPIRAL_CONFIG,
+    SpiralOutcome,
+    check_spiral,
+    draw_points,
+    run_spiral,
+    to_plain,
+)
 from cpaan.report.figures.synthetic import draw_spiral
 
 
@@ -30,11 +37,12 @@ def run(options: argparse.Namespace, _: Sequence[str]) -> int:
     about, progress = describe_run(), new_progress()
     outcomes: dict[str, list[SpiralOutcome]] = {name: [] for name in GANS}
     for seed in range(options.seeds):
-        for name, found in outcomes.items():
+        for name, of_seeds in outcomes.items():
             progress(f"{name}, seed {seed}: training")
-            found.append(run_spiral(name, draw_points(seed), config, seed, progress))
-    picture = draw_spiral(draw_points(0), {name: found[0] for name, found in outcomes.items()})
-    rows = [_summary(name, found) for name, found in outcomes.items()]
+            of_seeds.append(run_spiral(name, draw_points(seed), config, seed, progress))
+    first = {name: of_seeds[0] for name, of_seeds in outcomes.items()}
+    picture = draw_spiral(to_plain(draw_points(0), first))
+    rows = [_summary(*outcome) for outcome in outcomes.items()]
     content = {"run": about, "config": config.to_dict(), "seeds": options.seeds, "rows": rows}
     write_whole(options.out / "spiral.svg", picture.file("svg").decode())
     write_whole(options.out / "spiral.json", json.dumps(content, indent=1))

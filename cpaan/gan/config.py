@@ -20,13 +20,6 @@ class TrainConfig(NeighbourSettings):
     follows the paper literally. Weights and distances are in units of the normalised features.
     """
 
-    _REMOVED = (
-        ("discriminator", "projection"),
-        ("noise_penalty", 0.0),
-        ("cycle_noise", "both"),
-        ("relative_covariance", False),
-    )
-
     num_episodes: int = 10_000
     """Number of meta-training episodes."""
     num_ways: int = 20
@@ -49,10 +42,11 @@ class TrainConfig(NeighbourSettings):
     normalisation: Literal["spread", "none"] = "spread"
     """Normalisation of features before training. Spread: divide by one number, so that a base
     example's mean squared distance to its class mean is one."""
+    engine: Literal["auto", "reference"] = "auto"
+    """Implementation of a training step. Auto: the fast one on a GPU, the reference elsewhere."""
     precision: Literal["mixed", "full"] = "mixed"
-    """Precision on a GPU. Mixed: pairs of examples and classes in bfloat16; weights, losses and
-    covariances in float32. Full: pairs in float32, too. Both multiply float32 as TF32 and compare
-    covariances with float16 products."""
+    """Precision of the fast engine. Mixed: products of pairs in 16 bits; weights and losses in
+    float32. Full: products in float32, too. Both compare covariances with float16 products."""
     hidden_dim: int = 512
     """Width of the hidden layers of all networks."""
     residual: Literal["none", "identity", "mean-shift"] = "identity"

@@ -4,25 +4,18 @@ Shapes: N = novel classes, C = base classes, L = base classes that a novel class
 S = examples of a class, D = feature dimension, m = Ky Fan order.
 """
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]  # exported, but not declared so
-from torch.nn.functional import pad
 
-from cpaan.gan.fast.kernels import kernels_for
-
-_EXTRA_DIRECTIONS = 6
+EXTRA_DIRECTIONS = 6
 """Directions beyond m in subspace iteration, to separate the m-th value from the next ones."""
-_WIDTH_ON_GPU = 32
-"""Columns of a block on a GPU for m up to `_LARGEST_ORDER_ON_GPU`; kernels are slow for 64."""
-_LARGEST_ORDER_ON_GPU = 20
 _NUM_STEPS = 4
 """Number of multiplications of a covariance with estimates of its leading eigenvectors."""
-_NUM_STEPS_FOR_SPECTRA = 30
-"""The same number for base classes on a GPU, which are prepared once per training run."""
 _WIDEST_ON_GPU = 32
 """Largest width of matrices whose eigenvectors PyTorch computes in batches on a GPU. It computes
 those of wider matrices one by one, ten times slower than a CPU."""
@@ -35,7 +28,7 @@ class _KyFanNorm(torch.autograd.Function):
     def forward(ctx: Any, matrices: Tensor, m: int) -> Tensor:
         # Factorisations square entries, which would overflow or underflow at extreme scales.
         # Division by a power of two does not round.
-        exponent = torch.frexp(_largest_entry(matrices)).exponent - 1
+        exponent = torch.frexp(largest_entry(matrices)).exponent - 1
         scale = _nonzero(exponent.to(matrices.dtype).exp2())
         u, sigma, vh = torch.linalg.svd(matrices / scale, full_matrices=False)
         u, sigma, vh = u[..., :m], sigma[..., :m], vh[..., :m, :]
@@ -94,57 +87,69 @@ def covariances(examples: Tensor, weights: Tensor | None = None) -> Tensor:
     """
     if weights is None:
         weights = torch.full_like(examples[..., 0], 1 / examples.shape[-2])
-    weights = weights.unsqueeze(-1)
-    deviations = examples - (weights * examples).sum(dim=-2, keepdim=True)
-    return deviations.transpose(-2, -1) @ (weights * deviations)
+    # Deviations sum to zero, so the gradient through the mean vanishes.
+    deviations = examples - weighted_mean(examples, weights).detach()
+    return deviations.transpose(-2, -1) @ (weights.unsqueeze(-1) * deviations)
 
 
-class Spectra(NamedTuple):
+def weighted_mean(examples: Tensor, weights: Tensor) -> Tensor:
+    """Return the mean of each class, shape (..., 1, D)."""
+    return (weights.unsqueeze(-1) * examples).sum(dim=-2, keepdim=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Spectra:
     """Covariances of base classes and their leading eigenvectors, constant during training."""
 
     matrices: Tensor  # (C, D, D)
-    leading: Tensor  # (C, directions, D), orthonormal rows; float16 if there are halves
-    values: Tensor  # (C, directions), their eigenvalues
+    leading: Tensor  # (C, directions, D), orthonormal rows
     norms: Tensor  # (C,) Ky Fan m-norms
-    halves: tuple[Tensor, Tensor] | None  # for a GPU: see `fast.kernels.covariances.to_halves`
 
+    @classmethod
+    def prepare(cls, matrices: Tensor, m: int) -> Self:
+        """Compute the eigenvectors of covariances, shape (C, D, D)."""
+        values, vectors = eigh(matrices)
+        count = min(m + EXTRA_DIRECTIONS, matrices.shape[-1])
+        leading = vectors[..., :count].mT.contiguous()
+        return cls(matrices, leading, values[..., :m].sum(dim=-1))
 
-def spectra(matrices: Tensor, m: int) -> Spectra:
-    """Prepare covariances, shape (C, D, D), for `covariance_distances`."""
-    num_dims = matrices.shape[-1]
-    num_directions, width = _num_directions(matrices, m)
-    halves = None
-    kernels = kernels_for("covariances", matrices)
-    if kernels and kernels.fits(num_dims, width) and width < num_dims:
-        halves = kernels.to_halves(matrices)
-        block = _largest_columns(matrices, num_directions)
-        for _ in range(_NUM_STEPS_FOR_SPECTRA):
-            block = matrices @ _orthonormal(block)
-        block = _orthonormal(block)
-        values, rotation = _eigh(block.mT @ matrices @ block)
-        vectors = block @ rotation[..., :num_directions]
-    else:
-        values, vectors = _eigh(matrices)
-    leading = vectors[..., :num_directions].mT.contiguous()
-    leading = leading.half() if halves else leading
-    norms = values[..., :m].sum(dim=-1)
-    return Spectra(matrices, leading, values[..., :num_directions].contiguous(), norms, halves)
+    def singular_vectors(
+        self, classes: Tensor, other: Tensor, m: int, unit: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Compute leading right singular vectors of the differences X, and their images under X.
+
+        X is symmetric and indefinite. Its leading singular vectors are close to the span of the
+        leading eigenvectors of the two covariances. An orthonormal basis of X times these
+        eigenvectors spans nearly the whole range of X. On covariances of real features, X times
+        this basis has the singular values of X, to a relative error of about 1e-4. If the basis
+        would fill the space, X is decomposed directly.
+
+        Images are divided by ``unit``, shape (N, L, 1, 1). Both results have shape (N, L, m, D).
+        """
+        num_directions, num_dims = self.leading.shape[-2:]
+        if 2 * num_directions >= num_dims:
+            differences = self.matrices[classes] - other.unsqueeze(1)
+            right = eigh(differences)[1][..., :m].mT
+            return right, (right / unit) @ differences
+        directions = leading_directions(other, self.leading[classes[:, 0]], num_directions)
+        directions = orthonormal(directions).unsqueeze(1).expand(-1, classes.shape[1], -1, -1)
+        start = torch.cat([self.leading[classes].mT, directions], dim=-1)
+        block = orthonormal(_times_difference(self.matrices, classes, other, start))
+        images = _times_difference(self.matrices, classes, other, block)
+        scaled = images / largest_entry(images)
+        rotation = eigh(scaled.mT @ scaled)[1][..., :m].mT
+        return rotation @ block.mT, (rotation / unit) @ images.mT
 
 
 def covariance_distances(base: Spectra, classes: Tensor, other: Tensor, m: int) -> Tensor:
-    """Compute Ky Fan m-norms of base covariances minus others, for many pairs that share them.
+    """Compute d_cov for many pairs of a base and a novel class that share them.
 
-    Each difference X is symmetric and indefinite. Its leading singular vectors are close to the
-    span of the leading eigenvectors of the two covariances. An orthonormal basis of X times these
-    eigenvectors spans nearly the whole range of X. On covariances of real features, X times this
-    basis has the singular values of X, to a relative error of about 1e-4. If the basis would fill
-    the space, X is decomposed directly.
-
-    The gradient is the subgradient with respect to ``other``. It is summed over the pairs of a
-    novel class before it is multiplied by a large matrix.
+    It is the Ky Fan m-norm of the difference X of the base class's covariance and the other one.
+    Its gradient is the subgradient with respect to ``other``, summed over the pairs of a novel
+    class before it is multiplied by a large matrix.
 
     Args:
-        base: Covariances of base classes.
+        base: Covariances of base classes, prepared for ``m``.
         classes: Base classes that each novel class is compared with, shape (N, L), the nearest
             first.
         other: Covariances of novel classes, shape (N, D, D).
@@ -161,8 +166,8 @@ class _CovarianceDistances(torch.autograd.Function):
     def forward(ctx: Any, other: Tensor, base: Spectra, classes: Tensor, m: int) -> Tensor:
         try:
             # Divided by the size of the covariances, so that squares do not overflow.
-            unit = torch.maximum(base.norms[classes], _largest_variance(other).unsqueeze(1))
-            right, images = _singular_vectors(other, base, classes, m, unit[..., None, None])
+            unit = torch.maximum(base.norms[classes], largest_variance(other).unsqueeze(1))
+            right, images = base.singular_vectors(classes, other, m, unit[..., None, None])
         except LinAlgError:  # a covariance is NaN or infinite
             right = other.new_zeros(*classes.shape, m, other.shape[-1])
             images = torch.full_like(right, torch.nan)
@@ -179,144 +184,26 @@ class _CovarianceDistances(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None, None]:
         right, images, inverse = ctx.saved_tensors  # (N, L, m, D) twice, (N, L, m)
         left = images * (-grad_output.unsqueeze(-1) * inverse).unsqueeze(-1)
-        # In float32 even for float16 vectors, because some weights underflow in float16.
+        # In float32 even for narrower vectors, because some weights underflow in float16.
         gradient = left.flatten(1, 2).mT @ right.to(left.dtype).flatten(1, 2)
         return gradient, None, None, None
 
 
-def _singular_vectors(
-    other: Tensor, base: Spectra, classes: Tensor, m: int, unit: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Compute leading right singular vectors of the differences, and their images.
+def leading_directions(covariances: Tensor, near: Tensor, count: int) -> Tensor:
+    """Iterate towards the leading eigenvectors of covariances (N, D, D), shape (N, D, count).
 
-    Images are X times the vectors, divided by ``unit`` of shape (N, L, 1, 1): left singular
-    vectors times singular values. Both have shape (N, L, m, D), or are padded with zeros beyond m.
+    Start from half as many directions of a base class that is ``near``, shape (N, directions, D).
+    Add the columns of largest variance, because a covariance may have directions that no base class
+    has.
     """
-    num_directions, num_dims = base.leading.shape[-2:]
-    _, width = _num_directions(other, m)
-    if width >= num_dims:
-        differences = base.matrices[classes] - other.unsqueeze(1)
-        _, vectors = _eigh(differences)
-        right = vectors[..., :m].mT
-        return right, (right / unit) @ differences
-
-    # Iterate towards the leading directions of the other covariances. Start from those of the
-    # nearest base class. Add their own columns of largest variance, because they may have
-    # directions that no base class has.
-    num_near = num_directions // 2
-    near = base.leading[classes[:, 0], :num_near].mT.to(other.dtype)
-    directions = torch.cat([near, _largest_columns(other, num_directions - num_near)], dim=-1)
+    num_near = count // 2
+    columns = largest_columns(covariances, count - num_near)
+    directions = torch.cat([near[:, :num_near].mT.to(columns.dtype), columns], dim=-1)
     # Divided by its largest entry, so that its powers do not overflow.
-    largest = _largest_variance(other)
-    scaled = other / largest.view(-1, 1, 1)
+    scaled = covariances / largest_variance(covariances).view(-1, 1, 1)
     for _ in range(_NUM_STEPS):
         directions = scaled @ directions
-    directions = _orthonormal(directions)
-
-    kernels = kernels_for("covariances", other)
-    halves = (scaled.half(), largest) if kernels and base.halves else None
-    dtype = base.leading.dtype
-    is_narrow = width < 2 * num_directions
-    start = _start(base, classes, other, directions, width)
-
-    def multiply(block: Tensor) -> Tensor:
-        if kernels and halves and base.halves:
-            return kernels.times_difference(*base.halves, classes, *halves, block)
-        return _times_difference(base.matrices, classes, other, block)
-
-    block = _orthonormal(multiply(start), dtype)
-    if is_narrow:  # one more multiplication makes up for the missing columns
-        block = _orthonormal(multiply(block), dtype)
-    images = multiply(block)
-    if kernels and halves:
-        _, rotation = kernels.eigh(kernels.scaled_gram(images), tolerance=1e-5)
-        # A GPU is slow for rows whose length is not a multiple of eight.
-        rotation = pad(rotation[..., :m], (0, -m % 8))
-    else:
-        scaled = images / _largest_entry(images)
-        _, rotation = _eigh(scaled.mT @ scaled)
-        rotation = rotation[..., :m]
-    rotation = rotation.mT
-    return rotation.to(dtype) @ block.mT, (rotation / unit) @ images.mT
-
-
-def _start(base: Spectra, classes: Tensor, other: Tensor, directions: Tensor, width: int) -> Tensor:
-    """Return leading directions of both covariances of each pair, shape (N, L, D, width).
-
-    If there are more than ``width``, choose those of largest variance: the larger covariance has
-    more of them, and gets more columns.
-    """
-    (num_base, count, num_dims), num_pairs = base.leading.shape, classes.shape[1]
-    novel = num_base + torch.arange(len(other), device=other.device).view(-1, 1, 1)
-    # All directions are rows of one table; those of the other covariances are at its end.
-    rows = torch.cat([base.leading, directions.mT.to(base.leading.dtype)])
-    if width == 2 * count:
-        chosen = torch.cat([classes.unsqueeze(-1), novel.expand(-1, num_pairs, -1)], dim=-1)
-        rows = rows.flatten(1)
-    else:
-        variances = (directions * (other @ directions)).sum(dim=-2).unsqueeze(1)
-        both = torch.cat([base.values[classes], variances.expand(-1, num_pairs, -1)], dim=-1)
-        largest = both.topk(width, dim=-1).indices
-        is_base = largest < count
-        matrix = torch.where(is_base, classes.unsqueeze(-1), novel)
-        chosen = matrix * count + torch.where(is_base, largest, largest - count)
-        rows = rows.flatten(0, 1)
-    return rows.index_select(0, chosen.flatten()).view(*classes.shape, width, num_dims).mT
-
-
-def _largest_variance(covariances: Tensor) -> Tensor:
-    """Return the largest entry of each covariance, which is on its diagonal; never zero."""
-    return _nonzero(covariances.diagonal(dim1=-2, dim2=-1).amax(dim=-1))
-
-
-def _largest_entry(matrices: Tensor) -> Tensor:
-    """Return the largest magnitude in each matrix, shape (..., 1, 1); never zero."""
-    return _nonzero(matrices.abs().amax(dim=(-2, -1), keepdim=True))
-
-
-def _nonzero(sizes: Tensor) -> Tensor:
-    return sizes.clamp(min=torch.finfo(sizes.dtype).tiny)
-
-
-def _largest_columns(matrices: Tensor, count: int) -> Tensor:
-    """Return the columns of the largest diagonal entries, divided by them, (..., D, count)."""
-    diagonal = matrices.diagonal(dim1=-2, dim2=-1)
-    largest = diagonal.topk(count, dim=-1)
-    places = largest.indices.unsqueeze(-2).expand(*matrices.shape[:-1], -1)
-    return matrices.gather(-1, places) / _nonzero(largest.values.unsqueeze(-2))
-
-
-def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute eigenvalues, by decreasing magnitude, and eigenvectors of symmetric matrices.
-
-    Covariances of few examples have many zero eigenvalues. For them, float32 sometimes does not
-    converge or silently returns NaN; float64 is then used instead.
-
-    Raises:
-        LinAlgError: If an entry is not finite.
-    """
-    device, width = matrices.device, matrices.shape[-1]
-    kernels = kernels_for("covariances", matrices)
-    if kernels and kernels.fits(width, width):
-        # Divided by the largest entry, because the kernel squares entries.
-        largest = _largest_entry(matrices)
-        values, vectors = kernels.eigh(matrices / largest)
-        return values * largest.squeeze(-1), vectors
-    if matrices.is_cuda and width > _WIDEST_ON_GPU:
-        matrices = matrices.cpu()
-    try:
-        values, vectors = torch.linalg.eigh(matrices)
-        is_solved = bool(values.isfinite().all() & vectors.isfinite().all())
-    except LinAlgError:
-        is_solved = False
-    if not is_solved:
-        if not matrices.isfinite().all():
-            raise LinAlgError("matrices with NaN or infinity have no eigenvalues")
-        values, vectors = torch.linalg.eigh(matrices.double())
-    order = values.abs().argsort(dim=-1, descending=True)
-    vectors = vectors.gather(-1, order.unsqueeze(-2).expand_as(vectors))
-    values = values.gather(-1, order)
-    return values.to(device, matrices.dtype), vectors.to(device, matrices.dtype)
+    return directions
 
 
 def _times_difference(base: Tensor, classes: Tensor, other: Tensor, block: Tensor) -> Tensor:
@@ -337,30 +224,59 @@ def _times_difference(base: Tensor, classes: Tensor, other: Tensor, block: Tenso
     return result.view_as(block) - by_other
 
 
-def _orthonormal(block: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+def eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute eigenvalues, by decreasing magnitude, and eigenvectors of symmetric matrices.
+
+    Covariances of few examples have many zero eigenvalues. For them, float32 sometimes does not
+    converge or silently returns NaN; float64 is then used instead.
+
+    Raises:
+        LinAlgError: If an entry is not finite.
+    """
+    device = matrices.device
+    if matrices.is_cuda and matrices.shape[-1] > _WIDEST_ON_GPU:
+        matrices = matrices.cpu()
+    try:
+        values, vectors = torch.linalg.eigh(matrices)
+        is_solved = bool(values.isfinite().all() & vectors.isfinite().all())
+    except LinAlgError:
+        is_solved = False
+    if not is_solved:
+        if not matrices.isfinite().all():
+            raise LinAlgError("matrices with NaN or infinity have no eigenvalues")
+        values, vectors = torch.linalg.eigh(matrices.double())
+    order = values.abs().argsort(dim=-1, descending=True)
+    vectors = vectors.gather(-1, order.unsqueeze(-2).expand_as(vectors))
+    values = values.gather(-1, order)
+    return values.to(device, matrices.dtype), vectors.to(device, matrices.dtype)
+
+
+def orthonormal(block: Tensor) -> Tensor:
     """Return an orthonormal basis of the span of columns, shape (..., D, directions).
 
-    Columns that depend on others become zero, or an arbitrary vector orthogonal to all others.
+    Columns that depend on others become an arbitrary vector orthogonal to all others.
     """
-    kernels = kernels_for("covariances", block)
-    if kernels and kernels.fits(*block.shape[-2:]):
-        return kernels.orthonormal(block, dtype or block.dtype)
     # Divided by the largest entry, because squares may overflow or underflow.
     return torch.linalg.qr(block / _nonzero(block.abs().amax(dim=-2, keepdim=True)))[0]
 
 
-def needs_processor(features: Tensor, m: int) -> bool:
-    """Return whether `covariance_distances` of features, (..., D), makes a GPU wait for the CPU."""
-    num_dims = features.shape[-1]
-    width = min(_num_directions(features, m)[1], num_dims)
-    kernels = kernels_for("covariances", features)
-    return kernels is None or not kernels.fits(num_dims, width)
+def largest_variance(covariances: Tensor) -> Tensor:
+    """Return the largest entry of each covariance, which is on its diagonal; never zero."""
+    return _nonzero(covariances.diagonal(dim1=-2, dim2=-1).amax(dim=-1))
 
 
-def _num_directions(features: Tensor, m: int) -> tuple[int, int]:
-    """Return the number of leading directions per covariance, and the columns of a block."""
-    num_dims, wanted = features.shape[-1], m + _EXTRA_DIRECTIONS
-    is_fast = kernels_for("covariances", features) and m <= _LARGEST_ORDER_ON_GPU
-    if is_fast and num_dims > _WIDTH_ON_GPU:
-        return max(wanted, _WIDTH_ON_GPU // 2), _WIDTH_ON_GPU
-    return min(wanted, num_dims), 2 * min(wanted, num_dims)
+def largest_entry(matrices: Tensor) -> Tensor:
+    """Return the largest magnitude in each matrix, shape (..., 1, 1); never zero."""
+    return _nonzero(matrices.abs().amax(dim=(-2, -1), keepdim=True))
+
+
+def largest_columns(matrices: Tensor, count: int) -> Tensor:
+    """Return the columns of the largest diagonal entries, divided by them, (..., D, count)."""
+    diagonal = matrices.diagonal(dim1=-2, dim2=-1)
+    largest = diagonal.topk(count, dim=-1)
+    places = largest.indices.unsqueeze(-2).expand(*matrices.shape[:-1], -1)
+    return matrices.gather(-1, places) / _nonzero(largest.values.unsqueeze(-2))
+
+
+def _nonzero(sizes: Tensor) -> Tensor:
+    return sizes.clamp(min=torch.finfo(sizes.dtype).tiny)

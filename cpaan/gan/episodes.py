@@ -6,6 +6,7 @@ meta-base example have shape (N, M); values that all meta-novel classes share ha
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
@@ -13,20 +14,16 @@ import torch
 from torch import Tensor
 
 from cpaan.gan.config import TrainConfig
-from cpaan.gan.covariance import Spectra, covariances, spectra
-from cpaan.gan.fast.kernels import kernels_for
+from cpaan.gan.covariance import covariances
 from cpaan.protocol.augmentation import Translation, synthesise
 from cpaan.protocol.config import NeighbourSettings
-from cpaan.protocol.neighbours import (
-    PASSES,
-    TEMPERATURES,
-    check_neighbours,
-    draw_by,
-    similarity,
-)
+from cpaan.protocol.neighbours import check_neighbours, draw_by, similarity
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 
 _LEAST_SIMILARITY = 1e-20
+
+Similarity = Callable[[Tensor, Tensor, NeighbourSettings], Tensor]
+"""Function of novel and base prototypes; see `cpaan.protocol.neighbours.similarity`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +33,8 @@ class TrainingData:
     base: BaseSet
     scale: float
     """Factor from normalised features to the original features."""
-    spectra: Spectra | None
-    """None if covariances are not compared."""
+    covariances: Tensor | None
+    """Covariance of each class, shape (C, D, D); None if covariances are not compared."""
     fingerprint: str
     """Fingerprint of the examples before normalisation."""
 
@@ -61,11 +58,10 @@ class TrainingData:
             scale = base.variance**0.5
         ordered = base.in_order_of_names()
         normalised = BaseSet(ordered.features.to(dtype) / scale, ordered.counts, ordered.names)
-        every = None
+        of_classes = None
         if with_covariances:
-            matrices = torch.stack([covariances(rows) for rows in normalised.by_class()])
-            every = spectra(matrices, config.ky_fan_order)
-        return cls(base=normalised, scale=scale, spectra=every, fingerprint=base.fingerprint)
+            of_classes = torch.stack([covariances(rows) for rows in normalised.by_class()])
+        return cls(normalised, scale, of_classes, base.fingerprint)
 
     def normalise(self, features: Tensor) -> Tensor:
         """Convert features, shape (..., D), to the scale of the networks."""
@@ -152,6 +148,58 @@ class Episode(NamedTuple):
     sample_weights: Tensor  # (N, M) of the same examples in a class's mean and covariance
     back_weights: Tensor  # (N, M) of translations to base classes
 
+    def to_novel(self) -> "Direction":
+        """Return the direction of G_n and D_n: from base examples to every novel class."""
+        num_novel, num_real, _ = self.real.shape
+        classes = torch.arange(num_novel, device=self.real.device)
+        return Direction(
+            examples=self.base_examples,
+            source=self.base_prototypes[self.sources],
+            target=self.novel_prototypes.unsqueeze(1),
+            labels=classes.unsqueeze(1),
+            weights=self.weights / num_novel,  # a mean over novel classes
+            real=self.real.flatten(0, 1),
+            real_labels=classes.repeat_interleave(num_real),
+            real_weights=(self.real_weights / num_novel).repeat(num_novel),
+            prototypes=self.novel_prototypes,
+            is_present=torch.ones_like(classes, dtype=torch.bool),
+        )
+
+    def to_base(self) -> "Direction":
+        """Return the direction of G_b and D_b: from a shot of each pair to its base class."""
+        classes = torch.arange(len(self.shots), device=self.shots.device).unsqueeze(1)
+        is_present = torch.zeros_like(self.base_classes, dtype=torch.bool)
+        return Direction(
+            examples=self.shots[classes, self.partners],
+            source=self.novel_prototypes.unsqueeze(1),
+            target=self.base_prototypes[self.sources],
+            labels=self.sources,
+            weights=self.back_weights,
+            real=self.base_examples.flatten(0, 1),
+            real_labels=self.sources.flatten(),
+            real_weights=torch.full_like(self.weights[0], 1 / self.sources.numel()),
+            prototypes=self.base_prototypes,
+            is_present=is_present.index_fill(0, self.sources.flatten(), True),
+        )
+
+
+class Direction(NamedTuple):
+    """One direction of an episode's pairs: what to translate, and data for the discriminator.
+
+    The discriminator's classes are those of the target side, A of them. R are real examples.
+    """
+
+    examples: Tensor  # (1 or N, M, D)
+    source: Tensor  # (1, M, D) or (N, 1, D) prototypes of their classes
+    target: Tensor  # (N, 1, D) or (1, M, D) prototypes of the classes to translate to
+    labels: Tensor  # (N, 1) or (1, M) these classes, as positions among the discriminator's
+    weights: Tensor  # (N, M) of translations in the adversarial loss
+    real: Tensor  # (R, D)
+    real_labels: Tensor  # (R,)
+    real_weights: Tensor  # (R,)
+    prototypes: Tensor  # (A, D) of the discriminator's classes
+    is_present: Tensor  # (A,) whether the batch has examples of the class
+
 
 class Episodes(ABC):
     """Source of the episodes of a training run.
@@ -166,7 +214,7 @@ class Episodes(ABC):
     def draw_classes(self, rng: torch.Generator) -> EpisodeClasses:
         """Draw the classes of an episode, and examples of its novel classes."""
 
-    def draw(self, rng: torch.Generator) -> Episode:
+    def draw(self, rng: torch.Generator, similarity: Similarity = similarity) -> Episode:
         """Draw novel classes and base examples, and weight every pair of the two.
 
         A novel class's loss is an expectation over base classes, weighted by similarity α. With
@@ -177,7 +225,7 @@ class Episodes(ABC):
         config, data, classes = self._config, self.data, self.draw_classes(rng)
         prototypes = torch.einsum("nkd,k->nd", classes.shots, classes.shot_weights)
         base_prototypes = data.base.prototypes[classes.base_classes]
-        alpha = _similarity(prototypes, base_prototypes, config)
+        alpha = similarity(prototypes, base_prototypes, config)
         # Scores of the paper's formula fall to 1e-40 and below. Such weights do not change a loss,
         # but their products are subnormal numbers, for which a CPU is ten times slower.
         alpha = alpha.masked_fill(alpha < _LEAST_SIMILARITY, 0)
@@ -271,15 +319,6 @@ class MetaEpisodes(Episodes):
         keys = keys.masked_fill(every_row >= base.counts[classes].unsqueeze(1), torch.inf)
         rows = keys.topk(self._config.max_shots, dim=1, largest=False).indices
         return base.features[base.first_row[classes].unsqueeze(1) + rows]
-
-
-def _similarity(novel: Tensor, base: Tensor, config: TrainConfig) -> Tensor:
-    """Compute `similarity` with kernels if there are any for it."""
-    found: Tensor | None = None
-    kernels = kernels_for("episodes", novel, base)
-    if kernels and config.neighbours == "soft" and config.perplexity is not None:
-        found = kernels.soft_similarity(novel, base, config.perplexity, TEMPERATURES, PASSES)
-    return similarity(novel, base, config) if found is None else found
 
 
 def _uniforms(shape: tuple[int, ...], rng: torch.Generator, device: torch.device) -> Tensor:

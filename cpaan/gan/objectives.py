@@ -1,24 +1,25 @@
-"""The paper's objectives: functions for the terms, and the weighted sums of terms.
+"""The paper's objectives: a function for each equation, and the weighted sums of their terms.
 
 Terms are unweighted; terms with a weight of zero are omitted. Shapes: N = meta-novel classes, M =
-meta-base examples, D = feature dimension, L = base classes that a novel class is compared with;
-(N, M) are pairs of a class and an example translated to it.
+meta-base examples, K = shots, D = feature dimension, L = base classes that a novel class is
+compared with; (N, M) are pairs of a class and an example translated to it.
 """
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 
 import torch
 from torch import Tensor
+from torch.nn.functional import nll_loss
 
 from cpaan.gan.config import TrainConfig
-from cpaan.gan.covariance import covariance_distances
-from cpaan.gan.episodes import Episode, TrainingData
-from cpaan.gan.fast.pair_ops import moments, squared_distance
-from cpaan.gan.gans import Gan, Networks, SideStream, Translations
-from cpaan.gan.networks import Answers, Chosen, Discriminator, Summand, combine, total_of
+from cpaan.gan.covariance import Spectra, covariance_distances, covariances, weighted_mean
+from cpaan.gan.episodes import Direction, Episode
+from cpaan.gan.gans import Gan, Networks, Translations
+from cpaan.gan.networks import Discriminator, Generator
 
 Terms = dict[str, Tensor]
+
+DISCRIMINATOR_WEIGHTS = {"novel_discriminator": 1.0, "base_discriminator": 1.0}
 
 
 def generator_weights(config: TrainConfig) -> dict[str, float]:
@@ -37,163 +38,136 @@ def generator_weights(config: TrainConfig) -> dict[str, float]:
     }
 
 
-DISCRIMINATOR_WEIGHTS = {"novel_discriminator": 1.0, "base_discriminator": 1.0}
-
-
 def objective(terms: Terms, weights: Mapping[str, float]) -> Tensor:
-    """Compute the weighted sum of terms; those that a GAN lacks are zero."""
-    return torch.stack([weight * terms[name] for name, weight in weights.items()]).sum()
+    """Compute the weighted sum of terms, without those that a GAN lacks."""
+    return torch.stack([weights[name] * terms[name] for name in weights if name in terms]).sum()
 
 
-def discriminator_terms(
-    networks: Networks,
-    episode: Episode,
-    moved: Translations,
-    beside: SideStream = nullcontext,
-    answers: tuple[Answers, Answers | None] | None = None,
-) -> Terms:
-    """Compute the discriminators' cross-entropies over classes and "fake": the paper's -L_adv.
-
-    Translations are constant here. The term of D_b may run concurrently, in the context ``beside``.
-    ``answers`` are those of the networks, if known.
-    """
-    terms: Terms = {}
-    of_novel, of_base = answers or networks.answers(episode)
-    if moved.returned is not None:
-        assert of_base is not None
-        with beside():
-            weights = torch.ones_like(moved.base[..., 0]) / episode.sources.numel()
-            terms["base_discriminator"] = -networks.base_discriminator.log_likelihoods(
-                [
-                    (moved.examples, episode.sources, weights),
-                    (moved.returned.detach(), None, episode.back_weights),
-                ],
-                of_base,
-            )
-    num_novel = len(episode.weights)
-    real = episode.real.to(networks.row_dtype)
-    terms["novel_discriminator"] = -networks.novel_discriminator.log_likelihoods(
-        [
-            (real, _novel_labels(episode), episode.real_weights / num_novel),
-            (moved.translated.detach(), None, episode.weights / num_novel),
-        ],
-        of_novel,
-    )
+def discriminator_terms(networks: Networks, pairs: Translations) -> Terms:
+    """Compute the terms that D_n and D_b minimise; translations are constant here."""
+    loss = discriminator_loss
+    terms = {
+        "novel_discriminator": loss(
+            networks.novel_discriminator, pairs.to_novel, pairs.translated.detach()
+        )
+    }
+    if pairs.to_base is not None and pairs.returned is not None:
+        terms["base_discriminator"] = loss(
+            networks.base_discriminator, pairs.to_base, pairs.returned.detach()
+        )
     return terms
 
 
-def moment_terms(
-    gan: Gan, episode: Episode, moved: Translations, data: TrainingData, config: TrainConfig
-) -> Terms:
-    """Compute the generators' terms for means and covariances of translated classes."""
-    terms: Terms = {}
-    has_covariance = gan.has_covariance and bool(config.covariance_weight)
-    if not has_covariance and not config.prototype_weight:
-        return terms
-    means, covariances = moments(
-        moved.translated, episode.sample_weights, with_covariances=has_covariance
-    )
-    if config.prototype_weight:
-        # Not in the paper, whose losses reproduce the noisy mean of a few shots. The mean of the
-        # whole class is available in meta-training, and this term uses it.
-        terms["prototype"] = (means - episode.class_means).square().sum(dim=1).mean()
-    if has_covariance:
-        assert data.spectra is not None
-        classes, scores, left_out = choose_covariance_classes(episode, config)
-        # It does not depend on class means: the adversarial terms place a class, this term keeps
-        # its spread.
-        distances = covariance_distances(data.spectra, classes, covariances, config.ky_fan_order)
-        terms["covariance"] = (scores * distances).sum(dim=1).mean()
-        terms["similarity_left_out"] = left_out
-    return terms
-
-
-def pair_terms(
+def generator_terms(
     gan: Gan,
     networks: Networks,
     episode: Episode,
-    moved: Translations,
+    pairs: Translations,
+    spectra: Spectra | None,
     config: TrainConfig,
     rng: torch.Generator,
-    beside: SideStream = nullcontext,
-    judging: SideStream = nullcontext,
-    answers: tuple[Answers, Answers | None] | None = None,
 ) -> Terms:
-    """Compute the generators' terms for single pairs: adversarial and cycle.
-
-    The cycle of base classes may run concurrently, in the context ``beside``, and all adversarial
-    terms in the context ``judging``. ``answers`` are those of the networks, if known.
-    """
+    """Compute the terms that G_n and G_b minimise; ``rng`` draws the noise of the cycle."""
+    to_novel, translated, to_base, returned = pairs
     terms: Terms = {}
-    has_cycle = gan.has_cycle and bool(config.cycle_weight)
-    (translated, returned), (first, second) = moved.judged, moved.cycled
-    # Every context has its own weights, because its stream does not keep those of others alive.
-    of_novel = of_base = None
     if config.adversarial_weight:
-        of_novel, of_base = answers or networks.answers(episode)
-    if returned is not None:
-        if of_base is not None:
-            with judging():
-                batch = returned, episode.sources, episode.back_weights
-                terms["base_adversarial"] = adversarial_loss(
-                    networks.base_discriminator, batch, of_base, config
-                )
-        if has_cycle:
-            with beside():
-                noise = networks.noise(tuple(episode.weights.shape), rng, first)
-                base_again = networks.novel_to_base(
-                    first, moved.novel, moved.base, noise, moved.to_base
-                )
-                weights = episode.weights / len(episode.weights)  # a mean over novel classes
-                terms["base_cycle"] = cycle_loss(base_again, moved.examples, weights)
-    if of_novel is not None:
-        with judging():
-            batch = translated, _novel_labels(episode), episode.weights / len(episode.weights)
-            terms["novel_adversarial"] = adversarial_loss(
-                networks.novel_discriminator, batch, of_novel, config
-            )
-    if has_cycle:
-        assert second is not None
-        novel_again = networks.base_to_novel(
-            second, moved.base, moved.novel, projected=moved.to_novel
+        terms["novel_adversarial"] = adversarial_loss(
+            networks.novel_discriminator, to_novel, translated, config
         )
-        weights = episode.weights / len(episode.weights)
-        terms["novel_cycle"] = cycle_loss(novel_again, moved.partners, weights)
+    if to_base is not None and returned is not None:
+        if config.adversarial_weight:
+            terms["base_adversarial"] = adversarial_loss(
+                networks.base_discriminator, to_base, returned, config
+            )
+        if config.cycle_weight:
+            noise = networks.draw_noise(to_novel, rng)
+            # Both cycles have the weights of pairs of a novel class.
+            terms["novel_cycle"] = cycle_loss(
+                networks.base_to_novel, to_base, returned, None, to_novel.weights
+            )
+            terms["base_cycle"] = cycle_loss(
+                networks.novel_to_base, to_novel, translated, noise, to_novel.weights
+            )
+    if gan.has_covariance and config.covariance_weight:
+        assert spectra is not None, "the GAN has a covariance term"
+        of_translated = covariances(translated, episode.sample_weights)
+        terms |= covariance_terms(of_translated, episode, spectra, config)
+    if config.prototype_weight:
+        terms["prototype"] = prototype_loss(translated, episode)
     return terms
 
 
-def adversarial_loss(
-    discriminator: Discriminator,
-    batch: tuple[Tensor, Tensor, Tensor],
-    answers: Answers,
-    config: TrainConfig,
+def discriminator_loss(
+    discriminator: Discriminator, direction: Direction, translated: Tensor
 ) -> Tensor:
-    """Compute the loss of a generator, for translated examples, their labels and weights.
+    """Compute -L_adv, which a discriminator minimises.
 
-    The paper's formula is minimax, the log-likelihood of "fake". This loss does not depend on the
-    predicted real class, so no gradient points to an example's own class. The paper's text says
-    "classifying the generated example as y_n", which is the class-directed loss.
+    It classifies real examples by their labels, and translated examples as "fake", its last answer.
     """
-    translated, _, weights = batch
-    if config.generator_loss == "minimax":
-        return discriminator.log_likelihoods([(translated, None, weights)], answers)
-    return -discriminator.log_likelihoods([batch], answers)
-
-
-def cycle_loss(restored: Tensor, originals: Tensor | Chosen, weights: Tensor) -> Tensor:
-    """Compute the weighted squared distance of restored examples to their originals.
-
-    Examples have shape (N, M, D), weights (N, M). The paper's formula lacks the originals and
-    would pull all translations to zero; its text includes them.
-    """
-    rows, shared = combine([Summand(originals)])
-    return squared_distance(
-        restored.flatten(0, 1),
-        shared,
-        weights.flatten(),
-        shape=(weights.shape[0], weights.shape[1]),
-        added=total_of(rows),
+    fake = translated.flatten(0, 1)
+    as_fake = direction.real_labels.new_full((len(fake),), len(direction.prototypes))
+    return -log_likelihood(
+        discriminator,
+        direction,
+        torch.cat([direction.real, fake]),
+        torch.cat([direction.real_labels, as_fake]),
+        torch.cat([direction.real_weights, direction.weights.flatten()]),
     )
+
+
+def adversarial_loss(
+    discriminator: Discriminator, direction: Direction, translated: Tensor, config: TrainConfig
+) -> Tensor:
+    """Compute the part of L_adv that a generator minimises.
+
+    The formula is minimax: the log-likelihood of "fake". It does not depend on the predicted real
+    class, so no gradient points to an example's class. The paper's text says "classifying the
+    generated example as y_n", which is the class-directed loss.
+    """
+    rows, weights = translated.flatten(0, 1), direction.weights.flatten()
+    labels = direction.labels.expand(direction.weights.shape).flatten()
+    if config.generator_loss == "minimax":
+        as_fake = torch.full_like(labels, len(direction.prototypes))
+        return log_likelihood(discriminator, direction, rows, as_fake, weights)
+    return -log_likelihood(discriminator, direction, rows, labels, weights)
+
+
+def log_likelihood(
+    discriminator: Discriminator,
+    direction: Direction,
+    rows: Tensor,
+    labels: Tensor,
+    weights: Tensor,
+) -> Tensor:
+    """Compute Σ weight · log D(label | row) over rows (R, D), with labels and weights (R,)."""
+    answers = discriminator(rows, direction.prototypes, direction.is_present)
+    return -(weights * nll_loss(answers, labels, reduction="none")).sum()
+
+
+def cycle_loss(
+    back: Generator, direction: Direction, translated: Tensor, noise: Tensor | None, weights: Tensor
+) -> Tensor:
+    """Compute one cycle of L_cyc: Σ weight · ‖example translated there and back - example‖².
+
+    The formula lacks the example and would pull all translations to zero; the paper's text has it.
+    The generator ``back`` translates from the target of the direction to its source.
+    """
+    restored = back(translated, direction.target, direction.source, noise)
+    return (weights * (restored - direction.examples).square().sum(dim=-1)).sum()
+
+
+def covariance_terms(
+    of_translated: Tensor, episode: Episode, spectra: Spectra, config: TrainConfig
+) -> Terms:
+    """Compute L_cov, and the similarity of the base classes that it leaves out.
+
+    It does not depend on class means: the adversarial terms place a class, this term keeps its
+    spread. ``of_translated`` are the covariances of translated classes, shape (N, D, D).
+    """
+    classes, scores, left_out = choose_covariance_classes(episode, config)
+    distances = covariance_distances(spectra, classes, of_translated, config.ky_fan_order)
+    loss = (scores * distances).sum(dim=1).mean()
+    return {"covariance": loss, "similarity_left_out": left_out}
 
 
 def choose_covariance_classes(
@@ -218,6 +192,11 @@ def choose_covariance_classes(
     return episode.base_classes[chosen], scores, left_out
 
 
-def _novel_labels(episode: Episode) -> Tensor:
-    """Return the position of every novel class, shape (N, 1)."""
-    return torch.arange(len(episode.weights), device=episode.weights.device).unsqueeze(1)
+def prototype_loss(translated: Tensor, episode: Episode) -> Tensor:
+    """Compute the squared distance of the means of translated classes to those of whole classes.
+
+    This term is not in the paper, whose losses reproduce the noisy mean of a few shots. The mean
+    of the whole class is known in meta-training.
+    """
+    means = weighted_mean(translated, episode.sample_weights).squeeze(-2)
+    return (means - episode.class_means).square().sum(dim=1).mean()

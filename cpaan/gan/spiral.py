@@ -5,7 +5,7 @@ GAN is trained directly to translate the base arms to the novel arms, given four
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -114,9 +114,11 @@ def run_spiral(
     num_arms, num_examples, num_dims = points.base.shape
     base = BaseSet(points.base.reshape(-1, num_dims).float(), torch.full((num_arms,), num_examples))
     gan = GANS[name]
+    if not gan.has_cycle:
+        gan, config = replace(gan, has_cycle=True), config.with_overrides({"cycle_weight": 0.0})
     data = TrainingData.prepare(base, config, with_covariances=gan.has_covariance)
     episodes = SpiralEpisodes(data, data.normalise(points.shots), config)
-    run = TrainingRun(gan, episodes, config, for_training, with_reverse_generator=True)
+    run = TrainingRun(gan, episodes, config, for_training)
     train_to_end(run, progress=progress)
 
     def there_and_back(examples: Tensor, source: Tensor, target: Tensor) -> Tensor:
@@ -161,24 +163,4 @@ def to_plain(points: Spiral, outcomes: Mapping[str, SpiralOutcome]) -> dict[str,
             for name, value in vars(part).items()
         }
 
-    return {**plain(points), "outcomes": {name: plain(each) for name, each in outcomes.items()}}
-
-
-def from_plain(content: Mapping[str, Any]) -> tuple[Spiral, dict[str, SpiralOutcome]]:
-    """Create a spiral and its translations from the result of `to_plain`."""
-
-    def read(kind: Any, part: Mapping[str, Any]) -> Any:
-        values = [part[field.name] for field in fields(kind)]
-        return kind(
-            *(
-                torch.tensor(value, dtype=torch.float64) if isinstance(value, list) else value
-                for value in values
-            )
-        )
-
-    try:
-        points = read(Spiral, content)
-        outcomes = {name: read(SpiralOutcome, each) for name, each in content["outcomes"].items()}
-    except KeyError as error:
-        raise ValueError(f"not the data of a spiral: {error} is missing") from error
-    return points, outcomes
+    return {**plain(points), "outcomes": {name: plain(of) for name, of in outcomes.items()}}

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from cpaan.core.settings import Settings
 from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
+from cpaan.gan.engine import new_run
 from cpaan.gan.episodes import MetaEpisodes, TrainingData
 from cpaan.gan.gans import GANS, Gan
 from cpaan.gan.loop import TrainingRun
@@ -56,7 +57,7 @@ class Adversarial(TrainedAugmentation[TrainingRun]):
         """Create the networks with random weights."""
         config = self._settings
         data = TrainingData.prepare(base, config, with_covariances=self._gan.has_covariance)
-        return TrainingRun(self._gan, MetaEpisodes(data, config), config, rng, workers=workers)
+        return new_run(self._gan, MetaEpisodes(data, config), config, rng, workers)
 
     def synthesise(self, task: LowShotTask, rng: torch.Generator) -> Tensor:
         """Translate examples of related base classes with the trained generator."""

@@ -159,6 +159,8 @@ def drive(
     targets = {step for step in eval_steps if step >= run.episode}
     if run.episode < run.num_episodes:
         targets.add(run.num_episodes)
+    if run.note and targets:
+        progress(f"{run.name}: {run.note}")
     if checkpoint:
         checkpoint.start_clock()
     first, started, pace = run.episode, time.monotonic(), _SECONDS_AT_ONCE

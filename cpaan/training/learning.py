@@ -41,6 +41,8 @@ class Run:
     num_episodes = 0
     """Total number of episodes of all workers."""
     device = torch.device("cpu")
+    note = ""
+    """How the run computes, for the log; empty if there is nothing to say."""
 
     def __init__(self, name: str, data: str) -> None:
         """Store the name of the method and the fingerprint of its examples."""

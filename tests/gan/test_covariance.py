@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cpaan.gan.covariance import covariance_distances, covariances, ky_fan_norm, spectra
+from cpaan.gan.covariance import Spectra, covariance_distances, covariances, ky_fan_norm
 from helpers.tasks import normals
 
 
@@ -149,7 +149,9 @@ def distance_and_gradient(base: Tensor, other: Tensor, m: int) -> tuple[Tensor, 
     """Return the distance of two covariances, and its gradient for the second one."""
     other = other.clone().requires_grad_()
     first = torch.zeros(1, 1, dtype=torch.long)
-    distance = covariance_distances(spectra(base.unsqueeze(0), m), first, other.unsqueeze(0), m)
+    distance = covariance_distances(
+        Spectra.prepare(base.unsqueeze(0), m), first, other.unsqueeze(0), m
+    )
     (gradient,) = torch.autograd.grad(distance.sum(), other)
     return distance.detach().squeeze(), gradient
 
@@ -164,7 +166,7 @@ def test_distances_are_norms_of_the_differences(num_dims, tolerance, of_gradient
     classes = torch.tensor([[3, 0, 1], [1, 2, 2]])
     weights = torch.tensor([[0.2, 0.5, 0.3], [0.9, 0.07, 0.03]], dtype=torch.float64)
 
-    distances = covariance_distances(spectra(base, 3), classes, other, 3)
+    distances = covariance_distances(Spectra.prepare(base, 3), classes, other, 3)
 
     expected = ky_fan_norm(base[classes] - other.unsqueeze(1), 3)
     torch.testing.assert_close(distances, expected, atol=0, rtol=tolerance)

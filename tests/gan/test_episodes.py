@@ -135,7 +135,7 @@ def test_features_are_normalised_to_unit_spread_or_not_at_all(normalisation):
     assert data_of(config, BaseSet(features.abs(), torch.tensor(COUNTS))).is_positive
     for number, rows in enumerate(data.base.by_class()):
         covariance = torch.cov(rows.T, correction=0)
-        torch.testing.assert_close(data.spectra.matrices[number], covariance)
+        torch.testing.assert_close(data.covariances[number], covariance)
 
 
 @SAMPLINGS

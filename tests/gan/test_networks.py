@@ -1,18 +1,15 @@
-"""Test generators and noise.
-
-`tests/bench` tests that the networks are perceptrons on concatenated inputs, and that classes that
-are absent are never the answer.
-"""
+"""Test generators, discriminators and noise."""
 
 import math
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import leaky_relu, linear
 
 from cpaan.core.randomness import new_rng
 from cpaan.gan.config import TrainConfig
-from cpaan.gan.networks import Generator
+from cpaan.gan.networks import SLOPE, Discriminator, Generator
 from cpaan.gan.noise import GaussianNoise, MixtureNoise
 from helpers.tasks import normals
 
@@ -36,6 +33,39 @@ def test_the_first_layer_is_drawn_as_one_layer_of_all_inputs_and_sizes_are_the_p
     assert num_parameters == (1636 + 1) * 512 + (512 + 1) * 512 + (512 + 1) * 512
 
 
+def test_a_generator_is_a_perceptron_of_its_concatenated_inputs():
+    """Inputs that pairs share have other shapes, and are written out here."""
+    config = TrainConfig(hidden_dim=5, residual="none")
+    network = Generator(NUM_DIMS, 2, config, is_positive=False, rng=new_rng(0))
+    inputs = [normals(2, 4, NUM_DIMS), normals(2, 1, NUM_DIMS), normals(1, 4, NUM_DIMS)]
+    noise = normals(2, 4, 2, seed=3)
+
+    translated = network(*inputs, noise)
+
+    parts = (network.from_example, network.from_source, network.from_target, network.from_noise)
+    weight = torch.cat([part.weight for part in parts], dim=1)
+    written_out = [each.expand(2, 4, -1) for each in (*inputs, noise)]
+    hidden = linear(torch.cat(written_out, dim=-1), weight, network.from_example.bias)
+    hidden = leaky_relu(network.hidden(leaky_relu(hidden, SLOPE)), SLOPE)
+    torch.testing.assert_close(translated, network.last(hidden))
+
+
+def test_a_discriminator_multiplies_embedded_examples_by_embedded_classes():
+    network = Discriminator(NUM_DIMS, TrainConfig(hidden_dim=4), new_rng(0))
+    examples, prototypes = normals(2, 7, NUM_DIMS), normals(5, NUM_DIMS, seed=1)
+    is_present = torch.tensor([True, True, False, True, True])
+
+    found = network(examples, prototypes, is_present)
+
+    hidden = leaky_relu(network.hidden(leaky_relu(network.first(examples), SLOPE)), SLOPE)
+    embedded = network.embed(hidden)
+    logits = embedded @ network.key(prototypes).T / math.sqrt(4)
+    logits = torch.cat([logits, network.fake(embedded)], dim=-1)
+    present = [0, 1, 3, 4, 5]
+    torch.testing.assert_close(found[..., present], logits[..., present].log_softmax(dim=-1))
+    assert (found[..., 2] == -torch.inf).all()
+
+
 @pytest.mark.parametrize("residual", ["identity", "mean-shift"])
 def test_a_residual_starts_without_an_output_of_the_network_and_learns(residual):
     network = generator(residual=residual)
@@ -45,7 +75,7 @@ def test_a_residual_starts_without_an_output_of_the_network_and_learns(residual)
     translated.square().sum().backward()
 
     shift = examples - source + target
-    assert torch.equal(translated, examples if residual == "identity" else shift)
+    torch.testing.assert_close(translated, examples if residual == "identity" else shift)
     assert network.last.weight.grad.any()
 
 

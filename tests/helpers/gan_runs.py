@@ -1,5 +1,7 @@
 """Small training runs of the GANs."""
 
+from collections.abc import Callable
+
 import torch
 
 from cpaan.core.randomness import new_rng
@@ -38,13 +40,14 @@ def new_run(
     base: BaseSet | None = None,
     dtype: torch.dtype = torch.float64,
     workers: Workers = ALONE,
+    engine: Callable[..., TrainingRun] = TrainingRun,
     **settings: object,
 ) -> TrainingRun:
     config, gan = SMALL.with_overrides(settings), GANS[name]
     data = TrainingData.prepare(
         base or small_base(), config, with_covariances=gan.has_covariance, dtype=dtype
     )
-    return TrainingRun(gan, MetaEpisodes(data, config), config, new_rng(seed), workers=workers)
+    return engine(gan, MetaEpisodes(data, config), config, new_rng(seed), workers)
 
 
 def tiny_config(**settings: object) -> TrainConfig:

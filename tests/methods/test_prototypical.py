@@ -55,7 +55,7 @@ def test_an_embedding_is_trained_once_for_both_phases_and_all_methods_that_share
             method.fit(task, new_rng(0))
 
     begun = "the embedding: resuming from episode 4"
-    assert [line.partition(",")[0] for line in said] == [
+    assert [line.partition(",")[0] for line in said if "engine" not in line] == [
         *("the embedding: episode 4 of 4", begun, "c-GAN: episode 4 of 4"),
         *(begun, "cDeLi-GAN: episode 4 of 4"),
     ]

@@ -1,1 +1,1 @@
-"""GPU implementations of formulas of `cpaan.gan`, with fewer passes over memory."""
+"""The training step on a GPU: compiled definitions, one CUDA graph, kernels for covariances."""

@@ -1,4 +1,4 @@
-"""Kernels of `cpaan.gan.covariance`: products with differences of covariances, eigenvectors.
+"""Kernels of `cpaan.gan.fast.covariances`: products with differences of covariances, eigenvectors.
 
 Shapes: N = novel classes, L = base classes that each is compared with, D = feature dimension,
 W = columns of a block.
