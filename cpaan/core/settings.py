@@ -14,9 +14,6 @@ _LARGEST = 3e38  # about the largest float32, the type of most computations
 class Settings:
     """Base class of settings; creation raises ValueError for a value of the wrong type."""
 
-    _REMOVED = tuple[tuple[str, Any], ...]()
-    """Removed settings that older files contain, with the only value still supported."""
-
     def __post_init__(self) -> None:
         for name, annotation in get_type_hints(type(self)).items():
             value = getattr(self, name)
@@ -34,12 +31,8 @@ class Settings:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Create settings from the result of `to_dict`, also from that of an older version.
-
-        Raises:
-            TypeError: If a removed setting has a value that is no longer supported.
-        """
-        return cls(**dict(each for each in content.items() if each not in cls._REMOVED))
+        """Create settings from the result of `to_dict`; raise TypeError for an unknown name."""
+        return cls(**content)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields, for a results file or a checkpoint."""

@@ -43,8 +43,6 @@ _ROWS_PER_BLOCK = 8192
 class DistributionCalibrationConfig(Settings):
     """Settings of the power transform and of the sampled Gaussians."""
 
-    _REMOVED = (("spread_everywhere", True),)
-
     tukey_power: float = 0.75
     """Power applied to the absolute values of features; signs are kept."""
     num_nearest: int = 4

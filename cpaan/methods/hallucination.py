@@ -52,8 +52,6 @@ _CLASSIFIER_BATCH_SIZE, _CLASSIFIER_RATE, _CLASSIFIER_DECAY = 1_000, 0.05, 1e-4
 class HallucinationConfig(LearningSettings):
     """Settings of feature hallucination."""
 
-    _REMOVED = (("most_pairs", None),)
-
     num_episodes: int = 5_000
     """Training batches."""
     batch_size: int = 256

@@ -45,8 +45,6 @@ _MOST_BASE_SHOTS = 20
 class MAMLConfig(PerceptronSettings, EpisodeSettings, LearningSettings):
     """Settings of MAML."""
 
-    _REMOVED = (("first_order", False),)
-
     head: Literal["shared", "prototype"] = "shared"
     """Start of the head's rows: all equal, or at the prototypes (Proto-MAML)."""
     num_episodes: int = 1_500

@@ -129,22 +129,6 @@ def test_settings_of_another_method_are_refused():
         ROWS["MN"].check(TrainConfig(), QUICK, NUM_ROWS, 8)
 
 
-@pytest.mark.parametrize(
-    ("name", "setting", "supported"),
-    [
-        *(("FH", "most_pairs", None), ("MAML", "first_order", False)),
-        *(("DC", "spread_everywhere", True), ("cCov-GAN", "noise_penalty", 0.0)),
-    ],
-)
-def test_a_removed_setting_is_read_only_with_the_value_that_is_left(name, setting, supported):
-    config = ROWS[name].config
-    content = json.loads(json.dumps({**config.to_dict(), setting: supported}))
-
-    assert config.from_dict(content) == config
-    with pytest.raises(TypeError, match=setting):
-        config.from_dict({**config.to_dict(), setting: 3})
-
-
 def test_published_points_have_the_numbers_of_their_sources():
     """Of the sources' files: steps, first rate and its schedule, decay, and sizes."""
     sgd, nesterov = ("sgd", "thirds"), ("nesterov", "last-third")
