@@ -106,7 +106,7 @@ def make_table_one(
     plain = {key: cell._replace(interval=NAN) for key, cell in cells.items()}
     printed = printed_cells(methods, paired.shots)
     differences = {
-        (label, *key): paired.compare((label, head_of[label]), (best, head_of[best]), *key).cell
+        (label, *key): paired.compare((label, head_of[label]), (best, head_of[best]), *key)
         for label in methods
         for key in keys
         if label != best

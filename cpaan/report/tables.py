@@ -1,15 +1,15 @@
 """Tables of results: their cells, and writers for terminals, Markdown and LaTeX."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, product
-from math import isnan
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from cpaan.protocol.calibration import CALIBRATED
-from cpaan.protocol.statistics import ROW, crossed_cells, paired_differences, summarise
+from cpaan.protocol.statistics import ROW, Crossed, crossed_cells, paired_differences, summarise
 
 TITLES = {"novel": "LSL", "all": "GLSL"}
 ALL_TITLES = {**TITLES, CALIBRATED: "GLSL cal."}
@@ -26,19 +26,33 @@ class Cell(NamedTuple):
     """Half the width of its 95 % interval; NaN for a single draw."""
     rank: int = 0
     """Among the rows, from 1 for the best; 0 where rows are not ranked."""
+    p_value: float = NAN
+    """Of a difference of zero, two-sided."""
+    by_seed: tuple[float, ...] = ()
+    """A difference for each training seed that both rows have. An untrained row may have a single
+    seed, which is compared with each seed of the other row."""
+
+    @classmethod
+    def of(cls, gaps: Crossed, num_comparisons: int = 1) -> "Cell":
+        """Return the mean of differences by draw and seed, one out of several comparisons."""
+        mean, by_seed = gaps.estimate(), tuple(gaps.values.mean(axis=0).tolist())
+        numbers = mean.interval(num_comparisons), 0, mean.p_value(num_comparisons)
+        return cls(mean.mean, *numbers, by_seed)
+
+    @property
+    def side(self) -> int:
+        """1 or -1 if the whole interval is on that side of zero, else 0."""
+        return int(math.copysign(1, self.value)) if abs(self.value) > self.interval else 0
+
+    def text(self, digits: int = 2) -> str:
+        """Return a difference with half its interval, with a minus sign instead of a hyphen."""
+        text = signed(self.value, digits)
+        return text if math.isnan(self.interval) else f"{text} ± {self.interval:.{digits}f}"
 
 
-def side_of(value: float, interval: float) -> int:
-    """Return 1 or -1 if the whole interval is on that side of zero, else 0."""
-    if not abs(value) > interval:
-        return 0
-    return 1 if value > 0 else -1
-
-
-def markdown_table(lines: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table; the first line has its headings."""
-    titles, *rows = (f"| {' | '.join(line)} |" for line in lines)
-    return "\n".join([titles, f"|{'---|' * len(lines[0])}", *rows])
+def signed(value: float, digits: int = 2) -> str:
+    """Return a number with its sign; zero is positive."""
+    return f"{value:+z.{digits}f}".replace("-", "−")
 
 
 @dataclass(frozen=True)
@@ -88,7 +102,8 @@ class Table:
         """Write the table in Markdown: best in bold, second best underlined."""
         titles = [*self.words, *(f"{title} K={k}" for title, k in self._columns())]
         marks = ("**{}**", "<u>{}</u>", "{}")
-        return markdown_table([titles, *self._lines("±{}", marks)])
+        head, *rows = (f"| {' | '.join(line)} |" for line in [titles, *self._lines("±{}", marks)])
+        return "\n".join([head, f"|{'---|' * len(titles)}", *rows])
 
     def latex(self, caption: str) -> str:
         """Write the table for booktabs: best in bold, second best underlined.
@@ -132,9 +147,11 @@ class Table:
             texts = list(map(escape, words))
             for end, key in self._places():
                 cell = self.sides[end].get((*row, *key), Cell(NAN))
-                text = "–" if isnan(cell.value) else f"{cell.value:{self.sign}z.{self.digits}f}"
+                text = (
+                    "–" if math.isnan(cell.value) else f"{cell.value:{self.sign}z.{self.digits}f}"
+                )
                 reach = f"{cell.interval:.{self.digits}f}"
-                text += "" if isnan(cell.interval) else interval.format(reach)
+                text += "" if math.isnan(cell.interval) else interval.format(reach)
                 texts.append(marks[cell.rank - 1 if cell.rank in (1, 2) else 2].format(text))
             yield texts
 

@@ -1,7 +1,6 @@
 """Make the report: retrain the best configuration of each row and score it on the test classes."""
 
 import json
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -30,7 +29,7 @@ from cpaan.methods.registry import ROWS
 from cpaan.protocol.calibration import best_biases, best_heads
 from cpaan.protocol.config import HEADS, OWN
 from cpaan.protocol.tasks import check_phase
-from cpaan.report.claims.judge import TERMS, WITH_TERM
+from cpaan.report.ablations import TERMS, WHOLE
 from cpaan.report.page.contents import REPORT
 from cpaan.report.page.page import FIGURES, FINDINGS, INDEX, write_page
 from cpaan.report.study_tables import make_cells, report_page
@@ -170,9 +169,8 @@ def _jobs(
         own_heads = (head,) if is_brief and head in heads else heads
         resolved = row.resolved.with_overrides({"heads": own_heads})
         file = "" if row.trial is not None else "trials/published"
-        if ablation is not None and ablation.label != WITH_TERM:
-            label = re.sub("[^a-z0-9]+", "-", ablation.label.lower())
-            file = f"trials/{number:04d}-{ablation.family}-{label}"
+        if ablation is not None and ablation.key != WHOLE:
+            file = f"trials/{number:04d}-{ablation.family}-{ablation.key}"
         for seed in row.seeds:
             job = study.job(row.source, number, resolved, seed, file)
             job = replace(job, method=row.method)

@@ -3,7 +3,7 @@
 Ablations are the best configuration of a row with one design choice changed at a time.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
@@ -11,22 +11,26 @@ from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
 from cpaan.methods.controls import CONTROLS
 from cpaan.methods.registry import ROWS, num_episodes_of, with_episodes
 from cpaan.methods.table_row import IN_PN
-from cpaan.report.claims.judge import TERM_OF, TERMS, WITH_TERM
-from cpaan.report.claims.mechanisms import GANS, HARD, NEIGHBOURS, NOBODY, SOFT
-from cpaan.report.page.contents import DEFAULT, PUBLISHED, Ablation
+from cpaan.report.ablations import (
+    IDEAS,
+    NEIGHBOURS,
+    NUMBERS_OF_NEIGHBOURS,
+    TERMS,
+    WHOLE,
+    Ablation,
+)
+from cpaan.report.page.contents import DEFAULT, PUBLISHED
 from cpaan.study.row import RECOMMENDED, Resolved, StudyRow
 from cpaan.study.searcher import open_trials
 from cpaan.study.study import Study
 
-IDEAS = "ideas"
-"""Ablations of the ideas of CP-AAN+; `NEIGHBOURS` varies the related base classes (Figure 5a)."""
-
-_ABLATED = {
-    NEIGHBOURS: ("cCov-GAN-PN", "cCov-GAN", *(name for name, row in ROWS.items() if row.gan)),
-    IDEAS: ("CP-AAN+-PN", "CP-AAN+"),
+_TERMS: Mapping[str, tuple[str, str, Mapping[str, float]]] = {
+    "cCyc-GAN-PN": ("without-cycle", "cCyc-GAN-PN", {"cycle_weight": 0.0}),
+    # The noise is no setting but belongs to the method: cCyc-GAN has the plain one.
+    "cDeLi-GAN-PN": ("without-mixture", "cCyc-GAN-PN", {}),
+    "cCov-GAN-PN": ("without-covariance", "cCov-GAN-PN", {"covariance_weight": 0.0}),
 }
-"""Methods to ablate, by family; the first of them that a study has searched is used."""
-_NUMBERS_OF_NEIGHBOURS = (1, 5, 20, 50)
+"""The ablation without the term that the paper adds in a row: its key, method and overrides."""
 _FEWEST_SEEDS = 3
 
 
@@ -157,16 +161,15 @@ def ablations_of(rows: Sequence[MeasuredRow], num_seeds: int) -> list[MeasuredRo
     by_method = {row.method: row for row in rows}
     found = [
         each
-        for method in TERM_OF
+        for method in _TERMS
         if method in by_method
         for each in _with_and_without_term(by_method[method])
     ]
-    if not num_seeds:
-        return found
-    for family, methods in _ABLATED.items():
-        if (method := next((each for each in methods if each in by_method), None)) is not None:
-            row = by_method[method]
-            found += _ablations(replace(row, seeds=row.seeds[:num_seeds]), family)
+    for family, (methods, changes_of) in _ABLATED.items() if num_seeds else ():
+        for row in [by_method[method] for method in methods if method in by_method][:1]:
+            few = replace(row, seeds=row.seeds[:num_seeds])
+            training = cast(TrainConfig, row.resolved.training)  # only GANs have ablations
+            found += [_ablation(few, family, *x) for x in changes_of(few, training).items()]
     return found
 
 
@@ -177,71 +180,66 @@ def _with_and_without_term(row: MeasuredRow) -> tuple[MeasuredRow, MeasuredRow]:
     search has given them hardly any weight. The first has the training of the row itself.
     """
     usual = row.source.sweep(row.source.around(RECOMMENDED))[0]
-    whole, without = _ablation(row, TERMS, WITH_TERM, usual), f"without {TERM_OF[row.method]}"
-    gan = ROWS[row.method].gan
-    assert gan is not None, "only GANs have terms"
-    if gan.noise == "mixture":  # the noise belongs to the method: cCyc-GAN has the plain one
-        part = _ablation(row, TERMS, without, usual)
-        return whole, replace(part, method=GANS[1], same_as=None)
-    weight = "covariance_weight" if gan.has_covariance else "cycle_weight"
-    return whole, _ablation(row, TERMS, without, {**usual, weight: 0.0})
+    key, method, without = _TERMS[row.method]
+    part = _ablation(row, TERMS, key, {**usual, **without})
+    if method != row.method:
+        part = replace(part, method=method, same_as=None)
+    return _ablation(row, TERMS, WHOLE, usual), part
 
 
-def _ablation(
-    row: MeasuredRow, family: str, label: str, overrides: Mapping[str, Any]
-) -> MeasuredRow:
+def _ablation(row: MeasuredRow, family: str, key: str, overrides: Mapping[str, Any]) -> MeasuredRow:
     resolved = row.resolved.with_overrides(overrides)
     return replace(
         row,
-        name=f"{row.name}: {label}",
+        name=f"{row.name}: {key}",
         resolved=resolved,
-        ablation=Ablation(row.name, family, label),
+        ablation=Ablation(row.name, family, key),
         same_as=row.name if resolved == row.resolved else None,
     )
 
 
-def _ablations(row: MeasuredRow, family: str) -> Iterator[MeasuredRow]:
-    training = cast(TrainConfig, row.resolved.training)  # only GANs have ablations
-    changes = _neighbours(row, training) if family == NEIGHBOURS else _ideas(row, training)
-    return (_ablation(row, family, *change) for change in changes.items())
-
-
 def _neighbours(row: MeasuredRow, training: TrainConfig) -> dict[str, Mapping[str, Any]]:
-    """Return overrides by label: every kind of neighbours, and every number of hard neighbours."""
+    """Return overrides by key: every kind of neighbours, and every number of hard neighbours."""
     num_meta_base = len(row.source.data.split.base_classes()) - training.num_ways
     searched = training if training.neighbours == "soft" else TrainConfig()
-    soft = {"neighbours": "soft", "perplexity": searched.perplexity}
     hard = {
-        f"{HARD}, k = {count}": {"neighbours": "hard", "num_neighbours": count}
-        for count in _NUMBERS_OF_NEIGHBOURS
+        f"hard-{count}": {"neighbours": "hard", "num_neighbours": count}
+        for count in NUMBERS_OF_NEIGHBOURS
         if count <= num_meta_base
     }
-    return {NOBODY: {"neighbours": "none"}, SOFT: soft, **hard}
+    soft = {"neighbours": "soft", "perplexity": searched.perplexity}
+    return {"all": {"neighbours": "none"}, "soft": soft, **hard}
 
 
 def _ideas(row: MeasuredRow, training: TrainConfig) -> dict[str, Mapping[str, Any]]:
-    """Return overrides by label: each reverts one idea to the paper or removes one term."""
+    """Return overrides by key: each reverts one idea to the paper or removes one term."""
     faithful = TrainConfig.faithful()
     share = row.source.config.workers_per_trial  # all workers train on equally many episodes
+    num_episodes = max(1, training.num_episodes // 2 // share) * share
     found: dict[str, Mapping[str, Any]] = {
-        "without the prototype term": {"prototype_weight": 0.0},
-        "shots as real examples": {"real_examples": faithful.real_examples},
-        "no residual start": {"residual": faithful.residual},
-        "one number of episode shots": {
-            "episode_shots": (min(faithful.max_shots, training.max_shots),)
-        },
-        "synthetic as if real": META_TESTING_AS_PRINTED,
-        "a fifth of the synthetic examples": {
-            "num_synthetic": max(1, row.resolved.evaluation.num_synthetic // 5)
-        },
-        "half of the training": {
-            "num_episodes": max(1, training.num_episodes // 2 // share) * share
-        },
-        "without the adversary": {"adversarial_weight": 0.0},
+        "without-prototype": {"prototype_weight": 0.0},
+        "real-shots": {"real_examples": faithful.real_examples},
+        "no-residual": {"residual": faithful.residual},
+        "one-number-of-shots": {"episode_shots": (min(faithful.max_shots, training.max_shots),)},
+        "as-if-real": META_TESTING_AS_PRINTED,
+        "fewer-examples": {"num_synthetic": max(1, row.resolved.evaluation.num_synthetic // 5)},
+        "half-training": {"num_episodes": num_episodes},
+        "without-adversary": {"adversarial_weight": 0.0},
     }
     gan = ROWS[row.method].gan
     if gan and gan.has_cycle:
-        found["without the cycle term"] = {"cycle_weight": 0.0}
+        found["without-cycle"] = {"cycle_weight": 0.0}
     if gan and gan.has_covariance:
-        found["without the covariance term"] = {"covariance_weight": 0.0}
+        found["without-covariance"] = {"covariance_weight": 0.0}
     return found
+
+
+_ABLATED = {
+    # Figure 5a of the paper varies the related base classes.
+    NEIGHBOURS: (
+        ("cCov-GAN-PN", "cCov-GAN", *(name for name, row in ROWS.items() if row.gan)),
+        _neighbours,
+    ),
+    IDEAS: (("CP-AAN+-PN", "CP-AAN+"), _ideas),
+}
+"""Methods to ablate, by family: the first of them that a study has searched; and their changes."""

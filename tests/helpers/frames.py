@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from cpaan.methods.registry import ROWS
+from cpaan.report.ablations import LABELS, Ablation
 from cpaan.report.claims.judge import judge_claims
-from cpaan.report.claims.verdict import Claim
+from cpaan.report.claims.verdict import Judgement
 
 Cell = tuple[str, int]
 Draws = float | Sequence[float | Sequence[float]]
@@ -60,25 +61,35 @@ def scores_of(
 
 def claims_of(
     rows: Mapping[tuple[str, str], Mapping[Cell, Draws] | Draws],
-    family: str = "",
-    ratios: Mapping[str, float] | None = None,
-) -> dict[str, Claim]:
-    """Return claims by name; rows have the names of their methods and the paper's heads.
+    ratios: Mapping[str, Mapping[int, Sequence[float]]] | None = None,
+    num_seeds: int = 2,
+) -> dict[str, Judgement]:
+    """Return claims by name; rows have the names of claims, and the paper's heads.
 
-    A name "method: label" is of an ablation of this family. Scores are equal for two training
-    seeds, so that seeds do not widen the intervals. ``ratios`` are diversities by row.
+    Scores are equal for all training seeds, so that seeds do not widen the intervals. ``ratios``
+    are diversities by row, shots and draw; each of their rows has accuracies, too.
     """
-    scores = frame_of(rows)
-    scores = pd.concat([scores, scores.assign(seed=1)], ignore_index=True)
-    diversity = scores[["method", "shots", "draw", "seed"]].drop_duplicates()
-    diversity["ratio"] = diversity["method"].map(dict(ratios or {}))
-    ablations, methods = [], {}
-    for name in scores["method"].unique():
-        of, _, label = name.partition(": ")
-        if label:
-            ablations.append({"name": name, "of": of, "family": family, "label": label})
-        else:
-            methods[name] = name
+    ratios = dict(ratios or {})
+    names = {name for name, _ in rows}
+    scores = frame_of({**rows, **{(name, "any"): 50.0 for name in ratios.keys() - names}})
+    scores = pd.concat([scores.assign(seed=seed) for seed in range(num_seeds)], ignore_index=True)
+    diversity = pd.DataFrame(
+        [
+            (name, shots, draw, seed, ratio)
+            for name, by_shots in ratios.items()
+            for shots, draws in by_shots.items()
+            for draw, ratio in enumerate(draws)
+            for seed in range(num_seeds)
+        ],
+        columns=["method", "shots", "draw", "seed", "ratio"],
+    )
+    methods = {name: name for name in scores["method"].unique() if "/" not in name}
+    ablations = {name: ablation_of(*name.split("/")) for name in {*scores["method"]} - {*methods}}
     heads = {name: ROWS[name].head for name in methods}
     claims = judge_claims(scores, diversity, methods, heads, ablations)
-    return {claim.name: claim for claim in claims}
+    return {judgement.claim.name: judgement for judgement in claims}
+
+
+def ablation_of(row: str, key: str) -> Ablation:
+    """Return an ablation of a row, of the first family with this key."""
+    return Ablation(row, next(family for family, keys in LABELS.items() if key in keys), key)

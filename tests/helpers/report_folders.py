@@ -23,9 +23,9 @@ LEVELS = {
     ("PN", "linear"): 33.0,
     ("cCov-GAN-PN", "centroid"): 41.0,
     ("cCov-GAN-PN", "linear"): 45.0,
-    ("cCov-GAN-PN: all base classes", "linear"): 39.0,  # the head of the search
+    ("cCov-GAN-PN: all", "linear"): 39.0,  # the head of the search
 }
-ABLATION = {"of": "cCov-GAN-PN", "family": "neighbours", "label": "all base classes"}
+ABLATION = {"of": "cCov-GAN-PN", "family": "neighbours", "key": "all"}
 RUN = {
     "command": "python tune/report.py --name hand",
     "commit": "0123456789abcdef0123456789abcdef01234567",

@@ -32,7 +32,7 @@ def test_a_difference_is_the_mean_of_differences_by_draw():
 
     gap = compare(scores, new, old)
 
-    assert gap.difference == pytest.approx(2.0)
+    assert gap.value == pytest.approx(2.0)
     estimate = Estimate(2.0, ((2 + 6) / 6) ** 0.5, (2, 1), (2 / 8, 6 / 8))
     assert (gap.interval, gap.p_value) == pytest.approx((estimate.interval(), estimate.p_value()))
     assert gap.by_seed == pytest.approx((1.0, 3.0))
@@ -68,8 +68,8 @@ def test_several_shots_or_columns_are_compared_by_their_mean():
     both = pd.concat([at_one, at_five.assign(column="all", shots=1)])
     same = PairedScores(both).compare(A, B, ["novel", "all"], 1)
 
-    assert (gap.difference, gap.interval) == pytest.approx((2.5, 0.0))
-    assert (same.difference, same.interval) == pytest.approx((2.5, 0.0))
+    assert (gap.value, gap.interval) == pytest.approx((2.5, 0.0))
+    assert (same.value, same.interval) == pytest.approx((2.5, 0.0))
 
 
 def test_a_single_draw_has_no_interval_and_one_picked_out_of_several_has_a_wider_one():

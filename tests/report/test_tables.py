@@ -13,7 +13,6 @@ from cpaan.report.tables import (
     difference_table,
     diversity_table,
     grid_of,
-    side_of,
 )
 from helpers.frames import frame_of
 
@@ -145,4 +144,4 @@ def test_diversity_is_a_distance_and_a_ratio_for_each_number_of_shots():
     [(1.0, 0.9, 1), (-1.0, 0.9, -1), (1.0, 1.0, 0), (0.2, 0.9, 0), (5.0, NAN, 0)],
 )
 def test_a_side_is_where_the_whole_interval_is(value, interval, side):
-    assert side_of(value, interval) == side
+    assert Cell(value, interval).side == side

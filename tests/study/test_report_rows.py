@@ -6,16 +6,15 @@ import pytest
 
 from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
 from cpaan.methods.registry import ROWS, num_episodes_of
-from cpaan.report.claims.judge import TERMS, WITH_TERM
-from cpaan.report.claims.mechanisms import NEIGHBOURS
-from cpaan.study.report_rows import IDEAS, MeasuredRow, ReportSettings, ablations_of, as_published
+from cpaan.report.ablations import IDEAS, LABELS, NEIGHBOURS, TERMS, WHOLE
+from cpaan.study.report_rows import MeasuredRow, ReportSettings, ablations_of, as_published
 from helpers.studies import best_row
 
 
 def family(row: MeasuredRow, name: str) -> dict[str, MeasuredRow]:
-    """Return the ablations of the best row of a study, by label."""
-    found = ablations_of([row], 1)
-    return {row.ablation.label: row for row in found if row.ablation.family == name}
+    """Return the ablations of the best row of a study, by key."""
+    ablations = ablations_of([row], 1)
+    return {row.ablation.key: row for row in ablations if row.ablation.family == name}
 
 
 def test_neighbours_are_of_every_kind_and_of_every_number_there_is_room_for():
@@ -24,10 +23,10 @@ def test_neighbours_are_of_every_kind_and_of_every_number_there_is_room_for():
 
     kinds = [row.resolved.training.neighbours for row in found.values()]
     assert kinds == ["none", "soft"] + ["hard"] * 4
-    assert [*found][2:] == [f"NBS-H, k = {k}" for k in (1, 5, 20, 50)]
-    assert found["NBS-H, k = 20"].resolved.training.num_neighbours == 20
+    assert [*found] == [*LABELS[NEIGHBOURS]]
+    assert found["hard-20"].resolved.training.num_neighbours == 20
     # There are 26 base classes, of which 20 are meta-novel in an episode.
-    assert [*few][2:] == ["NBS-H, k = 1", "NBS-H, k = 5"]
+    assert [*few][2:] == ["hard-1", "hard-5"]
 
 
 def test_what_the_best_has_already_is_not_trained_again():
@@ -35,31 +34,32 @@ def test_what_the_best_has_already_is_not_trained_again():
     hard = best_row("cCov-GAN", neighbours="hard", num_neighbours=5, perplexity=3.0)
     of_hard = family(hard, NEIGHBOURS)
 
-    assert {label for label, row in soft.items() if row.same_as} == {"NBS-S"}
-    assert {label for label, row in of_hard.items() if row.same_as} == {"NBS-H, k = 5"}
+    assert {key for key, row in soft.items() if row.same_as} == {"soft"}
+    assert {key for key, row in of_hard.items() if row.same_as} == {"hard-5"}
     # The search did not set a perplexity.
-    assert of_hard["NBS-S"].resolved.training.perplexity == TrainConfig().perplexity
+    assert of_hard["soft"].resolved.training.perplexity == TrainConfig().perplexity
 
 
 def test_an_idea_is_taken_away_at_a_time_and_nothing_else_changes():
     row = best_row("CP-AAN+")
     whole = {**row.resolved.evaluation.to_dict(), **row.resolved.training.to_dict()}
     changed = {}
-    for label, each in family(row, IDEAS).items():
-        part = {**each.resolved.evaluation.to_dict(), **each.resolved.training.to_dict()}
-        changed[label] = {name for name in whole if part[name] != whole[name]}
+    for key, variant in family(row, IDEAS).items():
+        part = {**variant.resolved.evaluation.to_dict(), **variant.resolved.training.to_dict()}
+        changed[key] = {name for name in whole if part[name] != whole[name]}
     assert changed == {
-        "without the prototype term": {"prototype_weight"},
-        "shots as real examples": {"real_examples"},
-        "no residual start": {"residual"},
-        "one number of episode shots": {"episode_shots"},
-        "synthetic as if real": set(META_TESTING_AS_PRINTED),
-        "a fifth of the synthetic examples": {"num_synthetic"},
-        "half of the training": {"num_episodes"},
-        "without the adversary": {"adversarial_weight"},
-        "without the cycle term": {"cycle_weight"},
-        "without the covariance term": {"covariance_weight"},
+        "without-prototype": {"prototype_weight"},
+        "real-shots": {"real_examples"},
+        "no-residual": {"residual"},
+        "one-number-of-shots": {"episode_shots"},
+        "as-if-real": set(META_TESTING_AS_PRINTED),
+        "fewer-examples": {"num_synthetic"},
+        "half-training": {"num_episodes"},
+        "without-adversary": {"adversarial_weight"},
+        "without-cycle": {"cycle_weight"},
+        "without-covariance": {"covariance_weight"},
     }
+    assert [*changed] == [*LABELS[IDEAS]]
 
 
 def test_a_table_has_neighbours_of_the_paper_s_best_row_and_ideas_of_ours():
@@ -121,12 +121,12 @@ def test_a_claim_about_a_term_has_the_same_row_with_and_without_it_with_all_seed
 
     changes = {"cycle_weight": 0.0}, {}, {"covariance_weight": 0.0}
     for row, whole, without, change in zip(rows, found[::2], found[1::2], changes, strict=False):
-        assert whole.ablation.label == WITH_TERM
+        assert whole.ablation.key == WHOLE
         assert whole.resolved == row.resolved.with_overrides(usual)
         assert whole.same_as == (row.name if row is rows[0] else None)
         assert without.resolved == whole.resolved.with_overrides(change)
         assert whole.seeds == without.seeds == row.seeds
     noise, covariance = found[3], found[5]
-    assert covariance.name == "cCov-GAN-PN: without the covariance term"
+    assert covariance.name == "cCov-GAN-PN: without-covariance"
     # The kind of noise is not a setting: it is what cDeLi-GAN and cCyc-GAN differ in.
     assert (noise.method, noise.ablation.of) == ("cCyc-GAN-PN", "cDeLi-GAN-PN")

@@ -24,7 +24,6 @@ from cpaan.data.splits import VALIDATION_PHASE
 from cpaan.evaluation.parts import PartKey
 from cpaan.gan.spiral import SPIRAL_CONFIG
 from cpaan.protocol.config import HEADS
-from cpaan.report.claims.judge import WITH_TERM
 from cpaan.study import report as report_module
 from cpaan.study import worker_pool
 from cpaan.study.cluster import check_machines, ray_cluster
@@ -230,8 +229,8 @@ def test_rows_are_searched_side_by_side_resumed_elsewhere_and_reported_together(
     assert not list(shared.rglob("*.zip")), "the report has everything"
     content = json.loads(Path("results/rows/report/report.json").read_text())
     names = ["none", "AWG", "cCyc-GAN-PN"]  # the paper's order
-    whole, without = (f"cCyc-GAN-PN: {x}" for x in (WITH_TERM, "without the cycle term"))
-    assert [row["name"] for row in content["rows"]] == [*names, whole, without]
+    terms = ["cCyc-GAN-PN: recommended-weight", "cCyc-GAN-PN: without-cycle"]
+    assert [row["name"] for row in content["rows"]] == [*names, *terms]
     assert {row["name"]: row["seeds"] for row in content["rows"]}["AWG"] == [1, 2, 3]
     assert content["test_reads"] == 2, "one of them was stopped"
     assert content["earlier"] == [], "both have the command of this process"

@@ -23,21 +23,14 @@ from cpaan.report.figures.picture import (
     look_of,
     new_figure,
 )
-from cpaan.report.gains import PairedScores, signed
+from cpaan.report.gains import PairedScores
 from cpaan.report.table_one import Cells, ranked_cells
-from cpaan.report.tables import ALL_TITLES, TITLES, Cell, diversity_cells, side_of
+from cpaan.report.tables import ALL_TITLES, TITLES, Cell, diversity_cells, signed
 
 _SHOTS, _GAIN, _DIVERSITY = "shots a class", "minus no augmentation, points", "diversity"
 
 _Series = Mapping[str, Mapping[tuple[str, str], Cell]]
 """Differences by label of the series, then by label of the line and column."""
-
-
-def _lsl_and_glsl(cells: Cells) -> dict[str, pd.DataFrame]:
-    """Return cells as a frame a column: row, shots, value, interval and rank."""
-    names = ["row", "column", "shots", "value", "interval", "rank"]
-    frame = pd.DataFrame([(*key, *cell) for key, cell in cells.items()], columns=names)
-    return {c: frame[frame["column"] == c].sort_values("shots") for c in _titles(cells)}
 
 
 def _titles(cells: Cells) -> dict[str, str]:
@@ -78,7 +71,7 @@ def _draw_differences(
             y = [lines.index(line) + 0.36 * step for line, step in zip(own, steps, strict=True)]
             color, marker, _ = look_of(number)
             axes.errorbar(x, y, xerr=reach, fmt="none", ecolor=color, elinewidth=1.3)
-            sides = [side_of(*each) for each in zip(x - zero, reach, strict=True)]
+            sides = [Cell(*pair).side for pair in zip(x - zero, reach, strict=True)]
             filled = [color if side else "none" for side in sides]
             look = {"marker": marker, "facecolors": filled, "edgecolors": color, "zorder": 3}
             axes.scatter(x, y, 22, label=name, **look)
@@ -134,7 +127,7 @@ def gains_by_row(
             "real ones."
         )
     facts = [
-        f"{name} {_text(gains[name, 'novel', shots])}"
+        f"{name} {gains[name, 'novel', shots].text(1)}"
         + (f" (diversity {diverse[name].value:.2f})" if name in diverse else "")
         for name in ranked
     ]
@@ -149,41 +142,39 @@ def gains_by_row(
     )
 
 
-def _text(cell: Cell) -> str:
-    return f"{signed(cell.value, 1)}{'' if np.isnan(cell.interval) else f' ± {cell.interval:.1f}'}"
-
-
 @drawing()
 def gains_against_shots(gains: Cells, rows: Sequence[str]) -> Picture:
     """Draw gains over no augmentation against the number of shots: a panel each for LSL and GLSL.
 
     Rows that have gains but are not among ``rows`` are pale.
     """
-    frames, titles = _lsl_and_glsl(gains), _titles(gains)
-    num_rows = frames["novel"]["row"].nunique()
+    titles, shots = _titles(gains), sorted({k for _, _, k in gains})
+    names = list(dict.fromkeys(name for name, _, _ in gains))
     figure = new_figure(height=6.2)
     panels = dict(zip(titles, figure.subplots(len(titles), 1, sharex=True), strict=True))
     ends: dict[str, list[tuple[str, str, float, float]]] = {column: [] for column in titles}
     for column, axes in panels.items():
-        lines = dict(iter(frames[column].groupby("row")))
+        lines = {name: [gains[name, column, k] for k in shots] for name in names}
         axes.axhline(0, color=INK, lw=0.9)
-        for name in sorted(str(each) for each in lines.keys() - set(rows)):
-            axes.plot("shots", "value", data=lines[name], color=PALE, lw=0.8, alpha=0.55, zorder=1)
-        for number, row in reversed(list(enumerate(rows))):  # the first is on top of the others
-            _draw_line(axes, lines[row], look_of(number), zorder=3)
-            last = lines[row].iloc[-1]
-            ends[column].append((row, look_of(number).color, last["shots"], last["value"]))
+        for name in sorted(set(names) - set(rows)):
+            values = [cell.value for cell in lines[name]]
+            axes.plot(shots, values, color=PALE, lw=0.8, alpha=0.55, zorder=1)
+        for number, name in reversed(list(enumerate(rows))):  # the first is on top of the others
+            look, last = look_of(number), lines[name][-1].value
+            _draw_line(axes, shots, lines[name], look, zorder=3)
+            ends[column].append((name, look.color, shots[-1], last))
         axes.set(title=titles[column], ylabel=_GAIN)
     axes.set_xlabel(_SHOTS)
     for column, axes in panels.items():  # the limits are final only when all panels are drawn
         label_ends(axes, ends[column])
-    facts, shots = [], frames["novel"]["shots"]
-    for k in dict.fromkeys([shots.min(), shots.max()]):
-        of_k = {title: frames[c][frames[c]["shots"] == k] for c, title in titles.items()}
-        best = {title: of.loc[of["value"].idxmax()] for title, of in of_k.items()}
-        parts = [f"{x['row']} in {of}, {signed(x['value'], 1)}" for of, x in best.items()]
-        facts.append(f"At K = {k}, of {num_rows} rows, the largest gains: {'; '.join(parts)}.")
-    num_others = num_rows - len(rows)
+    facts = []
+    for k in dict.fromkeys([shots[0], shots[-1]]):
+        parts = []
+        for column, title in titles.items():
+            best = max(names, key=lambda name: gains[name, column, k].value)
+            parts.append(f"{best} in {title}, {signed(gains[best, column, k].value, 1)}")
+        facts.append(f"At K = {k}, of {len(names)} rows, the largest gains: {'; '.join(parts)}.")
+    num_others = len(names) - len(rows)
     others = f"; grey: the other {num_others} rows" if num_others else ""
     return Picture(
         name="shots",
@@ -196,9 +187,11 @@ def gains_against_shots(gains: Cells, rows: Sequence[str]) -> Picture:
     )
 
 
-def _draw_line(axes: Axes, line: pd.DataFrame, look: Look, **style: Any) -> None:
-    """Draw one row's accuracy, with its interval as a band."""
-    shots, mean, interval = line["shots"], line["value"], line["interval"]
+def _draw_line(
+    axes: Axes, shots: Sequence[int], cells: Sequence[Cell], look: Look, **style: Any
+) -> None:
+    """Draw one row's numbers, with their intervals as a band."""
+    mean, interval = (np.array([cell[place] for cell in cells]) for place in (0, 1))
     axes.plot(shots, mean, **look._asdict(), **style)
     axes.fill_between(shots, mean - interval, mean + interval, color=look.color, alpha=0.15, lw=0)
     axes.set_xscale("log")
@@ -209,17 +202,17 @@ def _draw_line(axes: Axes, line: pd.DataFrame, look: Look, **style: Any) -> None
 @drawing()
 def draw_accuracy(scores: pd.DataFrame) -> str:
     """Return an SVG file of accuracy against shots: a panel a head, a line a method."""
-    summary = summarise(scores)
+    summary, shots = summarise(scores), sorted(map(int, scores["shots"].unique()))
     heads, methods = list(summary["head"].unique()), list(summary["method"].unique())
     figure = new_figure(height=5.2, width=2.6 * len(heads) + 0.8)
     grid = figure.subplots(len(TITLES), len(heads), sharex=True, sharey="row", squeeze=False)
     drawn: dict[Any, Any] = {}
     for head, panels in zip(heads, grid.T, strict=True):
-        frames = _lsl_and_glsl(ranked_cells(summary, dict.fromkeys(methods, head)))
+        cells = ranked_cells(summary, dict.fromkeys(methods, head))
         for axes, (column, title) in zip(panels, TITLES.items(), strict=True):
-            for method, line in frames[column].groupby("row"):
-                look = look_of(methods.index(method))
-                _draw_line(axes, line, look, label=method, ms=3, lw=1.2)
+            for method in sorted(name for name, *cell in cells if cell == [column, shots[0]]):
+                line, look = [cells[method, column, k] for k in shots], methods.index(method)
+                _draw_line(axes, shots, line, look_of(look), label=method, ms=3, lw=1.2)
             axes.set_title(f"{title}, {head}")
             drawn |= {line.get_label(): line for line in axes.lines}
         panels[-1].set_xlabel(_SHOTS)
@@ -253,11 +246,11 @@ def gain_of_variants(
         # A variant may have fewer seeds than the reference. Other seeds of the reference would add
         # a difference between seeds.
         gap = paired.compare((row, head), (reference, head), column, k, same_seeds=True)
-        series[f"K = {k}"][label, column] = gap.cell
+        series[f"K = {k}"][label, column] = gap
         seeds |= set(paired.values((row, head), column, k).seeds)
     of_novel = {label: series[f"K = {shots[0]}"][label, "novel"] for label in labels}
     ranked = sorted(of_novel, key=lambda label: -of_novel[label].value)
-    facts = "; ".join(f"{label}: {_text(of_novel[label])}" for label in ranked)
+    facts = "; ".join(f"{label}: {of_novel[label].text(1)}" for label in ranked)
     over = f"{len(seeds)} seeds" if len(seeds) > 1 else "one training seed: over draws alone"
     return Picture(
         name=name,

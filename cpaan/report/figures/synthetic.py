@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from cpaan.gan.spiral import Spiral, SpiralOutcome
 from cpaan.report.figures.picture import (
     COLOURS,
     GROUND,
@@ -147,25 +146,28 @@ def spectra(frame: pd.DataFrame) -> Picture:
 
 
 @drawing()
-def draw_spiral(points: Spiral, outcomes: Mapping[str, SpiralOutcome]) -> Picture:
-    """Draw the paper's toy experiment (its Figure 3): the raw spiral, and what GANs make of it.
+def draw_spiral(spiral: Mapping[str, Any]) -> Picture:
+    """Draw the paper's toy experiment, as `cpaan.gan.spiral.to_plain` returns it.
 
     Pale: the truth; crosses: the novel points that may be used; strong dots: base points
     translated into the novel arms; rings: these, translated back.
     """
     panels: dict[str, list[_Layer]] = {}
+    outcomes: Mapping[str, Mapping[str, Any]] = spiral["outcomes"]
     for name, outcome in {"raw": None, **outcomes}.items():
-        title = name if outcome is None else f"{name}: {outcome.diversity_ratio:.2f}"
+        title = name if outcome is None else f"{name}: {outcome['diversity_ratio']:.2f}"
         layers = panels[title] = []
         for number, (base, novel) in enumerate(zip(COLOURS[:2], COLOURS[2:4], strict=True)):
             alpha = 0.8 if outcome is None else 0.15
-            layers.append((points.base[number], {"s": 6, "color": base, "alpha": alpha}))
-            layers.append((points.novel[number], {"s": 6, "color": novel, "alpha": 0.15}))
+            layers.append((spiral["base"][number], {"s": 6, "color": base, "alpha": alpha}))
+            layers.append((spiral["novel"][number], {"s": 6, "color": novel, "alpha": 0.15}))
             if outcome is not None:
                 ring = {"s": 6, "facecolors": "none", "edgecolors": novel, "lw": 0.5, "alpha": 0.6}
-                layers.append((outcome.translated[number], {"s": 6, "color": novel, "alpha": 0.9}))
-                layers.append((outcome.returned[number], ring))
-            layers.append((points.shots[number], _SHOT_LOOK))
+                layers.append(
+                    (outcome["translated"][number], {"s": 6, "color": novel, "alpha": 0.9})
+                )
+                layers.append((outcome["returned"][number], ring))
+            layers.append((spiral["shots"][number], _SHOT_LOOK))
     base, novel = COLOURS[0], COLOURS[2]
     key: dict[str, dict[str, Any]] = {
         "base arms": {"marker": "o", "color": base, "mew": 0},
@@ -174,7 +176,9 @@ def draw_spiral(points: Spiral, outcomes: Mapping[str, SpiralOutcome]) -> Pictur
         "translated": {"marker": "o", "color": novel, "mew": 0},
         "translated back": {"marker": "o", "color": novel, "mfc": "none"},
     }
-    facts = ", ".join(f"{name} {outcome.diversity_ratio:.2f}" for name, outcome in outcomes.items())
+    facts = ", ".join(
+        f"{name} {outcome['diversity_ratio']:.2f}" for name, outcome in outcomes.items()
+    )
     return Picture(
         name="spiral",
         title="The spiral: what the GANs make of it",

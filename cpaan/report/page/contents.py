@@ -12,24 +12,23 @@ import pandas as pd
 
 from cpaan.data.builtin import FOLDER
 from cpaan.methods.registry import ROWS, num_episodes_of
-from cpaan.report.gains import PairedDifference, PairedScores, Scored
+from cpaan.report.ablations import LABELS, Ablation
+from cpaan.report.gains import PairedScores, Scored
+from cpaan.report.tables import Cell
 
-REPORT, _TRIALS = "report", "trials.parquet"
-_NEEDED = ["run", "rows", "num_fixed", "test_reads", "nodes", "cost", "best", "heads", "diversity"]
-_HEADS = ["method", "head", "score"]
-_DIVERSITY = ["method", "shots", "draw", "seed", "distance", "ratio"]
-_SCORES = ["method", "head", "column", "shots", "draw", "seed", "top1", "top5"]
+REPORT = "report"
+_LISTS = {
+    "heads": ["method", "head", "score"],
+    "diversity": ["method", "shots", "draw", "seed", "distance", "ratio"],
+}
+_NEEDED = {
+    "report.json": ("run", "rows", "num_fixed", "test_reads", "nodes", "cost", "best", *_LISTS),
+    "scores.parquet": ("method", "head", "column", "shots", "draw", "seed", "top1", "top5"),
+}
+# Reports once recorded the words of an ablation in place of its key.
+_KEYS = {label: key for labels in LABELS.values() for key, label in labels.items()}
 DEFAULT, PUBLISHED = "default settings", "as published"
 """How names of rows end that have the settings of trial 0, or those of the source."""
-
-
-@dataclass(frozen=True)
-class Ablation:
-    """A row that is a variant of another; its family is "neighbours", "ideas" or "terms"."""
-
-    of: str
-    family: str
-    label: str
 
 
 @dataclass(frozen=True)
@@ -84,6 +83,23 @@ class Contents:
         """Return the key in `ROWS` of each row but the variants, in the order of the table."""
         return {row.name: row.method for row in self.rows if row.ablation is None}
 
+    @property
+    def searched(self) -> dict[str, str]:
+        """Return the same without the rows as published, which are in no claim and no picture."""
+        rows = self.methods.items()
+        return {name: method for name, method in rows if not name.endswith(PUBLISHED)}
+
+    @property
+    def study(self) -> Mapping[str, Any]:
+        """Return settings and data of the first search; all searches have the same classes."""
+        return next(iter(self.studies.values()))
+
+    @property
+    def is_tiny_imagenet(self) -> bool:
+        """Return whether all test classes are of Tiny-ImageNet."""
+        split = self.study["data"]["split"]["test"]
+        return {*split["base"], *split["novel"]} <= self.words.keys()
+
     @cached_property
     def seeded(self) -> pd.DataFrame:
         """Return the scores of the seeded draws."""
@@ -97,11 +113,12 @@ class Contents:
     @cached_property
     def trained_once(self) -> set[str]:
         """Return the rows of a single training, whose differences are over draws alone."""
-        once = [row for row in self.rows if len(row.seeds) == 1]
-        rows = {row.name: ROWS[row.method] for row in once}
-        return {name for name, of in rows.items() if of.is_embedded or num_episodes_of(of.config)}
+        rows = {row.name: ROWS[row.method] for row in self.rows if len(row.seeds) == 1}
+        return {
+            name for name, row in rows.items() if row.is_embedded or num_episodes_of(row.config)
+        }
 
-    def compare(self, subject: Scored, other: Scored, column: str, shots: int) -> PairedDifference:
+    def compare(self, subject: Scored, other: Scored, column: str, shots: int) -> Cell:
         """Return the subject minus the other; over draws alone if one was trained once."""
         is_once = not self.trained_once.isdisjoint((subject[0], other[0]))
         return self.paired.compare(subject, other, column, shots, same_seeds=is_once)
@@ -114,60 +131,58 @@ def read_contents(folder: Path) -> Contents:
         ValueError: If the report is absent, damaged, or has rows of unknown methods.
     """
     report = folder / REPORT
-    found = {}
-    for name, needed in (("report.json", _NEEDED), ("scores.parquet", _SCORES)):
-        found[name] = content = _read(report / name)
+    about, scores = (_read(report / name) for name in _NEEDED)
+    for (name, needed), content in zip(_NEEDED.items(), (about, scores), strict=True):
         if content is None:
             raise ValueError(f"{report} has no {name}: there is no finished report to draw")
-        if absent := [each for each in needed if each not in content]:
+        if absent := [key for key in needed if key not in content]:
             raise ValueError(f"{report / name} is not of a report: it lacks {', '.join(absent)}")
-    about, scores = found.values()
-    scores = _renamed(scores)
-    studies, best = about.get("studies", {}), about["best"]
-    if not studies:  # reports of one row once had it alone
-        studies, best = {best["method"]: about["study"]}, {best["method"]: best}
-    num_fixed, known = int(about["num_fixed"]), _read(FOLDER / "split.json")
-    diversity = _renamed(pd.DataFrame(about["diversity"], columns=_DIVERSITY))
+    best, num_fixed = about["best"], int(about["num_fixed"])
+    if "study" in about:  # reports of one row once had it alone
+        best = {best["method"]: best}
+        about["studies"] = dict.fromkeys(best, about["study"])
+    heads, diversity = (pd.DataFrame(about[x], columns=names) for x, names in _LISTS.items())
     # A single row has no folder of its own.
-    paths = {name: [folder / name / _TRIALS, folder / _TRIALS] for name in best}
-    trials = {name: _read(own if own.exists() else single) for name, (own, single) in paths.items()}
+    places = {name: folder / name if (folder / name).exists() else folder for name in best}
+    trials = {name: _read(place / "trials.parquet") for name, place in places.items()}
+    classes = _read(FOLDER / "split.json")["classes"]
     return Contents(
         folder=folder,
         about=about,
         rows=_rows_of(about["rows"], set(scores["method"])),
         scores=scores,
         num_fixed=num_fixed,
-        studies=studies,
+        studies=about["studies"],
         best=best,
         trials={name: table for name, table in trials.items() if table is not None and len(table)},
         started=_started(folder, best),
-        heads=_renamed(pd.DataFrame(about["heads"], columns=_HEADS)),
+        heads=heads,
         diversity=diversity[diversity["draw"] >= num_fixed],
-        classes=_renamed(_read(report / "classes.parquet")),
-        spectra=_renamed(_read(report / "spectra.parquet")),
-        projections=_renamed(_read(report / "projections.parquet")),
+        classes=_read(report / "classes.parquet"),
+        spectra=_read(report / "spectra.parquet"),
+        projections=_read(report / "projections.parquet"),
         spiral=_read(report / "spiral.json"),
-        words={name: text.split(",")[0] for name, text in known["classes"].items()},
+        words={name: text.split(",")[0] for name, text in classes.items()},
     )
 
 
 def _read(path: Path) -> Any:
-    """Return the content of a file of JSON or Parquet; None if it is absent."""
+    """Return the content of a file of JSON or Parquet; None if it is absent.
+
+    The name of a row with default settings in older reports is replaced.
+    """
+    old, new = ", trial 0", f", {DEFAULT}"
     if not path.exists():
         return None
     try:
-        return json.loads(path.read_text()) if path.suffix == ".json" else pd.read_parquet(path)
+        if path.suffix == ".json":
+            return json.loads(path.read_text().replace(old, new))
+        frame = pd.read_parquet(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
-
-
-def _renamed(frame: Any) -> Any:
-    """Return a table with the names of rows as they are shown; None stays None."""
-    return None if frame is None else frame.assign(method=frame["method"].map(_shown))
-
-
-def _shown(name: str) -> str:
-    return name.replace(", trial 0", f", {DEFAULT}")  # the name in older reports
+    if "method" in frame:
+        frame["method"] = frame["method"].str.replace(old, new)
+    return frame
 
 
 def _started(folder: Path, best: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -176,22 +191,24 @@ def _started(folder: Path, best: Mapping[str, Any]) -> dict[str, Mapping[str, An
     The first command is preferred, because one that resumes a search cannot repeat it alone.
     """
     runs = (_read(folder / "config.json") or {"runs": []})["runs"]
-    return {
-        name: next(
-            (run for run in runs if name in re.split(r"[\s,=]", run["command"])), each["run"]
-        )
-        for name, each in best.items()
-    }
+    words = [{*re.split(r"[\s,=]", run["command"])} for run in runs]
+    started = {name: winner["run"] for name, winner in best.items()}
+    for run, names in zip(reversed(runs), reversed(words), strict=True):
+        started |= dict.fromkeys(names & best.keys(), run)
+    return started
 
 
 def _rows_of(described: Sequence[dict[str, Any]], scored: set[str]) -> tuple[ScoredRow, ...]:
     """Return the rows of a report; those as published come last."""
     rows = []
-    for each in described:
-        if each["method"] not in ROWS:
-            raise ValueError(f"the report has a row for an unknown method: {each['method']!r}")
-        if (name := _shown(each["name"])) not in scored:
+    for row in described:
+        name, method, ablation = row["name"], row["method"], None
+        if method not in ROWS:
+            raise ValueError(f"the report has a row for an unknown method: {method!r}")
+        if name not in scored:
             raise ValueError(f"the report has no scores of its row {name!r}")
-        ablation = Ablation(**each["ablation"]) if each.get("ablation") else None
-        rows.append(ScoredRow(name, each["method"], tuple(each["seeds"]), ablation))
+        if varied := row.get("ablation"):
+            key = varied["key"] if "key" in varied else _KEYS[varied["label"]]
+            ablation = Ablation(varied["of"], varied["family"], key)
+        rows.append(ScoredRow(name, method, tuple(row["seeds"]), ablation))
     return tuple(sorted(rows, key=lambda row: row.name.endswith(PUBLISHED)))

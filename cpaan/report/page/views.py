@@ -24,10 +24,10 @@ from cpaan.report.table_one import (
     ranked_cells,
     rules_of,
 )
-from cpaan.report.tables import ALL_TITLES, TITLES, Cell, side_of
+from cpaan.report.tables import ALL_TITLES, TITLES, Cell
 
 COLUMNS = {**TITLES, CALIBRATED: "Calibrated GLSL", "base": "Base", "novel_joint": "Joint"}
-METRICS = {"top5": "Top-5", "top1": "Top-1"}
+_METRICS = ("top5", "top1")
 RULES = {
     PAPER: "the paper’s rule",
     VALIDATION: "chosen on validation",
@@ -35,8 +35,6 @@ RULES = {
 }
 SEEDED, FIXED = "seeded", "fixed"
 """Kinds of draws: many, for narrow intervals; and the few that a benchmark has in its files."""
-OURS = ("CP-AAN", "CP-AAN+")
-"""Groups of the rows that the page is about."""
 
 
 def is_trained(row: TableRow) -> bool:
@@ -110,7 +108,7 @@ def _plain(cell: Cell | None) -> list[float | None] | None:
     if cell is None:
         return None
     interval = None if isnan(cell.interval) else round(cell.interval, 1)
-    return [round(cell.value, 1) + 0.0, interval, cell.rank or side_of(cell.value, cell.interval)]
+    return [round(cell.value, 1) + 0.0, interval, cell.rank or cell.side]
 
 
 def make_views(contents: Contents) -> TableViews:
@@ -134,7 +132,7 @@ def make_views(contents: Contents) -> TableViews:
             (rule, metric, kind): ranked_cells(summary, head_of, metric)
             for kind, summary in ((kind, summarise(of_kind)) for kind, of_kind in kinds.items())
             for rule, head_of in rules.items()
-            for metric in METRICS
+            for metric in _METRICS
         },
         differences={
             rule: _compare(contents, rules[rule])
@@ -151,7 +149,7 @@ def _compare(contents: Contents, head_of: Mapping[str, str]) -> Mapping[str, Cel
     found: dict[str, dict[CellKey, Cell]] = {name: {} for name in head_of}
     for subject, other in combinations(head_of.items(), 2):
         for cell in product(columns, contents.paired.shots):
-            gap = contents.compare(subject, other, *cell).cell
+            gap = contents.compare(subject, other, *cell)
             found[other[0]][subject[0], *cell] = gap
             found[subject[0]][other[0], *cell] = gap._replace(value=-gap.value)
     return found

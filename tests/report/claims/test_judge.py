@@ -1,244 +1,307 @@
-"""Test verdicts on the paper's claims about accuracy, with rows that can be ranked by hand."""
+"""Test verdicts on claims, with scores whose differences can be computed by hand."""
+
+import math
 
 import pandas as pd
 import pytest
 
 from cpaan.protocol.calibration import CALIBRATED
-from cpaan.report.claims.judge import WITH_TERM, judge_claims
-from helpers.frames import Cell, Draws, claims_of, frame_of, same
+from cpaan.report.claims.judge import judge_claims
+from cpaan.report.claims.verdict import CONFIRMED, NOT_FOUND, OPPOSITE, SMALLER, UNDECIDED
+from helpers.frames import Draws, claims_of, frame_of, same
 
-# Draws whose mean is zero and whose interval is about ±12.4.
-WILD = [-5.0, 0.0, 5.0]
-OURS, PN, FH, FI = (
-    ("cCov-GAN-PN", "centroid"),
-    ("PN", "centroid"),
-    ("FH", "linear"),
-    ("FI-PN", "own"),
-)
-P_FH, FI_PMN = ("P-FH", "linear"), ("FI-PMN", "own")
+OURS, PN = ("cCov-GAN-PN", "centroid"), ("PN", "centroid")
+FH, P_FH, FI, FI_PMN = ("FH", "linear"), ("P-FH", "linear"), ("FI-PN", "own"), ("FI-PMN", "own")
 PLAIN, CYCLE, MIXTURE = ((f"{name}-PN", "centroid") for name in ("c-GAN", "cCyc-GAN", "cDeLi-GAN"))
-ON_RAW, PLUS, PLUS_IN_PN = ("cCov-GAN", "linear"), ("CP-AAN+", "linear"), ("CP-AAN+-PN", "centroid")
-SMALLER = "same sign, much smaller"
+WHOLE = ("cCyc-GAN-PN/recommended-weight", "centroid")
+WITHOUT = ("cCyc-GAN-PN/without-cycle", "centroid")
 
 
+@pytest.mark.parametrize("other", [PN, ("none-PN", "centroid")])
 @pytest.mark.parametrize(
-    ("kind", "better", "worse", "printed"),
+    ("level", "verdict"),
     [
-        ("primary", OURS, PN, "+9.0"),
-        ("primary", OURS, ("none-PN", "centroid"), ""),
-        ("primary", OURS, FI, "+3.4"),
-        ("primary", OURS, ("FI-PMN", "own"), "+2.6"),
-        ("primary", OURS, ("copy-PN", "centroid"), ""),
-        ("primary", PLUS, ("copy", "linear"), ""),
-        ("primary", PLUS_IN_PN, ("copy-PN", "centroid"), ""),
-        ("paper", ON_RAW, ("LR", "linear"), "+8.6"),
-        ("paper", OURS, CYCLE, "+5.9"),
-        ("paper", MIXTURE, CYCLE, "+3.5"),
-        ("control", ("AWG", "own"), PN, "+6.6"),
-        ("control", ("AWG-cosine", "own"), PN, "+6.9"),
-        ("control", ("wDAE", "own"), PN, "+8.6"),
-        ("control", FI, PN, "+5.6"),
-        ("control", ("FI-PMN", "own"), PN, "+6.4"),
-        ("further", PLUS, ON_RAW, ""),
-        ("further", PLUS_IN_PN, OURS, ""),
+        (60.0, CONFIRMED),
+        (50.5, SMALLER),
+        (49.0, OPPOSITE),
+        ([49.0, 50.1, 50.9], NOT_FOUND),
+        ([45.0, 50.0, 55.0], UNDECIDED),
     ],
 )
-def test_each_gain_compares_two_rows_and_has_the_printed_number(kind, better, worse, printed):
-    name = f"{better[0]} over {worse[0]}" + (", tuned separately" if worse == CYCLE else "")
-    levels = {"much": 60.0, "little": 50.5, "less": 49.0, "none": [49.0, 50.1, 50.9], "wild": WILD}
-    claims = {
-        size: claims_of({better: level, worse: [0.0] * 3 if size == "wild" else 50.0})[name]
-        for size, level in levels.items()
+def test_a_gain_has_the_verdict_of_its_difference_with_or_without_a_printed_one(
+    level, verdict, other
+):
+    judgement = claims_of({OURS: level, other: 50.0})[f"cCov-GAN-PN over {other[0]}"]
+
+    assert judgement.verdict == verdict
+
+
+def test_printed_numbers_are_differences_in_the_papers_tables():
+    names = ["PN", "AWG", "wDAE", "FH", "P-FH", "FI-PN", "FI-PMN", "none-PN", "cCyc-GAN-PN"]
+    heads = ["centroid", "own", "own", "linear", "linear", "own", "own", "centroid", "centroid"]
+    rows = dict.fromkeys([*zip(names, heads, strict=True), OURS, WHOLE, WITHOUT], 50.0)
+
+    printed = {name: judgement.printed for name, judgement in claims_of(rows).items()}
+
+    expected = {
+        "AWG over PN": "+6.6",  # 46.0 and 39.4
+        "wDAE over PN": "+8.6",  # 47.99 in the table of another paper
+        "cCov-GAN-PN over PN": "+9.0",
+        "cCov-GAN-PN over none-PN": "",
+        "gain by the cycle term": "+3.9",  # of cCyc-GAN over c-GAN: 42.5 and 38.6
+        # GLSL at K = 20 over FI-PMN, and LSL at K = 1 over FH.
+        "gain over earlier augmentation": "+0.6 to +7.7",
+        "gain is largest at the fewest shots": "+6.2",  # 9.0 and 2.8
     }
-
-    assert (claims["much"].printed, claims["much"].kind) == (printed, kind)
-    assert "LSL K = 1" in claims["much"].text
-    place = "; the printed {} is {} this interval".format
-    found = f"+0.50 ± 0.00 (by seed +0.50, +0.50){place(printed, 'above') if printed else ''}"
-    assert claims["little"].found.startswith(found)
-    assert (place(printed, "in") in claims["wild"].found) == bool(printed)
-    assert {size: claim.verdict for size, claim in claims.items()} == {
-        "much": "confirmed",
-        "little": SMALLER,
-        "less": "opposite",
-        "none": "not found",
-        "wild": "undecided",
-    }
+    assert {name: printed[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize(
-    ("row", "term", "printed"),
-    [
-        (CYCLE, "the cycle term", "+3.9"),
-        (MIXTURE, "mixture noise", "+3.5"),
-        (OURS, "the covariance term", "+5.9"),
-    ],
-)
-def test_a_claim_about_one_term_compares_a_row_with_itself_without_that_term(row, term, printed):
-    whole, without = (f"{row[0]}: {label}" for label in (WITH_TERM, f"without {term}"))
-    levels = {row: 70.0, (whole, row[1]): 50.0, (without, row[1]): 49.0}
-    levels |= {(whole, "knn"): 50.0, (without, "knn"): 52.0}
-    levels |= {("none-PN", "centroid"): 47.0, ("copy-PN", "centroid"): 51.0}
-
-    found = claims_of(levels, family="terms")
-
-    claim = found[f"gain by {term}"]
-    assert (claim.printed, claim.verdict, claim.kind) == (printed, SMALLER, "primary")
-    assert claim.found.startswith("+1.00 ± 0.00")
-    assert "Both under the same head: knn −2.00 ± 0.00" in claim.found
-    weighted = f"cCov-GAN-PN with the {WITH_TERM} over"
-    further = {name: found[name].verdict for name in found if name.startswith(weighted)}
-    verdicts = {f"{weighted} none-PN": "confirmed", f"{weighted} copy-PN": "opposite"}
-    assert further == (verdicts if row == OURS else {})
-
-
-def with_calibrated(plain: float, calibrated: Draws) -> dict[Cell, Draws]:
+def with_calibrated(plain: float, calibrated: Draws) -> dict[tuple[str, int], Draws]:
     """Return equal LSL and GLSL, and calibrated GLSL, at one and twenty shots."""
     return same(plain, {(CALIBRATED, 1): calibrated, (CALIBRATED, 20): calibrated})
 
 
-def test_calibrated_glsl_is_listed_for_every_head_and_decides_nothing():
+def test_calibrated_glsl_and_other_heads_are_reported_and_decide_nothing():
     rows = {OURS: with_calibrated(43.0, 61.0), FI: with_calibrated(42.0, 63.0)}
     rows |= {("cCov-GAN-PN", "knn"): with_calibrated(45.0, 65.0)}
     rows |= {("FI-PN", "knn"): with_calibrated(40.0, 64.5)}
 
-    claim = claims_of(rows)["cCov-GAN-PN over FI-PN"]
+    judgement = claims_of(rows)["cCov-GAN-PN over FI-PN"]
 
-    assert claim.verdict == SMALLER
-    assert claim.found == (
-        "+1.00 ± 0.00 (by seed +1.00, +1.00); the printed +3.4 is above this interval; calibrated "
-        "GLSL −2.00 ± 0.00. Both under the same head (LSL, calibrated GLSL): "
-        "knn +5.00 ± 0.00, +0.50 ± 0.00"
-    )
+    assert judgement.verdict == SMALLER
+    asides = {words: gap.value for words, (gap,) in judgement.undecisive.items()}
+    assert asides == {
+        "calibrated GLSL": -2.0,
+        "LSL, knn head": 5.0,
+        "calibrated GLSL, knn head": 0.5,
+    }
 
 
 def test_calibrated_glsl_takes_the_place_of_glsl_in_claims_about_all_columns():
-    # In plain GLSL, cCov-GAN-PN is ahead of all rows by 6 points and more.
+    # In plain GLSL, cCov-GAN-PN is 6 points above all rows.
     rows = {OURS: with_calibrated(50.0, 60.0), FH: with_calibrated(44.0, 61.0)}
-    rows |= {row: with_calibrated(44.0, 54.0) for row in (P_FH, FI, FI_PMN)}
-    claims = claims_of({**rows, PN: with_calibrated(41.0, 62.0)})
+    rows |= dict.fromkeys((P_FH, FI, FI_PMN), with_calibrated(44.0, 54.0))
+    judgement = claims_of(rows)["gain over earlier augmentation"]
 
-    claim = claims["gain over earlier augmentation"]
-    assert "in LSL and calibrated GLSL" in claim.text
-    assert "ahead of all of them in 2 of 4 columns" in claim.found
-    assert "smallest −1.00 ± 0.00 (calibrated GLSL K = 1, FH)" in claim.found
-    claim = claims[PLACE]
-    assert "ranks by K: LSL 1, 1; calibrated GLSL 3, 3; farthest" in claim.found
+    assert [part.gap.value for part in judgement.extremes] == [-1.0, 6.0]
+    assert judgement.extremes[0].label == "over FH (calibrated GLSL K = 1)"
 
 
-RISING = {PLAIN: 1.0, CYCLE: 2.0, MIXTURE: 3.0}
-ORDER, PRINTED_ORDER = "order of the GANs", "+3.9, +3.5, +2.4"
+def gans(*levels: Draws | dict[tuple[str, int], Draws]) -> dict[tuple[str, str], Draws]:
+    """Return the scores of c-GAN, cCyc-GAN, cDeLi-GAN and cCov-GAN."""
+    return dict(zip((PLAIN, CYCLE, MIXTURE, OURS), levels, strict=True))
+
+
+ORDER, PLACE = "order of the GANs", "first or second"
+FEWEST, OVER = "gain is largest at the fewest shots", "cCov-GAN over the controls"
+EARLIER = {P_FH: 44.0, FI: 44.0, FI_PMN: 44.0}
 RIVALS = {("LR", "linear"): 20.0, PN: 41.0, ("AWG", "own"): 45.0}
+# Rows that the paper does not have.
 LATER = {("wDAE", "own"): 90.0, ("copy", "linear"): 91.0, ("DC", "linear"): 92.0}
-PLACE, PRINTED_PLACE = "first or second", "first in 8, second in 2 of 10 columns"
-CONTROLS = {
-    (name, head): value
-    for name, values in {"none": (40.0, 43.0), "copy": (44.0, 47.0)}.items()
-    for head, value in zip(("linear", "cosine"), values, strict=True)
-} | {ON_RAW: 45.0, ("cCov-GAN", "cosine"): 46.0}
-FEWEST = "gain is largest at the fewest shots"
+CONTROLS = {("none", "linear"): 40.0, ("copy", "linear"): 44.0, ("cCov-GAN", "linear"): 45.0}
+SHIFTED = {("mean-shift", "linear"): 45.2}
+
+
+def at_20(few: float, many: Draws) -> dict[tuple[str, int], Draws]:
+    """Return equal scores, but other LSL at twenty shots."""
+    return same(few, {("novel", 20): many})
 
 
 @pytest.mark.parametrize(
-    ("name", "rows", "printed", "verdict", "found"),
+    ("name", "rows", "verdict", "differences"),
     [
-        (  # The gain under the same head is reported but does not affect the verdict.
-            "cCov-GAN-PN over FI-PN",
-            {
-                **{FI: 42.0, ("FI-PN", "cosine"): 50.0, ("FI-PN", "centroid"): 41.0},
-                **{OURS: 43.0, ("cCov-GAN-PN", "cosine"): 45.0},
-            },
-            "+3.4",
-            SMALLER,
-            "+1.00 ± 0.00 (by seed +1.00, +1.00); the printed +3.4 is above this interval. "
-            "Both under the same head: centroid +2.00 ± 0.00; cosine −5.00 ± 0.00",
-        ),
-        (  # In the paper, the gain over FI-PMN is least at GLSL K = 20 and largest at LSL K = 1.
+        (
             "gain over earlier augmentation",
-            {FH: same(40.0, {("all", 20): 49.0}), P_FH: 44.0, FI: 44.0, FI_PMN: 44.0, OURS: 46.0},
-            "+0.6 to +2.6 in all 10 columns",
-            "not found",
-            "cCov-GAN-PN is ahead of all of them in 3 of 4 columns with the whole interval; "
-            "smallest −3.00 ± 0.00 (GLSL K = 20, FH), largest +6.00 ± 0.00 (GLSL K = 1, FH)",
+            {**EARLIER, FH: same(40.0, {("all", 20): 49.0}), OURS: 46.0},
+            NOT_FOUND,
+            [6, 6, 6, -3, *[2] * 12],
         ),
+        # Two differences for each pair of GANs: at the fewest shots, and in the mean over shots.
+        (ORDER, gans(1.0, 2.0, 3.0, 4.0), SMALLER, [1] * 6),
+        (ORDER, gans(1.0, 5.0, 9.0, 12.0), CONFIRMED, [4, 4, 4, 4, 3, 3]),
+        (ORDER, gans(1.0, 2.0, 3.0, 2.5), NOT_FOUND, [1, 1, 1, 1, -0.5, -0.5]),
+        (ORDER, gans(4.0, 3.0, 2.0, 1.0), OPPOSITE, [-1] * 6),
+        (ORDER, gans(1.0, 2.0, 3.0, [-6.0, 4.0, 14.0]), UNDECIDED, [1] * 6),
+        # The mean gain of cCyc-GAN is 1.0, which is less than half of (3.9 + 0.6) / 2.
         (
-            *(ORDER, {**RISING, OURS: 4.0}, PRINTED_ORDER, SMALLER),
-            "cCyc-GAN over c-GAN +1.00 ± 0.00; mean over all K +1.00 ± 0.00",
-        ),
-        (ORDER, {PLAIN: 1.0, CYCLE: 5.0, MIXTURE: 9.0, OURS: 12.0}, PRINTED_ORDER, "confirmed", ""),
-        (ORDER, {**RISING, OURS: 2.5}, PRINTED_ORDER, "not found", ""),
-        (ORDER, {PLAIN: 4.0, CYCLE: 3.0, MIXTURE: 2.0, OURS: 1.0}, PRINTED_ORDER, "opposite", ""),
-        (ORDER, {**RISING, OURS: [-6.0, 4.0, 14.0]}, PRINTED_ORDER, "undecided", ""),
-        (  # The mean gain of cCyc-GAN is 1.0, which is less than half of (3.9 + 0.6) / 2.
             ORDER,
-            {
-                PLAIN: 1.0,
-                CYCLE: same(5.0, {("novel", 20): -1.0}),
-                MIXTURE: same(9.0, {("novel", 20): 3.0}),
-                OURS: same(12.0, {("novel", 20): 6.0}),
-            },
-            *(PRINTED_ORDER, SMALLER, ""),
+            gans(1.0, at_20(5.0, -1.0), at_20(9.0, 3.0), at_20(12.0, 6.0)),
+            SMALLER,
+            [4, 1, 4, 4, 3, 3],
         ),
-        (  # Better at one shot, and lower in the mean over shots.
-            *(ORDER, {**RISING, OURS: same(5.0, {("novel", 20): 0.0})}, PRINTED_ORDER),
-            *("not found", ""),
-        ),
+        (ORDER, gans(1.0, 2.0, 3.0, at_20(5.0, 0.0)), NOT_FOUND, [1, 1, 1, 1, 2, -0.5]),
+        ("c-GAN below earlier augmentation", {FH: 41.0, FI: 45.0, PLAIN: 42.0}, NOT_FOUND, [-1, 3]),
+        # AWG is better, and PN is the second best of the others.
+        (PLACE, {**RIVALS, **LATER, OURS: 44.0}, CONFIRMED, [3] * 4),
+        (PLACE, {**RIVALS, OURS: same(50.0, {("all", 1): 40.5})}, NOT_FOUND, [9, 9, -0.5, 9]),
+        # PN is 3 ± 4.3 behind in one column.
         (
-            *("c-GAN below earlier augmentation", {FH: 41.0, FI: 45.0, PLAIN: 42.0}),
-            *("FH +2.1, FI-PN +6.4", "not found"),
-            "FH over c-GAN −1.00 ± 0.00; FI-PN over c-GAN +3.00 ± 0.00",
+            PLACE,
+            {**RIVALS, OURS: same(50.0, {("all", 1): [42.0, 43.0, 47.0]})},
+            UNDECIDED,
+            [9, 9, 3, 9],
         ),
+        # Differences by draw: 2 - 1, 2 - 0.5 and 2 - 0.
+        (FEWEST, {PN: at_20(40.0, 70.0), OURS: at_20(42.0, [70.0, 70.5, 71.0])}, SMALLER, [1.5]),
+        (FEWEST, {PN: 40.0, OURS: at_20(42.0, 45.0)}, OPPOSITE, [-3]),
+        # A report may lack some controls.
+        (OVER, CONTROLS, CONFIRMED, [5, 1]),
+        (OVER, {**CONTROLS, **SHIFTED}, NOT_FOUND, [5, -0.2, 1]),
+        # PN has another embedding, so it is not a control.
         (
-            *(PLACE, {**RIVALS, **LATER, OURS: 44.0}, PRINTED_PLACE, "confirmed"),
-            "first in 0, second in 4 of 4 columns among 4 rows of the paper",
+            "cCov-GAN-PN over the controls",
+            {OURS: 45.0, PN: 44.0, ("none-PN", "centroid"): 43.0},
+            CONFIRMED,
+            [2],
         ),
-        (  # PN is 3 ± 4.3 behind in one column, so it may be ahead there.
-            *(PLACE, {**RIVALS, OURS: same(50.0, {("all", 1): [42.0, 43.0, 47.0]})}),
-            *(PRINTED_PLACE, "undecided", "first in 3, second in 1"),
-        ),
-        (
-            *(PLACE, {**RIVALS, **LATER, OURS: same(50.0, {("all", 1): 40.5})}),
-            *(PRINTED_PLACE, "not found"),
-            "first in 3, second in 0 of 4 columns among 4 rows of the paper; ranks by K: LSL 1, 1; "
-            "GLSL 3, 1; farthest behind at GLSL K = 1: −4.50 ± ",
-        ),
-        (  # Differences by draw: 2 - 1, 2 - 0.5 and 2 - 0. Interval: 4.3 * 0.5 / sqrt(3).
-            FEWEST,
-            {
-                PN: same(40.0, {("novel", 20): 70.0}),
-                OURS: same(42.0, {("novel", 20): [70.0, 70.5, 71.0]}),
-            },
-            *("+9.0 and +2.8", SMALLER, "+2.00 and +0.50, so +1.50 ± 1.24"),
-        ),
-        (
-            *(FEWEST, {PN: 40.0, OURS: same(42.0, {("novel", 20): 45.0})}),
-            *("+9.0 and +2.8", "opposite", ""),
-        ),
-        (
-            *("cCov-GAN over the controls", CONTROLS, "", "confirmed"),
-            "under linear: none +5.00 ± 0.00; copy +1.00 ± 0.00. "
-            "Under cosine: none +3.00 ± 0.00; copy −1.00 ± 0.00",
-        ),
-        (
-            *("cCov-GAN over the controls", {**CONTROLS, ("mean-shift", "linear"): 45.2}, ""),
-            *("not found", ""),
-        ),
-        (  # PN has an embedding of its own, so it is not a control.
-            *(
-                "cCov-GAN-PN over the controls",
-                {OURS: 45.0, PN: 44.0, ("none-PN", "centroid"): 43.0},
-            ),
-            *("", "confirmed", "under centroid: none-PN +2.00 ± 0.00"),
-        ),
+        # The tuned row does not count.
+        ("gain by the cycle term", {CYCLE: 70.0, WHOLE: 50.0, WITHOUT: 49.0}, SMALLER, [1]),
     ],
 )
-def test_a_claim_has_a_printed_number_a_verdict_and_what_was_found(
-    name, rows, printed, verdict, found
+def test_a_claim_of_several_comparisons_has_their_differences_and_a_verdict(
+    name, rows, verdict, differences
 ):
-    claim = claims_of(rows)[name]
+    judgement = claims_of(rows)[name]
 
-    assert (claim.printed, claim.verdict) == (printed, verdict)
-    assert claim.found.startswith(found)
+    assert [part.gap.value for part in judgement.parts] == pytest.approx(differences)
+    assert judgement.verdict == verdict
+
+
+SOFT, ALL, K1, K5 = (
+    (f"cCov-GAN-PN/{key}", "centroid") for key in ("soft", "all", "hard-1", "hard-5")
+)
+HELP, BEST_K, RIGHT_K = (
+    f"{name} (cCov-GAN-PN)"
+    for name in (
+        "neighbours help",
+        "soft neighbours are better",
+        "hard neighbours need the right k",
+    )
+)
+LOWER_IN_GLSL = same(50.0, {("all", 1): 48.0, ("all", 20): 48.0})
+
+
+@pytest.mark.parametrize(
+    ("rows", "name", "verdict", "differences"),
+    [
+        # LSL and GLSL, in the mean over shots.
+        ({SOFT: 50.0, ALL: 48.0}, HELP, CONFIRMED, [2, 2]),
+        ({SOFT: 50.0, ALL: same(48.0, {("all", 1): 54.0})}, HELP, NOT_FOUND, [2, -1]),
+        # The best k is 1 in LSL and 5 in GLSL.
+        ({SOFT: 50.0, K1: LOWER_IN_GLSL, K5: 49.0}, BEST_K, NOT_FOUND, [0, 1]),
+        ({SOFT: 50.0, K1: 49.0}, BEST_K, CONFIRMED, [1, 1]),
+        ({SOFT: 50.0, K1: 51.0}, BEST_K, OPPOSITE, [-1, -1]),
+        ({K1: 50.0, K5: 53.0}, RIGHT_K, CONFIRMED, [3, 3]),
+        # Differences by draw are 0, 3 and 6, so the interval of one pair is ±7.5.
+        ({K1: [50.0] * 3, K5: [50.0, 53.0, 56.0]}, RIGHT_K, UNDECIDED, [3, 3]),
+    ],
+)
+def test_kinds_of_neighbours_are_compared_with_the_best_and_the_worst_k(
+    rows, name, verdict, differences
+):
+    judgement = claims_of({OURS: 50.0, **rows})[name]
+
+    assert [part.gap.value for part in judgement.parts] == pytest.approx(differences)
+    assert judgement.verdict == verdict
+
+
+def test_variants_with_another_head_than_their_row_are_compared_under_that_head():
+    # The first variant equals the row, so it has all heads of the row.
+    rows = {(name, "linear"): level for (name, _), level in {SOFT: 50.0, ALL: 48.0}.items()}
+
+    (part, _) = claims_of({OURS: 50.0, SOFT: 60.0, **rows})[HELP].parts
+
+    assert part.gap.value == pytest.approx(2)
+
+
+def test_with_more_ks_the_same_difference_says_less():
+    # Differences by draw are 2, 3 and 4. Student's t of two degrees of freedom is 6.205 for two
+    # contrasts and 10.886 for six (three pairs in two orders); each is divided by sqrt(3).
+    rows = {OURS: 50.0, K1: [50.0] * 3, K5: [52.0, 53.0, 54.0]}
+    another = {("cCov-GAN-PN/hard-20", "centroid"): 51.0}
+
+    intervals = [claims_of(x)[RIGHT_K].parts[0].gap.interval for x in (rows, rows | another)]
+
+    assert intervals == pytest.approx([3.58, 6.28], abs=0.01)
+
+
+LACKS, MORE, NEAREST = (
+    "earlier augmentation lacks diversity",
+    "cCov-GAN is more diverse",
+    "cCov-GAN is nearest to the real diversity",
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "ratios", "verdict", "differences"),
+    [
+        (LACKS, {"FH": 0.8, "FI-PN": 0.5}, CONFIRMED, [0.2, 0.5]),
+        (LACKS, {"FH": 0.8, "FI-PN": 1.1}, NOT_FOUND, [0.2, -0.1]),
+        (LACKS, {"FH": 1.2, "FI-PN": 1.1}, OPPOSITE, [-0.2, -0.1]),
+        (MORE, {"FH": 0.8, "c-GAN-PN": 0.3, OURS[0]: 0.9}, CONFIRMED, [0.1, 0.6]),
+        (MORE, {"FH": 0.8, "FI-PMN": 1.2, OURS[0]: 0.9}, NOT_FOUND, [0.1, -0.3]),
+        (MORE, {"FH": 0.88, OURS[0]: 0.9}, SMALLER, [0.02]),
+        # Ratios 2 and 1/2 are equally near; log(2 / 1.1) is 0.598.
+        (
+            NEAREST,
+            {"cDeLi-GAN-PN": 2.0, "cCyc-GAN-PN": 0.5, OURS[0]: 1.1},
+            CONFIRMED,
+            [math.log(2 / 1.1)] * 2,
+        ),
+        (NEAREST, {"FH": 0.98, OURS[0]: 1.1}, OPPOSITE, [-math.log(0.98) - math.log(1.1)]),
+        # All examples are equal: 0.001 stands for zero.
+        (NEAREST, {"c-GAN-PN": 0.0, OURS[0]: 0.5}, CONFIRMED, [math.log(1000) - math.log(2)]),
+    ],
+)
+def test_diversity_is_judged_by_ratios_to_the_real_data(name, ratios, verdict, differences):
+    rows = {(row, "any"): same(50.0, {("novel", 5): 50.0}) for row in ratios}
+
+    judgement = claims_of(rows, {row: {5: [ratio] * 2} for row, ratio in ratios.items()})[name]
+
+    assert [part.gap.value for part in judgement.parts] == pytest.approx(differences)
+    assert judgement.verdict == verdict
+
+
+def test_labels_name_rows_that_differ_or_were_picked_and_cells_that_differ():
+    def labels(name: str, rows) -> list[str]:
+        return [part.label for part in claims_of(rows)[name].parts]
+
+    assert labels("cCov-GAN-PN over PN", {OURS: 45.0, PN: 44.0}) == [""]
+    assert labels("cCov-GAN over the controls", CONTROLS) == ["over none", "over copy"]
+    assert labels("c-GAN below earlier augmentation", {FH: 41.0, FI: 45.0, PLAIN: 42.0}) == [
+        "FH",
+        "FI-PN",
+    ]
+    picked = "over cCov-GAN-PN: NBS-H, k = 1"
+    assert labels(BEST_K, {OURS: 50.0, SOFT: 50.0, K1: 49.0}) == [
+        f"{picked} (LSL mean over all K)",
+        f"{picked} (GLSL mean over all K)",
+    ]
+
+
+def test_ratios_have_a_margin_of_their_own():
+    # The interval of two draws is ±0.38: below half a point, but large for a ratio.
+    judgement = claims_of({}, {"FH": {1: [0.9, 0.9]}, OURS[0]: {1: [0.92, 0.98]}})[MORE]
+
+    assert judgement.verdict == UNDECIDED
+
+
+def test_rows_that_synthesise_nothing_have_no_diversity():
+    judgement = claims_of({}, {"FH": {1: [0.8] * 2}, "FI-PN": {1: [math.nan] * 2}})[LACKS]
+
+    assert [part.rows[1][0] for part in judgement.parts] == ["FH"]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict"), [(0.5, CONFIRMED), (0.93, SMALLER), (0.96, NOT_FOUND), (1.1, OPPOSITE)]
+)
+def test_the_cycle_prevents_collapse_if_examples_without_it_are_less_diverse_at_one_shot(
+    ratio, verdict
+):
+    # Twenty shots say the opposite.
+    ratios = {WHOLE[0]: {1: [0.95] * 2, 20: [0.1] * 2}, WITHOUT[0]: {1: [ratio] * 2, 20: [0.9] * 2}}
+
+    assert claims_of({CYCLE: 50.0}, ratios)["the cycle prevents collapse"].verdict == verdict
 
 
 def test_claims_without_their_rows_are_left_out():
@@ -247,12 +310,14 @@ def test_claims_without_their_rows_are_left_out():
     assert "cCov-GAN-PN over PN" not in claims_of({("PN", "linear"): 1.0, OURS: 2.0})
 
 
-def test_in_a_study_of_one_method_its_last_row_stands_for_it():
-    levels = {"copy": 45.0, "cCov-GAN, trial 0": 44.0, "cCov-GAN, best": 46.0}
+def test_in_a_study_of_one_method_its_last_row_stands_for_it_and_one_seed_decides_nothing():
+    levels = {"copy": 45.0, "cCov-GAN, default": 44.0, "cCov-GAN, best": 46.0}
     scores = frame_of({(name, "cosine"): value for name, value in levels.items()})
     methods = {name: name.partition(",")[0] for name in levels}
+    heads = dict.fromkeys(methods, "cosine")
 
-    (claim,) = judge_claims(scores, pd.DataFrame(), methods, dict.fromkeys(methods, "cosine"))
+    (judgement,) = judge_claims(scores, pd.DataFrame(), methods, heads, {})
 
-    assert claim.name == "cCov-GAN, best over the controls"
-    assert claim.found.startswith("under cosine: copy +1.00 ± 0.00; one training seed")
+    assert judgement.claim.name == "cCov-GAN over the controls"
+    assert [part.gap.value for part in judgement.parts] == pytest.approx([1])
+    assert (judgement.verdict, judgement.deciding) == (UNDECIDED, ())

@@ -4,26 +4,29 @@ import math
 
 import pytest
 
+from cpaan.report.claims.claim import Claim, Contrast
 from cpaan.report.claims.verdict import (
     CONFIRMED,
     NOT_FOUND,
     OPPOSITE,
     SMALLER,
     UNDECIDED,
-    Claim,
-    Mark,
+    ClaimPart,
+    Judgement,
     decide,
     holm,
-    listed,
-    make_claim,
     p_value_of,
     with_verdicts,
 )
-from cpaan.report.gains import PairedDifference
+from cpaan.report.tables import Cell
 
 
-def gap_of(difference: float, interval: float, *by_seed: float) -> PairedDifference:
-    return PairedDifference(difference, interval, 0.01, by_seed)
+def part_of(difference, interval, printed=None, p_value=0.01, by_seed=()) -> ClaimPart:
+    return ClaimPart(Cell(difference, interval, 0, p_value, by_seed), printed)
+
+
+def judgement_of(*parts: ClaimPart, kind="paper") -> Judgement:
+    return Judgement(Claim("name", kind, (Contrast("A", "B", "novel", "fewest"),)), parts)
 
 
 @pytest.mark.parametrize(
@@ -58,12 +61,12 @@ def gap_of(difference: float, interval: float, *by_seed: float) -> PairedDiffere
 def test_a_verdict_needs_significance_the_sign_and_half_of_the_printed_gain(
     parts, p_value, verdict
 ):
-    assert decide([Mark(*part) for part in parts], p_value) == verdict
+    assert decide([part_of(*part) for part in parts], p_value) == verdict
 
 
 def test_a_claim_of_several_parts_is_as_sure_as_its_weakest_part():
     def p_value(*parts: tuple[float, float]) -> float:
-        return p_value_of([Mark(found, 0.1, None, p) for found, p in parts])
+        return p_value_of([part_of(difference, 0.1, None, p) for difference, p in parts])
 
     assert p_value((1.0, 0.01), (2.0, 0.03)) == 0.03
     # Two of three parts have the other sign. The surer one was picked out of three.
@@ -72,8 +75,8 @@ def test_a_claim_of_several_parts_is_as_sure_as_its_weakest_part():
 
 
 def test_one_small_loss_among_gains_is_not_the_opposite_of_the_claim():
-    gains = [Mark(found, found / 10, None, 1e-9) for found in (0.40, 0.08, 0.03)]
-    parts = [*gains, Mark(-0.01, 0.005, None, 1e-6)]
+    gains = [part_of(gain, gain / 10, None, 1e-9) for gain in (0.40, 0.08, 0.03)]
+    parts = [*gains, part_of(-0.01, 0.005, None, 1e-6)]
 
     assert p_value_of(parts) == pytest.approx(4e-6)
     assert decide(parts, p_value_of(parts), margin=0.05) == NOT_FOUND
@@ -87,31 +90,31 @@ def test_holm_multiplies_the_smallest_p_by_the_number_of_claims_and_the_next_by_
 
 
 def test_each_kind_of_claims_is_corrected_for_its_own_number():
-    def claim(kind, p_value: float) -> Claim:
-        parts = (Mark(1.0, 0.5, None, p_value),)
-        return Claim("name", "text", "", "", UNDECIDED, kind, parts, parts)
+    def judgement(kind, p_value: float) -> Judgement:
+        return judgement_of(part_of(1.0, 0.5, None, p_value), kind=kind)
 
-    claims = [claim("paper", 0.03), claim("primary", 0.03), claim("paper", 0.02)]
-    decided = with_verdicts(claims)
+    judgements = [judgement("paper", 0.03), judgement("primary", 0.03), judgement("paper", 0.02)]
+    decided = with_verdicts(judgements)
 
     assert [each.p_value for each in decided] == pytest.approx([0.04, 0.03, 0.04])
     assert {each.verdict for each in decided} == {CONFIRMED}
-    more = with_verdicts([*claims, claim("paper", 0.9)])
+    more = with_verdicts([*judgements, judgement("paper", 0.9)])
     assert [each.verdict for each in more] == [UNDECIDED, CONFIRMED, UNDECIDED, UNDECIDED]
 
 
-def test_differences_are_listed_with_intervals_and_seeds():
-    gaps = [("LSL", gap_of(1.234, 0.5, 1.0, -1.5)), ("GLSL", gap_of(-1.0, math.nan, -1.0))]
-
-    assert listed(gaps, has_seeds=True) == "LSL +1.23 ± 0.50 (by seed +1.00, −1.50); GLSL −1.00"
-
-
-def test_a_claim_with_one_seed_has_an_interval_over_draws_alone_and_is_undecided():
+def test_a_claim_with_one_seed_is_undecided():
     several, single = (
-        next(make_claim("name", "text", [("", gap_of(1.0, 0.5, *by_seed))]))
-        for by_seed in ((1.0, 1.0), (1.0,))
+        judgement_of(part_of(1.0, 0.5, by_seed=seeds)) for seeds in ((1.0, 1.2), (1.0,))
     )
 
-    assert [each.verdict for each in with_verdicts([several, single])] == [CONFIRMED, UNDECIDED]
-    assert several.found == "+1.00 ± 0.50"
-    assert single.found == "+1.00 ± 0.50; one training seed, so the interval is over draws alone"
+    decided = with_verdicts([several, single])
+
+    assert [judgement.verdict for judgement in decided] == [CONFIRMED, UNDECIDED]
+
+
+def test_many_differences_are_represented_by_the_smallest_and_the_largest():
+    judgement = judgement_of(*[part_of(1.5, 0.5, 2.0)] * 8, part_of(-1.0, math.nan, 3.0))
+
+    assert [part.gap.value for part in judgement.extremes] == [-1.0, 1.5]
+    assert judgement.printed == "+2.0 to +3.0"
+    assert judgement_of(part_of(1.5, 0.5, 2.0)).printed == "+2.0"

@@ -1,7 +1,7 @@
 import pandas as pd
 import pytest
 
-from cpaan.gan.spiral import SpiralOutcome, draw_points
+from cpaan.gan.spiral import SpiralOutcome, draw_points, to_plain
 from cpaan.report.figures.picture import INK
 from cpaan.report.figures.synthetic import draw_spiral, projections, spectra
 
@@ -69,7 +69,7 @@ def test_the_spiral_has_a_panel_for_each_gan_the_raw_points_and_a_key():
         for name, ratio in {"c-GAN": 0.2, "cCov-GAN": 1.04}.items()
     }
 
-    picture = draw_spiral(points, outcomes)
+    picture = draw_spiral(to_plain(points, outcomes))
 
     titles = [axes.get_title(loc="left") for axes in picture.figure.axes]
     assert titles == ["raw", "c-GAN: 0.20", "cCov-GAN: 1.04"]

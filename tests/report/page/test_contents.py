@@ -5,7 +5,8 @@ import json
 import pandas as pd
 import pytest
 
-from cpaan.report.page.contents import Ablation, read_contents
+from cpaan.report.ablations import Ablation
+from cpaan.report.page.contents import read_contents
 from helpers.report_folders import SEARCH, make_trials, write_report
 
 
@@ -15,11 +16,29 @@ def test_a_report_of_many_rows_has_the_searches_of_each_and_its_variants(content
     assert list(contents.trials) == ["PN", "cCov-GAN-PN"]
     assert len(contents.trials["PN"]) == len(make_trials())
     (variant,) = [row for row in contents.rows if row.ablation]
-    assert (variant.name, variant.method) == ("cCov-GAN-PN: all base classes", "cCov-GAN-PN")
-    assert variant.ablation == Ablation("cCov-GAN-PN", "neighbours", "all base classes")
+    assert (variant.name, variant.method) == ("cCov-GAN-PN: all", "cCov-GAN-PN")
+    assert variant.ablation == Ablation("cCov-GAN-PN", "neighbours", "all")
+    assert variant.ablation.title == "cCov-GAN-PN: all base classes"
     # Seeded draws come after the two fixed draws.
     assert sorted(contents.seeded["draw"].unique()) == [2, 3, 4]
     assert (contents.spectra, contents.projections, contents.spiral) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("family", "label", "key"),
+    [
+        ("terms", "recommended weight of synthetic examples", "recommended-weight"),
+        ("neighbours", "NBS-H, k = 5", "hard-5"),
+        ("ideas", "without the cycle term", "without-cycle"),
+    ],
+)
+def test_an_older_report_has_the_words_of_ablations_in_place_of_keys(tmp_path, family, label, key):
+    path = write_report(tmp_path) / "report" / "report.json"
+    about = json.loads(path.read_text())
+    about["rows"][-1]["ablation"] = {"of": "cCov-GAN-PN", "family": family, "label": label}
+    path.write_text(json.dumps(about))
+
+    assert read_contents(tmp_path).rows[-1].ablation == Ablation("cCov-GAN-PN", family, key)
 
 
 @pytest.mark.parametrize("is_old", [False, True])

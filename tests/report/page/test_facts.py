@@ -1,56 +1,36 @@
-"""The provenance of a report, and its commands."""
+"""The cost of a report, and its commands."""
 
 from dataclasses import replace
 
-from cpaan.report.page.facts import make_commands, make_provenance
+from cpaan.report.page.facts import make_commands, make_cost, make_hardware
 from helpers.report_folders import COST, RUN, SEARCH
 
 
-def test_provenance_has_size_data_code_seeds_machines_and_cost(contents):
-    contents.studies["MAML"]["data"] = {"fingerprint": "a1a2a3"}
-
-    found = make_provenance(contents)
-
-    expected = {
-        "Rows": "5, and 1 variants of them",
-        "Trials": "20 in 5 searches",
-        "Data fingerprint": "f1f2f3; MAML: a1a2a3",
-        "Commit": RUN["commit"],
-        "Versions": "python 3.11.7, numpy 2.4.6, torch 2.13.0",
-        "Seeds of the searches": "0",
-        "Seeds of the report": "3, 4",
-        "Draws": "2 fixed, 3 seeded, the same for every row",
-        "Hardware": "1 × 16 CPU, 1 GPU, 1 H200",
-        "Reads of the test phase": "7 so far, of this data",
-        # Two searches of four trials of 90 s.
-        "Time": "of workers: trials 12 min, report 60 min; last command of the report: 10 min; "
-        "finished 2026-11-15",
-        # Eight trials of 45 GPU seconds, and five rows whose finalists took 36.
-        "GPU hours": "by shares of a card: trials 0.10; finalists 0.05; report 0.50",
-    }
-    assert {label: found[label] for label in expected} == expected
-    assert "test: 2 base and 3 novel classes" in found["Classes"]
-    about = {**contents.about, "nodes": [{"CPU": 2.0}, {"CPU": 2.0}, {"CPU": 8.0}]}
-    found = make_provenance(replace(contents, about=about))
-    assert found["Hardware"] == "2 × 2 CPU; 1 × 8 CPU"
-
-
-def test_cost_that_is_not_counted_is_named(contents):
-    def provenance_with(cost: dict, **best: dict) -> dict[str, str]:
+def test_cost_is_the_time_of_workers_and_the_share_of_a_gpu(contents):
+    def cost_with(cost: dict, **best: dict) -> dict[str, str]:
         about = {**contents.about, "cost": cost}
-        return make_provenance(replace(contents, about=about, best={**contents.best, **best}))
+        return make_cost(replace(contents, about=about, best={**contents.best, **best}))
 
-    found = provenance_with({**COST, "num_uncounted": 2})
-    assert found["GPU hours"].endswith("report 0.50; 2 parts of the report not counted")
-
+    # Two searches of four trials of 90 s and 45 GPU seconds; five rows whose finalists took 36.
+    assert cost_with(COST) == {
+        "time": "trials 12 min, report 60 min",
+        "gpu_hours": "trials 0.10; finalists 0.05; report 0.50",
+    }
+    uncounted = cost_with({**COST, "num_uncounted": 2})["gpu_hours"]
+    assert uncounted.endswith("report 0.50; 2 parts of the report not counted")
     # Older reports and searches have no seconds of parts.
     older = {**contents.best["PN"], "run": RUN}
-    found = provenance_with({"seconds": 600.0, "gpu_seconds": 1800.0}, PN=older)
-    assert found["Time"].startswith("of workers: trials 12 min; last command of the report: 10 min")
-    assert found["GPU hours"] == (
-        "by shares of a card: trials 0.10; finalists not counted; report 0.50 by whole cards, its "
-        "last command only"
-    )
+    assert cost_with({"seconds": 600.0, "gpu_seconds": 1800.0}, PN=older) == {
+        "time": "trials 12 min",
+        "gpu_hours": "trials 0.10; finalists not counted; report 0.50 by whole cards, its last "
+        "command only",
+    }
+
+
+def test_machines_with_the_same_processors_are_counted_together():
+    assert make_hardware([{"CPU": 2.0}, {"CPU": 2.0}, {"CPU": 8.0}]) == "2 × 2 CPU; 1 × 8 CPU"
+    card = {"CPU": 16.0, "GPU": 1.0, "accelerator_type:H200": 1.0, "memory": 1e9}
+    assert make_hardware([card]) == "1 × 16 CPU, 1 GPU, 1 H200"
 
 
 def test_every_number_has_a_command_and_other_commands_and_commits_have_lines_of_their_own(

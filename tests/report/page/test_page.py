@@ -8,21 +8,31 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from cpaan.report.claims.judge import TERMS
-from cpaan.report.claims.verdict import Claim, Mark
+from cpaan.report.ablations import TERMS, Ablation
+from cpaan.report.claims.claim import Claim, Contrast
+from cpaan.report.claims.verdict import ClaimPart, Judgement
 from cpaan.report.figures.picture import Picture
-from cpaan.report.page.contents import Ablation, read_contents
-from cpaan.report.page.headline import make_headline
+from cpaan.report.page.contents import read_contents
+from cpaan.report.page.headline import Training, make_headline
 from cpaan.report.page.page import Page, axis_of, make_diversity, render, write_page
 from cpaan.report.page.views import make_views
-from helpers.report_folders import write_report
+from cpaan.report.tables import Cell
+from helpers.report_folders import RUN, write_report
 
-MARKS = (Mark(1.0, 0.5, 6.0),)
-CLAIMS = [
-    Claim("one", "<Yes>.", "+9.0", "+8.0 ± 1.0", "confirmed", "primary", (Mark(8.0, 1.0, 9.0),)),
-    Claim("two", "No.", "+2.6", "-1.0 ± 0.2", "opposite", parts=(Mark(-1.0, 0.2),), p_value=0.0123),
-    Claim("three", "Nearest (|log ratio|).", "", "-0.3 ± 0.9", "undecided", "further"),
-    Claim("four", "X over PN.", "+6.0", "+1.0 ± 0.5", "same sign, much smaller", "control", MARKS),
+
+def judgement(name, kind, verdict, *differences, printed=None, column="novel", p_value=1.0):
+    """Return a judged claim; its differences have intervals of 0.5 and two training seeds."""
+    claim = Claim(name, kind, (Contrast("A", "B", column, "fewest"),), "<Yes> or |no|")
+    gaps = [Cell(value, 0.5, 0, p_value, (value, value)) for value in differences]
+    parts = [ClaimPart(gap, printed, cell="LSL") for gap in gaps]
+    return Judgement(claim, parts, {}, p_value, verdict)
+
+
+JUDGEMENTS = [
+    judgement("one", "primary", "confirmed", 8.0, printed=9.0),
+    judgement("two", "paper", "opposite", -1.0, printed=2.6, p_value=0.0123),
+    judgement("three", "further", "undecided", -0.3, column="log-ratio"),
+    judgement("four", "control", "same sign, much smaller", 1.0, printed=6.0),
 ]
 
 
@@ -36,8 +46,9 @@ def page(tmp_path_factory):
     contents = read_contents(write_report(tmp_path_factory.mktemp("report")))
     table = make_views(contents)
     searches = [("PN", "4 trials", picture("c")), ("LR", "1 trial", None)]
-    drawn = CLAIMS, [picture("a"), picture("b")], searches
-    return Page(contents, table, make_headline(contents, table, CLAIMS), picture("lead"), *drawn)
+    drawn = JUDGEMENTS, [picture("a"), picture("b")], searches
+    headline = make_headline(contents, table, {}, JUDGEMENTS)
+    return Page(contents, table, headline, picture("lead"), *drawn)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +82,7 @@ def test_without_a_script_the_table_shows_the_paper_s_rule(text):
 
 def test_words_of_the_report_are_text_and_the_script_has_the_same_numbers(page, text):
     assert "it diverged &amp; ended &lt;early&gt;" in text
-    assert "&lt;Yes&gt;." in text
+    assert "&lt;Yes&gt; or |no|" in text
     (data,) = re.findall(r'<script type="application/json".*?>(.*?)</script>', text, re.S)
     assert json.loads(data) == json.loads(json.dumps(page.table.for_page()))
 
@@ -92,65 +103,88 @@ def test_a_claim_has_its_verdict_and_its_place_on_the_axis_and_its_details_are_f
     _, *claims = re.findall(r'<details class="claim.*?</details>', text, re.S)
     assert "open" not in claims[0].split(">")[0]
     assert "printed +9.0" in claims[0]
-    axis = axis_of(page.claims)
+    axis = axis_of(page.judged)
     assert axis.low < 0 < 9 < axis.high
     assert f'class="found" style="left: {axis.at(8.0)}%"' in claims[0]
     assert f'class="of-paper" style="left: {axis.at(9.0)}%"' in claims[0]
-    of_reader = render(replace(page, claims=page.claims[2:3]))
+    of_reader = render(replace(page, judged=page.judged[2:3]))
     assert "<h2>Claims</h2>" in text
     assert "<h2>Questions about this method</h2>" in of_reader
     assert "printed in the paper" not in of_reader
 
 
 @pytest.mark.parametrize(
-    ("found", "shown"),
-    [([0.25], "found +0.25\xa0±\xa00.10"), ([0.25, -0.5], "found −0.50 to +0.25"), ([], "")],
+    ("differences", "shown"),
+    [([0.25], "found +0.25\xa0±\xa00.50"), ([0.25, -0.5], "found −0.50 to +0.25")],
 )
-def test_a_claim_about_ratios_shows_them_without_the_axis_of_points(page, found, shown):
-    parts = tuple(Mark(value, 0.1) for value in found)
-    claim = replace(page.claims[0], marks=(), parts=parts, printed="")
+@pytest.mark.parametrize("column", ["novel", "ratio"])
+def test_a_claim_has_its_differences_and_those_of_ratios_are_not_on_the_axis_of_points(
+    page, differences, shown, column
+):
+    judged = judgement("name", "paper", "undecided", *differences, column=column)
 
-    text = render(replace(page, claims=[claim]))
+    text = render(replace(page, judged=[judged]))
 
     (numbers,) = re.findall('<span class="numbers">(.*?)</span></summary>', text, re.S)
-    assert "ratios, not points" in numbers
-    assert re.findall("<b>(.*?)</b>", numbers) == ([shown] if shown else [])
+    assert re.findall("<b>(.*?)</b>", numbers) == [shown]
+    assert ("ratios, not points" in numbers) == (column == "ratio")
+    assert ('class="zero"' in text) == (column == "novel")
 
 
 def test_rows_of_one_seed_are_named_and_those_as_published_together(page):
-    rows = page.contents.rows
     names = ["copy", "MAML, as published", "PN, as published"]
-    once = [replace(rows[0], name=name, seeds=(3,)) for name in names]
+    once = [replace(page.contents.rows[0], name=name, seeds=(3,)) for name in names]
+    contents = replace(page.contents, rows=(*page.contents.rows, *once))
 
-    few, many = (
-        render(replace(page, contents=replace(page.contents, rows=(*rows, *more))))
-        for more in (once[:2], once)
-    )
-
-    assert "has one seed: copy, MAML, as published." in few
-    assert "has one seed: copy, all rows as published." in many
+    assert "has one seed: copy, rows as published." in render(replace(page, contents=contents))
 
 
-def test_positive_controls_are_said_before_anything_else(page, text):
-    said = "Positive controls: 0 of 1 gains over PN that other papers print are confirmed"
-    found = "four +1.00\u00a0±\u00a00.50 (printed +6.0: same sign, much smaller)"
-    limits = (
-        "What limits it: methods are trained on 2 base classes, 389 in the papers. So “not found” "
-        "below is about this setting, not about CP-AAN alone."
-    )
+def test_the_setting_and_the_data_stand_beside_the_finding(page, text):
+    findings = render(page, "findings.md.jinja")
 
-    for each in (text, render(page, "findings.md.jinja")):
-        assert f"{said} in this setting: {found}. {limits}" in each
-        assert each.index(limits) < each.index("<h1>" if "<h1>" in each else page.headline.finding)
+    for words, finding in ((text, "<h1>"), (findings, page.headline.finding)):
+        start = words.index("Positive controls: 0 of 1 gains over PN")
+        assert start < words.index("2 base classes, 389 in the papers") < words.index(finding)
+        assert "not about CP-AAN" in words
+        assert "features of a user (16 dimensions), 2 base and 3 novel" in words
+        assert "2 training seeds, 3 draws of the shots" in words
     known = replace(page.contents, about={**page.contents.about, "backbone": "ResNet-10"})
-    assert "the backbone is ResNet-10." in render(replace(page, contents=known))
-    assert said not in render(replace(page, claims=page.claims[:3]))
-    first, *others = page.contents.rows
-    with_awg = replace(page.contents, rows=(replace(first, method="AWG"), *others))
-    cosine = "backbones trained with a cosine classifier, which no row has here; methods"
-    assert cosine in render(replace(page, contents=with_awg))
-    confirmed = replace(page.claims[3], verdict="confirmed")
-    assert "not about CP-AAN" not in render(replace(page, claims=[confirmed]))
+    confirmed = [judgement("one", "control", "confirmed", 8.0, printed=9.0)]
+    better = render(replace(page, contents=known, judged=confirmed), "findings.md.jinja")
+    assert "one +8.00" in better
+    assert "the backbone is ResNet-10." in better
+    assert "not about CP-AAN" not in better
+    assert "Positive controls" not in render(replace(page, judged=page.judged[:3]))
+
+
+def test_the_length_of_training_is_compared_with_that_of_the_paper(page):
+    def words(*lengths) -> str:
+        headline = page.headline._replace(training=Training(*lengths))
+        return render(replace(page, headline=headline), "findings.md.jinja")
+
+    short = words("3,000", "100,000", "300", {0.25: ["A", "B"]})
+    assert "for 3,000 episodes, not 100,000 as in the paper. Their settings" in short
+    assert "300 episodes, the length of a trial. For A, B, the sweep" in short
+    assert "count as 0.25 shots." in short
+    long = words("100,000", "100,000", "100,000", {})
+    assert "for 100,000 episodes, as in the paper.\n" in long
+
+
+def test_provenance_has_size_data_code_and_seeds(page):
+    page.contents.studies["MAML"]["data"]["fingerprint"] = "a1a2a3"
+
+    facts = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", render(page)))
+
+    assert facts["Rows"] == "5, and 1 variants of them"
+    assert facts["Trials"] == "20 in 5 searches"
+    assert facts["Data fingerprint"] == "f1f2f3; MAML: a1a2a3"
+    assert "test: 2 base and 3 novel classes; features of 16 dimensions" in facts["Classes"]
+    assert (facts["Seeds of the searches"], facts["Seeds of the report"]) == ("0", "3, 4")
+    assert facts["Draws"].startswith("2 fixed, 3 seeded")
+    assert facts["Reads of the test phase"].startswith("7 ")
+    assert (facts["Commit"], facts["Hardware"]) == (RUN["commit"], "1 × 16 CPU, 1 GPU, 1 H200")
+    assert facts["Versions"] == "python 3.11.7, numpy 2.4.6, torch 2.13.0"
+    assert facts["Time"].endswith("last command of the report: 10 min; finished 2026-11-15")
 
 
 def test_pictures_have_files_but_those_of_searches(text):
@@ -169,7 +203,7 @@ def test_the_finding_comes_first_and_empty_sections_are_left_out(page, text):
     assert ids == re.findall(r'<li><a href="#(.*?)">', text)
     appendix = text[text.index('<section id="appendix">') :]
     assert "<details><summary><h2>Appendix" in appendix, "closed"
-    poor = replace(page, claims=[], pictures=[], searches=[], lead=None)
+    poor = replace(page, judged=[], pictures=[], searches=[], lead=None)
     nothing = page.contents.diversity.head(0)
     poor = replace(poor, contents=replace(page.contents, diversity=nothing))
     assert re.findall(r'<section id="(.*?)"', render(poor)) == ["table-1", "appendix"]
@@ -196,11 +230,11 @@ def test_the_commit_that_drew_the_page_stands_beside_the_command_that_draws_it(p
 def test_diversity_is_shown_for_gans_with_and_without_a_term_and_for_copies(page):
     contents = page.contents
     ours = next(row for row in contents.rows if row.name == "cCov-GAN-PN")
-    term = replace(ours, name="X", ablation=Ablation("cCov-GAN-PN", TERMS, "without it"))
+    term = replace(ours, name="X", ablation=Ablation("cCov-GAN-PN", TERMS, "without-cycle"))
     rows = (*contents.rows, term, replace(ours, name="Y", method="FH"))
     frames = [
         contents.diversity[contents.diversity["method"] == "copy"].assign(method=name, ratio=ratio)
-        for name, ratio in (("X", 0.5), ("Y", 0.6), ("cCov-GAN-PN: all base classes", 0.7))
+        for name, ratio in (("X", 0.5), ("Y", 0.6), ("cCov-GAN-PN: all", 0.7))
     ]
     frames[0] = frames[0].query("shots == 1")
     diversity = pd.concat([contents.diversity, *frames], ignore_index=True)
@@ -210,16 +244,16 @@ def test_diversity_is_shown_for_gans_with_and_without_a_term_and_for_copies(page
     assert table.markdown().splitlines()[2:] == [
         "| copy | 1.10±0.00 | 1.10±0.00 |",
         "| cCov-GAN-PN | 0.80±0.00 | 0.80±0.00 |",
-        "| X | 0.50±0.00 | – |",
+        "| cCov-GAN-PN: without the cycle term | 0.50±0.00 | – |",
     ]
 
 
 def test_findings_are_tables_whose_lines_have_the_same_width(page):
     text = render(page, "findings.md.jinja")
 
-    claim = "**three**: Nearest (\\|log ratio\\|). | – | −0.3 ± 0.9 |"
-    assert claim in text
-    assert "**two**: No. | +2.6 | −1.0 ± 0.2; p = 0.012 |" in text
+    words = "<Yes> or \\|no\\| (LSL)"
+    assert f"**three**: {words} | – | −0.30 ± 0.50 (" in text
+    assert f"**two**: {words} | +2.6 | −1.00 ± 0.50 (by seed −1.00, −1.00); p = 0.012 after" in text
     tables = [part for part in re.split(r"\n(?!\|)", text) if "\n|" in part]
     assert len(tables) == 5, "a table for each kind of claim, and that of diversity"
     places = [text.index(part) for part in (page.headline.finding, "claims", "Table 1", "Figures")]
@@ -243,7 +277,7 @@ def test_a_page_and_its_pictures_are_written_below_the_report(tmp_path):
     write_page(folder, again.__setitem__)
 
     assert again == written, "to the last byte"
-    assert lines[0].startswith("On these features, cCov-GAN-PN scores higher than PN")
+    assert lines[0].startswith("cCov-GAN-PN has the highest mean: cCov-GAN-PN − PN is +1.00")
     assert lines[1:] == [
         "  cCov-GAN-PN  LSL 41.0 ± 7.1, GLSL 46.0 ± 7.1 (K = 1, centroid head)",
         "  PN           LSL 40.0 ± 7.1, GLSL 45.0 ± 7.1 (K = 1, centroid head)",

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from cpaan.report.ablations import Ablation
 from cpaan.report.figures.picture import Picture
-from cpaan.report.page.contents import Ablation
 from cpaan.report.page.page import draw_figures, draw_lead, draw_searches, gains_of
 from cpaan.report.page.views import make_views
 
@@ -83,7 +83,14 @@ def test_only_pictures_of_existing_files_are_drawn(contents):
     ]
     columns = ["method", "class", "kind", "x", "y"]
     projections = pd.DataFrame(points, columns=columns)
-    drawn = drawn_of(replace(contents, spectra=shares, projections=projections))
+    first = contents.rows[0]
+    rows = (*contents.rows, *(replace(first, name=name, method=name) for name in ("P-FH", "FI-PN")))
+    scores = [
+        contents.scores[contents.scores["method"] == "none"].assign(method=row.name)
+        for row in rows[-2:]
+    ]
+    study = replace(contents, rows=rows, scores=pd.concat([contents.scores, *scores]))
+    drawn = drawn_of(replace(study, spectra=shares, projections=projections))
 
     assert list(drawn)[1:] == ["gain-by-neighbours", "projections", "spectra"]
     assert drawn["spectra"].alt.endswith("in the same unit: P-FH 0.50."), "FI has its own space"
@@ -98,11 +105,11 @@ def test_variants_are_compared_with_the_row_that_they_vary_or_no_augmentation(co
     assert "minus that of PN with the same linear head" in picture.caption
     picture = drawn_of(with_none_in_pn(contents))["gain-by-neighbours"]
     assert "minus that of none-PN with" in picture.caption, "in the same embedding"
-    ablation = Ablation("cCov-GAN-PN", "ideas", "without it")
+    ablation = Ablation("cCov-GAN-PN", "ideas", "no-residual")
     row = next(row for row in contents.rows if row.ablation)
     rows = (*contents.rows[:-1], replace(row, ablation=ablation))
     picture = drawn_of(replace(contents, rows=rows))["gain-by-idea"]
-    assert picture.alt.endswith("the largest first. without it: −6.0 ± 0.0.")
+    assert picture.alt.endswith("the largest first. no residual start: −6.0 ± 0.0.")
     assert "minus that of cCov-GAN-PN with the same linear head" in picture.caption
 
 
