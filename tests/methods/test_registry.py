@@ -1,6 +1,5 @@
 """Test every row of the table: its method, its errors and its search space."""
 
-import json
 from itertools import product
 
 import pytest
