@@ -253,7 +253,8 @@ class FastRun(TrainingRun):
             materialize_grads=True,
         )
         for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
+            # The compiler pads odd sizes, and Adam refuses a slice of a padded gradient.
+            parameter.grad = gradient.contiguous()
 
     def _finish(self) -> None:
         """Update the generators; copy the next episode into this one's tensors."""
