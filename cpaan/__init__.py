@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from cpaan.data.splits import Phase, Split, read_split
     from cpaan.data.table import FeatureTable
     from cpaan.evaluation.estimators import Augmenter, LowShotClassifier
-    from cpaan.evaluation.few_shot import FewShotConfig, evaluate_few_shot
+    from cpaan.evaluation.few_shot import evaluate_few_shot
+    from cpaan.evaluation.few_shot_tasks import FewShotConfig
     from cpaan.evaluation.runner import Results, evaluate
     from cpaan.gan.config import TrainConfig
     from cpaan.gan.covariance import ky_fan_norm
@@ -26,7 +27,8 @@ _MODULES = {
     "cpaan.data.splits": ["Phase", "Split", "read_split"],
     "cpaan.data.table": ["FeatureTable"],
     "cpaan.evaluation.estimators": ["Augmenter", "LowShotClassifier"],
-    "cpaan.evaluation.few_shot": ["FewShotConfig", "evaluate_few_shot"],
+    "cpaan.evaluation.few_shot": ["evaluate_few_shot"],
+    "cpaan.evaluation.few_shot_tasks": ["FewShotConfig"],
     "cpaan.evaluation.runner": ["Results", "evaluate"],
     "cpaan.gan.config": ["TrainConfig"],
     "cpaan.gan.covariance": ["ky_fan_norm"],

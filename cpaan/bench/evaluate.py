@@ -145,9 +145,8 @@ def measure(bench: Bench) -> None:
             problem.train(_PLAIN_STEPS, new_rng(seed))
 
     def evaluate() -> None:
-        method = Control(copy, config)
-        method.fit(task, new_rng(seed))
-        list(score(method.predict, task, queries))
+        fitted = Control(copy, config).fit(task, new_rng(seed))
+        list(score(fitted.predict, task, queries))
 
     bench.say(f"{iteration} ...")
     fit_together()

@@ -13,7 +13,8 @@ from cpaan.core.settings import Settings, assignments_for, parse_settings
 from cpaan.data.reference import open_data
 from cpaan.data.splits import TEST_PHASE, read_draws
 from cpaan.data.table import counted
-from cpaan.evaluation.few_shot import FewShotConfig, evaluate_few_shot, few_shot_table
+from cpaan.evaluation.few_shot import evaluate_few_shot, few_shot_table
+from cpaan.evaluation.few_shot_tasks import FewShotConfig
 from cpaan.evaluation.runner import Results, evaluate
 from cpaan.gan.config import META_TESTING_AS_PRINTED
 from cpaan.methods.controls import CONTROLS

@@ -23,14 +23,13 @@ from cpaan.cli.progress import StudyProgress
 from cpaan.core.randomness import new_rng
 from cpaan.core.remote_paths import RemotePath, absolute, is_address, join
 from cpaan.data.splits import VALIDATION_PHASE
-from cpaan.methods.base import NO_CHECKPOINT
+from cpaan.evaluation.scoring import describe_top5
 from cpaan.methods.registry import ROWS, expand_methods
 from cpaan.methods.table_row import FEATURES, TABLES
 from cpaan.protocol.tasks import read_base
 from cpaan.study.cluster import Cluster, ray_cluster
 from cpaan.study.cluster_job import ClusterCommand
 from cpaan.study.config import DEFAULT_METHOD, StudyConfig
-from cpaan.study.job import describe_top5
 from cpaan.study.resolve import StudyRequest, new_study, resumed_study
 from cpaan.study.row import StudyRow
 from cpaan.study.search import search
@@ -206,7 +205,7 @@ def _seconds_of_training(row: StudyRow) -> float:
     """Return the seconds that all trials of a row train, from the time of an episode here."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     base = read_base(row.data.open(), row.data.split.base_classes(VALIDATION_PHASE), device)
-    method = ROWS[row.method].make(row.training, row.evaluation, NO_CHECKPOINT)
+    method = ROWS[row.method].make(row.training, row.evaluation)
     run = method.begin(base, new_rng(row.config.seed))
     if not run.num_episodes:
         return 0.0

@@ -29,6 +29,7 @@ from cpaan.core.files import replacing
 from cpaan.core.randomness import new_rng
 from cpaan.core.settings import Settings, suggestion
 from cpaan.data.table import as_feature_block, name_some
+from cpaan.methods.base import Fitted
 from cpaan.methods.registry import METHODS, ROWS, make_method
 from cpaan.methods.table_row import NO_GENERATION, PN, TableRow
 from cpaan.protocol.config import OWN, EvaluationConfig
@@ -38,6 +39,7 @@ from cpaan.training.drive import train_to_end
 
 _QUERIES_PER_BLOCK = 1024
 _ABOUT, _FEATURES, _LABELS, _OWN_RUN = "about.json", "features.npy", "labels.npy", "method.pt"
+_EMBEDDING = "PN-seed0.pt"
 
 
 @dataclass(eq=False, repr=False)
@@ -127,12 +129,17 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         base = BaseSet(torch.from_numpy(features).to(device), torch.from_numpy(counts).to(device))
         base.check_finite()
         method = make_method(
-            self.method, evaluation, training, embedding=embedding, folder=folder, progress=progress
+            self.method,
+            evaluation,
+            training,
+            embedding=embedding,
+            embedding_path=folder / _EMBEDDING,
+            progress=progress,
         )
         run = method.begin(base, new_rng(self.random_state))
         train_to_end(run, folder / _OWN_RUN if run.num_episodes else None, progress=progress)
         self.base_classes_, self._base, self._method = classes, base, method
-        self._groups: list[tuple[NDArray[Any], LowShotTask]] = []
+        self._fitted: list[Fitted] = []
 
     def _resolve(self) -> tuple[TableRow, Settings, EvaluationConfig, EmbeddingConfig | None]:
         """Return the row, and the settings of method, evaluation and embedding."""
@@ -247,14 +254,15 @@ class Augmenter(TransformerMixin, _Estimator):  # type: ignore[misc]
             raise ValueError(f"n_synthetic must be positive, got {n_synthetic}")
         self._refuse_unfitted()
         method, parts = self._method, {}
-        method.keeps_synthetic, method.num_synthetic = True, n_synthetic
         for classes, task in self._tasks(X, y):
-            method.fit(task, new_rng(self.random_state))
-            assert method.synthetic is not None, "the row generates examples"
+            fitted = method.fit(
+                task, new_rng(self.random_state), num_synthetic=n_synthetic, with_synthetic=True
+            )
+            assert fitted.synthetic is not None, "the row generates examples"
             num_shots = task.problems[0].num_shots
             share = method.real_share(num_shots, n_synthetic)
             weight = (1 - share) / share * num_shots / n_synthetic if share else 1.0
-            for name, examples in zip(classes, method.synthetic[0].cpu().numpy(), strict=True):
+            for name, examples in zip(classes, fitted.synthetic[0].cpu().numpy(), strict=True):
                 parts[name] = examples, np.repeat(name, n_synthetic), np.full(n_synthetic, weight)
         _, labels = self._check(X, y)
         shots = self.transform(X), labels, np.ones(len(labels))
@@ -267,7 +275,12 @@ class Augmenter(TransformerMixin, _Estimator):  # type: ignore[misc]
 
         Only rows with an embedding or a transformation (``-PN``, FI-PN, DC) change the features.
         """
-        return torch.cat([self._method.represent(each) for each in self._queries(X)]).cpu().numpy()
+        blocks = self._queries(X)
+        # The space is the same for any shots, so a row of a base class serves as a shot.
+        shot = self._base.features[None, None, :1].float()
+        task = LowShotTask(self._base, len(self.base_classes_), shot, (Problem(1, 0),))
+        fitted = self._method.fit(task, new_rng(self.random_state), num_synthetic=1)
+        return torch.cat([fitted.represent(block) for block in blocks]).cpu().numpy()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -326,10 +339,10 @@ class LowShotClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
             X: Features of the shots, shape (R, D).
             y: Their labels, shape (R,); no base class is among them.
         """
-        self._groups = list(self._tasks(X, y))
-        self._method.fit(self._groups[0][1], new_rng(self.random_state))
+        groups = list(self._tasks(X, y))
+        self._fitted = [self._method.fit(task, new_rng(self.random_state)) for _, task in groups]
         base = [] if self.among == "novel" else [self.base_classes_]
-        classes = np.concatenate([*base, *(novel for novel, _ in self._groups)])
+        classes = np.concatenate([*base, *(novel for novel, _ in groups)])
         self._order = np.argsort(classes)
         self.classes_ = classes[self._order]
         return self
@@ -346,21 +359,19 @@ class LowShotClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
     def _scores(self, X: ArrayLike) -> Tensor:
         """Return the score of every class of ``classes_``, shape (R, C)."""
         self._refuse_unfitted()
-        if not self._groups:
+        if not self._fitted:
             raise NotFittedError("this LowShotClassifier knows no novel classes; call adapt first")
         blocks, head = self._queries(X), self._head(ROWS[self.method])
-        base, found = None, []
-        for _, task in self._groups:
-            if len(self._groups) > 1:
-                self._method.fit(task, new_rng(self.random_state))
-            scores = torch.cat([self._method.predict(each)[head][0] for each in blocks])
-            own_base, novel = scores.tensor_split([len(self.base_classes_)], dim=1)
-            base = own_base if base is None else base
+        base, of_groups = None, []
+        for fitted in self._fitted:
+            scores = torch.cat([fitted.predict(block)[head][0] for block in blocks])
+            its_base, novel = scores.tensor_split([len(self.base_classes_)], dim=1)
+            base = its_base if base is None else base
             # Groups are comparable by their scores relative to the base classes.
-            shift = base.logsumexp(1, keepdim=True) - own_base.logsumexp(1, keepdim=True)
-            found.append(novel + shift)
+            shift = base.logsumexp(1, keepdim=True) - its_base.logsumexp(1, keepdim=True)
+            of_groups.append(novel + shift)
         assert base is not None, "there is a group"
-        scores = torch.cat(found if self.among == "novel" else [base, *found], dim=1)
+        scores = torch.cat(of_groups if self.among == "novel" else [base, *of_groups], dim=1)
         return scores[:, torch.from_numpy(self._order)]
 
     def _resolve(self) -> tuple[TableRow, Settings, EvaluationConfig, EmbeddingConfig | None]:

@@ -17,8 +17,9 @@ from cpaan.core.settings import Settings
 from cpaan.data.reference import DataReference
 from cpaan.data.splits import TEST_PHASE, VALIDATION_PHASE, ShotRows, Split, check_shots
 from cpaan.data.table import TEST, TRAIN, FeatureTable, align_rows
-from cpaan.evaluation.executors import LocalExecutor, ProcessExecutor
-from cpaan.evaluation.parts import Part, PartCache, PartJob, PartKey, run_parts
+from cpaan.evaluation.executors import LocalExecutor
+from cpaan.evaluation.job import Job, Part, Reader
+from cpaan.evaluation.parts import Outcome, PartCache, PartKey, run_parts
 from cpaan.evaluation.scoring import draw_phase
 from cpaan.methods.registry import ROWS, expand_methods
 from cpaan.methods.table_row import COSINE_FEATURES, FEATURES, PN
@@ -104,107 +105,62 @@ def evaluate(
     Raises:
         ValueError: If the data does not suit the phase, or a method is unknown.
     """
-    config = config or EvaluationConfig()
-    run = describe_run()
-    tables = {FEATURES: table}
-    if cosine_table is not None:
-        tables[COSINE_FEATURES] = cosine_table
+    run, given = describe_run(), settings or {}
+    tables = _align(table, cosine_table)
     methods = expand_methods(methods, tables)
-    given, locations = settings or {}, locations or {}
-    used = {name: given.get(name, ROWS[name].config) for name in methods}
-    check_phase(table, split, phase, allow_trained_novel=allow_trained_novel)
-    if cosine_table is not None:
-        with _explain("the cosine-trained features have different rows: "):
-            tables[COSINE_FEATURES] = align_rows(cosine_table, table)
-        check_phase(tables[COSINE_FEATURES], split, phase, allow_trained_novel=allow_trained_novel)
+    used, embedding = settings_of(methods, given)
+    for each in tables.values():
+        check_phase(each, split, phase, allow_trained_novel=allow_trained_novel)
+    config = config or EvaluationConfig()
     if shot_rows is None:
         shot_rows = draw_phase(table, split, phase, config)
     else:
         check_shots(shot_rows, table, split.phase(phase), max(config.shots))
         config = config.with_overrides({"num_draws": len(shot_rows)})
-    embedding = given.get(PN, EmbeddingConfig())
-    assert isinstance(embedding, EmbeddingConfig), "checked with the row of PN"
-    num_rows = {name: len(table.rows_of(name, TRAIN)) for name in split.base_classes(phase)}
-    for name in methods:
-        with _explain(f"{name}: "):
-            ROWS[name].check(used[name], config, num_rows, table.num_dims, embedding)
+    check_settings(used, embedding, config, table, split.base_classes(phase))
     scores_validation = phase == TEST_PHASE and config.novel_bias is None
     if phase == TEST_PHASE:
         count_test_reads(table.fingerprint)  # detects a damaged log before the work
         if scores_validation:
-            without = "; use --set novel_bias=0 to skip the validation phase"
-            with _explain("biases are chosen on the validation phase, but ", without):
-                # No result is claimed for these scores, so allow a backbone trained on the classes.
-                check_phase(table, split, VALIDATION_PHASE, allow_trained_novel=True)
-                draw_phase(table, split, VALIDATION_PHASE, config)
+            _check_validation(table, split, config)
         record_test_read(table.fingerprint)
-        read = {ROWS[name].features for name in methods}
-        if cosine_table is not None and COSINE_FEATURES in read:
+        if cosine_table is not None and any(ROWS[name].features != FEATURES for name in methods):
             record_test_read(cosine_table.fingerprint)
-
-    references = {
-        name: DataReference.of(
-            each,
-            split,
-            locations.get(name),
-            None if each is table or each is cosine_table else locations.get(FEATURES),
-        )
-        for name, each in tables.items()
-    }
-    jobs = {
-        PartKey(name, seed): PartJob(
-            row=name,
-            method=name,
-            training=used[name],
-            embedding=embedding if ROWS[name].is_embedded else None,
-            evaluation=config,
-            seed=seed,
-            data=references[ROWS[name].features],
-            phase=phase,
-            shot_rows=shot_rows,
-            scores_validation=scores_validation,
-            device=str(device),
-        )
-        for name in methods
-        for seed in range(config.seed, config.seed + config.num_seeds)
-    }
-    opened = {each.fingerprint: each for each in tables.values()}
-    execute = ProcessExecutor(num_processes, LocalExecutor(checkpoints, progress, opened))
-    part_cache = None if cache is None else PartCache(RemotePath.at(cache))
-    outcomes = run_parts(jobs, execute, part_cache, progress)
+    jobs = jobs_of(
+        used,
+        config,
+        embedding,
+        _references(tables, split, locations or {}, table),
+        checkpoints,
+        phase=phase,
+        draws=shot_rows,
+        scores_validation=scores_validation,
+        device=str(device),
+    )
+    opened = list(tables.values())
+    outcomes = run_locally(jobs, opened, checkpoints, cache, num_processes, progress)
     failed = {
         key.row: f"seed {key.seed}: {outcome}"
         for key, outcome in outcomes.items()
         if isinstance(outcome, ValueError)
     }
-    found = {
+    parts = {
         key: part
         for key, part in outcomes.items()
         if isinstance(part, Part) and key.row not in failed
     }
-    if not found:
+    if not parts:
         raise ValueError(
             "; ".join(f"{name} failed with {reason}" for name, reason in failed.items())
         )
-
-    def together(name: str) -> pd.DataFrame:
-        frames = [getattr(part, name) for part in found.values()]
-        return pd.concat(frames, ignore_index=True)
-
-    everything = together("scores")
-    chosen = together("validation") if scores_validation else everything
-    biases = best_biases(chosen)
-    scores = calibrate(everything, biases)
-    scores.insert(2, "phase", phase)
-    origins = {f"{key.row}, seed {key.seed}": part.origin for key, part in found.items()}
+    origins = {f"{key.row}, seed {key.seed}": part.origin for key, part in parts.items()}
     classes = split.phase(phase)
-    has_embedding = any(ROWS[name].is_embedded for name in methods)
     about = {
         "run": {**run, "device": str(device)},
         "config": config.to_dict(),
-        "settings": {name: config.to_dict() for name, config in used.items()},
-        "embedding": embedding.to_dict() if has_embedding else None,
-        "went_on_from": {run: origin for run, origin in origins.items() if origin is not None},
+        "settings": {name: training.to_dict() for name, training in used.items()},
+        "embedding": embedding.to_dict() if any(ROWS[n].is_embedded for n in methods) else None,
+        "went_on_from": {name: origin for name, origin in origins.items() if origin is not None},
         "phase": phase,
         "methods": [name for name in methods if name not in failed],
         "failed": failed,
@@ -220,6 +176,122 @@ def evaluate(
     }
     if phase == TEST_PHASE:
         about["test_reads"] = count_test_reads(table.fingerprint)
+    return _combine(list(parts.values()), phase, scores_validation, about)
+
+
+def settings_of(
+    methods: Sequence[str], given: Mapping[str, Settings]
+) -> tuple[dict[str, Settings], EmbeddingConfig]:
+    """Return the settings of each method, given or recommended, and those of the embedding."""
+    embedding = given.get(PN, EmbeddingConfig())
+    assert isinstance(embedding, EmbeddingConfig), "the settings of PN are those of the embedding"
+    return {name: given.get(name, ROWS[name].config) for name in methods}, embedding
+
+
+def check_settings(
+    used: Mapping[str, Settings],
+    embedding: EmbeddingConfig,
+    config: EvaluationConfig,
+    table: FeatureTable,
+    base_classes: Sequence[str],
+) -> None:
+    """Raise a ValueError if the settings of a method do not suit the base classes."""
+    num_rows = {name: len(table.rows_of(name, TRAIN)) for name in base_classes}
+    for name, training in used.items():
+        with _explain(f"{name}: "):
+            ROWS[name].check(training, config, num_rows, table.num_dims, embedding)
+
+
+def jobs_of(
+    used: Mapping[str, Settings],
+    config: EvaluationConfig,
+    embedding: EmbeddingConfig,
+    data: Mapping[str, DataReference],
+    checkpoints: Path | None,
+    **options: Any,
+) -> dict[PartKey, Job]:
+    """Return a job for each method and seed; ``options`` are further fields of `Job`."""
+    return {
+        PartKey(name, seed): Job(
+            row=name,
+            method=name,
+            training=training,
+            embedding=embedding if ROWS[name].is_embedded else None,
+            evaluation=config,
+            seed=seed,
+            data=data[ROWS[name].features],
+            checkpoint=None if checkpoints is None else f"{checkpoints}/{name}-seed{seed}.pt",
+            **options,
+        )
+        for name, training in used.items()
+        for seed in range(config.seed, config.seed + config.num_seeds)
+    }
+
+
+def run_locally(
+    jobs: Mapping[PartKey, Job],
+    opened: Sequence[FeatureTable],
+    checkpoints: Path | None,
+    cache: Path | None,
+    num_processes: int,
+    progress: Progress,
+) -> dict[PartKey, Outcome]:
+    """Run the jobs that are not in the cache on this machine."""
+    reader = Reader({table.fingerprint: table for table in opened})
+    execute = LocalExecutor(checkpoints, progress, reader, num_processes)
+    return run_parts(
+        jobs, execute, None if cache is None else PartCache(RemotePath.at(cache)), progress
+    )
+
+
+def _align(table: FeatureTable, cosine_table: FeatureTable | None) -> dict[str, FeatureTable]:
+    """Return the tables by the name that rows read them by, with rows in the same order."""
+    if cosine_table is None:
+        return {FEATURES: table}
+    with _explain("the cosine-trained features have different rows: "):
+        return {FEATURES: table, COSINE_FEATURES: align_rows(cosine_table, table)}
+
+
+def _check_validation(table: FeatureTable, split: Split, config: EvaluationConfig) -> None:
+    """Raise a ValueError if biases cannot be chosen on the validation phase."""
+    without = "; use --set novel_bias=0 to skip the validation phase"
+    with _explain("biases are chosen on the validation phase, but ", without):
+        # No result is claimed for these scores, so allow a backbone trained on the classes.
+        check_phase(table, split, VALIDATION_PHASE, allow_trained_novel=True)
+        draw_phase(table, split, VALIDATION_PHASE, config)
+
+
+def _references(
+    tables: Mapping[str, FeatureTable],
+    split: Split,
+    locations: Mapping[str, list[str] | None],
+    ordered_as: FeatureTable,
+) -> dict[str, DataReference]:
+    """Return references from which other processes open the tables, in the order of one."""
+    return {
+        name: DataReference.of(
+            table,
+            split,
+            locations.get(name),
+            None if table is ordered_as else locations.get(FEATURES),
+        )
+        for name, table in tables.items()
+    }
+
+
+def _combine(
+    parts: Sequence[Part], phase: str, scores_validation: bool, about: dict[str, Any]
+) -> Results:
+    """Return the scores of all parts, with biases and heads chosen over all seeds."""
+
+    def together(name: str) -> pd.DataFrame:
+        return pd.concat([getattr(part, name) for part in parts], ignore_index=True)
+
+    scores = together("scores")
+    chosen = together("validation") if scores_validation else scores
+    biases = best_biases(chosen)
+    scores = calibrate(scores, biases)
+    scores.insert(2, "phase", phase)
     heads = best_heads(chosen) if phase == VALIDATION_PHASE or scores_validation else None
     return Results(scores[RESULT_COLUMNS], together("diversity"), biases, heads, about)
 

@@ -1,7 +1,8 @@
 """Fit and score one method on all problems of a phase."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,15 +12,17 @@ from torch import Tensor
 from cpaan.core.randomness import new_rng
 from cpaan.data.splits import ShotRows, Split, draw_shots
 from cpaan.data.table import FeatureTable
-from cpaan.methods.base import LowShotMethod
+from cpaan.methods.base import Fitted, LowShotMethod
 from cpaan.protocol.accuracy import BIASES, score
-from cpaan.protocol.augmentation import mean_pairwise_distance
-from cpaan.protocol.calibration import in_order
+from cpaan.protocol.augmentation import diversity_of, mean_pairwise_distance
+from cpaan.protocol.calibration import calibrate, in_order
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.statistics import CELL
 from cpaan.protocol.tasks import LowShotTask, Queries
 from cpaan.training.drive import Progress
 
+NOVEL_TOP5, _, CALIBRATED_TOP5 = TOP5 = ("novel_top5", "all_top5", "all_calibrated_top5")
+"""Accuracies of a trial: LSL, GLSL and calibrated GLSL."""
 DIVERSITY_COLUMNS = ["method", "shots", "draw", "seed", "distance", "ratio"]
 
 _BY_CLASS = "by_class"
@@ -44,8 +47,8 @@ def run_method(
     task: LowShotTask,
     queries: Queries,
     config: EvaluationConfig,
-    progress: Progress = lambda message: None,
     diversity_draws: range | None = None,
+    progress: Progress = lambda message: None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Fit one method with one seed, some draws at a time, and score it.
 
@@ -65,12 +68,14 @@ def run_method(
         last = first + len(draws)
         progress(f"{name}, seed {seed}: draws {first + 1} to {last} of {len(every_draw)}")
         part = replace(task, problems=tuple(p for p in task.problems if p.draw in draws))
-        method.measures_diversity = any(draw in wanted for draw in draws)
+        is_wanted = any(draw in wanted for draw in draws)
         # One stream for all methods: controls that draw alike get the same examples.
-        method.fit(part, new_rng(seed))
-        if method.diversity is not None:
+        fitted = method.fit(part, new_rng(seed), with_synthetic=is_wanted)
+        measured = None if fitted.synthetic is None else diversity_of(fitted.synthetic)
+        fitted = replace(fitted, synthetic=None)  # they may fill a GPU
+        if measured is not None:
             if real_diversity is None:  # the space of the method is known only after a fit
-                real_diversity = _real_diversity(task, queries, method)
+                real_diversity = _real_diversity(task, queries, fitted)
             diversities += [
                 {
                     "method": name,
@@ -80,11 +85,11 @@ def run_method(
                     "distance": float(distances.mean()),
                     "ratio": float((distances / real_diversity).mean()),
                 }
-                for problem, distances in zip(part.problems, method.diversity, strict=True)
+                for problem, distances in zip(part.problems, measured, strict=True)
                 if problem.draw in wanted
             ]
-        found = score(method.predict, part, queries, biases)
-        rows += [{"method": name, "seed": seed, **row} for row in found]
+        scores = score(fitted.predict, part, queries, biases)
+        rows += [{"method": name, "seed": seed, **row} for row in scores]
     frame = pd.DataFrame(rows, columns=[*CELL, "draw", "seed", "bias", "top1", "top5", _BY_CLASS])
     return sort_scores(frame), pd.DataFrame(diversities, columns=DIVERSITY_COLUMNS)
 
@@ -92,6 +97,21 @@ def run_method(
 def sort_scores(scores: pd.DataFrame) -> pd.DataFrame:
     """Sort the scores of one method and seed by head, column, bias, number of shots and draw."""
     return scores.sort_values(["head", "column", "bias", "shots", "draw"], key=in_order)
+
+
+def mean_top5(scores: pd.DataFrame, head: str) -> dict[str, float]:
+    """Return LSL, GLSL and calibrated GLSL top-5 of a head: means over numbers of shots and draws.
+
+    The bias of each number of shots is chosen on these scores.
+    """
+    means = calibrate(scores[scores["head"] == head]).groupby("column")["top5"].mean()
+    return {name: float(means[name.removesuffix("_top5")]) for name in TOP5}
+
+
+def describe_top5(means: Mapping[str, Any]) -> str:
+    """Return `mean_top5` as text."""
+    novel, plain, calibrated = (means[name] for name in TOP5)
+    return f"LSL {novel:.2f}, GLSL {plain:.2f}, calibrated {calibrated:.2f}"
 
 
 def class_means(scores: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
@@ -111,8 +131,8 @@ def class_means(scores: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     return pd.concat(found, ignore_index=True)
 
 
-def _real_diversity(task: LowShotTask, queries: Queries, method: LowShotMethod) -> Tensor:
+def _real_diversity(task: LowShotTask, queries: Queries, fitted: Fitted) -> Tensor:
     """Return the mean distance of two queries of each novel class, shape (N,)."""
     labels = range(task.num_base, task.num_base + task.num_novel)
     by_class = [queries.features[queries.labels == label] for label in labels]
-    return torch.stack([mean_pairwise_distance(method.represent(rows)) for rows in by_class])
+    return torch.stack([mean_pairwise_distance(fitted.represent(rows)) for rows in by_class])

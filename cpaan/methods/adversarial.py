@@ -20,7 +20,7 @@ from cpaan.gan.engine import new_run
 from cpaan.gan.episodes import MetaEpisodes, TrainingData
 from cpaan.gan.gans import GANS, Gan
 from cpaan.gan.loop import TrainingRun
-from cpaan.methods.base import NO_CHECKPOINT, Checkpointing, TrainedAugmentation
+from cpaan.methods.base import TrainedAugmentation
 from cpaan.methods.table_row import IN_PN, SWEEP, Range, SearchSpace, TableRow, place_of
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.tasks import BaseSet, LowShotTask
@@ -42,14 +42,8 @@ _SIZES = ("num_episodes", "num_ways", "batch_size", "hidden_dim")
 class Adversarial(TrainedAugmentation[TrainingRun]):
     """Augmentation by one of the four GANs, meta-trained on the base examples of the task."""
 
-    def __init__(
-        self,
-        gan: Gan,
-        training: TrainConfig,
-        config: EvaluationConfig,
-        checkpointing: Checkpointing = NO_CHECKPOINT,
-    ) -> None:
-        super().__init__(config, checkpointing)
+    def __init__(self, gan: Gan, training: TrainConfig, config: EvaluationConfig) -> None:
+        super().__init__(config)
         self._gan = gan
         self._settings = training
 
@@ -59,14 +53,16 @@ class Adversarial(TrainedAugmentation[TrainingRun]):
         data = TrainingData.prepare(base, config, with_covariances=self._gan.has_covariance)
         return new_run(self._gan, MetaEpisodes(data, config), config, rng, workers)
 
-    def synthesise(self, task: LowShotTask, rng: torch.Generator) -> Tensor:
+    def synthesise(
+        self, task: LowShotTask, rng: torch.Generator, num_synthetic: int | None = None
+    ) -> Tensor:
         """Translate examples of related base classes with the trained generator."""
         run, for_sources = self.trained(task.base, rng)
         return run.episodes.data.synthesise(
             task,
             run.networks.base_to_novel,
             neighbours=self._settings,
-            num_synthetic=self._num_synthetic(task),
+            num_synthetic=self.num_synthetic_for(task, num_synthetic),
             rng=for_sources,
         )
 

@@ -1,44 +1,72 @@
-"""Base classes of all methods: training with a checkpoint, and classifier heads.
+"""Base classes of all methods: training, the contract of a fit, and classifier heads.
 
-Shapes: P = problems, N = novel classes, S = synthetic examples of a class, D = feature dimension.
+Shapes: P = problems, N = novel classes, S = synthetic examples of a class, Q = queries,
+D = feature dimension.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from cpaan.core.randomness import draw_word, new_rng, spawn
-from cpaan.protocol.augmentation import diversity_of, num_synthetic_of
+from cpaan.protocol.augmentation import num_synthetic_of
 from cpaan.protocol.config import OWN, EvaluationConfig
 from cpaan.protocol.heads import HEAD_CLASSES, GroupedHeads, real_share
 from cpaan.protocol.tasks import BaseSet, LowShotTask
-from cpaan.training.drive import Progress, train_to_end
+from cpaan.training.drive import train_to_end
 from cpaan.training.learning import Learner, LearningRun, LearningSettings, Run
 from cpaan.training.workers import ALONE, Workers
 
 R = TypeVar("R", bound=Run)
 
 
-class LowShotMethod(ABC):
-    """A method that learns novel classes from a few examples; the evaluation scores `predict`."""
+def _unchanged(examples: Tensor) -> Tensor:
+    return examples
 
-    diversity: Tensor | None = None
-    """Mean distance of two synthetic examples of a class in the last fit, shape (P, N)."""
-    measures_diversity: bool = True
-    """Whether a fit computes the diversity, which takes a third of the time of an evaluation."""
-    keeps_synthetic: bool = False
-    """Whether a fit stores its synthetic examples, which may fill most of a GPU's memory."""
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What a method has learnt about the problems of a task."""
+
+    predict: Callable[[Tensor], Mapping[str, Tensor]]
+    """Score queries for every problem; larger is more likely.
+
+    Queries have shape (Q, D), or (P, Q, D) if each problem has its own. The scores have shape
+    (P, Q, B + N), by the name of a classifier head. A method with only a built-in classifier has
+    one entry."""
+    represent: Callable[[Tensor], Tensor] = _unchanged
+    """Map examples, shape (..., D), into the space in which heads use synthetic examples."""
     synthetic: Sequence[Tensor] | None = None
-    """Stored examples of the last fit, as the heads use them: one tensor (N, S, D) per problem."""
-    num_synthetic: int | None = None
-    """Number of synthetic examples per class in the next fit; None: by the settings."""
-    origin: dict[str, Any] | None = None
-    """The command, commit and episode of the checkpoint that the training resumed from."""
+    """Synthetic examples as the heads use them: one tensor (N, S, D) for each problem. None if the
+    fit was not asked for them, because they may fill a GPU, or if there are none."""
+
+    def after(self, transform: Callable[[Tensor], Tensor]) -> "Fitted":
+        """Return the same for queries and examples that must be transformed first."""
+        return Fitted(
+            partial(_in_turn, transform, self.predict),
+            partial(_in_turn, transform, self.represent),
+            self.synthetic,
+        )
+
+
+def _in_turn(
+    first: Callable[[Tensor], Tensor], second: Callable[[Tensor], Any], rows: Tensor
+) -> Any:
+    return second(first(rows))
+
+
+@torch.no_grad()
+def _as_own(scores: Callable[[Tensor], Tensor], queries: Tensor) -> dict[str, Tensor]:
+    return {OWN: scores(queries)}
+
+
+class LowShotMethod(ABC):
+    """A method that learns novel classes from a few examples."""
 
     def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> Run:
         """Return the training run, for callers that run the training loop themselves.
@@ -48,58 +76,39 @@ class LowShotMethod(ABC):
         return Run(type(self).__name__, base.fingerprint)
 
     @abstractmethod
-    def fit(self, task: LowShotTask, rng: torch.Generator) -> None:
+    def fit(
+        self,
+        task: LowShotTask,
+        rng: torch.Generator,
+        *,
+        num_synthetic: int | None = None,
+        with_synthetic: bool = False,
+    ) -> Fitted:
         """Learn all problems of a task from its examples alone.
 
         Further calls may have other problems, but the same base examples and an equal ``rng``.
-        State that was learnt from base examples alone may be reused.
-        """
+        What was learnt from base examples alone may be reused.
 
-    @abstractmethod
-    def predict(self, queries: Tensor) -> Mapping[str, Tensor]:
-        """Score queries, shape (Q, D), for every problem of the task.
-
-        Returns scores of shape (P, Q, B + N) by the name of a classifier head; larger is more
-        likely. A method with only a built-in classifier returns one entry.
+        Args:
+            task: The problems.
+            rng: Random stream on the CPU.
+            num_synthetic: Number of synthetic examples of a class; None: by the settings.
+            with_synthetic: Whether to return the synthetic examples.
         """
 
     def take_over(self, other: "LowShotMethod") -> None:
         """Use what another method has trained; only settings without effect on it may differ."""
-        self.origin = other.origin
-
-    def represent(self, examples: Tensor) -> Tensor:
-        """Map examples, shape (..., D), into the space in which heads use synthetic examples."""
-        return examples
+        assert type(other) is type(self), "it is the same method with other settings"
 
     def real_share(self, num_shots: int, num_synthetic: int) -> float:
         """Return the weight of a novel class's real examples; all examples count alike."""
         return num_shots / (num_shots + num_synthetic)
-
-    def record_synthetic(self, synthetic: Sequence[Tensor]) -> None:
-        """Record the diversity of each problem's synthetic examples, P times shape (N, S, D)."""
-        self.diversity = diversity_of(synthetic) if self.measures_diversity else None
-        self.synthetic = synthetic if self.keeps_synthetic else None
-
-
-@dataclass(frozen=True)
-class Checkpointing:
-    """Path of the checkpoint of a training, and the function that receives progress messages."""
-
-    path: Path | None = None
-    """File to resume from if it exists, and to write to; None for no checkpoint."""
-    progress: Progress = lambda message: None
-
-
-NO_CHECKPOINT = Checkpointing()
 
 
 class Trained(LowShotMethod, Generic[R]):
     """A method that trains a run once for the given base examples, in either phase."""
 
     _run: R | None = None
-
-    def __init__(self, checkpointing: Checkpointing) -> None:
-        self._checkpointing = checkpointing
 
     @abstractmethod
     def new_run(self, base: BaseSet, rng: torch.Generator, workers: Workers) -> R:
@@ -114,7 +123,6 @@ class Trained(LowShotMethod, Generic[R]):
     def take_over(self, other: LowShotMethod) -> None:
         """Use the run of another method as it is."""
         assert isinstance(other, Trained)
-        super().take_over(other)
         self._run = other._run
 
     def trained(self, base: BaseSet, rng: torch.Generator) -> tuple[R, torch.Generator]:
@@ -125,9 +133,11 @@ class Trained(LowShotMethod, Generic[R]):
         for_training, for_use = spawn(rng, 2)
         if self._run is None or self._run.data != base.fingerprint:
             self._run = self.new_run(base, for_training, ALONE)
-            path, progress = self._checkpointing.path, self._checkpointing.progress
-            self.origin = train_to_end(self._run, path, progress=progress)
+            self._train(self._run)
         return self._run, for_use
+
+    def _train(self, run: R) -> None:
+        train_to_end(run)
 
 
 class LowShotLearner(Learner):
@@ -138,22 +148,15 @@ class LowShotLearner(Learner):
         """Learn all problems of a task with the trained network, without changing it.
 
         Returns:
-            A function from queries, shape (Q, D), to scores, shape (P, Q, B + N).
+            A function from queries to scores, with the shapes of `Fitted.predict`.
         """
 
 
 class MetaLearned(Trained[LearningRun]):
     """A method that consists of a learner, trained on base classes, with its own classifier."""
 
-    def __init__(
-        self,
-        name: str,
-        learner: type[Learner],
-        config: LearningSettings,
-        checkpointing: Checkpointing = NO_CHECKPOINT,
-    ) -> None:
+    def __init__(self, name: str, learner: type[Learner], config: LearningSettings) -> None:
         """Take a name for messages, and a class whose arguments are base set, settings and rng."""
-        super().__init__(checkpointing)
         self._name = name
         self._learner = learner
         self._config = config
@@ -164,21 +167,31 @@ class MetaLearned(Trained[LearningRun]):
         learner = self._learner(ordered, self._config, new_rng(seed, 0))
         return LearningRun(self._name, learner, ordered, self._config, seed, workers)
 
-    def fit(self, task: LowShotTask, rng: torch.Generator) -> None:
+    def fit(
+        self,
+        task: LowShotTask,
+        rng: torch.Generator,
+        *,
+        num_synthetic: int | None = None,
+        with_synthetic: bool = False,
+    ) -> Fitted:
         """Train once for these base examples; adapt at every call."""
         run, for_adapting = self.trained(task.base, rng)
-        self.adapt(run, task, for_adapting)
+        with torch.no_grad():
+            fitted = self.adapt(run.learner, task, for_adapting, num_synthetic)
+        return fitted if with_synthetic else replace(fitted, synthetic=None)
 
-    @torch.no_grad()
-    def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
-        """Learn all problems of a task with the trained learner; ``run`` does not change."""
-        assert isinstance(run.learner, LowShotLearner)
-        self._scores = run.learner.solve(task, rng)
-
-    @torch.no_grad()
-    def predict(self, queries: Tensor) -> Mapping[str, Tensor]:
-        """Return the learner's scores."""
-        return {OWN: self._scores(queries)}
+    def adapt(
+        self,
+        learner: Learner,
+        task: LowShotTask,
+        rng: torch.Generator,
+        num_synthetic: int | None = None,
+    ) -> Fitted:
+        """Learn all problems of a task with the trained learner, which does not change."""
+        assert isinstance(learner, LowShotLearner)
+        scores = learner.solve(task, rng)
+        return Fitted(partial(_as_own, scores))
 
 
 class Augmented(LowShotMethod):
@@ -186,47 +199,49 @@ class Augmented(LowShotMethod):
 
     def __init__(self, config: EvaluationConfig) -> None:
         self._config = config
-        self._heads = GroupedHeads(config)
 
     @abstractmethod
     def synthesise(
-        self, task: LowShotTask, rng: torch.Generator
+        self, task: LowShotTask, rng: torch.Generator, num_synthetic: int | None
     ) -> Tensor | Sequence[Tensor] | None:
-        """Return synthetic examples, one tensor (N, S, D) per problem, or None for none."""
+        """Return synthetic examples, one tensor (N, S, D) per problem, or None for none.
 
-    def fit(self, task: LowShotTask, rng: torch.Generator) -> None:
+        ``num_synthetic`` is S, or None for the number of the settings.
+        """
+
+    def fit(
+        self,
+        task: LowShotTask,
+        rng: torch.Generator,
+        *,
+        num_synthetic: int | None = None,
+        with_synthetic: bool = False,
+    ) -> Fitted:
         """Synthesise examples, then fit every head to the same examples."""
         for_synthesis, *for_heads = _spawn_for_fit(rng)
-        synthetic = self.synthesise(task, for_synthesis)
-        if synthetic is not None:
-            self.record_synthetic(list(synthetic))
+        synthetic = self.synthesise(task, for_synthesis, num_synthetic)
         rng_of_head = dict(zip(HEAD_CLASSES, for_heads, strict=True))
+        heads = GroupedHeads(self._config)
         # Each call copies the stream, so problems with other numbers of examples do not affect it.
-        self._heads.fit(task, synthetic, lambda name, count: rng_of_head[name].clone_state())
-
-    def predict(self, queries: Tensor) -> Mapping[str, Tensor]:
-        """Return each head's scores."""
-        return self._heads.scores(queries)
+        heads.fit(task, synthetic, lambda name, count: rng_of_head[name].clone_state())
+        if not with_synthetic or synthetic is None:
+            return Fitted(heads.scores)
+        return Fitted(heads.scores, synthetic=list(synthetic))
 
     def real_share(self, num_shots: int, num_synthetic: int) -> float:
         """Return the weight of a novel class's real examples, as the heads use it."""
         shots = torch.tensor(float(num_shots), dtype=torch.float64)
         return float(real_share(shots, num_synthetic, self._config))
 
-    def _num_synthetic(self, task: LowShotTask) -> int:
-        if self.num_synthetic is not None:
-            return self.num_synthetic
+    def num_synthetic_for(self, task: LowShotTask, wanted: int | None) -> int:
+        """Return the number of synthetic examples of a class: as wanted, or by the settings."""
+        if wanted is not None:
+            return wanted
         return num_synthetic_of(task.base.counts, task.shots.shape[2], self._config)
 
 
 class TrainedAugmentation(Augmented, Trained[R]):
     """Augmentation by a generator that is trained on the base examples of the task."""
-
-    def __init__(
-        self, config: EvaluationConfig, checkpointing: Checkpointing = NO_CHECKPOINT
-    ) -> None:
-        Augmented.__init__(self, config)
-        Trained.__init__(self, checkpointing)
 
     def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> Run:
         """Return a new run for the caller to train."""

@@ -57,7 +57,9 @@ class Control(Augmented):
         super().__init__(config)
         self._translation = translation
 
-    def synthesise(self, task: LowShotTask, rng: torch.Generator) -> Tensor | None:
+    def synthesise(
+        self, task: LowShotTask, rng: torch.Generator, num_synthetic: int | None = None
+    ) -> Tensor | None:
         """Translate related base examples."""
         if self._translation is None:
             return None
@@ -65,13 +67,13 @@ class Control(Augmented):
             task,
             self._translation,
             neighbours=self._config,
-            num_synthetic=self._num_synthetic(task),
+            num_synthetic=self.num_synthetic_for(task, num_synthetic),
             rng=rng,
         )
 
 
 def _make(translation: Translation | None) -> Make:
-    return lambda config, evaluation, checkpointing: Control(translation, evaluation)
+    return lambda config, evaluation: Control(translation, evaluation)
 
 
 _SUMMARIES = {

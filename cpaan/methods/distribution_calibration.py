@@ -17,15 +17,15 @@ Shapes: P = problems, N = novel classes, K = shots, S = samples of a class, D = 
 C = base classes, k = nearest ones.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from cpaan.core.randomness import draw_word, new_rng
 from cpaan.core.settings import Settings
-from cpaan.methods.base import Augmented
+from cpaan.methods.base import Augmented, Fitted
 from cpaan.methods.table_row import (
     MIXING_SHOTS,
     NUMBERS_OF_EXAMPLES,
@@ -144,28 +144,33 @@ class DistributionCalibration(Augmented):
         self._settings = config
         self._known: tuple[BaseSet, BaseSet] | None = None
 
-    def fit(self, task: LowShotTask, rng: torch.Generator) -> None:
+    def fit(
+        self,
+        task: LowShotTask,
+        rng: torch.Generator,
+        *,
+        num_synthetic: int | None = None,
+        with_synthetic: bool = False,
+    ) -> Fitted:
         """Transform all examples, sample, and fit every head."""
-        base = task.base
+        represent, base = partial(tukey, power=self._settings.tukey_power), task.base
         if self._known is None or self._known[0] is not base:
-            blocks = [self.represent(rows) for rows in base.features.split(_ROWS_PER_BLOCK)]
+            blocks = [represent(rows) for rows in base.features.split(_ROWS_PER_BLOCK)]
             self._known = base, BaseSet(torch.cat(blocks), base.counts, base.names)
-        super().fit(replace(task, base=self._known[1], shots=self.represent(task.shots)), rng)
+        transformed = replace(task, base=self._known[1], shots=represent(task.shots))
+        heads = super().fit(
+            transformed, rng, num_synthetic=num_synthetic, with_synthetic=with_synthetic
+        )
+        return heads.after(represent)
 
-    def represent(self, examples: Tensor) -> Tensor:
-        """Transform examples into the space of the samples."""
-        return tukey(examples, self._settings.tukey_power)
-
-    def predict(self, queries: Tensor) -> Mapping[str, Tensor]:
-        """Return each head's scores of transformed queries."""
-        return super().predict(self.represent(queries))
-
-    def synthesise(self, task: LowShotTask, rng: torch.Generator) -> Tensor:
+    def synthesise(
+        self, task: LowShotTask, rng: torch.Generator, num_synthetic: int | None = None
+    ) -> Tensor:
         """Sample for every problem of a transformed task, each independent of the others."""
         assert self._known is not None, "call fit first"
         config = self._settings
-        if self.num_synthetic is not None:
-            config = replace(config, num_samples=self.num_synthetic)
+        if num_synthetic is not None:
+            config = replace(config, num_samples=num_synthetic)
         base = self._known[config.transformed_base]
         spread = config.spread
         if config.relative_spread:
@@ -193,6 +198,6 @@ ROWS = [
         published=PUBLISHED,
         space=SPACE,
         sweep={"mixing_shots": MIXING_SHOTS, "num_samples": NUMBERS_OF_EXAMPLES},
-        make=lambda config, evaluation, checkpointing: DistributionCalibration(config, evaluation),
+        make=DistributionCalibration,
     )
 ]

@@ -30,7 +30,7 @@ from torch.nn.functional import cross_entropy, linear, relu
 
 from cpaan.core.randomness import draw_word, new_rng
 from cpaan.methods.analogies import Clusters, cluster_classes, mine_analogies
-from cpaan.methods.base import NO_CHECKPOINT, Checkpointing, TrainedAugmentation
+from cpaan.methods.base import TrainedAugmentation
 from cpaan.methods.table_row import (
     MIXING_SHOTS,
     NUMBERS_OF_EXAMPLES,
@@ -320,15 +320,10 @@ def _train_as_in_source(
 class Hallucination(TrainedAugmentation[LearningRun]):
     """Augmentation by analogies, up to a number of examples that includes the shots."""
 
-    def __init__(
-        self,
-        config: HallucinationConfig,
-        evaluation: EvaluationConfig,
-        checkpointing: Checkpointing = NO_CHECKPOINT,
-    ) -> None:
+    def __init__(self, config: HallucinationConfig, evaluation: EvaluationConfig) -> None:
         """Take the weight of synthetic examples from ``config``, the rest from ``evaluation``."""
         weighing = {"mixing_shots": config.mixing_shots, "mixing_weight": None}
-        super().__init__(evaluation.with_overrides(weighing), checkpointing)
+        super().__init__(evaluation.with_overrides(weighing))
         self._settings = config
 
     def new_run(self, base: BaseSet, rng: torch.Generator, workers: Workers) -> LearningRun:
@@ -337,21 +332,23 @@ class Hallucination(TrainedAugmentation[LearningRun]):
         learner = AnalogyNetwork(ordered, self._settings, seed)
         return LearningRun("feature hallucination", learner, ordered, self._settings, seed, workers)
 
-    def synthesise(self, task: LowShotTask, rng: torch.Generator) -> list[Tensor]:
+    def synthesise(
+        self, task: LowShotTask, rng: torch.Generator, num_synthetic: int | None = None
+    ) -> list[Tensor]:
         """Return the missing examples of each problem, shape (N, S, D); S may be zero.
 
         Each draw has its own stream, so a problem's examples do not depend on other problems.
         """
         run, for_sources = self.trained(task.base, rng)
         assert isinstance(run.learner, AnalogyNetwork)
-        word, found = draw_word(for_sources), []
+        word, hallucinated = draw_word(for_sources), []
         for problem in task.problems:
-            count = self.num_synthetic
+            count = num_synthetic
             if count is None:
                 count = max(0, self._settings.max_per_class - problem.num_shots)
             of_draw = new_rng(word, problem.draw)
-            found.append(run.learner.hallucinate(task.support(problem), count, of_draw))
-        return found
+            hallucinated.append(run.learner.hallucinate(task.support(problem), count, of_draw))
+        return hallucinated
 
 
 _ROW = TableRow(

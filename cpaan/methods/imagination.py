@@ -23,7 +23,7 @@ D = feature dimension.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -33,7 +33,7 @@ from torch.nn.functional import pad, relu
 
 from cpaan.core.randomness import draw_word, new_rng
 from cpaan.core.settings import Settings
-from cpaan.methods.base import NO_CHECKPOINT, Checkpointing, MetaLearned
+from cpaan.methods.base import Fitted, MetaLearned
 from cpaan.methods.matching import (
     CONTEXT_SPACE,
     PROTOTYPE_RECIPE,
@@ -49,7 +49,7 @@ from cpaan.representation.config import EmbeddingConfig
 from cpaan.representation.embedding import PrototypicalNetwork, prototype_scores
 from cpaan.training.few_shot_episodes import FewShotEpisode
 from cpaan.training.layers import draw_linear, set_to_zero
-from cpaan.training.learning import LearningRun
+from cpaan.training.learning import Learner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,55 +218,51 @@ class ImaginingNetwork(PrototypicalNetwork):
 class Imagination(MetaLearned):
     """FI on PN: prototypes and heads in the embedding, from real and hallucinated examples."""
 
-    def __init__(
-        self,
-        config: ImaginationConfig,
-        evaluation: EvaluationConfig,
-        checkpointing: Checkpointing = NO_CHECKPOINT,
-    ) -> None:
-        super().__init__("FI-PN", ImaginingNetwork, config, checkpointing)
-        alike = {"mixing_shots": None, "mixing_weight": None}
-        self._heads = GroupedHeads(evaluation.with_overrides(alike))
+    def __init__(self, config: ImaginationConfig, evaluation: EvaluationConfig) -> None:
+        super().__init__("FI-PN", ImaginingNetwork, config)
+        self._evaluation = evaluation.with_overrides({"mixing_shots": None, "mixing_weight": None})
 
-    def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
+    def adapt(
+        self,
+        learner: Learner,
+        task: LowShotTask,
+        rng: torch.Generator,
+        num_synthetic: int | None = None,
+    ) -> Fitted:
         """Hallucinate examples of the novel classes, embed all, and fit the heads to them."""
-        assert isinstance(run.learner, ImaginingNetwork)
-        network = run.learner
-        hallucinated = network.hallucinator.imagine(task, rng, self.num_synthetic)
+        assert isinstance(learner, ImaginingNetwork)
+        network, heads = learner, GroupedHeads(self._evaluation)
+        hallucinated = network.hallucinator.imagine(task, rng, num_synthetic)
         embedded = replace(
             task, base=network.embed_base(task.base), shots=network.embed(task.shots)
         )
         synthetic = [network.embed(each) for each in hallucinated]
-        self.record_synthetic(synthetic)
         novel = [
             torch.cat([embedded.support(problem), each], dim=1).mean(dim=1)
             for problem, each in zip(task.problems, synthetic, strict=True)
         ]
-        # Base classes once, then the novel classes of every problem.
-        prototypes = torch.cat([embedded.base.prototypes[: task.num_base], *novel]).unsqueeze(1)
-        sizes = [task.num_base, *map(len, novel)]
+        base = embedded.base.prototypes[: task.num_base]
 
-        def scores(queries: Tensor) -> Tensor:
-            logits = network.log_scale.exp() * prototype_scores(prototypes, queries)
-            of_base, *of_novel = logits.split(sizes, dim=1)
-            return torch.stack([torch.cat([of_base, each], dim=1) for each in of_novel])
+        def logits(queries: Tensor, novel: Sequence[Tensor]) -> Tensor:
+            """Return scores of problems that share their queries, by distances to prototypes."""
+            # Base classes once, then the novel classes of every problem.
+            prototypes = torch.cat([base, *novel]).unsqueeze(1)
+            scores = network.log_scale.exp() * prototype_scores(prototypes, queries)
+            of_base, *of_novel = scores.split([len(base), *map(len, novel)], dim=1)
+            return torch.stack([torch.cat([of_base, of_one], dim=1) for of_one in of_novel])
 
-        self._scores = scores
+        @torch.no_grad()
+        def predict(queries: Tensor) -> Mapping[str, Tensor]:
+            if queries.ndim == 2:
+                scores = logits(queries, novel)
+            else:
+                pairs = zip(queries, novel, strict=True)
+                scores = torch.cat([logits(rows, [of_one]) for rows, of_one in pairs])
+            return {OWN: scores, **heads.scores(queries)}
+
         word, places = draw_word(rng), list(HEAD_CLASSES)
-        self._heads.fit(
-            embedded, synthetic, lambda name, count: new_rng(word, places.index(name), count)
-        )
-
-    def predict(self, queries: Tensor) -> Mapping[str, Tensor]:
-        """Return logits by distances to prototypes, and each head's scores."""
-        queries = self.represent(queries)
-        return {**super().predict(queries), **self._heads.scores(queries)}
-
-    def represent(self, examples: Tensor) -> Tensor:
-        """Embed examples into the space in which classes are compared."""
-        assert self._run is not None, "call fit first"
-        assert isinstance(self._run.learner, ImaginingNetwork)
-        return self._run.learner.embed(examples)
+        heads.fit(embedded, synthetic, lambda name, count: new_rng(word, places.index(name), count))
+        return Fitted(predict, synthetic=synthetic).after(network.embed)
 
 
 class ImaginingMatcher(PrototypeMatcher):
@@ -286,11 +282,16 @@ class ImaginingMatcher(PrototypeMatcher):
 class MatchingImagination(MetaLearned):
     """FI on PMN: class means in a context that includes hallucinated examples."""
 
-    def adapt(self, run: LearningRun, task: LowShotTask, rng: torch.Generator) -> None:
+    def adapt(
+        self,
+        learner: Learner,
+        task: LowShotTask,
+        rng: torch.Generator,
+        num_synthetic: int | None = None,
+    ) -> Fitted:
         """Hallucinate examples of the novel classes, and compute class means of all in context."""
-        assert isinstance(run.learner, ImaginingMatcher)
-        hallucinated = run.learner.hallucinator.imagine(task, rng, self.num_synthetic)
-        self.record_synthetic(hallucinated)
+        assert isinstance(learner, ImaginingMatcher)
+        hallucinated = learner.hallucinator.imagine(task, rng, num_synthetic)
         examples = [
             torch.cat([task.support(problem), each], dim=1)
             for problem, each in zip(task.problems, hallucinated, strict=True)
@@ -299,7 +300,8 @@ class MatchingImagination(MetaLearned):
         most = max(counts)
         shots = torch.stack([pad(each, (0, 0, 0, most - each.shape[1])) for each in examples])
         problems = tuple(Problem(count, number) for number, count in enumerate(counts))
-        super().adapt(run, replace(task, shots=shots, problems=problems), rng)
+        matched = super().adapt(learner, replace(task, shots=shots, problems=problems), rng)
+        return replace(matched, synthetic=hallucinated)
 
 
 ROWS = [

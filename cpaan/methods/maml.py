@@ -257,8 +257,9 @@ class AdaptedNetwork(Perceptron, FewShotLearner, LowShotLearner):
             adapted.append(self.adapt(self.begin(support), support, self._config.num_test_steps))
 
         def scores(queries: Tensor) -> Tensor:
-            inputs = self.normalise(queries).unsqueeze(0)
-            return torch.cat([self.logits(weights, inputs) for weights in adapted])
+            inputs = self.normalise(queries).expand(len(adapted), -1, -1).unsqueeze(1)
+            pairs = zip(adapted, inputs, strict=True)
+            return torch.cat([self.logits(*pair) for pair in pairs])
 
         return scores
 

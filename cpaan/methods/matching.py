@@ -263,7 +263,12 @@ class Matcher(Normalising, FewShotLearner, LowShotLearner):
         0.5 GB with 20 supports per class, and 2.6 GB with 100.
         """
         encoded = self.encode_problems(task, rng)
-        return lambda queries: torch.stack([self.match(each, queries) for each in encoded])
+
+        def scores(queries: Tensor) -> Tensor:
+            pairs = zip(encoded, queries.expand(len(encoded), -1, -1), strict=True)
+            return torch.stack([self.match(*pair) for pair in pairs])
+
+        return scores
 
     def encode_problems(self, task: LowShotTask, rng: torch.Generator) -> list[Tensor]:
         """Encode the supports of each problem of a task, equally many of every class.

@@ -13,22 +13,22 @@ Choices where the source is silent on this benchmark:
   half-cosine, also in `PUBLISHED`; the source halves it every 2,000 episodes.
 """
 
-from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from cpaan.core.files import locked
 from cpaan.core.randomness import draw_word
-from cpaan.methods.base import Checkpointing, LowShotMethod, Trained
+from cpaan.methods.base import Fitted, LowShotMethod, Trained
 from cpaan.methods.controls import Control
 from cpaan.methods.table_row import PN, Range, SearchSpace, TableRow
 from cpaan.protocol.config import HEADS
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.representation.config import EmbeddingConfig
-from cpaan.representation.embedding import EmbeddingRun, PrototypicalNetwork
+from cpaan.representation.embedding import EmbeddingRun
+from cpaan.training.drive import Progress, train_to_end
 from cpaan.training.learning import Run
 from cpaan.training.workers import ALONE, Workers
 
@@ -48,11 +48,15 @@ class Embedded(Trained[EmbeddingRun]):
     """
 
     def __init__(
-        self, inner: LowShotMethod, config: EmbeddingConfig, checkpointing: Checkpointing
+        self,
+        inner: LowShotMethod,
+        config: EmbeddingConfig,
+        path: Path | None = None,
+        progress: Progress = lambda message: None,
     ) -> None:
-        super().__init__(checkpointing)
-        self._inner = inner
-        self._config = config
+        """Take the method, the settings of the embedding, and the path of its checkpoint."""
+        self._inner, self._config = inner, config
+        self._path, self._progress = path, progress
         self._embedded_base: tuple[object, BaseSet] | None = None
 
     def new_run(self, base: BaseSet, rng: torch.Generator, workers: Workers) -> EmbeddingRun:
@@ -62,9 +66,11 @@ class Embedded(Trained[EmbeddingRun]):
 
     def trained(self, base: BaseSet, rng: torch.Generator) -> tuple[EmbeddingRun, torch.Generator]:
         """Return the trained embedding. The first process trains it for all that share its file."""
-        path = self._checkpointing.path
-        with locked(path.with_suffix(".lock")) if path else nullcontext():
+        with locked(self._path.with_suffix(".lock")) if self._path else nullcontext():
             return super().trained(base, rng)
+
+    def _train(self, run: EmbeddingRun) -> None:
+        train_to_end(run, self._path, progress=self._progress)
 
     def begin(self, base: BaseSet, rng: torch.Generator, workers: Workers = ALONE) -> Run:
         """Train the embedding to the end, and return the run of the method on it."""
@@ -73,46 +79,38 @@ class Embedded(Trained[EmbeddingRun]):
 
     def take_over(self, other: LowShotMethod) -> None:
         """Use the embedding of another method, and what its inner method has trained."""
-        assert isinstance(other, Embedded)
         super().take_over(other)
+        assert isinstance(other, Embedded)
         self._embedded_base = other._embedded_base
         self._inner.take_over(other._inner)
 
-    def fit(self, task: LowShotTask, rng: torch.Generator) -> None:
+    def fit(
+        self,
+        task: LowShotTask,
+        rng: torch.Generator,
+        *,
+        num_synthetic: int | None = None,
+        with_synthetic: bool = False,
+    ) -> Fitted:
         """Train the embedding once for these base examples; fit the method at every call."""
-        _, for_method = self.trained(task.base, rng)
-        embedded = replace(
-            task, base=self._embed_base(task.base), shots=self._network.embed(task.shots)
+        run, for_method = self.trained(task.base, rng)
+        embed = run.network.embed
+        embedded = replace(task, base=self._embed_base(task.base), shots=embed(task.shots))
+        fitted = self._inner.fit(
+            embedded, for_method, num_synthetic=num_synthetic, with_synthetic=with_synthetic
         )
-        self._inner.keeps_synthetic = self.keeps_synthetic
-        self._inner.measures_diversity = self.measures_diversity
-        self._inner.num_synthetic = self.num_synthetic
-        self._inner.fit(embedded, for_method)
-        self.diversity, self.synthetic = self._inner.diversity, self._inner.synthetic
-        self.origin = self._inner.origin or self.origin
-
-    def predict(self, queries: Tensor) -> Mapping[str, Tensor]:
-        """Return the method's scores."""
-        return self._inner.predict(self._network.embed(queries))
-
-    def represent(self, examples: Tensor) -> Tensor:
-        """Map examples into the space of the method."""
-        return self._inner.represent(self._network.embed(examples))
+        return fitted.after(embed)
 
     def real_share(self, num_shots: int, num_synthetic: int) -> float:
         """Return the weight of a novel class's real examples in the method."""
         return self._inner.real_share(num_shots, num_synthetic)
 
-    @property
-    def _network(self) -> PrototypicalNetwork:
-        assert self._run is not None, "call fit first"
-        return self._run.network
-
     def _embed_base(self, base: BaseSet) -> BaseSet:
         # A network with other weights gives other embeddings.
         key = (base, self._run, self._run and self._run.episode)
         if self._embedded_base is None or self._embedded_base[0] != key:
-            self._embedded_base = (key, self._network.embed_base(base))
+            assert self._run is not None, "the embedding is trained first"
+            self._embedded_base = (key, self._run.network.embed_base(base))
         return self._embedded_base[1]
 
 
@@ -136,8 +134,6 @@ ROWS = [
         published=PUBLISHED,
         space=SPACE,
         quick={"num_episodes": 60, "num_ways": 40, "episode_shots": (1, 2, 5), "hidden_dim": 128},
-        make=lambda config, evaluation, checkpointing: Prototypical(
-            Control(None, evaluation), config, checkpointing
-        ),
+        make=lambda config, evaluation: Prototypical(Control(None, evaluation), config),
     )
 ]

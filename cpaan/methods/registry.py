@@ -17,9 +17,9 @@ from cpaan.methods import (
     siamese,
     weight_generator,
 )
-from cpaan.methods.base import Checkpointing, LowShotMethod
+from cpaan.methods.base import LowShotMethod
 from cpaan.methods.prototypical import Embedded
-from cpaan.methods.table_row import PN, TABLES, TableRow
+from cpaan.methods.table_row import TABLES, TableRow
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.training.drive import Progress
@@ -87,25 +87,16 @@ def make_method(
     config: Settings | None = None,
     *,
     embedding: EmbeddingConfig | None = None,
-    folder: Path | None = None,
-    embeddings: Path | None = None,
-    seed: int = 0,
+    embedding_path: Path | None = None,
     progress: Progress = lambda message: None,
 ) -> LowShotMethod:
     """Return a new, unfitted method, by default with the recommended settings of its row.
 
-    Its checkpoint is in ``folder``. That of its embedding is in ``embeddings``, or else in
-    ``folder``. File names contain the seed that the method will be given.
+    ``embedding_path`` is the checkpoint of its embedding, which methods with the same base
+    examples, settings and seed share; ``progress`` is called with lines about its training.
     """
     row = ROWS[name]
-
-    def checkpointing(place: Path | None, of: str) -> Checkpointing:
-        return Checkpointing(None if place is None else place / f"{of}-seed{seed}.pt", progress)
-
-    method = row.make(
-        row.config if config is None else config, evaluation, checkpointing(folder, name)
-    )
+    method = row.make(row.config if config is None else config, evaluation)
     if row.is_embedded:
-        shared = checkpointing(embeddings or folder, PN)
-        return Embedded(method, embedding or EmbeddingConfig(), shared)
+        return Embedded(method, embedding or EmbeddingConfig(), embedding_path, progress)
     return method

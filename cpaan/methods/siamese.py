@@ -123,7 +123,7 @@ class SiameseNetwork(Perceptron, LowShotLearner):
         return (first - second).abs() @ (self.gain * self.weight) + self.bias
 
     def compare_all(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return scores of all pairs, shape (rows of first, rows of second); not differentiable.
+        """Return scores of all pairs (..., rows of first, rows of second); not differentiable.
 
         L1 distances need positive weights, so the dimensions of each sign have a distance of their
         own. This avoids a tensor of all pairs and dimensions.
@@ -132,7 +132,9 @@ class SiameseNetwork(Perceptron, LowShotLearner):
         for sign in (1, -1):
             has_sign = sign * weight > 0
             scale = weight[has_sign].abs()
-            distances = torch.cdist(first[:, has_sign] * scale, second[:, has_sign] * scale, p=1.0)
+            distances = torch.cdist(
+                first[..., has_sign] * scale, second[..., has_sign] * scale, p=1.0
+            )
             scores = scores + sign * distances
         return scores
 
@@ -191,21 +193,24 @@ class SiameseNetwork(Perceptron, LowShotLearner):
         }
 
         def compared(queries: Tensor, examples: Tensor) -> Tensor:
-            """Return scores (Q, classes, examples) of examples (classes, examples, D)."""
+            """Return scores (..., Q, classes, examples) of examples (classes, examples, D)."""
             if comparison == "centroid":
                 examples = examples.mean(dim=1, keepdim=True)
             scores = self.compare_all(queries, examples.flatten(0, 1))
-            return scores.unflatten(1, examples.shape[:2])
+            return scores.unflatten(-1, examples.shape[:2])
 
         def scores(queries: Tensor) -> Tensor:
-            embedded = self(queries)
-            of_base = compared(embedded, base)
+            embedded, num_problems = self(queries), len(task.problems)
+            of_base = compared(embedded, base).expand(num_problems, -1, -1, -1)
+            of_problem = zip(
+                task.problems, embedded.expand(num_problems, -1, -1), of_base, strict=True
+            )
             scores = []
-            for num_shots, draw in task.problems:
+            for (num_shots, draw), its_queries, its_base in of_problem:
                 # In the benchmark, scores of 1,024 queries and 6,220 shots of a draw take 25 MB.
-                parts = [of_base, compared(embedded, shots[draw][:, :num_shots])]
+                parts = [its_base, compared(its_queries, shots[draw][:, :num_shots])]
                 if comparison == "max":
-                    num_compared = min(num_shots, of_base.shape[-1])
+                    num_compared = min(num_shots, its_base.shape[-1])
                     parts = [part[..., :num_compared].amax(dim=-1) for part in parts]
                 else:
                     parts = [part.mean(dim=-1) for part in parts]

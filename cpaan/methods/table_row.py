@@ -10,7 +10,7 @@ from cpaan.core.settings import Settings
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.episodes import check_training
 from cpaan.gan.gans import Gan, check_objective
-from cpaan.methods.base import Checkpointing, LowShotMethod, MetaLearned
+from cpaan.methods.base import LowShotMethod, MetaLearned
 from cpaan.protocol.augmentation import num_synthetic_of
 from cpaan.protocol.config import HEADS, OWN, EvaluationConfig, NeighbourSettings
 from cpaan.protocol.neighbours import check_neighbours
@@ -51,7 +51,7 @@ SWEEP = {
 }
 """Settings of the use of synthetic examples, which need no training, and the values to try."""
 
-Make = Callable[[Any, EvaluationConfig, Checkpointing], LowShotMethod]
+Make = Callable[[Any, EvaluationConfig], LowShotMethod]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class TableRow:
     heads: tuple[str, ...] = (OWN,)
     """Classifiers to choose from."""
     make: Make
-    """Function from method settings, evaluation settings and checkpoint to a method."""
+    """Function from method settings and evaluation settings to a method."""
     gan: Gan | None = None
     translates: bool = False
     """Whether synthetic examples are translations of related base examples."""
@@ -222,6 +222,6 @@ def learned_row(
         published=published,
         space=space,
         quick=quick,
-        make=lambda config, evaluation, checkpointing: method(name, learner, config, checkpointing),
+        make=lambda config, evaluation: method(name, learner, config),
         **{"representation": name, "is_printed": True, **others},
     )

@@ -34,7 +34,7 @@ class Head(ABC):
 
     @abstractmethod
     def scores(self, queries: Tensor) -> Tensor:
-        """Return scores of shape (P, Q, C) for queries of shape (Q, D)."""
+        """Return scores of shape (P, Q, C) for queries (Q, D), or (P, Q, D) of each problem."""
 
 
 class NearestCentroid(Head):
@@ -90,22 +90,26 @@ class SoftNearestNeighbours(Head):
         task = self._task
         of_phase = task.base.by_class()[: task.num_base]
         base = [self._log_mean(queries, rows.unsqueeze(0)) for rows in of_phase]
+        every_base = torch.cat([queries[..., :0], *base], dim=-1)
         scores = []
         for number, problem in enumerate(task.problems):
-            novel = self._log_mean(queries, task.support(problem))
+            its_base, its_queries = (
+                part.expand(len(task.problems), -1, -1)[number] for part in (every_base, queries)
+            )
+            novel = self._log_mean(its_queries, task.support(problem))
             if self._synthetic is not None:
                 share = real_shares(task, self._synthetic, self._config)[number]
-                synthetic = self._log_mean(queries, self._synthetic[number])
+                synthetic = self._log_mean(its_queries, self._synthetic[number])
                 novel = torch.logaddexp(novel + share.log(), synthetic + (1 - share).log())
-            scores.append(torch.cat([*base, novel], dim=1))
+            scores.append(torch.cat([its_base, novel], dim=1))
         return torch.stack(scores)
 
     def _log_mean(self, queries: Tensor, examples: Tensor) -> Tensor:
-        """Return log mean similarities (Q, classes) to examples (classes, examples, D)."""
+        """Return log mean similarities (..., classes) to examples (classes, examples, D)."""
         num_classes, num_examples, _ = examples.shape
         points = examples.float().flatten(0, 1) - self._centre
         distances = _squared_distances(queries - self._centre, points)
-        similarities = (-distances / self._scale).unflatten(1, (num_classes, num_examples))
+        similarities = (-distances / self._scale).unflatten(-1, (num_classes, num_examples))
         return similarities.logsumexp(dim=-1) - torch.tensor(float(num_examples)).log()
 
 
@@ -303,11 +307,18 @@ class GroupedHeads:
             self._groups.append((members, heads))
 
     def scores(self, queries: Tensor) -> dict[str, Tensor]:
-        """Return each head's scores, shape (P, Q, C), problems in the order of the task."""
+        """Return each head's scores, shape (P, Q, C), problems in the order of the task.
+
+        Queries have shape (Q, D), or (P, Q, D) if each problem has its own.
+        """
         places = torch.tensor([place for members, _ in self._groups for place in members])
         order = places.argsort().to(queries.device)
+        groups = [
+            (queries if queries.ndim == 2 else queries[members], heads)
+            for members, heads in self._groups
+        ]
         return {
-            name: torch.cat([heads[name].scores(queries) for _, heads in self._groups])[order]
+            name: torch.cat([heads[name].scores(of_group) for of_group, heads in groups])[order]
             for name in self._names
         }
 

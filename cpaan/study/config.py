@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from cpaan.core.settings import Settings
+from cpaan.evaluation.scoring import CALIBRATED_TOP5, NOVEL_TOP5
 from cpaan.methods.registry import ROWS, num_episodes_of
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.representation.config import EmbeddingConfig
 
 DEFAULT_METHOD = "CP-AAN+"
-NOVEL_TOP5, _, CALIBRATED_TOP5 = TOP5 = ("novel_top5", "all_top5", "all_calibrated_top5")
-"""Accuracies of a trial: LSL, GLSL and calibrated GLSL."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +87,7 @@ class StudyConfig(Settings):
         return self.ray_train
 
     def score(self, top5: Mapping[str, Any]) -> float:
-        """Return the weighted mean of LSL and calibrated GLSL, by their names in `TOP5`."""
+        """Return the weighted mean of LSL and calibrated GLSL; see `scoring.mean_top5`."""
         weighted = self.novel_weight * top5[NOVEL_TOP5] + self.all_weight * top5[CALIBRATED_TOP5]
         return weighted / (self.novel_weight + self.all_weight)
 

@@ -15,8 +15,9 @@ from optuna.trial import FrozenTrial, TrialState
 from tensorboardX import SummaryWriter
 
 from cpaan.core.remote_paths import RemotePath
-from cpaan.study.config import TOP5, StudyConfig
-from cpaan.study.job import EPISODE
+from cpaan.evaluation.job import EPISODE
+from cpaan.evaluation.scoring import TOP5
+from cpaan.study.config import StudyConfig
 from cpaan.study.row import StudyRow
 from cpaan.study.study import OPTUNA, TENSORBOARD, TRIALS, Study
 from cpaan.study.trial import CURVE, PROBLEM

@@ -19,7 +19,8 @@ from cpaan.core.provenance import (
     take_over_test_reads,
 )
 from cpaan.data.splits import TEST_PHASE, ShotRows
-from cpaan.evaluation.parts import Outcome, Part, PartKey
+from cpaan.evaluation.job import Job, Part
+from cpaan.evaluation.parts import Outcome, PartKey
 from cpaan.evaluation.runner import to_records
 from cpaan.evaluation.scoring import class_means, draw_phase
 from cpaan.gan.config import TrainConfig
@@ -38,7 +39,7 @@ from cpaan.study.cluster import Cluster, check_machines
 from cpaan.study.job import NUM_THREADS
 from cpaan.study.report_rows import MeasuredRow, ReportSettings, ablations_of, rows_of
 from cpaan.study.study import Study
-from cpaan.study.worker_pool import PoolJob, cost_of, measure, part_cache
+from cpaan.study.worker_pool import cost_of, measure, part_cache
 
 _SEEDED_DRAWS = 1  # added to the seed of the fixed draws
 _NUM_DIVERSITY_DRAWS = 5  # of the seeded draws
@@ -80,7 +81,8 @@ def make_report(
         spiral = ray.remote(num_cpus=1)(_spiral).remote(SPIRAL_CONFIG)
     draws = _draw(study, settings, fixed_rows)
     num_fixed = len(draws) - settings.num_seeded_draws
-    jobs = {job.part.key: job for job in _jobs(study, [*rows, *extra], heads, settings, draws)}
+    every_job = _jobs(study, [*rows, *extra], heads, settings, draws)
+    jobs = {PartKey(job.row, job.seed): job for job in every_job}
     say(
         f"evaluating {len(rows) + len(extra)} rows on the test phase: {num_fixed} fixed and "
         f"{settings.num_seeded_draws} seeded draws, {settings.num_seeds} new seeds for each "
@@ -112,7 +114,7 @@ def make_report(
         "test_reads": count_test_reads(study.rows[0].data.fingerprint),
         "nodes": list(cluster.nodes),
         # Seconds of this command, and the work of all parts, by whichever command.
-        "cost": {"seconds": time.monotonic() - started, **cost_of(jobs, outcomes)},
+        "cost": {"seconds": time.monotonic() - started, **cost_of(jobs, outcomes, study.config)},
         "studies": {row.method: row.describe() for row in study.rows},
         "best": {row.method: study.read_best(row) for row in study.rows},
     }
@@ -125,7 +127,7 @@ def make_report(
     lines = _write(study, layouts, about, frames, drawn)
     cache = part_cache(study.storage)
     for job in jobs.values():
-        cache.delete(job.part)
+        cache.delete(job)
     return lines, failed
 
 
@@ -142,7 +144,7 @@ def _jobs(
     heads: tuple[str, ...],
     settings: ReportSettings,
     draws: ShotRows,
-) -> Iterator[PoolJob]:
+) -> Iterator[Job]:
     """Yield a job for each row and seed; skip rows that are equal to another row.
 
     Ablations follow their row, because some have the same training, and a resumed report may have
@@ -172,14 +174,13 @@ def _jobs(
         if ablation is not None and ablation.key != WHOLE:
             file = f"trials/{number:04d}-{ablation.family}-{ablation.key}"
         for seed in row.seeds:
-            job = study.job(row.source, number, resolved, seed, file)
-            job = replace(job, method=row.method)
             is_of_table = ablation is None and not settings.is_table_only
-            yield PoolJob.of(
-                row.name,
-                job,
+            yield replace(
+                study.job(row.source, number, resolved, seed, file),
+                row=row.name,
+                method=row.method,
                 phase=TEST_PHASE,
-                shot_rows=draws,
+                draws=draws,
                 scores_validation=True,
                 is_illustrated=is_of_table and seed == row.seeds[0],
                 diversity_draws=few,
@@ -203,7 +204,7 @@ def _draw(study: Study, settings: ReportSettings, fixed_rows: ShotRows | None) -
 
 def _measure(
     study: Study,
-    jobs: Mapping[PartKey, PoolJob],
+    jobs: Mapping[PartKey, Job],
     cluster: Cluster,
     say: Callable[[str], None],
 ) -> dict[PartKey, Outcome]:
@@ -221,7 +222,7 @@ def _measure(
         record_test_read(fingerprint)
     if copy is not None:
         copy.write(TEST_READS.read_bytes())
-    return measure(jobs, study.storage, cluster.most_trials_at_once(study.config), say)
+    return measure(jobs, study, cluster.most_trials_at_once(study.config), say)
 
 
 def _frames_of(

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Protocol
 
 from optuna.trial import FrozenTrial
@@ -16,17 +16,17 @@ from cpaan.core.provenance import describe_run
 from cpaan.core.remote_paths import join
 from cpaan.data.splits import VALIDATION_PHASE
 from cpaan.data.table import counted
-from cpaan.evaluation.parts import Part, PartJob, PartKey
-from cpaan.evaluation.scoring import draw_phase
+from cpaan.evaluation.job import Job, Part
+from cpaan.evaluation.parts import PartKey
+from cpaan.evaluation.scoring import TOP5, describe_top5, draw_phase, mean_top5
 from cpaan.study.cluster import HEAD, Cluster, check_machines, worker_resources
-from cpaan.study.config import TOP5, StudyConfig
-from cpaan.study.job import describe_top5, mean_top5
+from cpaan.study.config import StudyConfig
 from cpaan.study.records import best_trials
 from cpaan.study.row import Resolved, StudyRow
 from cpaan.study.searcher import OptunaSearcher, RowScheduler, RowSearch
 from cpaan.study.study import BEST, Study
 from cpaan.study.trial import MOST_FAILURES, run_trial
-from cpaan.study.worker_pool import PoolJob, cost_of, measure, part_cache
+from cpaan.study.worker_pool import cost_of, measure, part_cache
 
 _SECONDS_BETWEEN_UPDATES = 1.0
 _MOST_LETTERS = 500  # shown of an error message of Ray, which ends with the cause
@@ -165,8 +165,7 @@ def _describe_processes(config: StudyConfig) -> str:
 
 
 def _name_of(trial: Any) -> str:
-    job = trial.config["trial"]
-    return f"{job.method}-{job.number:04d}"
+    return f"{trial.config['job'].method}-{trial.config['number']:04d}"
 
 
 class _Stop(ray_tune.Stopper):
@@ -222,7 +221,7 @@ def _choose_best(
     did not select them. Rows without a finalist or without time get no best.
     """
     finalists: list[tuple[RowSearch, list[FrozenTrial]]] = []
-    jobs: dict[PartKey, PoolJob] = {}
+    jobs: dict[PartKey, Job] = {}
     for search in searches:
         row = search.row
         if study.has_best(row) and study.read_best(row)["num_trials"] == search.num_ended:
@@ -239,21 +238,23 @@ def _choose_best(
         f"{counted(seeds, 'seed')}"
     )
 
-    def summarise(job: PartJob, part: Part) -> str:
+    def summarise(job: Job, part: Part) -> str:
         head, by_variant = job.evaluation.heads[0], part.scores.groupby("method", sort=False)
         found = [mean_top5(scores, head) for _, scores in by_variant]
         return describe_top5(max(found, key=study.config.score))
 
-    outcomes = measure(jobs, study.storage, num_at_once, say, deadline, summarise=summarise)
+    outcomes = measure(jobs, study, num_at_once, say, deadline, summarise=summarise)
     cache = part_cache(study.storage)
     for search, trials in finalists:
         keys = [key for trial in trials for key in _keys(search.row, trial)]
         if set(keys) <= set(outcomes):
             search.best = _best_of(search, trials, outcomes)
             if search.best is not None:
-                search.best["run"] |= cost_of(jobs, {key: outcomes[key] for key in keys})
+                search.best["run"] |= cost_of(
+                    jobs, {key: outcomes[key] for key in keys}, study.config
+                )
             for key in keys:
-                cache.delete(jobs[key].part)
+                cache.delete(jobs[key])
 
 
 def _keys(row: StudyRow, trial: FrozenTrial) -> list[PartKey]:
@@ -268,7 +269,7 @@ def _fresh_draws(row: StudyRow) -> dict[str, int]:
 
 def _jobs_of(
     study: Study, search: RowSearch, finalists: Sequence[FrozenTrial]
-) -> dict[PartKey, PoolJob]:
+) -> dict[PartKey, Job]:
     row, draws = search.row, _fresh_draws(search.row)
     wanted = row.evaluation.with_overrides(draws)
     shot_rows = draw_phase(row.data.open(), row.data.split, VALIDATION_PHASE, wanted)
@@ -277,11 +278,11 @@ def _jobs_of(
         resolved = row.for_score(Resolved.of(row.method, trial.user_attrs), **draws)
         every = [resolved.with_overrides(each) for each in row.sweep(resolved)]
         for key in _keys(row, trial):
-            jobs[key] = PoolJob.of(
-                key.row,
+            jobs[key] = replace(
                 study.job(row, trial.number, resolved, key.seed),
+                row=key.row,
                 phase=VALIDATION_PHASE,
-                shot_rows=shot_rows,
+                draws=shot_rows,
                 diversity_draws=range(0),
                 variants=tuple((each.training, each.evaluation) for each in every),
             )

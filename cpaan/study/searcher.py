@@ -18,8 +18,8 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 from ray.tune.search import Searcher
 
 from cpaan.core.randomness import new_rng, word_of
+from cpaan.evaluation.job import EPISODE, Job
 from cpaan.study.config import StudyConfig
-from cpaan.study.job import EPISODE, TrialJob
 from cpaan.study.records import ENDED, RowRecords
 from cpaan.study.row import RECOMMENDED, StudyRow
 from cpaan.study.study import OPTUNA, Study
@@ -60,7 +60,7 @@ class RowSearch:
         every = self.trials.get_trials(deepcopy=False)
         return [trial for trial in every if trial.user_attrs.get(PROBLEM) is not None]
 
-    def propose(self) -> tuple[optuna.Trial, TrialJob]:
+    def propose(self) -> tuple[optuna.Trial, Job]:
         """Return an unfinished trial, or a new one."""
         self.num_to_propose -= 1
         if self._unfinished:
@@ -157,7 +157,12 @@ class OptunaSearcher(Searcher):
             if search is not None:
                 trial, job = search.propose()
                 self._trials[trial_id] = search, trial
-                return {"trial": job}
+                return {
+                    "job": job,
+                    "number": trial.number,
+                    "study": search.row.config,
+                    "storage": search.study.storage,
+                }
         return None
 
     @contextmanager
@@ -224,24 +229,25 @@ class RowScheduler(FIFOScheduler):
             )
             self._rows[config.method] = config, asha
             for known in search.trials.get_trials(deepcopy=False):
-                job = SimpleNamespace(method=config.method, number=known.number)
-                self._curves[job.method, job.number] = known.user_attrs.get(CURVE, [])
+                row, number = SimpleNamespace(method=config.method), known.number
+                self._curves[config.method, number] = known.user_attrs.get(CURVE, [])
                 if known.state in ENDED:
-                    name = f"earlier-{job.number}"
-                    self.on_trial_add(None, SimpleNamespace(trial_id=name, config={"trial": job}))
+                    known_as = {"job": row, "number": number}
+                    trial = SimpleNamespace(trial_id=f"earlier-{number}", config=known_as)
+                    self.on_trial_add(None, trial)
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         """Add a trial at the rung that it had reached in an earlier run."""
-        job = trial.config["trial"]
-        if job.method in self._rows:
-            self._rows[job.method][1].on_trial_add(tune_controller, trial)
-            curve = self._curves.get((job.method, job.number), [])
+        method, number = trial.config["job"].method, trial.config["number"]
+        if method in self._rows:
+            self._rows[method][1].on_trial_add(tune_controller, trial)
+            curve = self._curves.get((method, number), [])
             self.on_trial_result(tune_controller, trial, {CURVE: curve})
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Return the decision whether a trial continues."""
         decisions = []
-        if (method := trial.config["trial"].method) in self._rows:
+        if (method := trial.config["job"].method) in self._rows:
             config, asha = self._rows[method]
             for entry in result[CURVE]:
                 known = {EPISODE: entry[EPISODE], SCORE: config.score(entry)}

@@ -16,9 +16,9 @@ from typing import Any, Self
 
 from cpaan.core.files import is_on_network
 from cpaan.core.provenance import describe_run
-from cpaan.core.remote_paths import RemotePath
+from cpaan.core.remote_paths import RemotePath, join
+from cpaan.evaluation.job import Job
 from cpaan.study.config import StudyConfig
-from cpaan.study.job import TrialJob
 from cpaan.study.owner import owning
 from cpaan.study.row import Resolved, StudyRow
 
@@ -54,25 +54,24 @@ class Study:
         """Return the path of a row's file in the folder of the study."""
         return f"{row.method}/{name}" if self.has_row_folders else name
 
-    def job(
-        self, row: StudyRow, number: int, resolved: Resolved, seed: int, file: str = ""
-    ) -> TrialJob:
+    def job(self, row: StudyRow, number: int, resolved: Resolved, seed: int, file: str = "") -> Job:
         """Return the job that trains a trial's settings with a seed, without evaluation steps.
 
         ``file`` names the checkpoint of a training that is not the trial's own.
         """
-        return TrialJob(
+        return Job(
+            row=row.method,
             method=row.method,
             training=resolved.training,
+            embedding=row.embedding,
             evaluation=resolved.evaluation,
             seed=seed,
-            eval_steps=(),
             data=row.data,
-            storage=self.storage,
-            path=self.checkpoint_of(row, number, seed, file),
-            embedding=row.embedding,
-            config=row.config,
-            number=number,
+            device="cuda" if row.config.gpus_per_worker else "cpu",
+            checkpoint=join(self.storage, self.checkpoint_of(row, number, seed, file)),
+            # A machine that was lost before its records were copied may have left a checkpoint of
+            # another training under this number.
+            replaces_checkpoint=True,
         )
 
     def checkpoint_of(self, row: StudyRow, number: int, seed: int, file: str = "") -> str:

@@ -16,9 +16,11 @@ from ray.tune.integration.ray_train import TuneReportCallback
 from ray.util.metrics import Gauge
 
 from cpaan.core.remote_paths import join
+from cpaan.evaluation.job import EPISODE, Job, Report
+from cpaan.evaluation.scoring import TOP5
 from cpaan.study.cluster import check_this_machine, worker_resources
-from cpaan.study.config import TOP5, StudyConfig
-from cpaan.study.job import EPISODE, Report, TrialJob, run_job
+from cpaan.study.config import StudyConfig
+from cpaan.study.job import run_study_job
 from cpaan.training.workers import ALONE, Workers
 
 SCORE, CURVE, PROBLEM = "score", "curve", "problem"
@@ -27,23 +29,31 @@ MOST_FAILURES = 3
 
 
 def run_trial(config: dict[str, Any]) -> None:
-    """Run one trial as a function of Ray Tune: ``config`` holds a `TrialJob` under "trial"."""
-    job: TrialJob = config["trial"]
-    if job.config.uses_ray_train:
-        train_with_workers(job, [TuneReportCallback()])
+    """Run one trial as a function of Ray Tune.
+
+    ``config`` has the job, the number of the trial, the settings of the study, and its storage.
+    """
+    if config["study"].uses_ray_train:
+        train_with_workers(**config, callbacks=[TuneReportCallback()])
     else:
-        device = torch.device("cuda" if job.config.gpus_per_worker else "cpu")
-        _train(job, device, ALONE, ray_tune.report)
+        _train(torch.device(config["job"].device), ALONE, ray_tune.report, **config)
 
 
-def train_with_workers(job: TrialJob, callbacks: Sequence[UserCallback] = ()) -> None:
+def train_with_workers(
+    job: Job,
+    study: StudyConfig,
+    storage: str,
+    number: int = 0,
+    callbacks: Sequence[UserCallback] = (),
+) -> None:
     """Train a job with Ray Train and the number of workers per trial of its study."""
+    assert job.checkpoint is not None, "jobs of a study have a checkpoint"
     run_workers(
-        partial(_work, job),
-        job.config.workers_per_trial,
-        worker_resources(job.config),
-        name=job.path.replace("/", "-").removesuffix(".pt"),
-        storage=join(job.storage, "ray/train"),
+        partial(_work, job=job, study=study, storage=storage, number=number),
+        study.workers_per_trial,
+        worker_resources(study),
+        name="-".join([job.method, *job.checkpoint.removesuffix(".pt").split("/")[-2:]]),
+        storage=join(storage, "ray/train"),
         callbacks=callbacks,
     )
 
@@ -104,21 +114,27 @@ def this_worker() -> Workers:
     return Workers(context.get_world_rank(), context.get_world_size())
 
 
-def _work(job: TrialJob) -> None:
+def _work(**config: Any) -> None:
     """Train as one of the workers."""
-    _train(job, get_device(), this_worker(), ray_train.report)
+    _train(get_device(), this_worker(), ray_train.report, **config)
     # NCCL ends only after all CUDA graphs with its exchanges, which are in reference cycles.
     gc.collect()
 
 
 def _train(
-    job: TrialJob, device: torch.device, workers: Workers, tell: Callable[[dict[str, Any]], None]
+    device: torch.device,
+    workers: Workers,
+    tell: Callable[[dict[str, Any]], None],
+    job: Job,
+    study: StudyConfig,
+    storage: str,
+    number: int,
 ) -> None:
     """Train a job, and tell the metrics at every evaluation step; only rank 0 has any."""
-    check_this_machine(job.storage)
-    gauges = _Gauges(job.method, job.number) if workers.rank == 0 else None
-    for report in run_job(job, device, workers):
-        metrics = to_metrics(report, job.config) if gauges else {}
+    check_this_machine(storage)
+    gauges = _Gauges(job.method, number) if workers.rank == 0 else None
+    for report in run_study_job(job, device, workers):
+        metrics = to_metrics(report, study) if gauges else {}
         if gauges:
             gauges.set(metrics)
         tell(metrics)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,13 +34,15 @@ class Checkpoint:
     """Checkpoint file of a run, with its evaluations so far.
 
     Args:
-        file: The file.
+        file: The file; None to save nothing.
         training: Digest of everything that determines the run. A file with another one is ignored,
             as if it did not exist. Without it, `restore` refuses the file of another run.
         evaluation: Digest of the settings of evaluations. A curve with another one is ignored.
     """
 
-    def __init__(self, file: RemotePath | Path, training: str = "", evaluation: str = "") -> None:
+    def __init__(
+        self, file: RemotePath | Path | None, training: str = "", evaluation: str = ""
+    ) -> None:
         self._file = RemotePath.at(file) if isinstance(file, Path) else file
         self._digests = {"training": training, "evaluation": evaluation}
         self.curve: list[dict[str, Any]] = []
@@ -69,7 +72,7 @@ class Checkpoint:
         Raises:
             ValueError: If the file is not a checkpoint.
         """
-        content = self._file.read_if_exists()
+        content = None if self._file is None else self._file.read_if_exists()
         if content is None:
             return None
         training = self._digests["training"]
@@ -105,11 +108,14 @@ class Checkpoint:
             raise self._refusal(error) from error
 
     def _refusal(self, error: Exception) -> ValueError:
+        assert self._file is not None, "its content has been read"
         reason = " ".join(str(error).split())
         return ValueError(f"cannot resume from {self._file.location}: {reason}")
 
     def save(self, run: Run) -> None:
         """Replace the file atomically, so that a killed process leaves the old one."""
+        if self._file is None:
+            return
         state = {
             "run": run.state_dict(),
             "curve": self.curve,
@@ -119,6 +125,11 @@ class Checkpoint:
         }
         self._file.write(pack_state(state))
         self._saved, self.episode = time.monotonic(), run.episode
+
+    @property
+    def location(self) -> str:
+        """Path or URL of the file; empty without one."""
+        return "" if self._file is None else self._file.location
 
     @cached_property
     def _provenance(self) -> dict[str, str]:
@@ -216,16 +227,29 @@ def train_to_end(
     Returns:
         Command, commit and episode of this checkpoint; None if the run did not resume.
     """
-    checkpoint = None if path is None else Checkpoint(path)
-    origin = checkpoint.restore(run) if checkpoint else None
-    if origin:
-        progress(f"{run.name}: resuming from episode {run.episode}")
-    try:
+    checkpoint = Checkpoint(path)
+    origin = restore(run, checkpoint, progress)
+    with saying_what_is_saved(run, checkpoint, progress):
         for _ in drive(run, checkpoint, progress=progress):
             pass
+    return origin
+
+
+def restore(run: Run, checkpoint: Checkpoint, progress: Progress) -> dict[str, Any] | None:
+    """Restore a new run if it has a checkpoint; return its command, commit and episode."""
+    origin = checkpoint.restore(run)
+    if origin:
+        progress(f"{run.name}: resuming from episode {run.episode}")
+    return origin
+
+
+@contextmanager
+def saying_what_is_saved(run: Run, checkpoint: Checkpoint, progress: Progress) -> Iterator[None]:
+    """After Ctrl-C in the block, tell which checkpoint the same command resumes from."""
+    try:
+        yield
     except KeyboardInterrupt:
-        if checkpoint and checkpoint.episode:
-            saved = f"stopped; saved {checkpoint.episode} episodes in {path}"
+        if checkpoint.location and checkpoint.episode:
+            saved = f"stopped; saved {checkpoint.episode} episodes in {checkpoint.location}"
             progress(f"{run.name}: {saved}; run the same command to resume")
         raise
-    return origin

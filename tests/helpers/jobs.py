@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from cpaan.core.files import unpack_state
+from cpaan.core.remote_paths import RemotePath
+from cpaan.evaluation.job import Job, Report
+from cpaan.evaluation.scoring import mean_top5
 from cpaan.methods.registry import ROWS, with_episodes
 from cpaan.representation.config import EmbeddingConfig
-from cpaan.study import job as job_module
-from cpaan.study.job import Report, TrialJob, load_method, mean_top5, read_validation, run_job
-from cpaan.training.workers import ALONE
+from cpaan.study.job import run_study_job
 from helpers.runs import tiny
 from helpers.studies import QUICK
 
@@ -21,12 +22,13 @@ EMBEDDING = tiny(EmbeddingConfig())
 UNTRAINED = ["LR", "copy", "DC"]
 
 
-def job_of(job: TrialJob, method: str, head: str | None = None, **others: object) -> TrialJob:
+def job_of(job: Job, method: str, head: str | None = None, **others: object) -> Job:
     """Return a job of another row, with six episodes or none."""
     row = ROWS[method]
     overrides = {"heads": (head or row.head,), "linear_num_steps": 5, "perplexity": 4.0}
     return replace(
         job,
+        row=method,
         method=method,
         training=job.training if row.gan else with_episodes(tiny(row.config), 6),
         evaluation=QUICK.with_overrides({**overrides, **others}),
@@ -35,16 +37,26 @@ def job_of(job: TrialJob, method: str, head: str | None = None, **others: object
     )
 
 
-def finish(job: TrialJob) -> Report:
-    *_, last = run_job(job, CPU)
+def at(path: str, job: Job) -> Job:
+    """Return the same job with its checkpoint elsewhere in the storage."""
+    storage = job.checkpoint.partition("storage")[0]
+    return replace(job, checkpoint=f"{storage}storage/{path}")
+
+
+def finish(job: Job) -> Report:
+    *_, last = run_study_job(job)
     return last
 
 
-def kept_state(job: TrialJob) -> dict:
-    return unpack_state(job.checkpoint.read())
+def checkpoint_of(job: Job) -> RemotePath:
+    return RemotePath.at(job.checkpoint)
 
 
-def kept_weights(job: TrialJob) -> dict[str, torch.Tensor]:
+def kept_state(job: Job) -> dict:
+    return unpack_state(checkpoint_of(job).read())
+
+
+def kept_weights(job: Job) -> dict[str, torch.Tensor]:
     run = kept_state(job)["run"]
     return run["networks"] if "networks" in run else run["network"]
 
@@ -55,11 +67,10 @@ def assert_same_weights(found: dict[str, torch.Tensor], expected: dict[str, torc
         assert torch.equal(value, expected[name]), name
 
 
-def score_again(job: TrialJob) -> dict[str, float]:
-    """Return LSL and both GLSL top-5 of a fully trained job."""
-    task, queries = read_validation(job, CPU)
-    scores = job_module._evaluate(load_method(job, task), task, queries, job, ALONE)
-    return mean_top5(scores, job.evaluation.heads[0])
+def score_again(job: Job) -> dict[str, float]:
+    """Return LSL and both GLSL top-5 of a trained job."""
+    *_, last = run_study_job(replace(job, eval_steps=()), is_scored=True)
+    return mean_top5(last.part.scores, job.evaluation.heads[0])
 
 
 def slow(*values: object) -> object:

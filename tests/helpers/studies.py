@@ -10,17 +10,17 @@ import optuna
 from cpaan import EvaluationConfig, Phase, Split, open_features, write_features
 from cpaan.cli import main
 from cpaan.data.reference import DataReference
-from cpaan.evaluation.parts import Part, PartKey
+from cpaan.evaluation.job import EPISODE, Job, Part, Report
+from cpaan.evaluation.parts import PartKey
+from cpaan.evaluation.scoring import TOP5
 from cpaan.methods.registry import ROWS, with_episodes
 from cpaan.study import worker_pool
-from cpaan.study.config import PRESETS, TOP5, StudyConfig
-from cpaan.study.job import EPISODE, Report, TrialJob
+from cpaan.study.config import PRESETS, StudyConfig
 from cpaan.study.report_rows import MeasuredRow
 from cpaan.study.row import Resolved, StudyRow
 from cpaan.study.searcher import OptunaSearcher, RowSearch
 from cpaan.study.study import Study
 from cpaan.study.trial import to_metrics
-from cpaan.study.worker_pool import PoolJob
 from helpers.gan_runs import SMALL
 
 search, report = (partial(main, command=name) for name in ("search", "report"))
@@ -100,8 +100,8 @@ class HandRunSearch:
         self.search = RowSearch(self.study, self.row)
         self.searcher = OptunaSearcher([self.search])
 
-    def suggest(self, trial_id: str) -> TrialJob:
-        return self.searcher.suggest(trial_id)["trial"]
+    def suggest(self, trial_id: str) -> dict:
+        return self.searcher.suggest(trial_id)
 
     def report(self, trial_id: str, *scores: float) -> None:
         self.searcher.on_trial_result(trial_id, result_of(scores))
@@ -120,10 +120,12 @@ class HandRunSearch:
         return [trial.params for trial in self.search.trials.get_trials()]
 
 
-def run_here(jobs: Mapping[PartKey, PoolJob], *_: object) -> Iterator[tuple[PartKey, Part]]:
+def run_here(
+    jobs: Mapping[PartKey, Job], start: partial, *_: object
+) -> Iterator[tuple[PartKey, Part]]:
     """Do what `run_on_ray` does, but in this process."""
     for key, job in jobs.items():
-        yield key, worker_pool._run(job, False)
+        yield key, worker_pool._run(job, start.keywords["storage"])
 
 
 # Synthetic examples outweigh the real ones, so that small changes of the generator have an effect.
@@ -132,12 +134,13 @@ QUICK = EvaluationConfig(
 )
 
 
-def new_job(gaussians, folder: Path, path: str = "trials/0000.pt", **settings: object) -> TrialJob:
+def new_job(gaussians, folder: Path, path: str = "trials/0000.pt", **settings: object) -> Job:
     """Return a job of six large steps, with evaluation steps after two, four and six."""
     folder.mkdir(exist_ok=True)
     features = folder / "features.parquet"
     write_features(features, gaussians.table)
-    return TrialJob(
+    return Job(
+        row="cCov-GAN",
         method="cCov-GAN",
         training=SMALL.with_overrides(
             {"num_episodes": 6, "generator_learning_rate": 0.03, **settings}
@@ -146,8 +149,8 @@ def new_job(gaussians, folder: Path, path: str = "trials/0000.pt", **settings: o
         seed=3,
         eval_steps=(2, 4, 6),
         data=DataReference.of(open_features(features), gaussians.split, [str(features)]),
-        storage=str(folder / "storage"),
-        path=path,
+        checkpoint=str(folder / "storage" / path),
+        replaces_checkpoint=True,
     )
 
 

@@ -25,8 +25,7 @@ def new_method(name: str, **evaluation: object) -> LowShotMethod:
 
 
 def scores_of(method: LowShotMethod, task: LowShotTask, queries, seed: int = 0) -> dict:
-    method.fit(task, new_rng(seed))
-    return method.predict(queries.features[:20])
+    return dict(method.fit(task, new_rng(seed)).predict(queries.features[:20]))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -135,6 +134,18 @@ def test_a_problem_has_the_same_scores_alone(name, gaussians):
             torch.testing.assert_close(values[0], together[head][place], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_queries_of_one_problem_are_scored_as_those_of_all(name, gaussians):
+    task, queries = read_problems(gaussians, shots=(1, 2))
+    fitted, blocks = new_method(name).fit(task, new_rng(0)), queries.features[:12].view(4, 3, -1)
+
+    of_each, of_all = fitted.predict(blocks), fitted.predict(blocks.flatten(0, 1))
+
+    for head, scores in of_all.items():
+        own = [scores[number, 3 * number : 3 * number + 3] for number in range(len(task.problems))]
+        torch.testing.assert_close(of_each[head], torch.stack(own), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("name", LEARNERS)
 def test_going_on_equals_never_having_stopped_to_the_last_bit(name, gaussians):
     base = read_problems(gaussians)[0].base
@@ -219,8 +230,8 @@ def test_training_lowers_the_loss_and_helps_with_classes_that_it_has_not_met(nam
     run = method.begin(task.base, new_rng(0))
 
     def top1() -> float:
-        method.fit(task, new_rng(0))
-        scores = next(iter(method.predict(new[:, 2:].flatten(0, 1)).values()))
+        fitted = method.fit(task, new_rng(0))
+        scores = next(iter(fitted.predict(new[:, 2:].flatten(0, 1)).values()))
         answers = scores[0, :, 30:].argmax(dim=-1).view(30, 28)
         return 100 * float((answers == torch.arange(30).unsqueeze(1)).float().mean())
 

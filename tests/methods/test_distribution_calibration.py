@@ -84,9 +84,10 @@ def test_heads_work_in_the_transformed_space():
     method = DistributionCalibration(
         AS_THEY_ARE.with_overrides({"tukey_power": 0.5, "num_samples": 9}), config
     )
-    method.fit(task, new_rng(0))
 
-    scores = method.predict(torch.tensor([[4.0, 9.0], [1.0, 0.0]]))["centroid"]
+    scores = method.fit(task, new_rng(0)).predict(torch.tensor([[4.0, 9.0], [1.0, 0.0]]))[
+        "centroid"
+    ]
     torch.testing.assert_close(scores, head.scores(torch.tensor([[2.0, 3.0], [1.0, 0.0]])))
 
 
@@ -94,9 +95,7 @@ def samples_of(task: LowShotTask, **settings: object) -> torch.Tensor:
     """Return samples of the only novel class."""
     config = AS_THEY_ARE.with_overrides({"num_samples": 3_000, **settings})
     method = DistributionCalibration(config, CENTROID)
-    method.keeps_synthetic = True
-    method.fit(task, new_rng(0))
-    return method.synthetic[0][0]
+    return method.fit(task, new_rng(0), with_synthetic=True).synthetic[0][0]
 
 
 @pytest.mark.parametrize(("is_transformed", "base_mean"), [(True, (1 + 3) / 2), (False, 5)])

@@ -8,6 +8,7 @@ from cpaan.core.randomness import new_rng
 from cpaan.methods import hallucination
 from cpaan.methods.controls import Control
 from cpaan.methods.hallucination import AnalogyNetwork, Hallucination, HallucinationConfig
+from cpaan.protocol.augmentation import diversity_of
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.tasks import LowShotTask
 from cpaan.training.layers import draw_linear
@@ -93,19 +94,17 @@ def test_the_last_relu_is_there_where_features_have_one(output, is_positive, is_
 def test_with_shots_enough_nothing_is_made_and_scores_are_those_of_no_augmentation(gaussians):
     task, queries = read_problems(gaussians, (1, 3, 5))
     method, without = method_of(max_per_class=5), Control(None, EVALUATION)
-    method.keeps_synthetic = True
-    method.fit(task, new_rng(0))
-    without.fit(task, new_rng(0))
-
-    found, expected = method.predict(queries.features), without.predict(queries.features)
+    fitted = method.fit(task, new_rng(0), with_synthetic=True)
+    expected = without.fit(task, new_rng(0)).predict(queries.features)
 
     is_full = torch.tensor([problem.num_shots == 5 for problem in task.problems])
-    assert [each.shape[1] for each in method.synthetic] == [4, 4, 2, 2, 0, 0]
-    for head, scores in found.items():
+    assert [each.shape[1] for each in fitted.synthetic] == [4, 4, 2, 2, 0, 0]
+    for head, scores in fitted.predict(queries.features).items():
         torch.testing.assert_close(scores[is_full], expected[head][is_full], rtol=1e-4, atol=1e-4)
         assert not torch.allclose(scores[~is_full], expected[head][~is_full], atol=1e-2)
-    assert torch.equal(method.diversity.isnan().all(dim=1), is_full)
-    assert (method.diversity[~is_full] > 0).all()
+    diversity = diversity_of(fitted.synthetic)
+    assert torch.equal(diversity.isnan().all(dim=1), is_full)
+    assert (diversity[~is_full] > 0).all()
 
 
 def test_the_frozen_classifier_knows_base_rows_and_is_not_trained_on(gaussians):

@@ -87,9 +87,8 @@ def test_before_training_imagination_is_a_prototypical_network_with_the_same_see
     task, queries = read_problems(gaussians)
     imagination = Imagination(SMALL, HEADS)
     run = imagination.begin(task.base, new_rng(0))
-    imagination.fit(task, new_rng(0))
 
-    scores = imagination.predict(queries.features)[OWN]
+    scores = imagination.fit(task, new_rng(0)).predict(queries.features)[OWN]
 
     plain = EmbeddingRun(run.base, EmbeddingConfig(**EPISODES, hidden_dim=16), run.seed).network
     assert torch.equal(plain.log_scale, run.learner.log_scale)
@@ -112,15 +111,15 @@ def test_heads_weigh_every_example_alike():
     run = imagination.begin(task.base, new_rng(0))
     run.learner.hallucinator.last.bias.data.fill_(3.0)  # in units of the class deviation, 1
 
-    imagination.fit(task, new_rng(0))
+    fitted = imagination.fit(task, new_rng(0), with_synthetic=True)
     queries = torch.tensor([[4.25], [4.3], [0.0]])
-    scores = imagination.predict(queries)
+    scores = fitted.predict(queries)
 
     distances = -(queries - torch.tensor([0.0, 8.0, 4.25])).square()
     torch.testing.assert_close(scores["centroid"][0], distances)
     scale = run.learner.log_scale.detach().exp()
     torch.testing.assert_close(scores[OWN][0], scale * distances)
-    assert imagination.diversity.tolist() == [[0.0]]
+    assert fitted.synthetic[0].tolist() == [[[5.0]] * 3]
 
 
 def test_before_training_imagination_is_a_matcher_of_repeated_shots(gaussians):
@@ -130,13 +129,12 @@ def test_before_training_imagination_is_a_matcher_of_repeated_shots(gaussians):
         for count in (10, 1)
     )
     run, _ = (each.begin(task.base, new_rng(0)) for each in (imagination, nothing))
-    imagination.fit(task, new_rng(0))
-    nothing.fit(task, new_rng(0))
 
-    scores = imagination.predict(queries.features)[OWN]
+    def scores_of(method: MatchingImagination) -> torch.Tensor:
+        return method.fit(task, new_rng(0)).predict(queries.features)[OWN]
 
-    torch.testing.assert_close(scores, nothing.predict(queries.features)[OWN])
+    scores = scores_of(imagination)
+    torch.testing.assert_close(scores, scores_of(nothing))
     for parameter in run.learner.hallucinator.parameters():
         parameter.data += 0.1
-    imagination.fit(task, new_rng(0))
-    assert not torch.allclose(imagination.predict(queries.features)[OWN], scores, rtol=0.01)
+    assert not torch.allclose(scores_of(imagination), scores, rtol=0.01)

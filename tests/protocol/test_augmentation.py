@@ -8,11 +8,11 @@ from cpaan.core.randomness import new_rng
 from cpaan.evaluation.scoring import run_method
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.episodes import TrainingData
-from cpaan.methods.base import Checkpointing
 from cpaan.methods.controls import Control
 from cpaan.methods.prototypical import Embedded
 from cpaan.protocol.augmentation import (
     copy,
+    diversity_of,
     half_mean_shift,
     mean_pairwise_distance,
     mean_shift,
@@ -110,23 +110,24 @@ def test_diversity_is_compared_with_that_of_real_examples_in_the_embedding(gauss
     task, queries = read_problems(gaussians)
     config = EvaluationConfig(num_draws=2, perplexity=4.0, heads=("centroid",))
     settings = EmbeddingConfig(num_episodes=5, episode_shots=(1,), num_queries=1)
-    method = Embedded(Control(copy, config), settings, Checkpointing())
+    method = Embedded(Control(copy, config), settings)
 
     part = partial(run_method, "copy-PN", method, 0, task, queries, config)
     _, of_one = part(diversity_draws=range(1, 2))
     _, of_none = part(diversity_draws=range(0))
-    assert method.diversity is None
     _, found = part()
 
     assert of_one.equals(found[found["draw"] == 1].reset_index(drop=True))
     assert len(of_none) == 0 < len(of_one) < len(found)
+    fitted = method.fit(task, new_rng(0), with_synthetic=True)
     real = [
-        torch.pdist(method.represent(queries.features[queries.labels == task.num_base + number]))
+        torch.pdist(fitted.represent(queries.features[queries.labels == task.num_base + number]))
         for number in range(task.num_novel)
     ]
-    ratios = method.diversity / torch.stack([distances.mean() for distances in real])
-    assert method.represent(queries.features).square().mean() == pytest.approx(1, rel=1e-3)
-    assert found["distance"].tolist() == pytest.approx(method.diversity.mean(dim=1).tolist())
+    diversity = diversity_of(fitted.synthetic)
+    ratios = diversity / torch.stack([distances.mean() for distances in real])
+    assert fitted.represent(queries.features).square().mean() == pytest.approx(1, rel=1e-3)
+    assert found["distance"].tolist() == pytest.approx(diversity.mean(dim=1).tolist())
     assert found["ratio"].tolist() == pytest.approx(ratios.mean(dim=1).tolist(), rel=1e-4)
 
 

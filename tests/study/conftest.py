@@ -2,10 +2,10 @@
 
 import pytest
 
-from cpaan.study.job import TrialJob
+from cpaan.evaluation.job import Job
 from helpers.studies import new_job
 
 
 @pytest.fixture
-def job(gaussians, tmp_path) -> TrialJob:
+def job(gaussians, tmp_path) -> Job:
     return new_job(gaussians, tmp_path)

@@ -20,7 +20,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import ray
-import torch
 from ray._private.node import Node
 from ray._private.services import psutil
 from ray.cluster_utils import Cluster
@@ -28,7 +27,7 @@ from ray.util import placement_group, placement_group_table, remove_placement_gr
 from werkzeug.serving import make_server
 
 from cpaan.study.cluster import MARK
-from cpaan.study.job import run_job
+from cpaan.study.job import run_study_job
 from cpaan.study.records import trial_table
 from cpaan.study.searcher import OptunaSearcher, RowScheduler, RowSearch
 from cpaan.study.study import Study, read_study
@@ -223,12 +222,12 @@ def undisturbed(study: Study) -> pd.DataFrame:
     searcher, scheduler = OptunaSearcher([search]), RowScheduler([search])
 
     def run(name: str) -> None:
-        job, results, decisions = searcher.suggest(name)["trial"], [], []
-        trial = SimpleNamespace(trial_id=name, config={"trial": job})
+        config, results, decisions = searcher.suggest(name), [], []
+        trial = SimpleNamespace(trial_id=name, config=config)
         scheduler.on_trial_add(None, trial)
 
         def work(workers: Threads) -> None:
-            for report in run_job(job, torch.device("cpu"), workers):
+            for report in run_study_job(config["job"], workers=workers):
                 if workers.rank == 0:
                     results.append(to_metrics(report, row.config))
                     searcher.on_trial_result(name, results[-1])

@@ -7,28 +7,21 @@ import pytest
 import torch
 
 from cpaan import evaluate
-from cpaan.core.randomness import new_rng
 from cpaan.core.remote_paths import RemotePath
+from cpaan.evaluation.job import Job, Report
 from cpaan.gan.gans import GANS
 from cpaan.gan.loop import LOSSES, TrainingRun
 from cpaan.study.cluster import MARK, check_this_machine
-from cpaan.study.job import (
-    Report,
-    TrialJob,
-    is_trained,
-    load_method,
-    new_method,
-    read_validation,
-    run_job,
-)
+from cpaan.study.job import is_trained, run_study_job
 from cpaan.training import drive
 from cpaan.training.learning import Run
 from helpers.jobs import (
-    CPU,
     EMBEDDING,
     TRAINED,
     UNTRAINED,
     assert_same_weights,
+    at,
+    checkpoint_of,
     finish,
     job_of,
     kept_state,
@@ -44,7 +37,7 @@ class Died(BaseException):
     """The process was killed."""
 
 
-def run_until_saved_at(job: TrialJob, episode: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def run_until_saved_at(job: Job, episode: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run a job that saves after every step, and kill it after the checkpoint of an episode."""
     save = drive.Checkpoint.save
 
@@ -58,7 +51,7 @@ def run_until_saved_at(job: TrialJob, episode: int, monkeypatch: pytest.MonkeyPa
         patch.setattr(drive, "_MOST_STEPS_AT_ONCE", 1)
         patch.setattr(drive.Checkpoint, "save", save_and_die)
         with pytest.raises(Died):
-            list(run_job(job, CPU))
+            list(run_study_job(job))
 
 
 @pytest.mark.parametrize(
@@ -93,9 +86,9 @@ def test_a_trial_scores_as_the_benchmark_does(gaussians, job, method, head, num_
 
 
 def test_a_job_reports_its_whole_curve_at_every_step_and_looking_changes_nothing(job):
-    reports = list(run_job(job, CPU))
-    straight = replace(job, eval_steps=(6,), path="trials/0001.pt")
-    unseen = replace(job, eval_steps=(), path="trials/0002.pt")
+    reports = list(run_study_job(job))
+    straight = at("trials/0001.pt", replace(job, eval_steps=(6,)))
+    unseen = at("trials/0002.pt", replace(job, eval_steps=()))
 
     steps = [[entry["episode"] for entry in report.curve] for report in reports]
     assert steps == [[2], [2, 4], [2, 4, 6]]
@@ -122,11 +115,11 @@ def test_a_job_reports_its_whole_curve_at_every_step_and_looking_changes_nothing
 )
 def test_a_job_that_dies_ends_as_if_it_had_not(job, method, episodes, monkeypatch):
     job = job_of(job, method)
-    unbroken = replace(job, path="trials/0001.pt")
+    unbroken = at("trials/0001.pt", job)
     for episode in episodes:
         run_until_saved_at(job, episode, monkeypatch)
 
-    first, *_, last = run_job(job, CPU)
+    first, *_, last = run_study_job(job)
 
     curve = scores(finish(unbroken).curve)
     assert [entry["episode"] for entry in curve] == [2, 4, 6]
@@ -139,12 +132,12 @@ def test_a_job_that_dies_ends_as_if_it_had_not(job, method, episodes, monkeypatc
 def test_a_finished_job_only_reports_its_curve(job, method):
     job = job_of(job, method)
     curve = finish(job).curve
-    before = job.checkpoint.read()
+    before = checkpoint_of(job).read()
 
-    (report,) = run_job(job, CPU)
+    (report,) = run_study_job(job)
 
     assert report == Report(curve)
-    assert job.checkpoint.read() == before
+    assert checkpoint_of(job).read() == before
     assert curve[-1]["episode"] == (6 if method in TRAINED else 0)
 
 
@@ -152,14 +145,14 @@ def test_a_diverging_job_ends_with_a_problem_and_keeps_its_last_good_state(gauss
     job = new_job(gaussians, tmp_path, generator_learning_rate=1e30)
     job = replace(job, eval_steps=(1, 4, 6))
 
-    good, ended = run_job(job, CPU)
+    good, ended = run_study_job(job)
 
     assert good.problem is None
     assert "cCov-GAN diverged at episode 1" in ended.problem
     assert "\n" not in ended.problem
     assert ended.curve == good.curve
     assert kept_state(job)["run"]["episode"] == 1
-    assert [report.problem for report in run_job(job, CPU)] == [None, ended.problem]
+    assert [report.problem for report in run_study_job(job)] == [None, ended.problem]
 
 
 def test_a_state_of_another_job_is_not_taken(job):
@@ -170,17 +163,17 @@ def test_a_state_of_another_job_is_not_taken(job):
 
     for other in others:
         assert not is_trained(other) or other == others[-1]
-        alone = replace(other, path="trials/0001.pt")
+        alone = at("trials/0001.pt", other)
         assert scores(finish(other).curve) == scores(finish(alone).curve)
-        alone.checkpoint.delete()
+        checkpoint_of(alone).delete()
 
     assert is_trained(others[-1])
-    job.checkpoint.write(b"no state at all")
+    checkpoint_of(job).write(b"no state at all")
     assert finish(job).problem.startswith("cannot resume from ")
 
 
 def test_a_storage_that_does_not_answer_is_not_a_problem_of_the_job(job, monkeypatch):
-    next(run_job(job, CPU))
+    next(run_study_job(job))
 
     def fail(*_: object) -> None:
         raise OSError("the storage does not answer")
@@ -189,7 +182,7 @@ def test_a_storage_that_does_not_answer_is_not_a_problem_of_the_job(job, monkeyp
         with monkeypatch.context() as patch:
             patch.setattr(RemotePath, name, fail)
             with pytest.raises(OSError, match="does not answer"):
-                list(run_job(job, CPU))
+                list(run_study_job(job))
     assert finish(job).problem is None
 
 
@@ -206,7 +199,7 @@ def test_a_lack_of_memory_is_a_problem_of_the_job_after_one_retry(job, monkeypat
     monkeypatch.setattr(TrainingRun, "advance", advance)
     for _ in range(2):
         with pytest.raises(torch.OutOfMemoryError):
-            list(run_job(job, CPU))
+            list(run_study_job(job))
     problem = "out of memory twice: CUDA out of memory. Tried to allocate 2 GiB"
     assert finish(job).problem == finish(job).problem == problem
     assert num_starts == 2
@@ -215,31 +208,28 @@ def test_a_lack_of_memory_is_a_problem_of_the_job_after_one_retry(job, monkeypat
     assert finish(replace(job, seed=4)).problem is None, "other settings have their own attempts"
 
 
-def test_an_unfinished_job_has_no_score(job):
+def test_only_a_job_at_its_last_episode_is_trained(job):
     assert not is_trained(job)
-    next(run_job(job, CPU))
+    next(run_study_job(job))
     assert not is_trained(job)
 
-    with pytest.raises(ValueError, match=r"^checkpoint trials/0000.pt is incomplete: 2 of 6"):
-        score_again(job)
     finish(job)
     assert is_trained(job)
-    job.checkpoint.write(b"damaged")
+    checkpoint_of(job).write(b"damaged")
     assert not is_trained(job)
 
 
 def test_a_method_that_is_not_trained_is_in_the_job_s_embedding_all_the_same(job):
-    trained, control = job_of(job, "c-GAN-PN"), job_of(job, "copy-PN")
-    task, queries = read_validation(job, CPU)
-    finish(trained)
-
     spaces = []
-    for method in (new_method(control, CPU), load_method(trained, task)):
-        method.fit(task, new_rng(job.seed))
-        spaces.append(method.represent(queries.features))
+    for name in ("c-GAN-PN", "copy-PN"):
+        of_row = replace(job_of(job, name), is_illustrated=True)
+        *_, last = run_study_job(of_row, is_scored=True)
+        spectra = last.part.spectra
+        spaces.append(spectra[spectra["method"] == f"{of_row.row}, real"]["share"].tolist())
 
-    torch.testing.assert_close(*spaces, rtol=0, atol=0)
-    assert not torch.allclose(spaces[0], queries.features)
+    assert spaces[0] == spaces[1]
+    *_, plain = run_study_job(replace(job_of(job, "copy"), is_illustrated=True), is_scored=True)
+    assert plain.part.spectra["share"].tolist()[: len(spaces[0])] != spaces[0]
 
 
 def test_jobs_of_one_machine_share_an_embedding_and_jobs_of_another_seed_have_another(job):
@@ -247,7 +237,7 @@ def test_jobs_of_one_machine_share_an_embedding_and_jobs_of_another_seed_have_an
     other = EMBEDDING.with_overrides({"dropout": 0.1})
     changes = ({}, {}, {"seed": 4}, {"embedding": other})
     for number, change in enumerate(changes):
-        assert finish(replace(job, path=f"trials/{number}.pt", **change)).problem is None
+        assert finish(at(f"trials/{number}.pt", replace(job, **change))).problem is None
 
     kept = sorted(Path("cache/embeddings").rglob("*.pt"))
     assert sorted(path.name for path in kept) == ["PN-seed3.pt", "PN-seed3.pt", "PN-seed4.pt"]

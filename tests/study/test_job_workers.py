@@ -5,21 +5,23 @@ They are threads. `test_search.py` compares processes on Ray with them.
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pandas as pd
 import pytest
 
 from cpaan.core.remote_paths import RemotePath
+from cpaan.evaluation import job as job_module
+from cpaan.evaluation.job import Job, Report
 from cpaan.gan.gans import GANS
-from cpaan.study import job as job_module
-from cpaan.study.job import Report, TrialJob, run_job
+from cpaan.study.job import run_study_job
+from cpaan.training.drive import drive
 from cpaan.training.learning import Run
 from helpers.jobs import (
-    CPU,
     TRAINED,
     UNTRAINED,
     assert_same_weights,
+    at,
+    checkpoint_of,
     job_of,
     kept_weights,
     score_again,
@@ -30,28 +32,27 @@ from helpers.studies import new_job, scores
 
 
 def run_together(
-    job: TrialJob, monkeypatch: pytest.MonkeyPatch, num_reports: int = 100
+    job: Job, monkeypatch: pytest.MonkeyPatch, num_reports: int = 100
 ) -> tuple[list[list[Report]], list[Run]]:
     """Return the reports and the runs of two workers."""
     runs: dict[int, Run] = {}
-    begin = job_module._begin
 
-    def begin_and_tell(job, task, workers):
-        method, runs[workers.rank] = begin(job, task, workers)
-        return method, runs[workers.rank]
+    def drive_and_tell(run, *arguments, workers, **options):
+        runs[workers.rank] = run
+        return drive(run, *arguments, workers=workers, **options)
 
     def work(workers) -> list[Report]:
-        reports = run_job(job, CPU, workers)
+        reports = run_study_job(job, workers=workers)
         return [report for report, _ in zip(reports, range(num_reports), strict=False)]
 
     with monkeypatch.context() as patch, ThreadPoolExecutor(2) as pool:
-        patch.setattr(job_module, "_begin", begin_and_tell)
+        patch.setattr(job_module, "drive", drive_and_tell)
         reports = list(pool.map(work, threads(2)))
     return reports, [runs[rank] for rank in range(2)]
 
 
 def test_two_workers_train_one_job_and_resume_it(job, monkeypatch):
-    unbroken = replace(job, path="trials/0001.pt")
+    unbroken = at("trials/0001.pt", job)
     run_together(job, monkeypatch, num_reports=1)
 
     (_, second), runs = run_together(job, monkeypatch)
@@ -79,7 +80,7 @@ def test_workers_share_the_draws_and_score_as_one_process_does(
     job, monkeypatch, method, head, num_draws
 ):
     job = job_of(job, method, head, num_draws=num_draws)
-    evaluate_share, draws = job_module._evaluate, {}
+    evaluate_share, draws = job_module._score_share, {}
 
     def evaluate_and_tell(*arguments: object) -> pd.DataFrame:
         found = evaluate_share(*arguments)
@@ -87,7 +88,7 @@ def test_workers_share_the_draws_and_score_as_one_process_does(
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(job_module, "_evaluate", evaluate_and_tell)
+        patch.setattr(job_module, "_score_share", evaluate_and_tell)
         reports, _ = run_together(job, patch)
 
     found = [scores(each[-1].curve)[-1] for each in reports]
@@ -104,21 +105,21 @@ def test_workers_end_together_when_training_diverges_or_one_cannot_evaluate(
     assert "cCov-GAN diverged" in first[-1].problem
     assert first[-1].problem == second[-1].problem
 
-    evaluate_share = job_module._evaluate
+    evaluate_share = job_module._score_share
 
     def fail_on_one(*arguments: object) -> pd.DataFrame:
         if arguments[-1].rank == 1:
             raise ValueError("nothing\nto score")
         return evaluate_share(*arguments)
 
-    monkeypatch.setattr(job_module, "_evaluate", fail_on_one)
+    monkeypatch.setattr(job_module, "_score_share", fail_on_one)
     for reports in run_together(job, monkeypatch)[0]:
         assert [report.problem for report in reports] == ["nothing to score"]
 
 
 def test_workers_that_have_read_different_states_start_again(job, monkeypatch):
     run_together(job, monkeypatch, num_reports=1)
-    ahead = job.checkpoint.read()
+    ahead = checkpoint_of(job).read()
 
     def read(path: RemotePath) -> bytes | None:
         return ahead if threading.current_thread().name.endswith("_0") else None

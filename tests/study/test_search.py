@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import optuna
 import pandas as pd
 import pytest
@@ -20,7 +19,6 @@ from ray.util.state.common import ActorState
 
 from cpaan.cli.progress import StudyProgress
 from cpaan.core.files import unpack_state
-from cpaan.data.splits import VALIDATION_PHASE
 from cpaan.evaluation.parts import PartKey
 from cpaan.gan.spiral import SPIRAL_CONFIG
 from cpaan.protocol.config import HEADS
@@ -28,13 +26,13 @@ from cpaan.study import report as report_module
 from cpaan.study import worker_pool
 from cpaan.study.cluster import check_machines, ray_cluster
 from cpaan.study.config import StudyConfig
-from cpaan.study.job import run_job
+from cpaan.study.job import run_study_job
 from cpaan.study.placement_groups import remove_orphans
 from cpaan.study.row import Resolved
 from cpaan.study.study import read_study
 from cpaan.study.trial import train_with_workers
-from cpaan.study.worker_pool import PoolJob, WorkLostError, run_on_ray
-from helpers.jobs import CPU, assert_same_weights, kept_state, kept_weights, score_again
+from cpaan.study.worker_pool import WorkLostError, run_on_ray
+from helpers.jobs import assert_same_weights, at, kept_state, kept_weights, score_again
 from helpers.runs import threads
 from helpers.studies import SMALL_STUDY, STUDY_SETTINGS, new_job, report, scores, search
 
@@ -61,14 +59,14 @@ def stopped_at(words: str) -> Callable[[StudyProgress, str], None]:
 
 def test_workers_on_ray_train_as_in_one_process_to_the_last_bit(two_cpus, gaussians, tmp_path):
     config = StudyConfig(workers_per_trial=2)
-    job = replace(new_job(gaussians, tmp_path, "on-ray.pt"), config=config)
+    job, storage = new_job(gaussians, tmp_path, "on-ray.pt"), str(tmp_path / "storage")
     job = replace(job, evaluation=job.evaluation.with_overrides({"num_draws": 5}))
-    here = replace(job, path="here.pt")
-    check_machines(job.storage, print)
+    here = at("here.pt", job)
+    check_machines(storage, print)
 
-    train_with_workers(job)
+    train_with_workers(job, config, storage)
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda each: [*run_job(here, CPU, each)], threads(2)))
+        list(pool.map(lambda workers: [*run_study_job(here, workers=workers)], threads(2)))
 
     assert scores(kept_state(job)["curve"]) == scores(kept_state(here)["curve"])
     assert_same_weights(kept_weights(job), kept_weights(here))
@@ -96,8 +94,8 @@ def curve_of_run_in_this_process(folder: Path, number: int) -> dict[int, float]:
     resolved = row.for_score(Resolved.of(row.method, recorded))
     job = study.job(row, number, resolved, row.config.seed)
     steps = tuple(entry["episode"] for entry in table["curve"][number])
-    alone = replace(job, eval_steps=steps, path=f"alone-{number}.pt")
-    *_, last = run_job(alone, CPU)
+    alone = replace(job, eval_steps=steps, checkpoint=f"alone-{number}.pt")
+    *_, last = run_study_job(alone)
     return {entry["episode"]: entry["all_top5"] for entry in last.curve}
 
 
@@ -267,10 +265,9 @@ def test_a_part_that_is_lost_leaves_the_others_to_be_done(two_cpus, monkeypatch)
         started.append(task.remote(name))
         return started[-1], None
 
-    monkeypatch.setattr(worker_pool, "_start", start)
     monkeypatch.setattr(worker_pool, "_checkpoint_of", lambda name: "shared.pt")
     keys = [PartKey(name, 0) for name in ("bad", "lost", "good")]
-    outcomes = run_on_ray({key: key.row for key in keys}, num_at_once=3)
+    outcomes = run_on_ray({key: key.row for key in keys}, start, num_at_once=3)
 
     (bad, reason), good = next(outcomes), next(outcomes)
 
@@ -283,10 +280,8 @@ def test_a_cancelled_training_of_several_workers_releases_its_cores(
     two_cpus, gaussians, tmp_path, monkeypatch
 ):
     config = StudyConfig(workers_per_trial=2)
-    job = replace(new_job(gaussians, tmp_path, num_episodes=10**8), config=config)
-    check_machines(job.storage, print)
-    shot_rows = np.zeros((1, 1, 1), int)  # not used, because the training does not end
-    training = PoolJob.of("endless", job, phase=VALIDATION_PHASE, shot_rows=shot_rows)
+    training, storage = new_job(gaussians, tmp_path, num_episodes=10**8), str(tmp_path / "storage")
+    check_machines(storage, print)
     keys = [PartKey("endless", 0), PartKey("waits for its workers", 0)]
 
     def groups(state: str) -> list[str]:
@@ -302,11 +297,13 @@ def test_a_cancelled_training_of_several_workers_releases_its_cores(
             time.sleep(0.1)
 
     start, task = worker_pool._start, ray.remote(num_cpus=0)(await_workers)
-    begin = {keys[0]: lambda: start(training), keys[1]: lambda: (task.remote(), None)}
-    monkeypatch.setattr(worker_pool, "_start", lambda begin: begin())
+    begin = {
+        keys[0]: lambda: start(training, config, storage),
+        keys[1]: lambda: (task.remote(), None),
+    }
     monkeypatch.setattr(worker_pool, "_checkpoint_of", lambda begin: None)
 
-    outcomes = run_on_ray(begin, num_at_once=2)
+    outcomes = run_on_ray(begin, lambda begin: begin(), num_at_once=2)
     assert next(outcomes) == (keys[1], None)
     outcomes.close()
 

@@ -25,7 +25,7 @@ def test_our_settings_are_first_and_those_of_the_paper_after_random_ones(
     tmp_path, num_trials, number
 ):
     search = HandRunSearch(tmp_path, num_trials=num_trials)
-    trainings = [search.suggest(str(name)).training for name in range(num_trials)]
+    trainings = [search.suggest(str(name))["job"].training for name in range(num_trials)]
 
     ours, printed = (search.row.around(whose).training for whose in (RECOMMENDED, AS_PRINTED))
     assert [trainings.index(ours), trainings.index(printed)] == [0, number]
@@ -77,8 +77,8 @@ def test_trials_that_died_or_ran_when_the_search_died_come_first_and_once(search
     again = HandRunSearch(tmp_path)
     after = [again.suggest(name) for name in "def"]
 
-    assert after[:2] == [before[0], before[2]]
-    assert after[2].number == 3
+    assert [trial["number"] for trial in after] == [0, 2, 3]
+    assert after[1]["job"].describe() == before[2]["job"].describe()
     assert again.parameters()[:3] == search.parameters()[:3]
     again.end("d", 40, 45, 50)
     trial = again.trial(0)
@@ -123,7 +123,7 @@ def test_proposals_beside_an_unfinished_trial_are_the_same_after_a_restart(tmp_p
         broken.search.trials.ask()
 
     broken = HandRunSearch(tmp_path / "broken")
-    assert broken.suggest("5 again").number == 5
+    assert broken.suggest("5 again")["number"] == 5
     for search in (unbroken, broken):
         search.suggest("6")
 
@@ -175,10 +175,10 @@ def test_rows_start_in_their_order_each_with_its_trials_and_its_rungs(tmp_path):
 
     trials = [SimpleNamespace(trial_id=name, config=searcher.suggest(name)) for name in "abcd"]
 
-    described = [trial.config["trial"] for trial in trials]
-    assert [each.method for each in described] == ["cCov-GAN"] * 2 + ["c-GAN"] * 2
-    assert [each.number for each in described] == [0, 1, 0, 1]
-    assert described[2].path == "c-GAN/trials/0000-seed0.pt"
+    described = [trial.config["job"] for trial in trials]
+    assert [job.method for job in described] == ["cCov-GAN"] * 2 + ["c-GAN"] * 2
+    assert [trial.config["number"] for trial in trials] == [0, 1, 0, 1]
+    assert described[2].checkpoint.endswith("/c-GAN/trials/0000-seed0.pt")
     assert searcher.suggest("e") is None
     for trial in trials:
         scheduler.on_trial_add(None, trial)
@@ -207,14 +207,14 @@ class Ladder:
         self._running: dict[int, SimpleNamespace] = {}
         for _ in list(self._reached):
             trial = self._start()
-            if scores := self._reached[trial.config["trial"].number]:
+            if scores := self._reached[trial.config["number"]]:
                 assert self._report(trial, scores) == TrialScheduler.CONTINUE
 
     def _start(self) -> SimpleNamespace:
         name = f"run {len(self.decisions)}, trial {len(self._running)}"
-        config = {"trial": self._search.suggest(name)}
+        config = self._search.suggest(name)
         trial = SimpleNamespace(trial_id=name, config=config)
-        self._running[config["trial"].number] = trial
+        self._running[config["number"]] = trial
         self._scheduler.on_trial_add(None, trial)
         return trial
 
@@ -226,7 +226,7 @@ class Ladder:
         """Report a score at the next evaluation step of a trial."""
         if number not in self._reached:
             self._reached[number] = []
-            assert self._start().config["trial"].number == number
+            assert self._start().config["number"] == number
         trial, scores = self._running[number], self._reached[number]
         scores.append(score)
         decision = self._report(trial, scores)

@@ -4,13 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from cpaan.core.remote_paths import RemotePath
 from cpaan.study import search as search_module
 from cpaan.study import worker_pool
 from cpaan.study.cluster import MARK
-from cpaan.study.job import run_job
+from cpaan.study.job import run_study_job
 from cpaan.study.records import trial_table
 from cpaan.study.resolve import StudyRequest, new_study
 from cpaan.study.searcher import OptunaSearcher, RowSearch
@@ -29,9 +28,9 @@ def search_here(study: Study) -> tuple[dict[str, Any], list[list[Any]]]:
         search = RowSearch(study, study.rows[0])
         searcher = OptunaSearcher([search])
         for name in map(str, range(NUM_TRIALS)):
-            job = searcher.suggest(name)["trial"]
-            for report in run_job(job, torch.device("cpu")):
-                metrics = to_metrics(report, job.config)
+            job = searcher.suggest(name)["job"]
+            for report in run_study_job(job):
+                metrics = to_metrics(report, study.config)
                 searcher.on_trial_result(name, metrics)
             searcher.on_trial_complete(name, metrics)
         assert searcher.failure is None

@@ -9,34 +9,26 @@ import pytest
 
 from cpaan.core.files import pack_state
 from cpaan.core.remote_paths import RemotePath
-from cpaan.data.splits import VALIDATION_PHASE
-from cpaan.evaluation.parts import Outcome, Part, PartCache, PartJob, PartKey, run_parts
+from cpaan.evaluation.job import Job, Part
+from cpaan.evaluation.parts import Outcome, PartCache, PartKey, run_parts
 from cpaan.gan.loop import TrainingRun
 from cpaan.study import worker_pool
 from cpaan.study.cluster import MARK
-from cpaan.study.job import TrialJob, run_job
-from cpaan.study.worker_pool import PoolJob, cost_of
-from helpers.jobs import CPU, finish, kept_state
+from cpaan.study.config import StudyConfig
+from cpaan.study.job import run_study_job
+from cpaan.study.worker_pool import cost_of
+from helpers.jobs import at, checkpoint_of, finish, kept_state
 from helpers.tasks import shots_of
 
 NOTHING = pd.DataFrame()
 
 
 @pytest.fixture
-def job(job) -> TrialJob:
-    (RemotePath.at(job.storage) / MARK).write(b"")
-    return replace(job, eval_steps=())
-
-
-def score(gaussians, row: str, job: TrialJob, **options: object) -> PoolJob:
+def job(gaussians, job, tmp_path) -> Job:
+    """Return the job of a part; the search has used seed 0."""
+    (RemotePath.at(tmp_path / "storage") / MARK).write(b"")
     shot_rows = shots_of(gaussians.table, gaussians.split)
-    return PoolJob.of(row, job, phase=VALIDATION_PHASE, shot_rows=shot_rows, **options)
-
-
-def pool_job(gaussians, row: str, job: TrialJob, seed: int = 1, **config: float) -> PoolJob:
-    """Return a job of a report; the search has used seed 0."""
-    job = replace(job, seed=seed, config=job.config.with_overrides(config))
-    return score(gaussians, row, job)
+    return replace(job, eval_steps=(), draws=shot_rows)
 
 
 def part_of(seconds: float, training_seconds: float = 0.0) -> Part:
@@ -44,29 +36,28 @@ def part_of(seconds: float, training_seconds: float = 0.0) -> Part:
     return Part(NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, None, run)
 
 
-def test_the_cost_of_a_resumed_report_counts_the_parts_of_both_commands(gaussians, job):
-    jobs = {
-        PartKey(row, 1): pool_job(gaussians, row, job, gpus_per_worker=0.5) for row in ("a", "b")
-    }
-    first, second = jobs
-    parts, cache = {key: each.part for key, each in jobs.items()}, PartCache(RemotePath.at("parts"))
+def test_the_cost_of_a_resumed_report_counts_the_parts_of_both_commands(job):
+    jobs = {PartKey(row, 1): replace(job, row=row, seed=1) for row in ("a", "b")}
+    (first, second), config = jobs, StudyConfig(gpus_per_worker=0.5)
+    cache = PartCache(RemotePath.at("parts"))
 
     def run(key: PartKey, seconds: float) -> dict[PartKey, Outcome]:
-        def execute(missing: Mapping[PartKey, PartJob]) -> Iterator[tuple[PartKey, Outcome]]:
+        def execute(missing: Mapping[PartKey, Job]) -> Iterator[tuple[PartKey, Outcome]]:
             assert key in missing
             yield key, part_of(seconds)
 
-        return run_parts(parts, execute, cache, lambda line: None)
+        return run_parts(jobs, execute, cache, lambda line: None)
 
-    assert cost_of(jobs, run(first, 10.0))["gpu_seconds"] == 5.0
+    assert cost_of(jobs, run(first, 10.0), config)["gpu_seconds"] == 5.0
     resumed = run(second, 20.0)
 
-    assert cost_of(jobs, resumed) == {
+    assert cost_of(jobs, resumed, config) == {
         "worker_seconds": 30.0,
         "gpu_seconds": 15.0,
         "num_uncounted": 0,
     }
-    assert cost_of(jobs, {first: resumed[first], second: ValueError("diverged")}) == {
+    failed = {first: resumed[first], second: ValueError("diverged")}
+    assert cost_of(jobs, failed, config) == {
         "worker_seconds": 10.0,
         "gpu_seconds": 5.0,
         "num_uncounted": 1,
@@ -83,30 +74,31 @@ def test_the_cost_of_a_resumed_report_counts_the_parts_of_both_commands(gaussian
     ],
 )
 def test_a_training_counts_once_for_each_of_its_workers(
-    gaussians, job, seed, other_path, other_settings, worker_seconds
+    job, seed, other_path, other_settings, worker_seconds
 ):
-    other = replace(job, path="other.pt") if other_path else job
+    other = at("other.pt", job) if other_path else job
     if other_settings:
         other = replace(other, training=job.training.with_overrides({"cycle_weight": 9.0}))
     jobs = {
-        PartKey(row, seed): pool_job(gaussians, row, each, seed, workers_per_trial=2)
-        for row, each in (("with the term", job), ("the row", other))
+        PartKey(row, seed): replace(of_row, row=row, seed=seed)
+        for row, of_row in (("with the term", job), ("the row", other))
     }
     outcomes = dict(zip(jobs, (part_of(3.0, 100.0), part_of(4.0, 100.0)), strict=True))
 
-    assert cost_of(jobs, outcomes)["worker_seconds"] == worker_seconds
+    cost = cost_of(jobs, outcomes, StudyConfig(workers_per_trial=2))
+    assert cost["worker_seconds"] == worker_seconds
 
 
 @pytest.mark.parametrize("is_complete", [True, False])
-def test_a_part_has_the_seconds_of_a_training_that_was_resumed(gaussians, job, is_complete):
+def test_a_part_has_the_seconds_of_a_training_that_was_resumed(job, tmp_path, is_complete):
     if is_complete:
         finish(replace(job, eval_steps=(0,)))
     else:
-        next(run_job(replace(job, eval_steps=(1,)), CPU))
-    job.checkpoint.write(pack_state({**kept_state(job), "seconds": 1000.0}))
+        next(run_study_job(replace(job, eval_steps=(1,))))
+    checkpoint_of(job).write(pack_state({**kept_state(job), "seconds": 1000.0}))
 
     started = time.monotonic()
-    run = worker_pool._run(pool_job(gaussians, "row", job, seed=job.seed), False).run
+    run = worker_pool._run(job, str(tmp_path / "storage")).run
     elapsed = time.monotonic() - started
 
     assert run["seconds"] > 0
@@ -115,7 +107,7 @@ def test_a_part_has_the_seconds_of_a_training_that_was_resumed(gaussians, job, i
     assert run["seconds"] + run["training_seconds"] - 1000.0 <= elapsed, "nothing counts twice"
 
 
-def test_a_finalist_is_trained_once_and_scored_with_each_variant(gaussians, job, monkeypatch):
+def test_a_finalist_is_trained_once_and_scored_with_each_variant(job, tmp_path, monkeypatch):
     episodes, advance = list[int](), TrainingRun.advance
 
     def count(run: TrainingRun, num_episodes: int) -> dict[str, float]:
@@ -123,8 +115,8 @@ def test_a_finalist_is_trained_once_and_scored_with_each_variant(gaussians, job,
         return advance(run, num_episodes)
 
     def scores_of(evaluation, **options) -> pd.DataFrame:
-        finalist = score(gaussians, "finalist", replace(job, evaluation=evaluation), **options)
-        return worker_pool._run(finalist, False).scores
+        finalist = replace(job, evaluation=evaluation, **options)
+        return worker_pool._run(finalist, str(tmp_path / "storage")).scores
 
     monkeypatch.setattr(TrainingRun, "advance", count)
     changes = ({}, {"mixing_shots": 0.25}, {"num_synthetic": 3})

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from cpaan.evaluation.illustration import REAL, SHOT, SYNTHETIC
 from cpaan.report.figures.picture import (
     COLOURS,
     GROUND,
@@ -22,7 +23,6 @@ from cpaan.report.figures.picture import (
     new_figure,
     number_ticks,
 )
-from cpaan.report.illustration import REAL, SHOT, SYNTHETIC
 
 _LEAST_SHARE = 1e-6
 _SHOT_LOOK = {"s": 34, "marker": "x", "color": INK, "lw": 1.3, "zorder": 3, "rasterized": False}
@@ -59,7 +59,7 @@ def _scatter_panels(
 def projections(frame: pd.DataFrame) -> Picture:
     """Draw synthetic examples among real ones in the plane (the paper's Figure 5c-e).
 
-    See `cpaan.report.illustration.Illustration` for the columns.
+    See `cpaan.evaluation.illustration.Illustration` for the columns.
     """
     methods, classes = list(frame["method"].unique()), list(frame["class"].unique())
     colours = {name: look_of(number).color for number, name in enumerate(classes)}
@@ -107,7 +107,7 @@ def projections(frame: pd.DataFrame) -> Picture:
 def spectra(frame: pd.DataFrame) -> Picture:
     """Draw how the variance of a class is shared among directions: real, and synthetic by method.
 
-    See `cpaan.report.illustration.Illustration` for the columns; the method "real" is the truth.
+    `cpaan.evaluation.illustration` has the columns; the method "real" is the truth.
     """
     methods = list(frame["method"].unique())
     others = [name for name in methods if name != REAL]

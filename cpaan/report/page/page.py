@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
+from cpaan.evaluation.illustration import REAL
 from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import NO_GENERATION, RESNET
 from cpaan.protocol.config import COLUMNS
@@ -21,7 +22,6 @@ from cpaan.report.figures.accuracy import gain_of_variants, gains_against_shots,
 from cpaan.report.figures.picture import Picture
 from cpaan.report.figures.search import draw_search
 from cpaan.report.figures.synthetic import draw_spiral, projections, spectra
-from cpaan.report.illustration import REAL
 from cpaan.report.page.contents import PUBLISHED, REPORT, Contents, read_contents
 from cpaan.report.page.facts import make_commands, make_cost, make_hardware
 from cpaan.report.page.headline import Headline, make_headline

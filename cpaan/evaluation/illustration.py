@@ -49,15 +49,13 @@ def illustrate(
     The queries, of the same phase, are the real examples.
     """
     problem = min(task.problems, key=lambda each: (each.draw, abs(each.num_shots - _NUM_SHOTS)))
-    method.keeps_synthetic = True
-    method.fit(replace(task, problems=(problem,)), new_rng(seed))
-    kept, method.keeps_synthetic, method.synthetic = method.synthetic, False, None
+    fitted = method.fit(replace(task, problems=(problem,)), new_rng(seed), with_synthetic=True)
     examples: dict[str, dict[str, Tensor]] = {}  # by class and kind
-    if kept is not None and kept[0].shape[1] > 1:
-        shots = method.represent(task.support(problem))
+    if fitted.synthetic is not None and fitted.synthetic[0].shape[1] > 1:
+        shots, (synthetic,) = fitted.represent(task.support(problem)), fitted.synthetic
         for number, class_name in enumerate(novel_names):
-            real = method.represent(queries.features[queries.labels == task.num_base + number])
-            kinds = {REAL: real, SHOT: shots[number], SYNTHETIC: kept[0][number]}
+            real = fitted.represent(queries.features[queries.labels == task.num_base + number])
+            kinds = {REAL: real, SHOT: shots[number], SYNTHETIC: synthetic[number]}
             examples[class_name] = {kind: each.double().cpu() for kind, each in kinds.items()}
     return Illustration(_spectra(name, examples), _map(name, examples, seed))
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from cpaan.evaluation.illustration import eigenvalues, illustrate
 from cpaan.methods.registry import make_method
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.tasks import read_phase
-from cpaan.report.illustration import eigenvalues, illustrate
 from helpers.tasks import shots_of
 
 EVALUATION = EvaluationConfig(
@@ -16,14 +16,14 @@ EVALUATION = EvaluationConfig(
 
 @pytest.fixture(scope="module")
 def illustrated(gaussians):
-    """Return a function that fits a method by name and returns it with its illustration."""
+    """Return a function that illustrates a method by its name."""
     table, split = gaussians.table, gaussians.split
     draws = shots_of(table, split)
     task, queries = read_phase(table, split, "validation", draws, (1, 4), torch.device("cpu"))
 
     def fit(name: str):
         method = make_method(name, EVALUATION)
-        return method, illustrate(name, method, 0, task, queries, split.validation.novel)
+        return illustrate(name, method, 0, task, queries, split.validation.novel)
 
     return fit
 
@@ -43,10 +43,9 @@ def test_eigenvalues_are_of_the_covariance_largest_first():
 def test_real_shares_of_a_class_sum_to_one_and_there_are_two_spectra_a_class(
     gaussians, illustrated
 ):
-    method, (spectra, _) = illustrated("copy")
+    spectra, _ = illustrated("copy")
     num_classes = len(gaussians.split.validation.novel)
 
-    assert method.synthetic is None, "kept only for the illustration"
     assert spectra.groupby("method")["class"].nunique().to_dict() == {
         "copy": num_classes,
         "copy, real": num_classes,
@@ -59,7 +58,7 @@ def test_real_shares_of_a_class_sum_to_one_and_there_are_two_spectra_a_class(
 
 
 def test_a_map_has_real_examples_shots_and_synthetic_ones_of_five_classes(gaussians, illustrated):
-    _, (_, found) = illustrated("mean-shift")
+    _, found = illustrated("mean-shift")
     counts = found.groupby(["class", "kind"]).size().unstack()
 
     novel = gaussians.split.validation.novel
@@ -69,11 +68,11 @@ def test_a_map_has_real_examples_shots_and_synthetic_ones_of_five_classes(gaussi
     assert counts["synthetic"].tolist() == [30] * 5
     assert (counts["real"] > 1).all()
     assert found[["x", "y"]].notna().all(axis=None)
-    assert illustrated("mean-shift")[1].projections.equals(found), "the same examples, same map"
+    assert illustrated("mean-shift").projections.equals(found), "the same examples, same map"
 
 
 def test_a_method_without_synthetic_examples_has_nothing_to_show(illustrated):
-    _, found = illustrated("none")
+    found = illustrated("none")
 
     assert found.spectra.empty
     assert list(found.projections.columns) == ["method", "class", "kind", "x", "y"]
