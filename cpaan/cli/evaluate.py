@@ -105,7 +105,8 @@ def _run_few_shot(
     tasks = FewShotConfig(**overrides_of(options, FewShotConfig) | {"seed": config.draw_seed})
     progress = new_progress()
     table, split = open_data(options.features, options.split, progress)
-    for folder in filter(None, (options.out, options.checkpoints)):
+    out: Path | None = options.out
+    for folder in filter(None, (out, options.checkpoints)):
         check_writable(folder)
     scores = evaluate_few_shot(
         table,
@@ -115,10 +116,13 @@ def _run_few_shot(
         tasks=tasks,
         config=config,
         settings=settings,
-        checkpoints=options.checkpoints,
+        checkpoints=options.checkpoints or (out and out / "checkpoints"),
         device=choose_device(options.device),
         allow_trained_novel=options.allow_trained_novel,
         progress=progress,
+        num_processes=options.jobs,
+        locations=options.features,
+        cache=out and out / "parts",
     )
     print(
         f"\n{options.phase.capitalize()} phase, {counted(tasks.num_tasks, 'task')} of "
@@ -127,9 +131,9 @@ def _run_few_shot(
         "Accuracy, %, ± 95 % interval over tasks and training seeds\n"
         f"{few_shot_table(scores)}"
     )
-    if options.out:
-        write_whole(options.out / "episodes.csv", scores.to_csv(index=False))
-        print(f"\nWritten: {options.out}/episodes.csv")
+    if out:
+        write_whole(out / "episodes.csv", scores.to_csv(index=False))
+        print(f"\nWritten: {out}/episodes.csv")
     return 0
 
 

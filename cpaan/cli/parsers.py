@@ -181,7 +181,7 @@ def _declare_evaluate(parser: Parser) -> None:
     what.add(*_SET)
     show = Options(parser, "what to show")
     show.add("--against", "METHOD[/HEAD]", "row to compare with (default: the row none, same head)")
-    show.add("--out", "DIR", "folder for results.csv, results.json and accuracy.svg")
+    show.add("--out", "DIR", "folder for the results, and for episodes also of finished parts")
     show.add(*_DEVICE)
 
 

@@ -33,7 +33,7 @@ class LocalExecutor:
         num_processes = min(self.num_processes, len(jobs))
         if num_processes < 2:
             for key, job in jobs.items():
-                yield key, self._run(job)
+                yield key, self.run(job)
             return
         num_threads = max(1, torch.get_num_threads() // self.num_processes)
         alone = LocalExecutor(self.embeddings, self.progress)
@@ -47,7 +47,8 @@ class LocalExecutor:
                 "the same command to resume"
             ) from error
 
-    def _run(self, job: Job) -> Outcome:
+    def run(self, job: Job) -> Outcome:
+        """Run one job in this process."""
         reports = run_job(
             job, reader=self.reader, embeddings=self.embeddings, progress=self.progress
         )
@@ -58,4 +59,4 @@ def _run_alone(
     executor: LocalExecutor, key: PartKey, job: Job, num_threads: int
 ) -> tuple[PartKey, Outcome]:
     torch.set_num_threads(num_threads)
-    return key, executor._run(job)
+    return key, executor.run(job)

@@ -45,12 +45,12 @@ from cpaan.core.settings import Settings
 from cpaan.data.builtin import builtin_features
 from cpaan.data.reference import DataReference
 from cpaan.data.splits import TEST_PHASE, VALIDATION_PHASE, Split, shuffled
-from cpaan.evaluation.executors import LocalExecutor, score_variants
-from cpaan.evaluation.parts import Part, PartCache, PartJob, PartKey, run_parts
+from cpaan.evaluation.executors import LocalExecutor
+from cpaan.evaluation.job import Job, Part, Reader
+from cpaan.evaluation.parts import PartCache, PartKey, run_parts
 from cpaan.evaluation.scoring import draw_phase
 from cpaan.gan.config import TrainConfig
-from cpaan.methods.base import LowShotMethod
-from cpaan.methods.registry import ROWS, make_method, with_episodes
+from cpaan.methods.registry import ROWS, with_episodes
 from cpaan.methods.table_row import PN
 from cpaan.protocol.config import EvaluationConfig, NeighbourSettings
 from cpaan.protocol.statistics import Crossed, crossed_cells
@@ -119,18 +119,6 @@ def variants_of(
     return tuple((training, each) for each in both)
 
 
-class VariantExecutor(LocalExecutor):
-    """Executor that trains a part once and scores all of its variants."""
-
-    def run(self, job: PartJob) -> Part:
-        """Train and score one part."""
-
-        def make(training: Settings, evaluation: EvaluationConfig) -> LowShotMethod:
-            return make_method(job.method, evaluation, training, embedding=job.embedding)
-
-        return score_variants(job, make(*job.variants[0]), make, self.read)
-
-
 def score_replicate(replicate: int, is_small: bool) -> pd.DataFrame:
     """Train and score all rows with all numbers of base classes, or load their cached parts."""
     torch.set_num_threads(max(1, torch.get_num_threads() // NUM_REPLICATES))
@@ -142,7 +130,7 @@ def score_replicate(replicate: int, is_small: bool) -> pd.DataFrame:
         for row in METHODS:
             variants = variants_of(row, num_base, is_small)
             training, evaluation = variants[0]
-            jobs[PartKey(row, replicate)] = PartJob(
+            jobs[PartKey(row, replicate)] = Job(
                 row=row,
                 method=row,
                 training=training,
@@ -151,12 +139,12 @@ def score_replicate(replicate: int, is_small: bool) -> pd.DataFrame:
                 seed=replicate,
                 data=data,
                 phase=VALIDATION_PHASE,
-                shot_rows=draw_phase(table, data.split, VALIDATION_PHASE, evaluation),
+                draws=draw_phase(table, data.split, VALIDATION_PHASE, evaluation),
                 diversity_draws=range(0),
                 variants=variants,
                 device=device,
             )
-        execute = VariantExecutor(tables={table.fingerprint: table})
+        execute = LocalExecutor(reader=Reader({table.fingerprint: table}))
         say = partial(print, f"{num_base} base classes,", file=sys.stderr, flush=True)
         for key, part in run_parts(jobs, execute, cache, say).items():
             if isinstance(part, Part):  # otherwise its training diverged; the reason is printed

@@ -52,14 +52,14 @@ from cpaan.data.cache import open_features
 from cpaan.data.reference import DataReference
 from cpaan.data.splits import TEST_PHASE, VALIDATION_PHASE, Split, read_split, shuffled
 from cpaan.data.table import TRAIN
-from cpaan.evaluation.executors import LocalExecutor, score_part
-from cpaan.evaluation.parts import Part, PartCache, PartJob, PartKey, run_parts
-from cpaan.evaluation.scoring import draw_phase
+from cpaan.evaluation.executors import LocalExecutor
+from cpaan.evaluation.job import Job, Part, Reader
+from cpaan.evaluation.parts import PartCache, PartKey, run_parts
+from cpaan.evaluation.scoring import draw_phase, run_method
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.episodes import MetaEpisodes, TrainingData
 from cpaan.gan.loop import TrainingRun
 from cpaan.methods.adversarial import Adversarial
-from cpaan.methods.base import NO_CHECKPOINT
 from cpaan.methods.prototypical import Embedded
 from cpaan.methods.registry import ROWS, with_episodes
 from cpaan.methods.table_row import PN
@@ -147,14 +147,14 @@ class SomeEmbedded(Embedded):
 class VariantExecutor(LocalExecutor):
     """Executor of parts whose rows are in `VARIANTS`."""
 
-    def run(self, job: PartJob) -> Part:
+    def run(self, job: Job) -> Part:
         """Train and score one part."""
         variant, row = VARIANTS[job.row], ROWS[job.method]
         every = job.data.split.base_classes()
-        backbone = sorted(self.tables[job.data.fingerprint].backbone_classes or ())
+        backbone = sorted(self.reader.tables[job.data.fingerprint].backbone_classes or ())
         held_out = {*every} - {*backbone}
         some_seen = [backbone[number] for number in shuffled(len(backbone), job.seed)]
-        method = row.make(job.training, job.evaluation, NO_CHECKPOINT)
+        method = row.make(job.training, job.evaluation)
         if variant.meta_novel != "all":
             assert row.gan is not None
             assert isinstance(job.training, TrainConfig)
@@ -162,9 +162,14 @@ class VariantExecutor(LocalExecutor):
             is_held_out = variant.meta_novel == "held-out"
             method.meta_novel = held_out if is_held_out else some_seen[: len(held_out)]
         if job.embedding is not None:
-            method = SomeEmbedded(method, job.embedding, NO_CHECKPOINT)
+            method = SomeEmbedded(method, job.embedding)
             method.classes = every if variant.embedding == "all" else backbone
-        return score_part(job, method, self.read, self.progress)
+        device, nothing = torch.device(job.device), pd.DataFrame()
+        task, queries = self.reader.read(job, job.phase, device)
+        scores, _ = run_method(
+            job.row, method, job.seed, task, queries, job.evaluation, range(0), self.progress
+        )
+        return Part(scores, nothing, nothing, nothing, nothing, None, {})
 
 
 def write_images(source: Path, folder: Path, every: int) -> None:
@@ -219,7 +224,7 @@ def read_replicate(
         files = [str(features / "features.parquet")]
         table = open_features(*files)
     check_phase(table, split, VALIDATION_PHASE)
-    executor = VariantExecutor(None, say, {table.fingerprint: table})
+    executor = VariantExecutor(None, say, Reader({table.fingerprint: table}))
     return executor, DataReference.of(table, split, files), choose_device(None)
 
 
@@ -227,7 +232,7 @@ def score_variant(name: str, replicate: int, features: Path | None, is_small: bo
     """Train and score a row, or load its cached part; return top-5 on the novel classes."""
     torch.set_num_threads(1)
     executor, data, device = read_replicate(replicate, features)
-    table = executor.tables[data.fingerprint]
+    table = executor.reader.tables[data.fingerprint]
     # A bias has no effect on LSL, and scores with all biases take long.
     changes = {"shots": SHOTS, "num_draws": 20, "draw_seed": 1, "novel_bias": 0.0}
     changes["heads"] = ("centroid", "cosine", "linear")
@@ -241,7 +246,7 @@ def score_variant(name: str, replicate: int, features: Path | None, is_small: bo
     elif row.gan is not None:
         training = with_episodes(training, 10_000)
     embedding = EmbeddingConfig().with_overrides(ROWS[PN].quick if is_small else {})
-    job = PartJob(
+    job = Job(
         row=name,
         method=row.name,
         training=training,
@@ -250,7 +255,7 @@ def score_variant(name: str, replicate: int, features: Path | None, is_small: bo
         seed=replicate,
         data=data,
         phase=VALIDATION_PHASE,
-        shot_rows=draw_phase(table, data.split, VALIDATION_PHASE, evaluation),
+        draws=draw_phase(table, data.split, VALIDATION_PHASE, evaluation),
         diversity_draws=range(0),
         device=str(device),
     )

@@ -100,11 +100,16 @@ def test_the_table_is_printed_and_written(capsys):
 def test_few_shot_tasks_are_scored_printed_and_written(capsys):
     options = ["--protocol", "episodes", "--ways", "3", "--num-tasks", "4", "--shots", "1,2"]
     data = ["evaluate", "--features", FEATURES, "--methods", "none", "--heads", "cosine,knn"]
+    command = [*data, *options, "--num-queries", "5", "--jobs", "2", "--out", "out"]
 
-    assert main([*data, *options, "--num-queries", "5", "--out", "out"]) == 0
+    assert main([*command, "--seeds", "2"]) == 0
+    both = pd.read_csv("out/episodes.csv")
+    assert main(command) == 0
 
-    output = capsys.readouterr().out
+    output, progress = capsys.readouterr()
+    assert "1 of 1 parts loaded from the cache" in progress
     scores = pd.read_csv("out/episodes.csv")
+    pd.testing.assert_frame_equal(scores, both[both["seed"] == 0])
     assert "4 tasks of 3 classes with 5 queries each, 1 training seed." in output
     assert len(scores) == 2 * 2 * 4
     mean = scores[(scores["head"] == "knn") & (scores["shots"] == 2)]["top1"].mean()
