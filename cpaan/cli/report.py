@@ -14,7 +14,8 @@ from cpaan.cli.progress import StudyProgress
 from cpaan.cli.search import download_if_absent
 from cpaan.core.provenance import TEST_READS, take_over_test_reads
 from cpaan.core.remote_paths import RemotePath
-from cpaan.data.splits import TEST_PHASE, read_draws
+from cpaan.data.split_files import read_draws
+from cpaan.data.splits import TEST_PHASE
 from cpaan.methods.registry import ROWS
 from cpaan.report.page.page import write_page
 from cpaan.study.cluster import ray_cluster

@@ -16,7 +16,7 @@ from cpaan.core.remote_paths import RemotePath, join
 from cpaan.data.cache import default_cache_folder, open_features
 from cpaan.data.parquet import write_features
 from cpaan.data.reference import open_data
-from cpaan.data.splits import find_split, read_split
+from cpaan.data.split_files import find_split, read_split
 from cpaan.study.records import RowRecords
 from cpaan.study.searcher import open_trials
 from cpaan.study.study import CONFIG, OPTUNA, TRIALS, download_study, read_json, read_study
