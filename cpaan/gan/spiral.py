@@ -1,7 +1,7 @@
 """The paper's toy experiment: the four GANs on a spiral in the plane.
 
 With only two base classes, neither can act as a novel class, so there is no meta-training. Every
-GAN is trained directly to translate the base arms to the novel arms, given four points of each.
+GAN is trained directly to translate the base arms to the novel arms, given four of their points.
 """
 
 from collections.abc import Callable, Mapping
@@ -50,7 +50,7 @@ class Spiral:
 
 
 def draw_points(seed: int) -> Spiral:
-    """Draw the paper's toy data set: 300 points of each arm, and four shots.
+    """Draw the paper's toy data set: 300 points per arm, and four shots.
 
     The paper does not give its geometry. Here the bottom arm mirrors the top arm, so that their
     covariances differ. The left arm resembles the top arm and is nearer to it, the right arm the

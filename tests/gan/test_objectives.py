@@ -39,7 +39,7 @@ def play(name: str = "cCov-GAN", **settings) -> tuple[Networks, Episode, Transla
     episode = MetaEpisodes(data, config).draw(rng)
     pairs = networks.translate(episode, rng)
     spectra = Spectra.prepare(data.covariances, config.ky_fan_order)
-    terms = generator_terms(gan, networks, episode, pairs, spectra, config, rng)
+    terms = generator_terms(networks, episode, pairs, spectra, config, rng)
     return networks, episode, pairs, terms
 
 
@@ -175,7 +175,7 @@ def test_a_cycle_ends_at_the_example_that_it_began_with(residual):
 
     rng, config = new_rng(2), tiny_config(residual=residual, covariance_weight=0.0)
     pairs = networks.translate(episode, rng)
-    terms = generator_terms(GANS["cCov-GAN"], networks, episode, pairs, None, config, rng)
+    terms = generator_terms(networks, episode, pairs, None, config, rng)
 
     for term in ("novel_cycle", "base_cycle"):  # weights sum to one; mean over classes
         assert terms[term].item() == pytest.approx(gap.square().sum().item())
