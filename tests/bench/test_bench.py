@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("builtin_cache")
 
 def test_both_sides_of_kyfan_have_the_same_gradient_and_exact_norms_have_no_error():
     config = tiny_config(num_covariance_classes=3)
-    comparison = kyfan.compare(tiny_data(config), config, seed=0, is_moved=True)
+    comparison = kyfan.compare(tiny_data(config), config, seed=0, is_shifted=True)
 
     _, gradient = kyfan.ours(comparison)
     plain = kyfan.plain(comparison, torch.arange(comparison.classes.numel()))
