@@ -33,7 +33,7 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         return _report(options, folder)
     name = folder.name
     # By its name alone, because the folder may be elsewhere on the cluster.
-    others = [each for each in arguments if each != options.study]
+    others = [argument for argument in arguments if argument != options.study]
     files = {"--draws-file": options.draws_file} if options.draws_file else {}
     if TEST_READS.exists():
         files["--known-reads"] = [str(TEST_READS)]

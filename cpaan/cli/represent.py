@@ -95,7 +95,7 @@ def _refuse_unused(options: argparse.Namespace) -> None:
 
 def _job(options: argparse.Namespace, split: Split) -> FeatureJob:
     (of_backbone,) = parse_settings(options.set, BackboneConfig())
-    classes = [name for each in split.phases.values() for name in each.base + each.novel]
+    classes = [name for phase in split.phases.values() for name in phase.base + phase.novel]
     images = open_images(options.images, classes, val_labels=options.val_labels)
     config = BackboneConfig()
     if options.as_in_benchmark:

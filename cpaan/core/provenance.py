@@ -15,7 +15,7 @@ import torch
 from cpaan.core.remote_paths import RemotePath
 
 TEST_READS = Path("results") / "test-reads.jsonl"
-"""Log with a line for each read of test-phase rows, on which no decision may depend."""
+"""Log with a line for every read of test-phase rows, on which no decision may depend."""
 
 
 def command() -> str:

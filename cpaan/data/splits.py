@@ -37,7 +37,7 @@ class Split:
     validation: Phase | None
     test: Phase | None
     label_names: tuple[str, ...] | None = None
-    """Class name of each integer label, if the data set numbers its classes."""
+    """Class names of the integer labels, if the data set numbers its classes."""
 
     def __post_init__(self) -> None:
         if not self.phases:
