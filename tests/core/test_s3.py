@@ -176,10 +176,10 @@ def test_a_study_is_copied_to_its_storage_and_downloaded_from_there(bucket, tmp_
     assert set(storage.names()) == {CONFIG, OPTUNA, TRIALS, "best.json"}
     download_study(storage.location, tmp_path / "there")
 
-    found = read_study(tmp_path / "there")
-    assert found.rows == study.rows
+    copy = read_study(tmp_path / "there")
+    assert copy.rows == study.rows
     assert read_json(tmp_path / "there", "best.json") == {"score": 50.0}
-    assert not open_trials(found, found.rows[0]).get_trials()
+    assert not open_trials(copy, copy.rows[0]).get_trials()
     with pytest.raises(ValueError, match=f"has no {CONFIG}: it is not a study"):
         download_study(join(bucket.location, "none"), tmp_path / "none")
     assert not (tmp_path / "none").exists()

@@ -142,7 +142,7 @@ def test_index_files_have_row_numbers_of_the_train_features_in_any_order(tmp_pat
     names = list("dbfacefdcaeb")
     partitions = ["train"] * 4 + ["test"] + ["train"] * 7
     table = FeatureTable.from_arrays(np.zeros((12, 1), np.float32), names, partitions)
-    # One row for each of the label names d, f, a, c, b, e. Train rows after row 4 count one less.
+    # One row per label name: d, f, a, c, b, e. Train rows after row 4 count one less.
     index = write_json(tmp_path / "1.json", [[0, 6], [2, 5], [3, 8], [7, 7], [1, 10], [4, 9]])
 
     shots = read_draws([index], table, BENCHMARK, "validation", max_shots=1)

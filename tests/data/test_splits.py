@@ -49,7 +49,7 @@ def test_shots_are_train_rows_and_fewer_shots_draws_or_classes_are_a_part_of_mor
     alone = Phase(("x",), split.validation.novel[3:4])
     few = draw_shots(table, alone, num_draws=2, max_shots=5, seed=0)
 
-    check_shots(many, table, split.validation, 20)  # distinct train rows of each class
+    check_shots(many, table, split.validation, 20)  # distinct train rows of the class
     np.testing.assert_array_equal(few[:, 0], many[:2, 3, :5])
     assert len({draw.tobytes() for draw in many}) == 7
 

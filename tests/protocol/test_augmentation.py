@@ -116,18 +116,18 @@ def test_diversity_is_compared_with_that_of_real_examples_in_the_embedding(gauss
     _, of_one = part(diversity_draws=range(1, 2))
     _, of_none = part(diversity_draws=range(0))
     assert method.diversity is None
-    _, found = part()
+    _, of_both = part()
 
-    assert of_one.equals(found[found["draw"] == 1].reset_index(drop=True))
-    assert len(of_none) == 0 < len(of_one) < len(found)
+    assert of_one.equals(of_both[of_both["draw"] == 1].reset_index(drop=True))
+    assert len(of_none) == 0 < len(of_one) < len(of_both)
     real = [
         torch.pdist(method.represent(queries.features[queries.labels == task.num_base + number]))
         for number in range(task.num_novel)
     ]
     ratios = method.diversity / torch.stack([distances.mean() for distances in real])
     assert method.represent(queries.features).square().mean() == pytest.approx(1, rel=1e-3)
-    assert found["distance"].tolist() == pytest.approx(method.diversity.mean(dim=1).tolist())
-    assert found["ratio"].tolist() == pytest.approx(ratios.mean(dim=1).tolist(), rel=1e-4)
+    assert of_both["distance"].tolist() == pytest.approx(method.diversity.mean(dim=1).tolist())
+    assert of_both["ratio"].tolist() == pytest.approx(ratios.mean(dim=1).tolist(), rel=1e-4)
 
 
 def test_translations_move_the_mean_all_of_the_way_half_of_it_or_not_at_all(task):
@@ -135,9 +135,11 @@ def test_translations_move_the_mean_all_of_the_way_half_of_it_or_not_at_all(task
     novel = task.novel_prototypes[0, 0]
     means = {mean_shift: novel, half_mean_shift: (base + novel) / 2, copy: base}
     for translation, mean in means.items():
-        moved = translation(examples, base, novel)
-        torch.testing.assert_close(moved.mean(dim=0), mean, atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(torch.cov(moved.T), torch.cov(examples.T), atol=1e-5, rtol=1e-5)
+        translated = translation(examples, base, novel)
+        torch.testing.assert_close(translated.mean(dim=0), mean, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            torch.cov(translated.T), torch.cov(examples.T), atol=1e-5, rtol=1e-5
+        )
 
 
 def test_the_number_of_synthetic_examples_is_given_or_fills_classes_to_the_average():

@@ -61,17 +61,13 @@ def refusal(kind: type[Settings], settings: dict[str, object]) -> str:
 def test_every_setting_refuses_values_of_another_type_or_range(kind):
     for name, annotation in get_type_hints(kind).items():
         for value in bad_values(name, annotation):
-            assert refusal(kind, {name: value}).startswith(f"{name} must be "), value
+            message = refusal(kind, {name: value})
+            assert message.startswith(f"{name} must be "), value
+            assert message.endswith((f"got {value!r}", f"got {value}")) or name == "heads", message
 
 
 REFUSED: dict[type[Settings], list[tuple[dict[str, object], str]]] = {
     TrainConfig: [
-        ({"num_episodes": 0}, "num_episodes must be positive and finite, got 0"),
-        ({"num_ways": 2.5}, "num_ways must be a whole number, got 2.5"),
-        ({"cycle_weight": -0.1}, "cycle_weight must be finite and not negative, got -0.1"),
-        ({"perplexity": True}, "perplexity must be a number or none, got True"),
-        ({"episode_shots": (1, 0)}, "episode_shots must be positive whole numbers"),
-        ({"episode_shots": 5}, "episode_shots must be a whole number, or several"),
         ({"normalised_weights": "false"}, "normalised_weights must be true or false"),
         ({"normalised_weights": False}, "needs sampling=uniform.*got sampling=shared"),
         ({"adam_beta1": 1.0}, "adam_beta1 must be at least 0 and below 1, got 1.0"),
@@ -84,8 +80,6 @@ REFUSED: dict[type[Settings], list[tuple[dict[str, object], str]]] = {
         ({"shots": (1, 1)}, "shots must be distinct positive whole numbers, got"),
         ({"heads": ("centroid", "svm")}, "heads must be distinct and among centroid, cosine, knn"),
         ({"heads": ("knn", "knn")}, "heads must be distinct .*, got 'knn, knn'"),
-        ({"novel_bias": math.inf}, "novel_bias must be finite, got inf"),
-        ({"neighbours": "some"}, "neighbours must be one of soft, hard, none, got 'some'"),
     ],
     StudyConfig: [
         ({"method": "copies"}, "method must be one of none, .*cCov-GAN, .*, got copies"),
