@@ -22,22 +22,20 @@ from cpaan.protocol.neighbours import check_neighbours
 from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem
 from cpaan.training.drive import train_to_end
 
-SPIRAL_CONFIG = TrainConfig(
+SPIRAL_CONFIG = replace(
+    TrainConfig.faithful(),
     num_episodes=1_000,
     num_ways=2,
     episode_shots=(4,),
     batch_size=208,
-    real_examples="shots",
     perplexity=1.3,
     hidden_dim=128,
-    residual="none",
     noise_dim=2,
     num_components=10,
     ky_fan_order=2,
-    prototype_weight=0.0,
     generator_learning_rate=1e-3,
 )
-"""The paper's terms and weights in two dimensions, chosen before any result was known."""
+"""The paper's method in two dimensions, with sizes that were chosen before any result was known."""
 
 
 @dataclass(frozen=True, eq=False)
