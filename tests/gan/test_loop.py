@@ -9,17 +9,17 @@ import pytest
 import torch
 
 from cpaan.core.randomness import new_rng
-from cpaan.data.splits import draw_shots
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.covariance import covariances, ky_fan_norm
 from cpaan.gan.episodes import MetaEpisodes, TrainingData
 from cpaan.gan.gans import GANS
 from cpaan.gan.loop import TrainingRun
-from cpaan.protocol.tasks import LowShotTask, read_phase
+from cpaan.protocol.tasks import LowShotTask
 from cpaan.training.learning import TrainingDivergedError
 from helpers.gan_runs import new_run, small_base
 from helpers.gaussians import GaussianClasses, gaussian_classes
 from helpers.runs import advance_together, assert_goes_on, flat, threads
+from helpers.tasks import read_problems
 
 GOLDEN = Path(__file__).parent / "golden_curve.json"
 
@@ -150,10 +150,9 @@ def novel_covariance_gap(name: str, made: GaussianClasses, task: LowShotTask, se
 
 @pytest.mark.slow
 def test_the_covariance_term_brings_synthetic_examples_closer_to_the_true_covariance():
-    """With three seeds, the gap was 68 to 75 % of that without the term."""
+    """The gap is 62 % of that without the term; with other seeds, it was up to 75 %."""
     made = gaussian_classes(num_train=60, num_test=2, num_dims=8, seed=1)
-    shots = draw_shots(made.table, made.split.validation, num_draws=1, max_shots=5, seed=1)
-    task, _ = read_phase(made.table, made.split, "validation", shots, [5], torch.device("cpu"))
+    task, _ = read_problems(made, shots=[5], num_draws=1)
 
     gap = novel_covariance_gap("cCov-GAN", made, task, seed=1)
 
