@@ -66,10 +66,13 @@ def test_the_state_of_another_gan_or_data_is_refused_but_not_that_of_a_shorter_r
 
     longer.load_state_dict(state)
     assert longer.episode == 2
-    with pytest.raises(ValueError, match="its GAN is cCov-GAN, not cCyc-GAN"):
-        new_run(name="cCyc-GAN").load_state_dict(state)
-    with pytest.raises(ValueError, match="its data is"):
-        new_run(base=small_base(seed=5)).load_state_dict(state)
+    for other, message in (
+        ({"name": "cCyc-GAN"}, "its GAN is cCov-GAN, not cCyc-GAN"),
+        ({"base": small_base(seed=5)}, "its data is"),
+        ({"num_episodes": 1}, "has 2 episodes, but only 1 are requested"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            new_run(**other).load_state_dict(state)
 
 
 def test_the_order_of_classes_does_not_matter_to_training():
