@@ -92,15 +92,6 @@ def test_outputs_are_negative_only_where_features_may_be(output, is_positive, ma
         assert (translated > 0).any()
 
 
-def mixture(means: Tensor, deviations: Tensor) -> MixtureNoise:
-    """Return a mixture with given components."""
-    num_components, noise_dim = means.shape
-    config = TrainConfig(noise_dim=noise_dim, num_components=num_components)
-    noise = MixtureNoise(config, new_rng(0))
-    noise.means.data, noise.deviations.data = means.double(), deviations.double()
-    return noise
-
-
 def assert_moments(draws: Tensor, mean: Tensor, covariance: Tensor) -> None:
     """Compare moments of the (draws, Z) sample with the true ones, to five standard errors."""
     centred = draws - mean
@@ -122,7 +113,9 @@ def test_the_sign_of_a_deviation_leaves_the_distribution_unchanged(signs):
     means = torch.tensor([[0.0, 1.0], [2.0, -1.0]])
     deviations = torch.tensor([[0.5, 2.0], [0.1, 1.0]])
 
-    noise = mixture(means, deviations * torch.tensor(signs).unsqueeze(1))
+    noise = MixtureNoise(TrainConfig(noise_dim=2, num_components=2), new_rng(0))
+    noise.means.data = means.double()
+    noise.deviations.data = (deviations * torch.tensor(signs).unsqueeze(1)).double()
     draws = noise((40_000,), new_rng(0), LIKE).detach()
 
     between = torch.cov(means.T, correction=0)

@@ -1,7 +1,6 @@
 """Test that every class of settings refuses invalid values, and says what is wrong."""
 
 import math
-import re
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -49,21 +48,14 @@ def bad_values(name: str, annotation: Any) -> list[object]:
     return ["other", 1]  # a choice, a name, or true and false
 
 
-def refusal(kind: type[Settings], settings: dict[str, object]) -> str:
-    try:
-        kind(**settings)
-    except ValueError as error:
-        return str(error)
-    return f"{settings} was accepted"
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_setting_refuses_values_of_another_type_or_range(kind):
     for name, annotation in get_type_hints(kind).items():
         for value in bad_values(name, annotation):
-            message = refusal(kind, {name: value})
-            assert message.startswith(f"{name} must be "), value
-            assert message.endswith((f"got {value!r}", f"got {value}")) or name == "heads", message
+            with pytest.raises(ValueError, match=f"^{name} must be ") as refused:
+                kind(**{name: value})
+            shown = (f"got {value!r}", f"got {value}")
+            assert str(refused.value).endswith(shown) or name == "heads"
 
 
 REFUSED: dict[type[Settings], list[tuple[dict[str, object], str]]] = {
@@ -94,4 +86,5 @@ REFUSED: dict[type[Settings], list[tuple[dict[str, object], str]]] = {
 @pytest.mark.parametrize("kind", REFUSED)
 def test_the_message_says_what_is_wrong(kind):
     for settings, message in REFUSED[kind]:
-        assert re.search(f"^.*{message}", refusal(kind, settings))
+        with pytest.raises(ValueError, match=message):
+            kind(**settings)
