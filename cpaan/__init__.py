@@ -7,7 +7,8 @@ if TYPE_CHECKING:
     from cpaan.data.builtin import builtin_features
     from cpaan.data.cache import open_features
     from cpaan.data.parquet import read_about, write_features
-    from cpaan.data.splits import Phase, Split, read_split
+    from cpaan.data.split_files import read_split
+    from cpaan.data.splits import Phase, Split
     from cpaan.data.table import FeatureTable
     from cpaan.evaluation.estimators import Augmenter, LowShotClassifier
     from cpaan.evaluation.few_shot import evaluate_few_shot
@@ -24,7 +25,8 @@ _MODULES = {
     "cpaan.data.builtin": ["builtin_features"],
     "cpaan.data.cache": ["open_features"],
     "cpaan.data.parquet": ["read_about", "write_features"],
-    "cpaan.data.splits": ["Phase", "Split", "read_split"],
+    "cpaan.data.split_files": ["read_split"],
+    "cpaan.data.splits": ["Phase", "Split"],
     "cpaan.data.table": ["FeatureTable"],
     "cpaan.evaluation.estimators": ["Augmenter", "LowShotClassifier"],
     "cpaan.evaluation.few_shot": ["evaluate_few_shot"],

@@ -37,7 +37,7 @@ def _measure_case(bench: Bench, case: Case, gan: Gan) -> None:
         differences = compare_losses(run, reference)
     run.advance(count)
     subjects = {"ours": Subject(lambda: run.advance(count), count)}
-    comparison = kyfan.compare(case.data, config, seed, is_moved=True)
+    comparison = kyfan.compare(case.data, config, seed, is_shifted=True)
     num_pairs = comparison.classes.numel() if gan.has_covariance else 0
     pairs = kyfan.choose_pairs(comparison)
     if is_cuda:
@@ -66,7 +66,7 @@ def _measure_case(bench: Bench, case: Case, gan: Gan) -> None:
 
 
 def compare_losses(run: TrainingRun, reference: TrainingRun) -> dict[str, float]:
-    """Return the relative difference of each loss of the first episodes, by name.
+    """Return the relative differences of the losses of the first episodes, by name.
 
     Residual generators start as the identity, where cycle losses vanish. So both runs take two
     episodes from weights that are drawn again.

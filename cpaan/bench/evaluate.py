@@ -23,7 +23,7 @@ from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem, Queries
 
 HELP = "an evaluation with the linear head, all problems at once, against one after the other"
 
-_PLAIN_STEPS = 3  # of each problem, in one timed call
+_PLAIN_STEPS = 3  # of every problem, in one timed call
 _EXAMPLES_A_CLASS = 1_300  # of ImageNet's base classes
 
 
@@ -52,8 +52,8 @@ def make_task(
             Problem(shots, draw) for shots in config.shots for draw in range(config.num_draws)
         ),
     )
-    own_means = torch.cat([means[: scale.num_base], means[num_base:]])
-    return task, Queries(own_means[labels] + normal(scale.num_queries, num_dims), labels)
+    means_of_phase = torch.cat([means[: scale.num_base], means[num_base:]])
+    return task, Queries(means_of_phase[labels] + normal(scale.num_queries, num_dims), labels)
 
 
 class PlainLinear:

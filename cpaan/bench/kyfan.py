@@ -1,6 +1,6 @@
 """Benchmark of the covariance term: Ky Fan norms of covariance differences and their gradient.
 
-Shapes: N = novel classes, L = base classes that each is compared with, D = feature dimension,
+Shapes: N = novel classes, L = base classes to compare one with, D = feature dimension,
 m = Ky Fan order.
 """
 
@@ -24,7 +24,7 @@ _MOST_PLAIN_PAIRS = 16
 """Largest number of pairs that the plain side decomposes. All would take minutes, at equal cost."""
 _START = " at the start of training"
 _CALLS_AT_ONCE = {"cpu": 1, "cuda": 20}
-_MOST_CHECKED_COLUMNS = 4  # base classes of each novel class whose norm is compared with float64
+_MOST_CHECKED_COLUMNS = 4  # base classes per novel class whose norm is compared with float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,10 +39,10 @@ class Comparison:
     similarity_left_out: float
 
 
-def compare(data: TrainingData, config: TrainConfig, seed: int, *, is_moved: bool) -> Comparison:
+def compare(data: TrainingData, config: TrainConfig, seed: int, *, is_shifted: bool) -> Comparison:
     """Return the comparisons of an episode.
 
-    If ``is_moved``, examples are moved by the difference of the prototypes, as by a trained
+    If ``is_shifted``, examples are shifted by the difference of the prototypes, as by a trained
     generator. Otherwise they stay, as at the start of training. The covariance of a translated
     class then includes the spread between base classes.
     """
@@ -54,7 +54,7 @@ def compare(data: TrainingData, config: TrainConfig, seed: int, *, is_moved: boo
         kind = FastSpectra
     episode = MetaEpisodes(data, config).draw(new_rng(seed, device=data.base.features.device))
     examples = episode.base_examples.expand(len(episode.alpha), -1, -1)
-    if is_moved:
+    if is_shifted:
         sources = episode.base_prototypes[episode.sources]
         examples = examples - sources + episode.novel_prototypes.unsqueeze(1)
     classes, scores, left_out = choose_covariance_classes(episode, config)
@@ -128,8 +128,8 @@ def measure(bench: Bench) -> None:
 
 
 def _measure_case(bench: Bench, case: Case) -> None:
-    device, is_moved = bench.device, not case.name.endswith(_START)
-    comparison = compare(case.data, case.config, bench.seed, is_moved=is_moved)
+    device, is_shifted = bench.device, not case.name.endswith(_START)
+    comparison = compare(case.data, case.config, bench.seed, is_shifted=is_shifted)
     pairs = choose_pairs(comparison)
     graph = CudaGraph(lambda: ours(comparison) and None, device)  # as in training
     count = _CALLS_AT_ONCE[device.type]
@@ -144,13 +144,13 @@ def _measure_case(bench: Bench, case: Case) -> None:
             ours=Subject(ours_again, count),
             plain=Subject(lambda: plain(comparison, pairs)),
         )
-        found = errors(comparison)
+        precision = errors(comparison)
     num_pairs = comparison.classes.numel()
     bench.row(
         case.name,
         times["ours"],
         times["plain"].times(num_pairs / len(pairs)),
-        **found,
+        **precision,
         similarity_left_out=comparison.similarity_left_out,
         num_pairs=num_pairs,
         plain_pairs=len(pairs),  # timed; if fewer than all, plain_ms is extrapolated

@@ -42,7 +42,7 @@ class Subject(NamedTuple):
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds per unit in each round."""
+    """Milliseconds per unit, by round."""
 
     times_ms: Sequence[float]
     peak_memory_mb: float | None = None
@@ -50,7 +50,7 @@ class Timing:
 
     def times(self, factor: float) -> "Timing":
         """Return the timing of ``factor`` times the work."""
-        return Timing([factor * each for each in self.times_ms], self.peak_memory_mb)
+        return Timing([factor * ms for ms in self.times_ms], self.peak_memory_mb)
 
     def plus(self, other: "Timing") -> "Timing":
         """Return the timing of both in sequence, over the rounds that both have."""
@@ -76,8 +76,6 @@ class Case(NamedTuple):
     name: str
     config: TrainConfig
     data: TrainingData
-    is_usual: bool
-    """Whether all sizes are those of the scale."""
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -102,7 +100,7 @@ class Bench:
     only: str | None = None
     """Text that the names of measured rows must contain."""
     path: Path | None = None
-    """JSON file, written after each new row, so that an interrupted run keeps its rows."""
+    """JSON file, written after every new row, so that an interrupted run keeps its rows."""
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     @cached_property
@@ -137,7 +135,7 @@ class Bench:
                 settings = {**usual, **change}
                 num_dims, order = settings.pop("num_dims"), settings["ky_fan_order"]
                 data = training_data(scale.num_classes, num_dims, order, str(self.device))
-                yield Case(name + ending, TrainConfig(**settings), data, not change)
+                yield Case(name + ending, TrainConfig(**settings), data)
 
     def time(self, **subjects: Subject) -> dict[str, Timing]:
         """Time functions in turn, round after round, so that other load affects all equally.
@@ -173,28 +171,28 @@ class Bench:
         **more: Any,
     ) -> None:
         """Add a row with these timings, further keys and the description of the run."""
-        own = ours.figures()
-        other = plain.figures() if plain else dict.fromkeys(own)
+        of_ours = ours.figures()
+        of_plain = plain.figures() if plain else dict.fromkeys(of_ours)
         self.rows.append(
             {
                 "name": name,
                 "device": self.device.type,
                 "scale": self.scale.name,
-                "ours_ms": own["ms"],
-                "plain_ms": other["ms"],
-                "ratio": other["ms"] / own["ms"] if plain else None,
+                "ours_ms": of_ours["ms"],
+                "plain_ms": of_plain["ms"],
+                "ratio": of_plain["ms"] / of_ours["ms"] if plain else None,
                 "relative_error": relative_error,
-                "peak_memory_mb": own["peak_memory_mb"],
-                "ours_spread_ms": own["spread_ms"],
-                "ours_best_ms": own["best_ms"],
-                "repeats": own["repeats"],
-                **{f"plain_{key}": other[key] for key in own if key != "ms"},
+                "peak_memory_mb": of_ours["peak_memory_mb"],
+                "ours_spread_ms": of_ours["spread_ms"],
+                "ours_best_ms": of_ours["best_ms"],
+                "repeats": of_ours["repeats"],
+                **{f"plain_{key}": value for key, value in of_plain.items() if key != "ms"},
                 **more,
                 "seed": self.seed,
                 **self.about,
             }
         )
-        self.say(f"{name}: {own['ms']:.4g} ms")
+        self.say(f"{name}: {of_ours['ms']:.4g} ms")
         if self.path is not None:
             write_whole(self.path, json.dumps(self.rows, indent=1, allow_nan=False) + "\n")
 

@@ -30,7 +30,7 @@ def measure(bench: Bench) -> None:
         if not isinstance(run, LearningRun) or not isinstance(other, LearningRun):
             continue
         kind = torch.optim.AdamW if other.config.optimiser == "adam" else torch.optim.SGD
-        trained = [each for each in other.learner.parameters() if each.requires_grad]
+        trained = [weight for weight in other.learner.parameters() if weight.requires_grad]
         optimiser = kind(trained, lr=1e-3, weight_decay=other.config.weight_decay)
         plain = partial(train_plainly, other, optimiser)
         first, plain_first = run.advance(1), plain(1)

@@ -44,7 +44,7 @@ class Scale:
 
 _VARIED = {"num_dims": (128, 256, 512), "ky_fan_order": (1, 5, 10, 20)}
 SCALES = {
-    # ImageNet as in the paper: 800 base examples translated to each of 20 classes.
+    # ImageNet as in the paper: 800 base examples translated to 20 classes.
     "paper": Scale(
         name="paper",
         num_dims=512,
@@ -131,11 +131,11 @@ def real_base(num_classes: int, num_dims: int, device: torch.device | str = "cpu
 
 
 def real_classes(num_classes: int) -> list[Tensor]:
-    """Return train rows of base classes, each (rows, 512): built-in classes, then mixed ones.
+    """Return train rows of base classes, shape (rows, 512): built-in classes, then mixed ones.
 
-    A mixed class is a random half of a real class's examples, moved half of the way to the mean of
-    another class. It has the covariance of real examples and lies between two real classes. Rows of
-    novel classes and test partitions are not read.
+    A mixed class is a random half of a real class's examples, shifted half of the way to the mean
+    of another class. It has the covariance of real examples and lies between two real classes. Rows
+    of novel classes and test partitions are not read.
     """
     table, split = builtin_features()
     names = split.base_classes()  # of both phases, as in training

@@ -11,7 +11,8 @@ from cpaan.core.files import write_whole
 from cpaan.core.provenance import TEST_READS
 from cpaan.core.settings import Settings, assignments_for, parse_settings
 from cpaan.data.reference import open_data
-from cpaan.data.splits import TEST_PHASE, read_draws
+from cpaan.data.split_files import read_draws
+from cpaan.data.splits import TEST_PHASE
 from cpaan.data.table import counted
 from cpaan.evaluation.few_shot import evaluate_few_shot, few_shot_table
 from cpaan.evaluation.few_shot_tasks import FewShotConfig

@@ -1,4 +1,4 @@
-"""``methods``: the rows of the table, with one line each."""
+"""``methods``: the rows of the table, one per line."""
 
 import argparse
 from collections.abc import Sequence

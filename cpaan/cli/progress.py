@@ -1,4 +1,4 @@
-"""Progress of a study: a line for each evaluation and each end of a trial."""
+"""Progress of a study: a line for every evaluation and every end of a trial."""
 
 import math
 import statistics
@@ -39,7 +39,7 @@ class StudyProgress:
                 file.write(f"{line}\n")
 
     def show(self, searches: Sequence[RowSearch]) -> None:
-        """Print a line for each trial that was evaluated or has ended since the last call."""
+        """Print a line for every trial that was evaluated or has ended since the last call."""
         trials = {
             f"{self._prefix(search)}{trial['trial']}": trial
             for search in searches
@@ -65,12 +65,13 @@ class StudyProgress:
     def _summary(self, ended: dict[str, Any]) -> str:
         num_left = self._num_trials - len(ended)
         text = f"{len(ended)} of {self._num_trials} trials ended"
-        scores = {n: each["score"] for n, each in ended.items() if each["state"] == _COMPLETE}
+        complete = {name: trial for name, trial in ended.items() if trial["state"] == _COMPLETE}
+        scores = {name: trial["score"] for name, trial in complete.items()}
         if scores:
             best = max(scores, key=lambda name: scores[name])
             text += f", best {scores[best]:.2f} (trial {best})"
         if num_left > 0:
-            seconds = statistics.median(each["seconds"] for each in ended.values())
+            seconds = statistics.median(trial["seconds"] for trial in ended.values())
             left = seconds * num_left / min(self._most_at_once, num_left)
             text += f", about {left:.0f} s left for the other trials"
         return text

@@ -14,7 +14,8 @@ from cpaan.cli.progress import StudyProgress
 from cpaan.cli.search import download_if_absent
 from cpaan.core.provenance import TEST_READS, take_over_test_reads
 from cpaan.core.remote_paths import RemotePath
-from cpaan.data.splits import TEST_PHASE, read_draws
+from cpaan.data.split_files import read_draws
+from cpaan.data.splits import TEST_PHASE
 from cpaan.methods.registry import ROWS
 from cpaan.report.page.page import write_page
 from cpaan.study.cluster import ray_cluster
@@ -32,7 +33,7 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         return _report(options, folder)
     name = folder.name
     # By its name alone, because the folder may be elsewhere on the cluster.
-    others = [each for each in arguments if each != options.study]
+    others = [argument for argument in arguments if argument != options.study]
     files = {"--draws-file": options.draws_file} if options.draws_file else {}
     if TEST_READS.exists():
         files["--known-reads"] = [str(TEST_READS)]

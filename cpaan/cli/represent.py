@@ -16,7 +16,8 @@ from cpaan.data.cache import local_files
 from cpaan.data.files import PARQUET, kind_of
 from cpaan.data.parquet import read_about
 from cpaan.data.reference import open_data
-from cpaan.data.splits import Split, copy_split, find_split, read_split
+from cpaan.data.split_files import copy_split, find_split, read_split
+from cpaan.data.splits import Split
 from cpaan.data.table import name_some
 from cpaan.representation.backbone_training import BACKBONE, train_backbone
 from cpaan.representation.config import BackboneConfig, EmbeddingConfig
@@ -94,7 +95,7 @@ def _refuse_unused(options: argparse.Namespace) -> None:
 
 def _job(options: argparse.Namespace, split: Split) -> FeatureJob:
     (of_backbone,) = parse_settings(options.set, BackboneConfig())
-    classes = [name for each in split.phases.values() for name in each.base + each.novel]
+    classes = [name for phase in split.phases.values() for name in phase.base + phase.novel]
     images = open_images(options.images, classes, val_labels=options.val_labels)
     config = BackboneConfig()
     if options.as_in_benchmark:

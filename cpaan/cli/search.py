@@ -157,9 +157,9 @@ def _with_gpus(study: Study, cluster: Cluster, options: argparse.Namespace) -> S
 def _plan(study: Study) -> str:
     """Return the size of a study and the time that its training takes on this machine."""
     row, config = study.rows[0], study.config
-    methods = ", ".join(each.method for each in study.rows)
+    methods = ", ".join(row.method for row in study.rows)
     data, phase = row.data, row.data.split.phase(VALIDATION_PHASE)
-    num_trials = sum(each.config.num_trials for each in study.rows)
+    num_trials = sum(row.config.num_trials for row in study.rows)
     lines = {
         "study": f"{study.folder}{f', storage {study.shared}' if study.shared else ''}",
         "methods": textwrap.shorten(methods, 80, placeholder=", ..."),
@@ -216,19 +216,19 @@ def _seconds_of_training(row: StudyRow) -> float:
 
 
 def _describe(study: Study) -> str:
-    """Return all settings and the first points of a study as JSON, a document for each row."""
+    """Return all settings and the first points of a study as JSON, a document per row."""
     shown = []
     for row in study.rows:
         numbers = sorted({0, min(row.config.num_trials - 1, NUM_RANDOM)})
-        points = {f"trial {n}": whose for n, whose in zip(numbers, row.points, strict=False)}
-        settings = {name: row.around(whose).training for name, whose in points.items()}
+        points = {f"trial {n}": kind for n, kind in zip(numbers, row.points, strict=False)}
+        settings = {name: row.around(kind).training for name, kind in points.items()}
         content = {
             "folder": str(study.folder / study.path_of(row)),
             **row.describe(),
             "storage": study.shared,
             "evaluated after episodes": row.config.eval_steps(row.num_episodes),
-            **{name: row.point(whose) for name, whose in points.items()},
-            "all settings of these": {name: each.to_dict() for name, each in settings.items()},
+            **{name: row.point(kind) for name, kind in points.items()},
+            "all settings of these": {name: of.to_dict() for name, of in settings.items()},
         }
         shown.append(json.dumps(content, indent=1))
     return "\n".join(shown)
@@ -250,12 +250,12 @@ def _print_problems(outcome: RowSearch, resume: str) -> int:
 
 def describe_best(outcomes: Sequence[RowSearch]) -> list[str]:
     """Return the best configuration, and the three best rows; of one row, its three best trials."""
-    bests = {each.row.method: each.best for each in outcomes if each.best is not None}
+    bests = {outcome.row.method: outcome.best for outcome in outcomes if outcome.best is not None}
     if not bests:
         return []
     method = max(bests, key=lambda name: bests[name]["score"])
     best = bests[method]
-    scores = {name: each["score"] for name, each in bests.items()}
+    scores = {name: of_row["score"] for name, of_row in bests.items()}
     if len(outcomes) == 1:
         scores = {f"{method}, trial {x['trial']}": x["score"] for x in best["finalists"]}
     ranked = sorted(scores, key=lambda name: -scores[name])[:3]

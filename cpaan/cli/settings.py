@@ -40,7 +40,7 @@ def run(options: argparse.Namespace, _: Sequence[str]) -> int:
 
 
 def _describe(title: str, config: Settings, other: Settings, where: str) -> str:
-    """Return a line for each field with its value, and below it the text of its docstring."""
+    """Return a line for every field with its value, and below it the text of its docstring."""
     meanings = {
         name: " ".join(text.split())
         for parent in reversed(type(config).__mro__[:-1])

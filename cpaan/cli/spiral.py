@@ -57,7 +57,7 @@ def run(options: argparse.Namespace, _: Sequence[str]) -> int:
 
 
 def _summary(name: str, outcomes: list[SpiralOutcome]) -> dict[str, Any]:
-    """Return medians over seeds, and every seed's own values."""
+    """Return medians over seeds, and the values of every seed."""
     ratios = [outcome.diversity_ratio for outcome in outcomes]
     gaps = [outcome.covariance_gap for outcome in outcomes]
     return {

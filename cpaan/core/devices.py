@@ -33,7 +33,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def new_rate(device: torch.device) -> Tensor | float:
-    """Return a learning rate of zero: on a GPU a tensor, which CUDA graphs read at each replay."""
+    """Return a learning rate of zero: on a GPU a tensor, which CUDA graphs read at every replay."""
     return torch.zeros((), device=device) if device.type == "cuda" else 0.0
 
 
@@ -112,7 +112,7 @@ class CudaGraph:
 
     The first calls run eagerly. A replay uses the tensors of the capture, so they must not be
     reallocated; generators may be reseeded between calls. Every call runs eagerly on other
-    devices, and if the function is not capturable because it waits for results of the GPU.
+    devices.
     """
 
     def __init__(
@@ -120,11 +120,9 @@ class CudaGraph:
         function: Callable[[], None],
         device: torch.device,
         rngs: Sequence[torch.Generator] = (),
-        *,
-        is_capturable: bool = True,
     ) -> None:
         self._function, self._rngs = function, rngs
-        self._is_captured = device.type == "cuda" and is_capturable
+        self._is_captured = device.type == "cuda"
         self._num_eager = _NUM_EAGER
         self._graph: torch.cuda.CUDAGraph | None = None
 

@@ -69,8 +69,8 @@ def is_on_network(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
     lines = [line.split() for line in mounts.read_text().splitlines()]
     # The last of several mounts at one place counts.
     types = {Path(place.replace(r"\040", " ")): kind for _, place, kind, *_ in lines}
-    found = next(types[each] for each in (path, *path.parents) if each in types)
-    return _NETWORK.match(found) is not None
+    kind = next(types[folder] for folder in (path, *path.parents) if folder in types)
+    return _NETWORK.match(kind) is not None
 
 
 def find_or_make(find: Callable[[], _T | None], make: Callable[[bool], _T], lock: Path) -> _T:
@@ -81,11 +81,11 @@ def find_or_make(find: Callable[[], _T | None], make: Callable[[bool], _T], lock
         make: Called with whether the lock is held; if so, it may delete files of killed processes.
         lock: Path of the lock file.
     """
-    if (found := find()) is not None:
-        return found
+    if (result := find()) is not None:
+        return result
     with locked(lock) as is_locked:
-        found = find()  # another process may have made it in the meantime
-        return make(is_locked) if found is None else found
+        result = find()  # another process may have made it in the meantime
+        return make(is_locked) if result is None else result
 
 
 def pack_state(state: Mapping[str, Any]) -> bytes:

@@ -14,8 +14,9 @@ import torch
 
 from cpaan.core.remote_paths import RemotePath
 
+_PROJECT = Path(__file__).resolve().parents[2]
 TEST_READS = Path("results") / "test-reads.jsonl"
-"""Log with a line for each read of test-phase rows, on which no decision may depend."""
+"""Log with a line for every read of test-phase rows, on which no decision may depend."""
 
 
 def command() -> str:
@@ -23,14 +24,14 @@ def command() -> str:
     return shlex.join(["python", *sys.orig_argv[1:]])
 
 
-def commit() -> str:
+def commit(folder: Path = _PROJECT) -> str:
     """Return the git commit, with "-dirty" if tracked files differ from it; "unknown" outside git.
 
     The variable ``CPAAN_COMMIT`` overrides it, for a copy of the project on another machine.
     """
     if named := os.environ.get("CPAAN_COMMIT"):
         return named
-    git = ["git", "-C", str(Path(__file__).resolve().parents[2])]
+    git = ["git", "-C", str(folder)]
     status = [*git, "status", "--porcelain", "--untracked-files=no", "--", "."]
     try:
         head, changes = (

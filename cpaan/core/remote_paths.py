@@ -17,7 +17,7 @@ from pyarrow import fs
 
 from cpaan.core.files import find_or_make, replacing
 
-_CHUNK_BYTES = 16 << 20  # of a remote file; each chunk is one request
+_CHUNK_BYTES = 16 << 20  # of a remote file; a chunk is one request
 _MAX_REASON = 400  # characters of a library's error; the one about a missing Java has thousands
 _PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  # seconds between attempts; some take seconds themselves
 _PERMANENT = re.compile(
@@ -103,8 +103,8 @@ class RemotePath:
     def names(self) -> list[str]:
         """Return the sorted names of the files directly in this folder."""
         folder = fs.FileSelector(self.path)
-        found = self._request("listed", lambda: self.files.get_file_info(folder))
-        return sorted(each.base_name for each in found if each.type == fs.FileType.File)
+        entries = self._request("listed", lambda: self.files.get_file_info(folder))
+        return sorted(entry.base_name for entry in entries if entry.type == fs.FileType.File)
 
     def chunks(self) -> Iterator[bytes]:
         """Iterate over the content of the file."""

@@ -55,7 +55,7 @@ class Settings:
 
 
 def parse_settings(assignments: Sequence[str], *configs: Settings) -> list[dict[str, Any]]:
-    """Parse ``["name=value", ...]`` into overrides for each config, by the types of its fields.
+    """Parse ``["name=value", ...]`` into overrides of every config, by the types of its fields.
 
     Names that several configs share are set in all. Raise ValueError for an invalid assignment.
     """
@@ -87,25 +87,25 @@ def assignments_for(
     ``NAME=VALUE`` applies to all methods with this setting, ``METHOD.NAME=VALUE`` to one method.
     ``known`` maps these methods to the names of their settings, ``elsewhere`` all methods.
     """
-    found = []
+    selected = []
     for assignment in assignments:
         name = assignment.partition("=")[0]
-        whose, dot, _ = name.partition(".")
+        prefix, dot, _ = name.partition(".")
         if not dot:
-            owners = [each for each, names in (elsewhere or {}).items() if name in names]
+            owners = [owner for owner, names in (elsewhere or {}).items() if name in names]
             if owners and not any(name in names for names in known.values()):
                 raise ValueError(f"--set {name}: this setting is only for {', '.join(owners)}")
             _refuse_unknown(name, known.values())
-        elif whose not in known:
+        elif prefix not in known:
             methods = ", ".join(filter(None, known))
-            raise ValueError(f"--set {name}=...: {whose} is not one of {methods}")
-        if whose == method if dot else name in known[method]:
-            found.append(assignment.removeprefix(f"{whose}.") if dot else assignment)
-    return found
+            raise ValueError(f"--set {name}=...: {prefix} is not one of {methods}")
+        if prefix == method if dot else name in known[method]:
+            selected.append(assignment.removeprefix(f"{prefix}.") if dot else assignment)
+    return selected
 
 
 def _refuse_unknown(name: str, known: Iterable[Collection[str]]) -> None:
-    names = sorted({each for some in known for each in some})
+    names = sorted(set().union(*known))
     if name not in names:
         hint = suggestion(name, names)
         raise ValueError(f"unknown setting {name!r}{hint}; `cpaan settings` lists them")
@@ -113,7 +113,7 @@ def _refuse_unknown(name: str, known: Iterable[Collection[str]]) -> None:
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """Return ``, did you mean ...?`` with the nearest of the known names, whatever its case."""
-    by_lower = {each.lower(): each for each in known}
+    by_lower = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1)
     return f", did you mean {by_lower[close[0]]}?" if close else ""
 

@@ -6,7 +6,8 @@ Its data card is ``cpaan/data/tiny-imagenet/README.md``: source, terms, command,
 from pathlib import Path
 
 from cpaan.data.cache import open_features
-from cpaan.data.splits import Split, read_split
+from cpaan.data.split_files import read_split
+from cpaan.data.splits import Split
 from cpaan.data.table import FeatureTable
 
 FOLDER = Path(__file__).parent / "tiny-imagenet"

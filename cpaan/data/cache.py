@@ -45,11 +45,11 @@ def open_features(
 
     Args:
         locations: Paths or addresses (``s3://bucket/features.parquet``) of a Parquet file, of
-            the train and test files of an HDF5 pair, of ``.npz`` files with one array for each
+            the train and test files of an HDF5 pair, of ``.npz`` files with one array for a
             class, or of a folder that contains one of these.
-        label_names: Class name of each integer label, for HDF5.
+        label_names: Class names of the integer labels, for HDF5.
         cache_folder: Folder for downloads and decoded tables.
-        progress: Called with a message about each download.
+        progress: Called with a message about every download.
 
     Raises:
         ValueError: If the files are damaged or not a feature table.

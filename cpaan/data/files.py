@@ -70,7 +70,7 @@ def naming(*files: str | Path) -> Iterator[None]:
 
 
 def backbone_of(source: Source) -> tuple[str | None, list[str] | None]:
-    """Return the name and the classes of the backbone, each None if the file lacks it."""
+    """Return the name and the classes of the backbone; None for what the file lacks."""
     name, text = (source.metadata.get(key) for key in (BACKBONE, BACKBONE_CLASSES))
     backbone = None if name is None else str(name)
     if text is None:

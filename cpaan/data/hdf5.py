@@ -45,17 +45,17 @@ class _Part:
 
     def _array(self, names: Sequence[str], kinds: str, num_dims: Sequence[int]) -> h5py.Dataset:
         """Return the array with one of these names; check its kind of dtype and its dimensions."""
-        found = next((self.file[name] for name in names if name in self.file), None)
-        if found is None:
+        array = next((self.file[name] for name in names if name in self.file), None)
+        if array is None:
             raise ValueError(f"there is no {' or '.join(names)}, found {sorted(self.file)}")
-        is_array = isinstance(found, h5py.Dataset) and found.dtype.kind in kinds
-        if not is_array or found.ndim not in num_dims:
+        is_array = isinstance(array, h5py.Dataset) and array.dtype.kind in kinds
+        if not is_array or array.ndim not in num_dims:
             wanted = "floating-point" if kinds == "f" else "whole"
             raise ValueError(
-                f"{found.name[1:]} must be an array of {wanted} numbers with "
-                f"{num_dims[-1]} dimensions, got {found}"
+                f"{array.name[1:]} must be an array of {wanted} numbers with "
+                f"{num_dims[-1]} dimensions, got {array}"
             )
-        return found
+        return array
 
     def blocks(self, label_names: Sequence[str] | None, is_train: bool) -> Iterator[Block]:
         """Iterate over blocks of rows."""

@@ -1,4 +1,4 @@
-"""Features in ``.npz`` files, each a dict of arrays: one of shape (rows, D) for each class name.
+"""Features in ``.npz`` files, dicts of arrays: one of shape (rows, D) per class name.
 
 These files have no partitions, so every fifth row of a class (5, 10, 15, ...) is a test row.
 """

@@ -82,7 +82,7 @@ def open_parquet(path: Path) -> Source:
 
 
 def check_columns(schema: pa.Schema, types: Mapping[str, str]) -> None:
-    """Raise ValueError unless a file has each column exactly once, with the given type.
+    """Raise ValueError unless a file has every column exactly once, with the given type.
 
     Types are "string", "binary" and "list", of any width; strings may be dictionary-encoded.
     """

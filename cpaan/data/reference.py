@@ -7,7 +7,8 @@ from typing import Any, Self
 from cpaan.core.remote_paths import absolute
 from cpaan.data.builtin import builtin_features
 from cpaan.data.cache import open_features
-from cpaan.data.splits import Split, find_split, read_split
+from cpaan.data.split_files import find_split, read_split
+from cpaan.data.splits import Split
 from cpaan.data.table import FeatureTable, align_rows
 
 
@@ -32,9 +33,7 @@ class DataReference:
         in_order_of: list[str] | None = None,
     ) -> Self:
         """Create the reference of an opened table."""
-        locations, others = (
-            tuple(absolute(location) for location in each or []) for each in (features, in_order_of)
-        )
+        locations, others = (tuple(map(absolute, given or [])) for given in (features, in_order_of))
         return cls(locations, split, table.fingerprint, others)
 
     def open(self) -> FeatureTable:
@@ -84,5 +83,5 @@ def open_data(
         if split is not None:
             raise ValueError("--split needs --features")
         return builtin_features()
-    found = read_split(split or find_split(features[0]))
-    return open_features(*features, label_names=found.label_names, progress=progress), found
+    groups = read_split(split or find_split(features[0]))
+    return open_features(*features, label_names=groups.label_names, progress=progress), groups

@@ -84,7 +84,7 @@ class FeatureTable:
 
     @cached_property
     def _rows_by_group(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Row numbers sorted by class and partition, and the start of each group."""
+        """Row numbers sorted by class and partition, and the starts of the groups."""
         group_of_row = 2 * self.labels.astype(np.int64) + self.is_train
         rows = np.argsort(group_of_row, kind="stable")
         groups = np.arange(2 * len(self.class_names) + 1)
@@ -116,8 +116,8 @@ def align_rows(table: FeatureTable, to: FeatureTable) -> FeatureTable:
     for name in sorted({*table.class_names, *to.class_names}):
         for partition in (TRAIN, TEST):
             rows, places = (
-                each.rows_of(name, partition) if name in each.class_names else np.empty(0, np.int64)
-                for each in (table, to)
+                side.rows_of(name, partition) if name in side.class_names else np.empty(0, np.int64)
+                for side in (table, to)
             )
             if len(rows) != len(places):
                 raise ValueError(

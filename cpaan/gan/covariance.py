@@ -27,7 +27,7 @@ class _KyFanNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, matrices: Tensor, m: int) -> Tensor:
         # Factorisations square entries, which would overflow or underflow at extreme scales.
-        # Division by a power of two does not round.
+        # Division by a power of two is exact.
         exponent = torch.frexp(largest_entry(matrices)).exponent - 1
         scale = _nonzero(exponent.to(matrices.dtype).exp2())
         u, sigma, vh = torch.linalg.svd(matrices / scale, full_matrices=False)
@@ -49,7 +49,7 @@ class _KyFanNorm(torch.autograd.Function):
 
 
 def ky_fan_norm(matrices: Tensor, m: int) -> Tensor:
-    """Compute the Ky Fan m-norm of each matrix: the sum of its m largest singular values.
+    """Compute the Ky Fan m-norm of matrices: the sum of the m largest singular values.
 
     ``m = 1`` is the spectral norm; ``m = min(rows, columns)`` is the nuclear norm. The gradient
     is the subgradient ``U_m V_m^T``. It is finite even if singular values tie or vanish; if they
@@ -80,7 +80,7 @@ def ky_fan_norm(matrices: Tensor, m: int) -> Tensor:
 
 
 def covariances(examples: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Compute the covariance of each class about its mean, shape (..., D, D).
+    """Compute the covariances of classes about their means, shape (..., D, D).
 
     Examples have shape (..., S, D). Their weights, shape (..., S), sum to one. By default they are
     equal, so that sums are divided by S, not by S - 1.
@@ -93,7 +93,7 @@ def covariances(examples: Tensor, weights: Tensor | None = None) -> Tensor:
 
 
 def weighted_mean(examples: Tensor, weights: Tensor) -> Tensor:
-    """Return the mean of each class, shape (..., 1, D)."""
+    """Return the means of classes, shape (..., 1, D)."""
     return (weights.unsqueeze(-1) * examples).sum(dim=-2, keepdim=True)
 
 
@@ -119,10 +119,9 @@ class Spectra:
         """Compute leading right singular vectors of the differences X, and their images under X.
 
         X is symmetric and indefinite. Its leading singular vectors are close to the span of the
-        leading eigenvectors of the two covariances. An orthonormal basis of X times these
-        eigenvectors spans nearly the whole range of X. On covariances of real features, X times
-        this basis has the singular values of X, to a relative error of about 1e-4. If the basis
-        would fill the space, X is decomposed directly.
+        leading eigenvectors of both covariances, so X times these spans nearly its whole range. On
+        covariances of real features, the relative error of singular values is about 1e-4. If the
+        eigenvectors would fill the space, X is decomposed directly.
 
         Images are divided by ``unit``, shape (N, L, 1, 1). Both results have shape (N, L, m, D).
         """
@@ -145,13 +144,11 @@ def covariance_distances(base: Spectra, classes: Tensor, other: Tensor, m: int) 
     """Compute d_cov for many pairs of a base and a novel class that share them.
 
     It is the Ky Fan m-norm of the difference X of the base class's covariance and the other one.
-    Its gradient is the subgradient with respect to ``other``, summed over the pairs of a novel
-    class before it is multiplied by a large matrix.
+    Gradients are subgradients with respect to ``other``, summed over the pairs of a novel class.
 
     Args:
         base: Covariances of base classes, prepared for ``m``.
-        classes: Base classes that each novel class is compared with, shape (N, L), the nearest
-            first.
+        classes: Base classes to compare the novel classes with, shape (N, L), the nearest first.
         other: Covariances of novel classes, shape (N, D, D).
         m: Ky Fan order.
 
@@ -166,25 +163,25 @@ class _CovarianceDistances(torch.autograd.Function):
     def forward(ctx: Any, other: Tensor, base: Spectra, classes: Tensor, m: int) -> Tensor:
         try:
             # Divided by the size of the covariances, so that squares do not overflow.
-            unit = torch.maximum(base.norms[classes], largest_variance(other).unsqueeze(1))
+            unit = torch.maximum(base.norms[classes], largest_entry(other).squeeze(-1))
             right, images = base.singular_vectors(classes, other, m, unit[..., None, None])
         except LinAlgError:  # a covariance is NaN or infinite
             right = other.new_zeros(*classes.shape, m, other.shape[-1])
             images = torch.full_like(right, torch.nan)
-        sizes = torch.linalg.vector_norm(images, dim=-1)  # (N, L, m)
+        values = torch.linalg.vector_norm(images, dim=-1)  # (N, L, m) singular values over unit
         # As in `_KyFanNorm`, use the subgradient of least norm if singular values vanish.
         precision = torch.finfo(right.dtype).eps
         rank_tolerance = max(precision, other.shape[-1] * torch.finfo(other.dtype).eps)
-        is_nonzero = sizes > rank_tolerance * sizes.amax(dim=-1, keepdim=True)
-        ctx.save_for_backward(right, images, torch.where(is_nonzero, 1 / sizes, 0.0))
-        return sizes.sum(dim=-1) * unit
+        is_nonzero = values > rank_tolerance * values.amax(dim=-1, keepdim=True)
+        ctx.save_for_backward(right, images, torch.where(is_nonzero, 1 / values, 0.0))
+        return values.sum(dim=-1) * unit
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None, None]:
         right, images, inverse = ctx.saved_tensors  # (N, L, m, D) twice, (N, L, m)
         left = images * (-grad_output.unsqueeze(-1) * inverse).unsqueeze(-1)
-        # In float32 even for narrower vectors, because some weights underflow in float16.
+        # In the type of the weights, because some of them underflow in the type of the vectors.
         gradient = left.flatten(1, 2).mT @ right.to(left.dtype).flatten(1, 2)
         return gradient, None, None, None
 
@@ -200,7 +197,7 @@ def leading_directions(covariances: Tensor, near: Tensor, count: int) -> Tensor:
     columns = largest_columns(covariances, count - num_near)
     directions = torch.cat([near[:, :num_near].mT.to(columns.dtype), columns], dim=-1)
     # Divided by its largest entry, so that its powers do not overflow.
-    scaled = covariances / largest_variance(covariances).view(-1, 1, 1)
+    scaled = covariances / largest_entry(covariances)
     for _ in range(_NUM_STEPS):
         directions = scaled @ directions
     return directions
@@ -209,17 +206,16 @@ def leading_directions(covariances: Tensor, near: Tensor, count: int) -> Tensor:
 def _times_difference(base: Tensor, classes: Tensor, other: Tensor, block: Tensor) -> Tensor:
     """Return (base covariance - other covariance) @ block, shape (N, L, D, columns)."""
     # One product for all pairs of a novel class, and one for all pairs of a base class, so that
-    # each covariance is read once.
+    # every covariance is read once.
     together = block.transpose(1, 2)
     by_other = (other @ together.flatten(2)).view_as(together).transpose(1, 2)
     result = torch.empty_like(block).flatten(0, 1)
-    present, number = classes.unique(return_inverse=True)
-    members = number.flatten().argsort(stable=True)
-    counts = number.flatten().bincount().tolist()
+    base_classes, number = classes.flatten().unique(return_inverse=True)
+    pairs_of_classes = number.argsort(stable=True).split(number.bincount().tolist())
     columns = block.flatten(0, 1)
-    for each, pairs in zip(present.tolist(), members.split(counts), strict=True):
-        chosen = columns[pairs].transpose(0, 1)
-        by_base = (base[each] @ chosen.flatten(1)).view_as(chosen)
+    for base_class, pairs in zip(base_classes.tolist(), pairs_of_classes, strict=True):
+        of_class = columns[pairs].transpose(0, 1)
+        by_base = (base[base_class] @ of_class.flatten(1)).view_as(of_class)
         result[pairs] = by_base.transpose(0, 1)
     return result.view_as(block) - by_other
 
@@ -260,13 +256,8 @@ def orthonormal(block: Tensor) -> Tensor:
     return torch.linalg.qr(block / _nonzero(block.abs().amax(dim=-2, keepdim=True)))[0]
 
 
-def largest_variance(covariances: Tensor) -> Tensor:
-    """Return the largest entry of each covariance, which is on its diagonal; never zero."""
-    return _nonzero(covariances.diagonal(dim1=-2, dim2=-1).amax(dim=-1))
-
-
 def largest_entry(matrices: Tensor) -> Tensor:
-    """Return the largest magnitude in each matrix, shape (..., 1, 1); never zero."""
+    """Return the largest magnitude in every matrix, shape (..., 1, 1); never zero."""
     return _nonzero(matrices.abs().amax(dim=(-2, -1), keepdim=True))
 
 

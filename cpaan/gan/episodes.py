@@ -19,6 +19,7 @@ from cpaan.protocol.augmentation import Translation, synthesise
 from cpaan.protocol.config import NeighbourSettings
 from cpaan.protocol.neighbours import check_neighbours, draw_by, similarity
 from cpaan.protocol.tasks import BaseSet, LowShotTask
+from cpaan.training.few_shot_episodes import rows_of_least_keys
 
 _LEAST_SIMILARITY = 1e-20
 
@@ -34,7 +35,7 @@ class TrainingData:
     scale: float
     """Factor from normalised features to the original features."""
     covariances: Tensor | None
-    """Covariance of each class, shape (C, D, D); None if covariances are not compared."""
+    """Covariances of the classes, shape (C, D, D); None if they are not compared."""
     fingerprint: str
     """Fingerprint of the examples before normalisation."""
 
@@ -49,8 +50,8 @@ class TrainingData:
     ) -> Self:
         """Normalise base examples and compute their covariances.
 
-        Classes are sorted by name. Each phase puts its own classes first, but both have the same
-        base classes; sorting lets them share a training run.
+        Classes are sorted by name. A phase puts its own classes first, but both have the same base
+        classes; sorting lets them share a training run.
         """
         scale = 1.0
         if config.normalisation == "spread":
@@ -122,7 +123,7 @@ class EpisodeClasses(NamedTuple):
     """Examples of an episode's meta-novel classes, and its meta-base classes."""
 
     shots: Tensor  # (N, K, D)
-    shot_weights: Tensor  # (K,) sums to one; zero beyond this episode's number of shots
+    shot_weights: Tensor  # (K,) sums to one; zero beyond the episode's number of shots
     class_means: Tensor  # (N, D) of the whole classes, unknown in low-shot learning
     real: Tensor  # (N, K, D) real examples for D_n
     real_weights: Tensor  # (K,) sums to one
@@ -141,7 +142,7 @@ class Episode(NamedTuple):
     novel_prototypes: Tensor  # (N, D) of the shots
     base_prototypes: Tensor  # (C - N, D) of the whole classes
     alpha: Tensor  # (N, C - N) similarity
-    sources: Tensor  # (1, M) meta-base class of each example
+    sources: Tensor  # (1, M) meta-base classes of the examples
     base_examples: Tensor  # (1, M, D)
     partners: Tensor  # (N, M) shot of the meta-novel class paired with an example
     weights: Tensor  # (N, M) of translations to novel classes, in every loss
@@ -166,7 +167,7 @@ class Episode(NamedTuple):
         )
 
     def to_base(self) -> "Direction":
-        """Return the direction of G_b and D_b: from a shot of each pair to its base class."""
+        """Return the direction of G_b and D_b: from the shot of every pair to its base class."""
         classes = torch.arange(len(self.shots), device=self.shots.device).unsqueeze(1)
         is_present = torch.zeros_like(self.base_classes, dtype=torch.bool)
         return Direction(
@@ -202,10 +203,7 @@ class Direction(NamedTuple):
 
 
 class Episodes(ABC):
-    """Source of the episodes of a training run.
-
-    It has no random state: equal ``rng`` states give equal episodes, in any process.
-    """
+    """Source of episodes without random state: equal ``rng`` states give equal episodes."""
 
     def __init__(self, data: TrainingData, config: TrainConfig) -> None:
         self.data, self._config = data, config
@@ -218,9 +216,9 @@ class Episodes(ABC):
         """Draw novel classes and base examples, and weight every pair of the two.
 
         A novel class's loss is an expectation over base classes, weighted by similarity α. With
-        uniform draws, most weights would be near zero. With separate draws by each class's own α,
-        classes could not share examples. So one batch is drawn by ᾱ, the mean of α over novel
-        classes. An example of base class b has weight α_b / ᾱ_b, which gives the same expectation.
+        uniform draws, most weights would be near zero. If every class drew by its α, classes could
+        not share examples. So one batch is drawn by ᾱ, the mean of α over novel classes. An example
+        of base class b has weight α_b / ᾱ_b, which gives the same expectation.
         """
         config, data, classes = self._config, self.data, self.draw_classes(rng)
         prototypes = torch.einsum("nkd,k->nd", classes.shots, classes.shot_weights)
@@ -231,36 +229,34 @@ class Episodes(ABC):
         alpha = alpha.masked_fill(alpha < _LEAST_SIMILARITY, 0)
         # Soft scores pair a novel class with all base classes, even if they underflow to zero.
         is_related = alpha > 0 if config.neighbours == "hard" else torch.ones_like(alpha).bool()
-        num_novel, num_examples = len(alpha), config.num_base_examples
-        share = alpha.mean(dim=0, keepdim=True)  # probability of each base class, shape (1, C - N)
+        share = alpha.mean(dim=0, keepdim=True)  # (1, C - N) probability of a base class
         if config.sampling == "uniform":
             share = is_related.any(dim=0, keepdim=True).to(alpha.dtype)
             share = share / share.sum()
-        device, tiny = alpha.device, torch.finfo(alpha.dtype).tiny
-        sources = draw_by(share, _uniforms((1, num_examples), rng, device))
-        places = _uniforms(sources.shape, rng, device)
+        sources = draw_by(share, _uniforms((1, config.num_base_examples), rng))
+        places = _uniforms(sources.shape, rng)
         base_examples = data.base.pick(classes.base_classes[sources], places)
 
-        pair_alpha = alpha.gather(1, sources.expand(num_novel, -1))  # (N, M)
+        pair_alpha = alpha.gather(1, sources.expand(len(alpha), -1))  # (N, M)
         if config.normalised_weights:
-            weights = pair_alpha / share.gather(1, sources).clamp(min=tiny)
+            weights = pair_alpha / share.gather(1, sources)
             # A shared batch may lack examples related to a class; all then have equal weights.
             weights = weights.masked_fill((weights == 0).all(dim=1, keepdim=True), 1)
             weights = sample_weights = weights / weights.sum(dim=1, keepdim=True)
             # In reverse, the novel classes of a base class are weighted by their similarity to it.
-            back = pair_alpha / alpha.sum(dim=0)[sources].clamp(min=tiny)
+            back = pair_alpha / alpha.sum(dim=0)[sources].clamp(min=_LEAST_SIMILARITY)
             back_weights = back / back.sum()
         else:
-            # The paper's literal formula: a plain mean over examples of related classes, with each
-            # loss multiplied by α. The mean and covariance of translated examples are unweighted.
-            pairs = is_related.gather(1, sources.expand(num_novel, -1))
-            pairs = (pairs | ~pairs.any(dim=1, keepdim=True)).to(alpha.dtype)
-            sample_weights = pairs / pairs.sum(dim=1, keepdim=True)
+            # The paper's literal formula: a plain mean over examples of related classes, whose
+            # losses are multiplied by α. Means and covariances of classes are unweighted.
+            is_pair = is_related.gather(1, sources.expand(len(alpha), -1))
+            counts = (is_pair | ~is_pair.any(dim=1, keepdim=True)).to(alpha.dtype)
+            sample_weights = counts / counts.sum(dim=1, keepdim=True)
             weights = pair_alpha * sample_weights
             back_weights = pair_alpha / pair_alpha.numel()
 
-        places = _uniforms((num_novel * num_examples,), rng, device)
-        partners = draw_by(classes.shot_weights, places).view(num_novel, num_examples)
+        places = _uniforms((pair_alpha.numel(),), rng)
+        partners = draw_by(classes.shot_weights, places).view_as(pair_alpha)
         return Episode(
             *classes,
             novel_prototypes=prototypes,
@@ -290,36 +286,26 @@ class MetaEpisodes(Episodes):
         order = self.order_classes(rng)
         novel_classes, base_classes = order[: config.num_ways], order[config.num_ways :]
 
-        shots = self._draw_shots(novel_classes, rng)
+        keys = _uniforms((config.num_ways, self._most_examples), rng)
+        shots = rows_of_least_keys(base, novel_classes, keys, config.max_shots)
         choice = torch.randint(len(self._numbers_of_shots), (1,), generator=rng, device=device)
         is_shot = torch.arange(config.max_shots, device=device) < self._numbers_of_shots[choice]
         shot_weights = is_shot.to(shots.dtype) / is_shot.sum()
         real, real_weights = shots, shot_weights
         if config.real_examples == "class":
-            places = _uniforms(shots.shape[:2], rng, device)
+            places = _uniforms(shots.shape[:2], rng)
             real = base.pick(novel_classes.unsqueeze(1).expand(shots.shape[:2]), places)
             real_weights = torch.full_like(shot_weights, 1 / config.max_shots)
-        class_means = base.prototypes[novel_classes]
-        return EpisodeClasses(shots, shot_weights, class_means, real, real_weights, base_classes)
+        means = base.prototypes[novel_classes]
+        return EpisodeClasses(shots, shot_weights, means, real, real_weights, base_classes)
 
     def order_classes(self, rng: torch.Generator) -> Tensor:
         """Return all classes in random order, shape (C,); the first ``num_ways`` are meta-novel.
 
-        Subclasses may restrict the choice of meta-novel classes. They must not wait for a result,
-        because a GPU replays the draw from a CUDA graph.
+        Subclasses may restrict the meta-novel classes, but must not wait for the device.
         """
-        counts = self.data.base.counts
-        return _uniforms((len(counts),), rng, counts.device).argsort()
-
-    def _draw_shots(self, classes: Tensor, rng: torch.Generator) -> Tensor:
-        """Draw the largest number of shots of each class, without replacement."""
-        base = self.data.base
-        keys = _uniforms((len(classes), self._most_examples), rng, classes.device)
-        every_row = torch.arange(self._most_examples, device=classes.device)
-        keys = keys.masked_fill(every_row >= base.counts[classes].unsqueeze(1), torch.inf)
-        rows = keys.topk(self._config.max_shots, dim=1, largest=False).indices
-        return base.features[base.first_row[classes].unsqueeze(1) + rows]
+        return _uniforms((len(self.data.base.counts),), rng).argsort()
 
 
-def _uniforms(shape: tuple[int, ...], rng: torch.Generator, device: torch.device) -> Tensor:
-    return torch.rand(shape, generator=rng, device=device, dtype=torch.float64)
+def _uniforms(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+    return torch.rand(shape, generator=rng, device=rng.device, dtype=torch.float64)

@@ -53,8 +53,8 @@ class Translations(NamedTuple):
 
     to_novel: Direction
     translated: Tensor  # (N, M, D) base examples, translated by G_n
-    to_base: Direction | None
-    returned: Tensor | None  # (N, M, D) shots, translated by G_b
+    to_base: Direction | None = None
+    returned: Tensor | None = None  # (N, M, D) shots, translated by G_b
 
 
 class Networks(nn.Module):
@@ -67,10 +67,10 @@ class Networks(nn.Module):
         super().__init__()
         features, is_positive = data.base.features, data.is_positive
         num_dims, noise_dim = features.shape[1], config.noise_dim
-        self.has_cycle = gan.has_cycle
+        self.gan = gan
         self.base_to_novel = Generator(num_dims, 0, config, is_positive, rng)  # G_n
         self.novel_discriminator = Discriminator(num_dims, config, rng)  # D_n
-        if self.has_cycle:
+        if gan.has_cycle:
             is_mixture = (gan.noise or config.noise) == "mixture"
             self.noise = MixtureNoise(config, rng) if is_mixture else GaussianNoise(noise_dim)
             self.novel_to_base = Generator(num_dims, noise_dim, config, is_positive, rng)  # G_b
@@ -80,29 +80,28 @@ class Networks(nn.Module):
     def generator_parameters(self) -> list[nn.Parameter]:
         """Return the weights of the generators, including the mixture of G_b."""
         parts: list[nn.Module] = [self.base_to_novel]
-        if self.has_cycle:
+        if self.gan.has_cycle:
             parts += [self.novel_to_base, self.noise]
         return [parameter for part in parts for parameter in part.parameters()]
 
     def discriminator_parameters(self) -> list[nn.Parameter]:
         """Return the weights of the discriminators."""
         parts = [self.novel_discriminator]
-        if self.has_cycle:
+        if self.gan.has_cycle:
             parts.append(self.base_discriminator)
         return [parameter for part in parts for parameter in part.parameters()]
 
     def translate(self, episode: Episode, rng: torch.Generator) -> Translations:
         """Translate the pairs of an episode; ``rng`` draws the noise of G_b."""
-        to_base = returned = None
-        if self.has_cycle:
-            to_base = episode.to_base()
-            noise = self.draw_noise(to_base, rng)
-            returned = self.novel_to_base(to_base.examples, to_base.source, to_base.target, noise)
         to_novel = episode.to_novel()
         translated = self.base_to_novel(to_novel.examples, to_novel.source, to_novel.target)
+        if not self.gan.has_cycle:
+            return Translations(to_novel, translated)
+        to_base = episode.to_base()
+        noise = self.draw_noise(to_base, rng)
+        returned = self.novel_to_base(to_base.examples, to_base.source, to_base.target, noise)
         return Translations(to_novel, translated, to_base, returned)
 
     def draw_noise(self, direction: Direction, rng: torch.Generator) -> Tensor:
         """Draw the noise of G_b for every pair, shape (N, M, Z)."""
-        noise: Tensor = self.noise(tuple(direction.weights.shape), rng, like=direction.examples)
-        return noise
+        return self.noise(tuple(direction.weights.shape), rng, like=direction.examples)

@@ -27,15 +27,9 @@ from cpaan.training.learning import EpisodeRun
 from cpaan.training.workers import ALONE, Workers
 
 LOSSES = (
-    "novel_discriminator",
-    "base_discriminator",
+    *DISCRIMINATOR_WEIGHTS,
     "discriminator_objective",
-    "novel_adversarial",
-    "base_adversarial",
-    "novel_cycle",
-    "base_cycle",
-    "covariance",
-    "prototype",
+    *generator_weights(TrainConfig()),
     "generator_objective",
 )
 TERMS = ("effective_examples", "least_effective_examples", *LOSSES, "similarity_left_out")
@@ -49,11 +43,10 @@ sums. The last term is the share of similarity that the covariance term ignores.
 class TrainingRun(EpisodeRun):
     """Meta-training of one GAN, from its first episode or from a checkpoint.
 
-    This is the definition of a training step, which runs on any device. `cpaan.gan.engine` chooses
-    between it and a faster implementation.
+    This defines a training step; `cpaan.gan.engine` may choose a faster implementation of it.
 
-    Every episode has its own random streams, seeded by its number. Several workers train on the
-    next episodes in parallel, one each, and average their gradients.
+    The number of an episode seeds its random numbers. Several workers train on the next episodes in
+    parallel, one episode per worker, and average their gradients.
     """
 
     FREE = ("num_episodes", "engine")
@@ -67,7 +60,7 @@ class TrainingRun(EpisodeRun):
         rng: torch.Generator,
         workers: Workers = ALONE,
     ) -> None:
-        """Create the networks on the device and in the type of the episodes.
+        """Create the networks with the device and type of the episodes.
 
         All workers must make the same calls.
         """
@@ -107,7 +100,7 @@ class TrainingRun(EpisodeRun):
             terms["discriminator_objective"] = objective(terms, DISCRIMINATOR_WEIGHTS)
             self._update(self._discriminators, terms["discriminator_objective"])
         terms |= generator_terms(
-            self.gan, self.networks, episode, pairs, self._spectra, self.config, for_noise
+            self.networks, episode, pairs, self._spectra, self.config, for_noise
         )
         terms["generator_objective"] = objective(terms, generator_weights(self.config))
         self._update(self._generators, terms["generator_objective"])
@@ -115,7 +108,7 @@ class TrainingRun(EpisodeRun):
         return torch.stack([terms.get(name, zero).detach().double() for name in TERMS])
 
     def _update(self, optimiser: torch.optim.Adam, loss: Tensor) -> None:
-        """Update one side's parameters along the mean gradient of all workers."""
+        """Update the optimiser's parameters along the mean gradient of all workers."""
         parameters = optimiser.param_groups[0]["params"]
         # A parameter does not affect the loss if its term has weight zero.
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)

@@ -3,8 +3,7 @@
 All are three-layer perceptrons with leaky ReLU and without batch normalisation. Weights are drawn
 from an ``rng`` on the CPU, with the distribution of PyTorch's linear layers.
 
-Shapes: N = novel classes, M = examples translated into each, D = feature dimension, H = hidden
-dimension, Z = noise dimension.
+Shapes: N = novel classes, M = examples to translate, D = feature dimension, Z = noise dimension.
 """
 
 import math
@@ -23,8 +22,8 @@ class Generator(nn.Module):
     """Network that translates examples from one class to another.
 
     The paper's first layer takes the concatenation of example, prototypes and noise, which equals
-    a sum of one linear layer for each. So inputs that pairs of a class and an example share are
-    multiplied once, and the products broadcast.
+    a sum of linear layers. So inputs that pairs of a class and an example share are multiplied
+    once, and the products broadcast.
     """
 
     def __init__(

@@ -39,5 +39,5 @@ class MixtureNoise(GaussianNoise):
         standard = super().forward(shape, rng, like)
         # A product is as fast as indexing, and its gradient is summed in a fixed order.
         picked = one_hot(component, len(self.means)).to(like.dtype)
-        means, deviations = (each.to(like.dtype) for each in (self.means, self.deviations))
+        means, deviations = self.means.to(like.dtype), self.deviations.to(like.dtype)
         return picked @ means + (picked @ deviations) * standard

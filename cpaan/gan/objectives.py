@@ -1,4 +1,4 @@
-"""The paper's objectives: a function for each equation, and the weighted sums of their terms.
+"""The paper's objectives: one function per equation, and the weighted sums of their terms.
 
 Terms are unweighted; terms with a weight of zero are omitted. Shapes: N = meta-novel classes, M =
 meta-base examples, K = shots, D = feature dimension, L = base classes that a novel class is
@@ -14,7 +14,7 @@ from torch.nn.functional import nll_loss
 from cpaan.gan.config import TrainConfig
 from cpaan.gan.covariance import Spectra, covariance_distances, covariances, weighted_mean
 from cpaan.gan.episodes import Direction, Episode
-from cpaan.gan.gans import Gan, Networks, Translations
+from cpaan.gan.gans import Networks, Translations
 from cpaan.gan.networks import Discriminator, Generator
 
 Terms = dict[str, Tensor]
@@ -45,21 +45,15 @@ def objective(terms: Terms, weights: Mapping[str, float]) -> Tensor:
 
 def discriminator_terms(networks: Networks, pairs: Translations) -> Terms:
     """Compute the terms that D_n and D_b minimise; translations are constant here."""
-    loss = discriminator_loss
-    terms = {
-        "novel_discriminator": loss(
-            networks.novel_discriminator, pairs.to_novel, pairs.translated.detach()
-        )
-    }
-    if pairs.to_base is not None and pairs.returned is not None:
-        terms["base_discriminator"] = loss(
-            networks.base_discriminator, pairs.to_base, pairs.returned.detach()
-        )
-    return terms
+    to_novel, translated, to_base, returned = pairs
+    novel = discriminator_loss(networks.novel_discriminator, to_novel, translated.detach())
+    if to_base is None or returned is None:
+        return {"novel_discriminator": novel}
+    base = discriminator_loss(networks.base_discriminator, to_base, returned.detach())
+    return {"novel_discriminator": novel, "base_discriminator": base}
 
 
 def generator_terms(
-    gan: Gan,
     networks: Networks,
     episode: Episode,
     pairs: Translations,
@@ -88,7 +82,7 @@ def generator_terms(
             terms["base_cycle"] = cycle_loss(
                 networks.novel_to_base, to_novel, translated, noise, to_novel.weights
             )
-    if gan.has_covariance and config.covariance_weight:
+    if networks.gan.has_covariance and config.covariance_weight:
         assert spectra is not None, "the GAN has a covariance term"
         of_translated = covariances(translated, episode.sample_weights)
         terms |= covariance_terms(of_translated, episode, spectra, config)
@@ -102,7 +96,7 @@ def discriminator_loss(
 ) -> Tensor:
     """Compute -L_adv, which a discriminator minimises.
 
-    It classifies real examples by their labels, and translated examples as "fake", its last answer.
+    It classifies real examples by their labels, and translated examples as "fake", the last class.
     """
     fake = translated.flatten(0, 1)
     as_fake = direction.real_labels.new_full((len(fake),), len(direction.prototypes))
@@ -124,24 +118,24 @@ def adversarial_loss(
     class, so no gradient points to an example's class. The paper's text says "classifying the
     generated example as y_n", which is the class-directed loss.
     """
-    rows, weights = translated.flatten(0, 1), direction.weights.flatten()
+    examples, weights = translated.flatten(0, 1), direction.weights.flatten()
     labels = direction.labels.expand(direction.weights.shape).flatten()
     if config.generator_loss == "minimax":
         as_fake = torch.full_like(labels, len(direction.prototypes))
-        return log_likelihood(discriminator, direction, rows, as_fake, weights)
-    return -log_likelihood(discriminator, direction, rows, labels, weights)
+        return log_likelihood(discriminator, direction, examples, as_fake, weights)
+    return -log_likelihood(discriminator, direction, examples, labels, weights)
 
 
 def log_likelihood(
     discriminator: Discriminator,
     direction: Direction,
-    rows: Tensor,
+    examples: Tensor,
     labels: Tensor,
     weights: Tensor,
 ) -> Tensor:
-    """Compute Σ weight · log D(label | row) over rows (R, D), with labels and weights (R,)."""
-    answers = discriminator(rows, direction.prototypes, direction.is_present)
-    return -(weights * nll_loss(answers, labels, reduction="none")).sum()
+    """Compute Σ weight · log D(label | example), for examples (R, D), labels and weights (R,)."""
+    log_probabilities = discriminator(examples, direction.prototypes, direction.is_present)
+    return -(weights * nll_loss(log_probabilities, labels, reduction="none")).sum()
 
 
 def cycle_loss(
@@ -181,7 +175,7 @@ def choose_covariance_classes(
     alpha, num_classes = episode.alpha, episode.alpha.shape[1]
     is_all = config.covariance_classes == "all"
     count = num_classes if is_all else min(config.num_covariance_classes, num_classes)
-    scores, chosen = alpha.topk(count, dim=1)
+    scores, nearest = alpha.topk(count, dim=1)
     left_out = (1 - scores.sum(dim=1)).mean()
     if config.normalised_weights:
         scores = scores / scores.sum(dim=1, keepdim=True)
@@ -189,7 +183,7 @@ def choose_covariance_classes(
         # The paper's literal formula: a mean over related classes of similarity times distance.
         num_related = config.num_neighbours if config.neighbours == "hard" else num_classes
         scores = scores / num_related
-    return episode.base_classes[chosen], scores, left_out
+    return episode.base_classes[nearest], scores, left_out
 
 
 def prototype_loss(translated: Tensor, episode: Episode) -> Tensor:

@@ -1,7 +1,7 @@
 """The paper's toy experiment: the four GANs on a spiral in the plane.
 
 With only two base classes, neither can act as a novel class, so there is no meta-training. Every
-GAN is trained directly to translate the base arms to the novel arms, given four points of each.
+GAN is trained directly to translate the base arms to the novel arms, given four of their points.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,22 +22,20 @@ from cpaan.protocol.neighbours import check_neighbours
 from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem
 from cpaan.training.drive import train_to_end
 
-SPIRAL_CONFIG = TrainConfig(
+SPIRAL_CONFIG = replace(
+    TrainConfig.faithful(),
     num_episodes=1_000,
     num_ways=2,
     episode_shots=(4,),
     batch_size=208,
-    real_examples="shots",
     perplexity=1.3,
     hidden_dim=128,
-    residual="none",
     noise_dim=2,
     num_components=10,
     ky_fan_order=2,
-    prototype_weight=0.0,
     generator_learning_rate=1e-3,
 )
-"""The paper's terms and weights in two dimensions, chosen before any result was known."""
+"""The paper's method in two dimensions, with sizes that were chosen before any result was known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +48,7 @@ class Spiral:
 
 
 def draw_points(seed: int) -> Spiral:
-    """Draw the paper's toy data set: 300 points of each arm, and four shots.
+    """Draw the paper's toy data set: 300 points per arm, and four shots.
 
     The paper does not give its geometry. Here the bottom arm mirrors the top arm, so that their
     covariances differ. The left arm resembles the top arm and is nearer to it, the right arm the

@@ -27,7 +27,7 @@ from ray.exceptions import AuthenticationError
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
 from cpaan.core.provenance import TEST_READS, commit, take_over_test_reads
-from cpaan.data.splits import copy_split
+from cpaan.data.split_files import copy_split
 from cpaan.study.cluster import RAY
 from cpaan.study.study import CONFIG
 

@@ -156,13 +156,13 @@ def drive(
     progress: Progress = lambda line: None,
     workers: Workers = ALONE,
 ) -> Iterator[Stretch]:
-    """Train a run to its last episode, and yield at each evaluation step and at the end.
+    """Train a run to its last episode, and yield at every evaluation step and at the end.
 
     Args:
         run: A new or restored run.
         checkpoint: Saved by rank 0 every 30 seconds, at evaluation steps and at the end.
         eval_steps: Numbers of episodes at which to evaluate; those before the run's are skipped.
-        on_eval: Called at each evaluation step, before the checkpoint is saved.
+        on_eval: Called at an evaluation step, before the checkpoint is saved.
         saves_evals: Whether to save a checkpoint at every evaluation step.
         progress: Called with a message every ten seconds and at the end.
         workers: Processes that train together. All of them must make the same call.

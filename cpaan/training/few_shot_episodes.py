@@ -3,7 +3,6 @@
 Shapes: D = feature dimension, N = ways, K = shots, Q = queries per class.
 """
 
-import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from statistics import median_high
@@ -38,6 +37,18 @@ def check_rows(num_rows: Mapping[str, int], config: EpisodeSettings) -> None:
         )
 
 
+def rows_of_least_keys(base: BaseSet, classes: Tensor, keys: Tensor, count: int) -> Tensor:
+    """Return the features of some rows of base classes, shape (classes, count, D).
+
+    They are the rows with the smallest keys, shape (classes, most rows of a class). With random
+    keys, they are drawn without replacement, and no result is awaited.
+    """
+    every_row = torch.arange(keys.shape[1], device=keys.device)
+    keys = keys.masked_fill(every_row >= base.counts[classes].unsqueeze(1), torch.inf)
+    rows = keys.topk(count, dim=1, largest=False).indices
+    return base.features[base.first_row[classes].unsqueeze(1) + rows]
+
+
 class FewShotEpisodes:
     """Sampler of episodes from base classes, without random state."""
 
@@ -45,7 +56,7 @@ class FewShotEpisodes:
         check_rows(dict(zip(base.names, base.counts.tolist(), strict=True)), config)
         self._base = base
         self._config = config
-        self._every_row = torch.arange(int(base.counts.max()), device=base.counts.device)
+        self._most_rows = int(base.counts.max())
         self._uneven: dict[int, tuple[Tensor, Tensor]] = {}
 
     def draw_num_shots(self, rng: torch.Generator) -> int:
@@ -58,16 +69,14 @@ class FewShotEpisodes:
         return self.draw(median_high(self._config.episode_shots), rng)
 
     def draw(self, num_shots: int, rng: torch.Generator) -> FewShotEpisode:
-        """Draw classes, and rows of each without replacement; do not wait for the device.
+        """Draw classes, and rows of every class without replacement; do not wait for the device.
 
         Supports and queries have no common rows.
         """
-        base, config, device = self._base, self._config, self._every_row.device
+        base, config, device = self._base, self._config, self._base.counts.device
         classes = torch.randperm(len(base.counts), generator=rng, device=device)[: config.num_ways]
-        keys = torch.rand((len(classes), len(self._every_row)), generator=rng, device=device)
-        keys = keys.masked_fill(self._every_row >= base.counts[classes].unsqueeze(1), math.inf)
-        chosen = keys.topk(num_shots + config.num_queries, largest=False).indices
-        rows = base.features[base.first_row[classes].unsqueeze(1) + chosen].float()
+        keys = torch.rand((len(classes), self._most_rows), generator=rng, device=device)
+        rows = rows_of_least_keys(base, classes, keys, num_shots + config.num_queries).float()
         labels = torch.arange(len(classes), device=device).repeat_interleave(config.num_queries)
         return FewShotEpisode(
             classes, rows[:, :num_shots], rows[:, num_shots:].flatten(0, 1), labels
@@ -77,10 +86,10 @@ class FewShotEpisodes:
         """Draw classes with different numbers of supports, and queries that may be supports.
 
         Classes, in random order, have the configured numbers of shots in turn, from ``first`` on.
-        So each number is equally likely for a class, and ``first`` determines all shapes.
+        So all numbers are equally likely for a class, and ``first`` determines all shapes.
 
         Returns:
-            The episode, and the positions of each class's supports among all S, shape
+            The episode, and the positions of the classes' supports among all S, shape
             (N, largest number); S stands for none.
         """
         episode = self.draw(max(self._config.episode_shots), rng)
@@ -96,7 +105,7 @@ class FewShotEpisodes:
 
     def _arrange(self, first: int, num_ways: int) -> tuple[Tensor, Tensor]:
         """Return the places of used supports among the even episode's, and those by class."""
-        shots, device = self._config.episode_shots, self._every_row.device
+        shots, device = self._config.episode_shots, self._base.counts.device
         turns = torch.arange(num_ways) + shots.index(first)
         counts = torch.tensor(shots)[turns % len(shots)].unsqueeze(1)
         is_used = torch.arange(max(shots)) < counts

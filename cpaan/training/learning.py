@@ -7,7 +7,7 @@ their own training step, in `cpaan.gan.loop`.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -121,18 +121,19 @@ class LearningSettings(Settings):
 def decay(done: float, *, is_cosine: bool) -> float:
     """Return the factor of the learning rate after a share ``done`` of the training.
 
-    It falls along a half-cosine to zero, or to a tenth after each third.
+    It falls along a half-cosine to zero, or to a tenth after every third.
     """
     return (1 + math.cos(math.pi * done)) / 2 if is_cosine else 0.1 ** min(2, int(3 * done))
 
 
 def with_decay(module: nn.Module, weight_decay: float, least_dims: int = 2) -> list[dict[str, Any]]:
     """Return the groups of trained parameters for an optimiser; by default, matrices decay."""
-    trained = [each for each in module.parameters() if each.requires_grad]
-    decayed = [each for each in trained if each.ndim >= least_dims]
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    decayed = [parameter for parameter in trained if parameter.ndim >= least_dims]
+    others = [parameter for parameter in trained if parameter.ndim < least_dims]
     groups: list[dict[str, Any]] = [
         {"params": decayed, "weight_decay": weight_decay},
-        {"params": [each for each in trained if each.ndim < least_dims], "weight_decay": 0.0},
+        {"params": others, "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
 
@@ -146,7 +147,7 @@ class Learner(nn.Module, ABC):
     def draw_shape(self, rng: torch.Generator) -> int:
         """Draw a number that determines the shapes of an episode, such as the number of shots.
 
-        ``rng`` is on the CPU. On a GPU, each shape has its own CUDA graph.
+        ``rng`` is on the CPU. On a GPU, every shape has a CUDA graph.
         """
         return 0
 
@@ -170,7 +171,7 @@ class EpisodeRun(Run, ABC):
     _parts: dict[str, Any]
     """The network and the optimisers, by name in a checkpoint."""
     _statistics: Sequence[Tensor] = ()
-    """Tensors that each worker computes from its own examples; `advance` averages them."""
+    """Tensors that a worker computes from its own examples; `advance` averages them."""
 
     def __init__(
         self,
@@ -213,8 +214,8 @@ class EpisodeRun(Run, ABC):
 
         Workers average gradients only, so weights that differ once differ to the end.
         """
-        weights = (each.detach().cpu() for each in self._module.state_dict().values())
-        content = [each.reshape(-1).view(torch.uint8).numpy().tobytes() for each in weights]
+        weights = (weight.detach().cpu() for weight in self._module.state_dict().values())
+        content = [weight.reshape(-1).view(torch.uint8).numpy().tobytes() for weight in weights]
         if not self._workers.agree(b"".join([*content, str(self.episode).encode()])):
             # A process that should be dead may have written in between. A retry reads again.
             raise RuntimeError(
@@ -247,7 +248,7 @@ class EpisodeRun(Run, ABC):
             what = f"{self._terms[term]} became {float(chunk[row, term])}"
             self._raise_divergence(len(chunk) - row, what)
         weights = [*self._module.parameters(), *self._statistics]
-        if not torch.stack([each.isfinite().all() for each in weights]).all():
+        if not torch.stack([weight.isfinite().all() for weight in weights]).all():
             self._raise_divergence(1, "the update made weights infinite or NaN")
         return dict(zip(self._terms, chunk.mean(dim=0).tolist(), strict=True))
 
@@ -295,9 +296,9 @@ class EpisodeRun(Run, ABC):
             # Keep the options of this run and device, because a CUDA graph would not read a
             # restored learning rate.
             groups = getattr(part, "param_groups", [])
-            own = [{key: group[key] for key in group if key != "params"} for group in groups]
+            kept = [{key: group[key] for key in group if key != "params"} for group in groups]
             part.load_state_dict(state[name])
-            for number, options in enumerate(own):
+            for number, options in enumerate(kept):
                 part.param_groups[number].update(options)
         self._reset()
         self.episode = episode
@@ -318,7 +319,7 @@ class LearningRun(EpisodeRun):
         seed: int,
         workers: Workers = ALONE,
     ) -> None:
-        """Create the optimiser of a new learner; each worker trains on its own episodes."""
+        """Create the optimiser of a new learner; workers train on different episodes."""
         self.base, self.seed = base, seed
         device = base.features.device
         self.learner = learner.to(device)
@@ -349,20 +350,20 @@ class LearningRun(EpisodeRun):
         self.learner.set_scale(new_rng(seed, 1, device=self.device))
 
     def _reset(self) -> None:
-        self._graphs: dict[int, CudaGraph] = {}
+        self._steps: dict[int, Callable[[], None]] = {}
 
     def _train_one_episode(self) -> Tensor:
         number = self.episode + self._workers.rank
         shape = self.learner.draw_shape(reseed(self._for_shape, self.seed, 2, number))
         reseed(self._rng, self.seed, 3, number)
         set_rate(self._optimiser, self.config.rate_after(self.episode))
-        if shape not in self._graphs:
+        if shape not in self._steps:
+            step = partial(self._step, shape)
             # Workers exchange gradients within a step. They draw different shapes, but NCCL needs
             # all of them to capture an exchange at the same time.
             is_alone = self._workers.count == 1
-            step = partial(self._step, shape)
-            self._graphs[shape] = CudaGraph(step, self.device, [self._rng], is_capturable=is_alone)
-        self._graphs[shape]()
+            self._steps[shape] = CudaGraph(step, self.device, [self._rng]) if is_alone else step
+        self._steps[shape]()
         return self._row.clone()
 
     def _step(self, shape: int) -> None:
@@ -371,9 +372,11 @@ class LearningRun(EpisodeRun):
         terms = self.learner.episode_terms(shape, self._rng)
         terms[0].backward()
         if self._workers.count > 1:
-            trained = [each for each in self.learner.parameters() if each.requires_grad]
-            for each in trained:  # all ranks must reduce tensors of the same shapes
-                each.grad = torch.zeros_like(each) if each.grad is None else each.grad
-            self._workers.average([each.grad for each in trained if each.grad is not None])
+            gradients = []
+            for weight in filter(lambda weight: weight.requires_grad, self.learner.parameters()):
+                if weight.grad is None:  # all ranks must reduce tensors of the same shapes
+                    weight.grad = torch.zeros_like(weight)
+                gradients.append(weight.grad)
+            self._workers.average(gradients)
         self._optimiser.step()
         self._row.copy_(torch.stack([term.detach() for term in terms]))

@@ -1,4 +1,4 @@
-"""Data-parallel training: processes with the same weights, each with its share of episodes."""
+"""Data-parallel training: processes with the same weights share the episodes."""
 
 import hashlib
 from collections.abc import Sequence
@@ -52,14 +52,14 @@ class Workers:
         return self.count == 1 or (is_cuda and torch.distributed.get_backend() == "nccl")
 
     def gather(self, value: T) -> list[T]:
-        """Return the values of all workers by rank, on each of them."""
+        """Return the values of all workers by rank, on every worker."""
         values: list[Any] = [value] * self.count
         if self.count > 1:
             torch.distributed.all_gather_object(values, value)
         return values
 
     def mean(self, value: float) -> float:
-        """Return the mean of a number over all workers, equal on each of them."""
+        """Return the mean of a number over all workers, equal on every worker."""
         return sum(self.gather(value)) / self.count
 
     def agree(self, content: bytes) -> bool:

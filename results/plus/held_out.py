@@ -50,7 +50,8 @@ from cpaan.data.builtin import FOLDER as BUILTIN
 from cpaan.data.builtin import builtin_features
 from cpaan.data.cache import open_features
 from cpaan.data.reference import DataReference
-from cpaan.data.splits import TEST_PHASE, VALIDATION_PHASE, Split, read_split, shuffled
+from cpaan.data.split_files import read_split
+from cpaan.data.splits import TEST_PHASE, VALIDATION_PHASE, Split, shuffled
 from cpaan.data.table import TRAIN
 from cpaan.evaluation.executors import LocalExecutor
 from cpaan.evaluation.job import Job, Part, Reader

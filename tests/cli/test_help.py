@@ -22,7 +22,7 @@ COMMANDS = {
 
 
 def start(command: str, *options: str) -> subprocess.Popen:
-    """Start a command that names each module on the error stream when it has imported it."""
+    """Start a command that names every module on the error stream when it has imported it."""
     words = command.replace("tune/", f"{ROOT}/tune/").split()
     python = [sys.executable, "-X", "importtime"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

@@ -1,4 +1,4 @@
-"""Test the ``represent`` command: its files, and a one-line message for each error."""
+"""Test the ``represent`` command: its files, and one line per error."""
 
 import json
 import shutil

@@ -35,23 +35,13 @@ def dry_run(capsys, *arguments: str) -> dict[str, dict]:
     return shown
 
 
-def test_a_dry_run_shows_everything_and_does_nothing(capsys):
-    (shown,) = dry_run(capsys, "--trials", "9", "--episodes", "80").values()
-
-    assert shown["config"]["num_trials"] == 9
-    assert shown["evaluated after episodes"] == [20, 40, 80]
-    first = shown["trial 0"]
-    printed = {"cycle_weight": 5.0, "covariance_weight": 0.5}
-    assert printed.items() <= first.items()
-    assert shown["all settings of these"]["trial 6"]["generator_loss"] == "minimax"
-    assert shown["trial 6"] == {}
-
-
 def lengths(shown: dict[str, dict]) -> dict[str, tuple[int, int]]:
     """Return the episodes of a trial and of the report by row; zero without training."""
-    trials = {name: each["training"].get("num_episodes", 0) for name, each in shown.items()}
-    factors = {name: each["config"]["report_length"] for name, each in shown.items()}
-    return {name: (count, count * factors[name]) for name, count in trials.items()}
+    counts = {}
+    for name, row in shown.items():
+        of_trial = row["training"].get("num_episodes", 0)
+        counts[name] = (of_trial, of_trial * row["config"]["report_length"])
+    return counts
 
 
 def test_the_paper_preset_is_of_the_papers_scale_and_trials_may_be_shorter(capsys):
@@ -71,22 +61,20 @@ def test_the_paper_preset_is_of_the_papers_scale_and_trials_may_be_shorter(capsy
     assert lengths(dry_run(capsys, "--method", "cCov-GAN")) == {"cCov-GAN": (100, 100)}
 
 
-def test_options_reach_the_study(capsys):
-    (shown,) = dry_run(
-        capsys,
-        *("--method", "c-GAN", "--gpus-per-worker", "0.25", "--set", "num_finalists=2"),
-        *("--no-early-stopping", "--no-ray-train", "--head", "centroid", "--seed", "7"),
-    ).values()
+def test_a_dry_run_shows_the_options_and_the_first_points_and_writes_nothing(capsys):
+    given = {"gpus_per_worker": 0.25, "num_finalists": 2, "early_stopping": False}
+    given |= {"ray_train": False, "head": "centroid", "seed": 7, "num_trials": 9}
+    options = ["--gpus-per-worker", "0.25", "--set", "num_finalists=2", "--no-early-stopping"]
+    options += ["--no-ray-train", "--head", "centroid", "--seed", "7", "--trials", "9"]
 
-    given = {
-        "gpus_per_worker": 0.25,
-        "num_finalists": 2,
-        "early_stopping": False,
-        "ray_train": False,
-        "head": "centroid",
-        "seed": 7,
-    }
-    assert shown["config"] == PRESETS["quick"].study_of("c-GAN").with_overrides(given).to_dict()
+    (shown,) = dry_run(capsys, "--episodes", "80", *options).values()
+
+    assert shown["config"] == PRESETS["quick"].study_of("CP-AAN+").with_overrides(given).to_dict()
+    assert shown["evaluated after episodes"] == [20, 40, 80]
+    printed = {"cycle_weight": 5.0, "covariance_weight": 0.5}
+    assert printed.items() <= shown["trial 0"].items()
+    assert shown["all settings of these"]["trial 6"]["generator_loss"] == "minimax"
+    assert shown["trial 6"] == {}
 
 
 @pytest.mark.parametrize(
@@ -232,8 +220,8 @@ def test_a_study_resumes_on_its_own_data_wherever_they_are(
 ):
     for name in ("features.parquet", "split.json"):
         Path(name).write_bytes((study_features.parent / name).read_bytes())
-    moved = dry_run(capsys, "--resume", "mine", "--features", "features.parquet")
-    assert moved["cCov-GAN"]["data"]["features"] == [str(Path("features.parquet").absolute())]
+    shown = dry_run(capsys, "--resume", "mine", "--features", "features.parquet")
+    assert shown["cCov-GAN"]["data"]["features"] == [str(Path("features.parquet").absolute())]
 
     write_features(Path("features.parquet"), gaussians.table)
     line = refused(capsys, search, "--resume", "mine", "--features", "features.parquet")

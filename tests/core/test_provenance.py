@@ -1,7 +1,6 @@
 import subprocess
 from pathlib import Path
 
-import cpaan.core.provenance
 from cpaan.core.provenance import commit
 
 
@@ -12,20 +11,18 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def test_a_commit_says_whether_files_differ_from_it(tmp_path, monkeypatch):
-    package = tmp_path / "cpaan" / "core"
-    package.mkdir(parents=True)
-    (package / "provenance.py").write_text("one")
-    monkeypatch.setattr(cpaan.core.provenance, "__file__", str(package / "provenance.py"))
-    assert commit() == "unknown"
+    file = tmp_path / "file"
+    file.write_text("one")
+    assert commit(tmp_path) == "unknown"
 
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-qm", "one")
     head = git(tmp_path, "rev-parse", "HEAD")
-    assert commit() == head
+    assert commit(tmp_path) == head
 
-    (package / "provenance.py").write_text("two")
-    assert commit() == f"{head}-dirty"
+    file.write_text("two")
+    assert commit(tmp_path) == f"{head}-dirty"
 
     monkeypatch.setenv("CPAAN_COMMIT", "abc123")
-    assert commit() == "abc123"
+    assert commit(tmp_path) == "abc123"

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from cpaan.core.remote_paths import RemotePath, join
+from cpaan.core.remote_paths import join
 from cpaan.data.cache import default_cache_folder, open_features
 from cpaan.data.parquet import write_features
 from cpaan.data.reference import open_data
-from cpaan.data.splits import find_split, read_split
+from cpaan.data.split_files import find_split, read_split
 from cpaan.study.records import RowRecords
 from cpaan.study.searcher import open_trials
 from cpaan.study.study import CONFIG, OPTUNA, TRIALS, download_study, read_json, read_study
@@ -110,18 +110,12 @@ RemotePath.chunks = half
     assert [path.name for path in downloads()] == ["features.parquet"]
 
 
-def test_features_that_change_during_the_download_are_refused(bucket, monkeypatch):
+def test_features_that_change_during_the_download_are_refused(bucket):
     location = put_table(bucket)
-    whole = RemotePath.chunks
 
-    def changed_meanwhile(path):
-        put_table(bucket, num_rows=60)
-        yield from whole(path)
-
-    with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(RemotePath, "chunks", changed_meanwhile)
-        with pytest.raises(OSError, match=r"features\.parquet.* changed during the copy"):
-            open_features(location)
+    with pytest.raises(OSError, match=r"features\.parquet.* changed during the copy"):
+        # Progress is told before the first byte is read.
+        open_features(location, progress=lambda message: put_table(bucket, num_rows=60))
 
     assert not downloads()
     assert len(open_features(location).labels) == 60
@@ -176,10 +170,10 @@ def test_a_study_is_copied_to_its_storage_and_downloaded_from_there(bucket, tmp_
     assert set(storage.names()) == {CONFIG, OPTUNA, TRIALS, "best.json"}
     download_study(storage.location, tmp_path / "there")
 
-    found = read_study(tmp_path / "there")
-    assert found.rows == study.rows
+    copy = read_study(tmp_path / "there")
+    assert copy.rows == study.rows
     assert read_json(tmp_path / "there", "best.json") == {"score": 50.0}
-    assert not open_trials(found, found.rows[0]).get_trials()
+    assert not open_trials(copy, copy.rows[0]).get_trials()
     with pytest.raises(ValueError, match=f"has no {CONFIG}: it is not a study"):
         download_study(join(bucket.location, "none"), tmp_path / "none")
     assert not (tmp_path / "none").exists()

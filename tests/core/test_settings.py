@@ -5,13 +5,17 @@ from cpaan.gan.config import TrainConfig
 from cpaan.protocol.config import EvaluationConfig
 
 
-def test_settings_take_the_type_of_their_field():
-    texts = "mixing_weight=1 shots=1,5 linear_decays=false heads=knn novel_bias=0.8 seed=3"
+def test_settings_take_the_types_of_their_fields_in_all_configs_that_have_them():
+    texts = "mixing_weight=1 shots=1,5 linear_decays=false heads=knn novel_bias=0.8 seed=3 "
+    texts += "perplexity=none num_draws=2 mixing_shots=none episode_shots=1,5 normalisation=none"
 
-    (overrides,) = parse_settings(texts.split(), EvaluationConfig())
+    evaluation, training = parse_settings(texts.split(), EvaluationConfig(), TrainConfig())
 
-    numbers = {"mixing_weight": 1.0, "novel_bias": 0.8, "seed": 3}
-    assert overrides == {"shots": (1, 5), "linear_decays": False, "heads": ("knn",), **numbers}
+    numbers = {"mixing_weight": 1.0, "novel_bias": 0.8, "seed": 3, "num_draws": 2}
+    others = {"shots": (1, 5), "linear_decays": False, "heads": ("knn",), "mixing_shots": None}
+    assert evaluation == {"perplexity": None, **numbers, **others}
+    # A choice that is called none is a name.
+    assert training == {"perplexity": None, "episode_shots": (1, 5), "normalisation": "none"}
 
 
 @pytest.mark.parametrize(
@@ -34,21 +38,9 @@ def test_a_bad_assignment_is_refused(assignment, message):
         parse_settings([assignment], EvaluationConfig(), TrainConfig())
 
 
-def test_a_name_that_two_configs_have_is_set_in_both_and_may_be_none():
-    assignments = ["perplexity=none", "num_draws=2", "episode_shots=1, 5", "mixing_weight=none"]
+def test_a_config_checks_the_choices():
+    (unknown,) = parse_settings(["normalisation=other", "episode_shots=1, 5"], TrainConfig())
 
-    evaluation, training = parse_settings(assignments, EvaluationConfig(), TrainConfig())
-
-    assert evaluation == {"perplexity": None, "num_draws": 2, "mixing_weight": None}
-    assert training == {"perplexity": None, "episode_shots": (1, 5)}
-
-
-def test_a_choice_is_a_name_even_if_it_is_called_none_and_the_config_checks_it():
-    overrides, unknown = (
-        parse_settings([f"normalisation={name}"], TrainConfig())[0] for name in ("none", "other")
-    )
-
-    assert overrides == {"normalisation": "none"}
-    assert TrainConfig(**overrides).normalisation == "none"
+    assert unknown == {"normalisation": "other", "episode_shots": (1, 5)}
     with pytest.raises(ValueError, match="normalisation must be one of "):
         TrainConfig().with_overrides(unknown)

@@ -16,9 +16,9 @@ def test_training_as_printed_has_the_numbers_of_the_paper():
     assert config.num_base_examples == 1_000 - 20 * 10
 
 
-def test_discriminators_learn_as_fast_as_the_generators_unless_they_have_their_own_rate():
+def test_discriminators_learn_as_fast_as_the_generators_unless_they_have_a_rate():
     config = TrainConfig(generator_learning_rate=0.8)
 
     assert config.learning_rates == (0.8, 0.8)
-    own = config.with_overrides({"discriminator_learning_rate": 0.1})
-    assert own.learning_rates == (0.8, 0.1)
+    slower = config.with_overrides({"discriminator_learning_rate": 0.1})
+    assert slower.learning_rates == (0.8, 0.1)

@@ -23,7 +23,6 @@ MATRICES = {
     "symmetric and indefinite": random_matrix(5, 5) + random_matrix(5, 5).T,
     "tied": torch.eye(4, dtype=torch.float64),
     "rank one": random_matrix(5, 1) @ random_matrix(1, 4, seed=1),
-    "zero": torch.zeros(4, 4, dtype=torch.float64),
 }
 SCALES = [1e-9, 1.0, 1e9]
 
@@ -55,14 +54,15 @@ def assert_norm_and_subgradient(
     assert pairing == pytest.approx(expected, rel=tolerance, abs=zero), m
 
 
-@pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("name", MATRICES)
-def test_norms_are_sums_of_singular_values_and_gradients_lie_in_the_subdifferential(name, scale):
-    matrix = scale * MATRICES[name]
+def test_norms_are_sums_of_singular_values_and_gradients_lie_in_the_subdifferential(name):
+    """Where the norm is smooth, the subdifferential has one element, the gradient."""
+    batch = torch.stack([scale * MATRICES[name] for scale in (*SCALES, 0.0)]).unflatten(0, (2, 2))
 
-    for m in range(1, min(matrix.shape) + 1):
-        norm, gradient = ky_fan_norm(matrix, m), subgradient(matrix, m)
-        assert_norm_and_subgradient(norm, gradient, matrix, m, 1e-9)
+    for m in range(1, min(batch.shape[-2:]) + 1):
+        parts = ky_fan_norm(batch, m), subgradient(batch, m), batch
+        for norm, gradient, matrix in zip(*(part.flatten(0, 1) for part in parts), strict=True):
+            assert_norm_and_subgradient(norm, gradient, matrix, m, 1e-9)
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
@@ -74,13 +74,6 @@ def test_squares_out_of_the_range_of_float32_do_no_harm(name, scale):
     assert ky_fan_norm(largest, 1) == largest
 
 
-@pytest.mark.parametrize("name", ["generic", "tall", "wide", "symmetric and indefinite"])
-def test_the_gradient_matches_finite_differences_where_the_norm_is_smooth(name):
-    matrix = MATRICES[name].clone().requires_grad_()
-
-    assert torch.autograd.gradcheck(lambda x: ky_fan_norm(x, 2), matrix)
-
-
 @pytest.mark.parametrize("scale", SCALES)
 def test_the_gradient_ignores_directions_of_zero_singular_value(scale):
     first, second = torch.linalg.qr(random_matrix(4, 2)).Q.T
@@ -89,22 +82,6 @@ def test_the_gradient_ignores_directions_of_zero_singular_value(scale):
     gradient = subgradient(3 * scale * rank_one, m=4)
 
     torch.testing.assert_close(gradient, rank_one, atol=1e-12, rtol=0)
-
-
-def test_a_batch_is_as_its_matrices_one_by_one():
-    kinds = ("generic", "symmetric and indefinite")
-    batch = torch.stack(
-        [torch.stack([scale * MATRICES[kind] for kind in kinds]) for scale in [*SCALES, 0.0]]
-    )
-
-    norms, gradients = ky_fan_norm(batch, m=3), subgradient(batch, m=3)
-
-    assert norms.shape == (4, 2)
-    for norm, gradient, matrix in zip(
-        norms.flatten(), gradients.flatten(0, 1), batch.flatten(0, 1), strict=True
-    ):
-        torch.testing.assert_close(norm, ky_fan_norm(matrix, m=3))
-        torch.testing.assert_close(gradient, subgradient(matrix, m=3))
 
 
 @pytest.mark.parametrize(
@@ -171,7 +148,7 @@ def test_distances_are_norms_of_the_differences(num_dims, tolerance, of_gradient
     expected = ky_fan_norm(base[classes] - other.unsqueeze(1), 3)
     torch.testing.assert_close(distances, expected, atol=0, rtol=tolerance)
     ours, theirs = (
-        torch.autograd.grad((weights * each).sum(), other)[0] for each in (distances, expected)
+        torch.autograd.grad((weights * norms).sum(), other)[0] for norms in (distances, expected)
     )
     assert (ours - theirs).norm() <= of_gradient * theirs.norm()
 
@@ -191,7 +168,7 @@ def test_degenerate_covariances_have_a_distance_and_a_subgradient(num_dims, m):
         assert_norm_and_subgradient(distance, -gradient, base - other, m, 1e-3, zero=1e-12)
 
 
-def test_a_direction_that_no_base_class_has_is_found():
+def test_a_direction_that_no_base_class_has_counts():
     """This direction is orthogonal to the leading eigenvectors of the base class."""
     base = torch.zeros(60, 60, dtype=torch.float64)
     base.diagonal()[:20] = torch.arange(20, 0, -1)

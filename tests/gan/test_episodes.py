@@ -11,7 +11,7 @@ from cpaan.protocol.config import NeighbourSettings
 from cpaan.protocol.neighbours import similarity
 from cpaan.protocol.tasks import BaseSet
 
-COUNTS = [4, 6, 5, 7, 4, 5]  # number of examples of each base class
+COUNTS = [4, 6, 5, 7, 4, 5]  # numbers of examples of the base classes
 NUM_DIMS = 3
 SMALL = {
     "num_ways": 2,
@@ -25,7 +25,7 @@ SAMPLINGS = pytest.mark.parametrize("sampling", ["shared", "uniform"])
 
 
 def base_set(scale: float = 1.0) -> BaseSet:
-    """Return classes around (0, 0, 0), (3, 3, 3), (6, 6, 6), ... without equal examples."""
+    """Return classes with means near (0, 0, 0), (3, 3, 3), ... and without equal examples."""
     rng = torch.Generator().manual_seed(0)
     means = 3 * torch.arange(len(COUNTS)).repeat_interleave(torch.tensor(COUNTS)).unsqueeze(1)
     features = means + 2 * torch.randn(sum(COUNTS), NUM_DIMS, generator=rng, dtype=torch.float64)
@@ -48,7 +48,7 @@ def draw(seed: int = 0, **settings) -> tuple[Episode, TrainingData]:
 
 
 def rows_of(examples: Tensor, base: BaseSet) -> Tensor:
-    """Return the row of each example, shape (..., D)."""
+    """Return the rows of examples, shape (..., D)."""
     is_equal = (examples.unsqueeze(-2) == base.features).all(dim=-1)
     assert (is_equal.sum(dim=-1) == 1).all()
     return is_equal.long().argmax(dim=-1)
@@ -82,7 +82,7 @@ def test_an_episode_has_meta_novel_classes_with_shots_and_meta_base_classes_with
         assert torch.equal(classes_of(episode.base_examples, base), sources)
     # All classes, all examples and all numbers of shots are drawn.
     for part in ("shots", "real", "base_examples"):
-        rows = torch.cat([rows_of(getattr(each, part), base).flatten() for each in drawn])
+        rows = torch.cat([rows_of(getattr(episode, part), base).flatten() for episode in drawn])
         assert len(rows.unique()) == sum(COUNTS)
     expected = {(1.0, 0.0, 0.0, 0.0), (0.5, 0.5, 0.0, 0.0), (0.25, 0.25, 0.25, 0.25)}
     assert {tuple(episode.shot_weights.tolist()) for episode in drawn} == expected
@@ -112,7 +112,8 @@ def test_real_examples_may_be_the_shots_that_count():
 def test_similarity_is_between_shots_and_whole_meta_base_classes(changes):
     episode, data = draw(**changes)
 
-    whole = torch.stack([data.base.by_class()[each].mean(dim=0) for each in episode.base_classes])
+    rows = data.base.by_class()
+    whole = torch.stack([rows[label].mean(dim=0) for label in episode.base_classes])
     settings = NeighbourSettings(**{"perplexity": 2.0, "num_neighbours": 2, **changes})
     expected = similarity(episode.novel_prototypes, whole, settings)
     torch.testing.assert_close(episode.alpha, expected)

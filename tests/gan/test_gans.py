@@ -37,7 +37,7 @@ def test_every_weight_belongs_to_one_of_two_sides(name):
 
     of_side: tuple[set, set] = ({*map(id, sides[0])}, {*map(id, sides[1])})
     for part, module in networks.named_children():
-        assert {id(each) for each in module.parameters()} <= of_side[parts[part]]
+        assert {id(weight) for weight in module.parameters()} <= of_side[parts[part]]
     assert sum(map(len, sides)) == len(list(networks.parameters()))
 
 

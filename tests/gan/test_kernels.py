@@ -74,27 +74,27 @@ def test_covariance_distances_are_ky_fan_norms(num_dims, m):
 def test_spectra_of_small_spaces_are_exact_at_extreme_scales(scale):
     matrices = covariances(normals(2, 30, 6, seed=1))
 
-    found = fast.FastSpectra.prepare(matrices * scale, m=3)
+    spectra = fast.FastSpectra.prepare(matrices * scale, m=3)
 
     exact = torch.linalg.eigvalsh(matrices).flip(-1)
-    torch.testing.assert_close(found.values / scale, exact, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(found.norms / scale, exact[:, :3].sum(dim=1))
+    torch.testing.assert_close(spectra.values / scale, exact, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(spectra.norms / scale, exact[:, :3].sum(dim=1))
 
 
 @pytest.mark.parametrize("perplexity", [1.5, 6.0])
 def test_soft_similarities_are_those_of_the_definition(perplexity):
     novel, base = normals(3, 70, seed=1), normals(9, 70, seed=2)
 
-    found = episodes.soft_similarity(novel, base, perplexity, TEMPERATURES, PASSES)
+    scores = episodes.soft_similarity(novel, base, perplexity, TEMPERATURES, PASSES)
 
     plain = soft_similarity(novel, base, perplexity)
-    torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(scores, plain, rtol=1e-4, atol=1e-6)
     assert episodes.soft_similarity(normals(300, 2), normals(300, 2), 2.0, 33, 5) is None
 
 
 def test_tensors_of_several_types_are_copied_at_once():
     sources = [normals(5, 300), torch.arange(7, device=DEVICE), normals(1)]
-    targets = [torch.zeros_like(each) for each in sources]
+    targets = [torch.zeros_like(source) for source in sources]
 
     episodes.copy_all(targets, sources)
 

@@ -27,7 +27,7 @@ def test_the_first_layer_is_drawn_as_one_layer_of_all_inputs_and_sizes_are_the_p
 
     bound = 1 / math.sqrt(3 * 512 + 100)
     parts = (network.from_example, network.from_source, network.from_target, network.from_noise)
-    for parameter in (each for part in parts for each in part.parameters()):
+    for parameter in torch.nn.ModuleList(parts).parameters():
         assert 0.95 * bound < parameter.abs().max() <= bound
     num_parameters = sum(parameter.numel() for parameter in network.parameters())
     assert num_parameters == (1636 + 1) * 512 + (512 + 1) * 512 + (512 + 1) * 512
@@ -44,7 +44,7 @@ def test_a_generator_is_a_perceptron_of_its_concatenated_inputs():
 
     parts = (network.from_example, network.from_source, network.from_target, network.from_noise)
     weight = torch.cat([part.weight for part in parts], dim=1)
-    written_out = [each.expand(2, 4, -1) for each in (*inputs, noise)]
+    written_out = [part.expand(2, 4, -1) for part in (*inputs, noise)]
     hidden = linear(torch.cat(written_out, dim=-1), weight, network.from_example.bias)
     hidden = leaky_relu(network.hidden(leaky_relu(hidden, SLOPE)), SLOPE)
     torch.testing.assert_close(translated, network.last(hidden))
@@ -55,15 +55,16 @@ def test_a_discriminator_multiplies_embedded_examples_by_embedded_classes():
     examples, prototypes = normals(2, 7, NUM_DIMS), normals(5, NUM_DIMS, seed=1)
     is_present = torch.tensor([True, True, False, True, True])
 
-    found = network(examples, prototypes, is_present)
+    log_probabilities = network(examples, prototypes, is_present)
 
     hidden = leaky_relu(network.hidden(leaky_relu(network.first(examples), SLOPE)), SLOPE)
     embedded = network.embed(hidden)
     logits = embedded @ network.key(prototypes).T / math.sqrt(4)
     logits = torch.cat([logits, network.fake(embedded)], dim=-1)
     present = [0, 1, 3, 4, 5]
-    torch.testing.assert_close(found[..., present], logits[..., present].log_softmax(dim=-1))
-    assert (found[..., 2] == -torch.inf).all()
+    expected = logits[..., present].log_softmax(dim=-1)
+    torch.testing.assert_close(log_probabilities[..., present], expected)
+    assert (log_probabilities[..., 2] == -torch.inf).all()
 
 
 @pytest.mark.parametrize("residual", ["identity", "mean-shift"])
@@ -91,15 +92,6 @@ def test_outputs_are_negative_only_where_features_may_be(output, is_positive, ma
         assert (translated > 0).any()
 
 
-def mixture(means: Tensor, deviations: Tensor) -> MixtureNoise:
-    """Return a mixture with given components."""
-    num_components, noise_dim = means.shape
-    config = TrainConfig(noise_dim=noise_dim, num_components=num_components)
-    noise = MixtureNoise(config, new_rng(0))
-    noise.means.data, noise.deviations.data = means.double(), deviations.double()
-    return noise
-
-
 def assert_moments(draws: Tensor, mean: Tensor, covariance: Tensor) -> None:
     """Compare moments of the (draws, Z) sample with the true ones, to five standard errors."""
     centred = draws - mean
@@ -121,7 +113,9 @@ def test_the_sign_of_a_deviation_leaves_the_distribution_unchanged(signs):
     means = torch.tensor([[0.0, 1.0], [2.0, -1.0]])
     deviations = torch.tensor([[0.5, 2.0], [0.1, 1.0]])
 
-    noise = mixture(means, deviations * torch.tensor(signs).unsqueeze(1))
+    noise = MixtureNoise(TrainConfig(noise_dim=2, num_components=2), new_rng(0))
+    noise.means.data = means.double()
+    noise.deviations.data = (deviations * torch.tensor(signs).unsqueeze(1)).double()
     draws = noise((40_000,), new_rng(0), LIKE).detach()
 
     between = torch.cov(means.T, correction=0)

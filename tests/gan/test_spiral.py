@@ -30,7 +30,7 @@ def test_related_arms_have_nearly_the_same_covariance_and_others_do_not():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_four_shots_are_enough_to_find_the_related_arm(seed):
+def test_four_shots_are_enough_to_know_the_related_arm(seed):
     points = draw_points(seed)
 
     scores = similarity(points.shots.mean(dim=1), points.base.mean(dim=1), SPIRAL_CONFIG)

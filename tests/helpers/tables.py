@@ -52,6 +52,13 @@ def random_table(num_rows: int = 40, num_dims: int = 6, dtype: str = "float32") 
     return FeatureTable.from_arrays(features, names, partitions)
 
 
+def table_with_counts(counts: dict[str, int]) -> FeatureTable:
+    """Return a table with these numbers of train rows and one test row for each class."""
+    names = [name for name in counts for _ in range(counts[name])] + list(counts)
+    partitions = ["train"] * sum(counts.values()) + ["test"] * len(counts)
+    return FeatureTable.from_arrays(np.zeros((len(names), 1), np.float32), names, partitions)
+
+
 def poisoned(gaussians: GaussianClasses, is_allowed: Callable[[str, bool], bool]) -> FeatureTable:
     """Replace every row that a run must not read by large numbers."""
     table = gaussians.table

@@ -20,15 +20,15 @@ def rows_of(scores: torch.Tensor, labels: list[int], num_base: int, biases) -> l
     queries = Queries(torch.arange(float(len(labels))).unsqueeze(1), torch.tensor(labels))
 
     def predict(features: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {"own": scores[None, features[:, 0].long()]}  # the feature of a query is its number
+        return {"knn": scores[None, features[:, 0].long()]}  # the feature of a query is its number
 
     return list(score(predict, task, queries, biases))
 
 
 def accuracies(scores: torch.Tensor, labels: list[int], bias=0.0) -> dict[str, tuple]:
     """Return column -> (top1, top5); three base and six novel classes."""
-    found = rows_of(scores, labels, NUM_BASE, (bias,))
-    return {row["column"]: (row["top1"], row["top5"]) for row in found}
+    rows = rows_of(scores, labels, NUM_BASE, (bias,))
+    return {row["column"]: (row["top1"], row["top5"]) for row in rows}
 
 
 def random_scores(num_queries: int) -> tuple[torch.Tensor, list[int]]:
@@ -49,12 +49,12 @@ def test_each_column_asks_its_own_question():
         ]
     )
 
-    found = accuracies(scores, labels=[0, 0, 3, 5, 8])
+    columns = accuracies(scores, labels=[0, 0, 3, 5, 8])
 
-    assert found["base"] == (50.0, 100.0)
-    assert found["novel"] == pytest.approx((100 / 3, 200 / 3))
-    assert found["novel_joint"] == pytest.approx((0.0, 100 / 3))
-    assert found["all"] == pytest.approx((20.0, 60.0))
+    assert columns["base"] == (50.0, 100.0)
+    assert columns["novel"] == pytest.approx((100 / 3, 200 / 3))
+    assert columns["novel_joint"] == pytest.approx((0.0, 100 / 3))
+    assert columns["all"] == pytest.approx((20.0, 60.0))
 
 
 def test_top_5_of_each_novel_class_is_kept_for_the_fewest_shots():
@@ -64,7 +64,7 @@ def test_top_5_of_each_novel_class_is_kept_for_the_fewest_shots():
     task = small_task(base=[[[0.0]]] * NUM_BASE, shots=[[[0.0]]] * NUM_NOVEL)
     queries = Queries(torch.zeros(3, 1), torch.tensor([3, 3, 4]))
 
-    rows = list(score(lambda _: {"own": scores[None]}, task, queries))
+    rows = list(score(lambda _: {"knn": scores[None]}, task, queries))
 
     (by_class,) = (row["by_class"] for row in rows if row["by_class"] is not None)
     assert by_class[:2] == [50.0, 100.0]
@@ -78,12 +78,14 @@ def test_accuracies_are_those_of_sorted_classes_and_a_bias_is_added_to_novel_one
     shifted = scores.double()
     shifted[:, NUM_BASE:] += bias
 
-    found = accuracies(scores, labels, bias)
+    columns = accuracies(scores, labels, bias)
 
     for column, of_classes in (("all", scores), ("all_calibrated", shifted)):
         hit = of_classes.topk(5, dim=-1).indices == torch.tensor(labels).unsqueeze(-1)
-        top1, top5 = (100 * each.double().mean().item() for each in (hit[:, 0], hit.any(dim=-1)))
-        assert found[column] == pytest.approx((top1, top5))
+        top1, top5 = (
+            100 * is_hit.double().mean().item() for is_hit in (hit[:, 0], hit.any(dim=-1))
+        )
+        assert columns[column] == pytest.approx((top1, top5))
 
 
 def test_a_bias_moves_answers_from_base_to_novel_classes():
@@ -98,12 +100,12 @@ def test_a_bias_moves_answers_from_base_to_novel_classes():
     )
     by_bias = {-9.0: 50, 0.0: 50, 0.5: 50, 1.0: 25, 2.0: 25, 2.5: 50, 3.5: 25, 9.0: 25}
 
-    found = rows_of(scores, [0, 1, 2, 3], num_base=2, biases=tuple(by_bias))
+    rows = rows_of(scores, [0, 1, 2, 3], num_base=2, biases=tuple(by_bias))
 
-    calibrated = [row for row in found if row["column"] == "all_calibrated"]
+    calibrated = [row for row in rows if row["column"] == "all_calibrated"]
     assert {row["bias"]: row["top1"] for row in calibrated} == by_bias
     assert {row["top5"] for row in calibrated} == {100.0}, "there are four classes"
-    assert [row["bias"] for row in found if row["column"] == "all"] == [None]
+    assert [row["bias"] for row in rows if row["column"] == "all"] == [None]
 
 
 def test_the_candidates_are_zero_and_both_signs_of_every_size():
@@ -117,10 +119,10 @@ def test_the_candidates_are_zero_and_both_signs_of_every_size():
 
 
 def test_the_same_score_for_all_classes_is_never_right():
-    found = accuracies(torch.zeros(4, 9), [0, 3, 4, 8])
+    columns = accuracies(torch.zeros(4, 9), [0, 3, 4, 8])
 
-    assert found["all"] == found["novel"] == found["all_calibrated"] == (0.0, 0.0)
-    assert found["base"] == (0.0, 100.0)  # all three base classes are in the top five
+    assert columns["all"] == columns["novel"] == columns["all_calibrated"] == (0.0, 0.0)
+    assert columns["base"] == (0.0, 100.0)  # all three base classes are in the top five
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
@@ -129,5 +131,5 @@ def test_scores_that_are_not_finite_are_an_error(bad):
     scores, labels = random_scores(4)
     scores[2, 1] = bad
 
-    with pytest.raises(ValueError, match="head own: NaN or infinite scores at Problem"):
+    with pytest.raises(ValueError, match="head knn: NaN or infinite scores at Problem"):
         accuracies(scores, labels)

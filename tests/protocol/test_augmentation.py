@@ -115,10 +115,10 @@ def test_diversity_is_compared_with_that_of_real_examples_in_the_embedding(gauss
     part = partial(run_method, "copy-PN", method, 0, task, queries, config)
     _, of_one = part(diversity_draws=range(1, 2))
     _, of_none = part(diversity_draws=range(0))
-    _, found = part()
+    _, of_both = part()
 
-    assert of_one.equals(found[found["draw"] == 1].reset_index(drop=True))
-    assert len(of_none) == 0 < len(of_one) < len(found)
+    assert of_one.equals(of_both[of_both["draw"] == 1].reset_index(drop=True))
+    assert len(of_none) == 0 < len(of_one) < len(of_both)
     fitted = method.fit(task, new_rng(0), with_synthetic=True)
     real = [
         torch.pdist(fitted.represent(queries.features[queries.labels == task.num_base + number]))
@@ -127,8 +127,8 @@ def test_diversity_is_compared_with_that_of_real_examples_in_the_embedding(gauss
     diversity = diversity_of(fitted.synthetic)
     ratios = diversity / torch.stack([distances.mean() for distances in real])
     assert fitted.represent(queries.features).square().mean() == pytest.approx(1, rel=1e-3)
-    assert found["distance"].tolist() == pytest.approx(diversity.mean(dim=1).tolist())
-    assert found["ratio"].tolist() == pytest.approx(ratios.mean(dim=1).tolist(), rel=1e-4)
+    assert of_both["distance"].tolist() == pytest.approx(diversity.mean(dim=1).tolist())
+    assert of_both["ratio"].tolist() == pytest.approx(ratios.mean(dim=1).tolist(), rel=1e-4)
 
 
 def test_translations_move_the_mean_all_of_the_way_half_of_it_or_not_at_all(task):

@@ -15,7 +15,7 @@ Row = tuple[str, str, str, int, float]
 """Method, head, column, shots and top-5."""
 
 
-def found(*rows: Row) -> list[tuple[str, str, float]]:
+def ranked(*rows: Row) -> list[tuple[str, str, float]]:
     frame = pd.DataFrame(rows, columns=["method", "head", "column", "shots", "top5"])
     frame = frame.assign(draw=range(len(frame)), seed=0, bias=0.0, top1=0.0)
     return list(best_heads(frame).itertuples(index=False, name=None))
@@ -58,7 +58,7 @@ def test_of_equally_good_biases_the_nearest_to_zero_is_chosen():
 
 
 def test_the_score_of_a_head_is_the_mean_of_lsl_and_glsl_over_all_shots():
-    assert found(
+    assert ranked(
         *[("PN", "knn", "novel", shots, top5) for shots, top5 in ((1, 20.0), (5, 40.0))],
         *[("PN", "knn", "all_calibrated", shots, top5) for shots, top5 in ((1, 50.0), (5, 70.0))],
         *[("PN", "knn", column, 1, 100.0) for column in ("base", "novel_joint", "all")],
@@ -70,7 +70,7 @@ def test_the_score_of_a_head_is_the_mean_of_lsl_and_glsl_over_all_shots():
 def test_lsl_and_glsl_count_alike_however_many_scores_they_have():
     draws = [("LR", "knn", "novel", 1, 10.0)] * 9
 
-    assert found(*draws, ("LR", "knn", "all_calibrated", 1, 90.0)) == [("LR", "knn", 50.0)]
+    assert ranked(*draws, ("LR", "knn", "all_calibrated", 1, 90.0)) == [("LR", "knn", 50.0)]
 
 
 def test_heads_are_compared_within_their_method_and_the_last_bit_decides_nothing():
@@ -80,4 +80,4 @@ def test_heads_are_compared_within_their_method_and_the_last_bit_decides_nothing
 
     first = [("LR", "linear", 20.0), ("LR", "knn", 10.0), ("PN", "knn", 80.0)]
     then = [("PN", "linear", 70.0), ("MN", "cosine", 40.0), ("MN", "own", 40.0)]
-    assert found(*rows) == first + then
+    assert ranked(*rows) == first + then

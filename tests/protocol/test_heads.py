@@ -52,9 +52,7 @@ def plain_training_set(task: LowShotTask, problem: int) -> tuple[np.ndarray, np.
 def test_centroids_and_a_cold_soft_neighbourhood_predict_what_scikit_learn_does(data, name, theirs):
     task, queries = data
 
-    scores = fitted(name, task, knn_temperature=1e-4).scores(queries.features)
-
-    predictions = scores.argmax(dim=-1)
+    predictions = fitted(name, task, knn_temperature=1e-4).scores(queries.features).argmax(dim=-1)
 
     for problem, ours in enumerate(predictions):
         theirs.fit(*plain_training_set(task, problem))
@@ -71,7 +69,7 @@ def test_the_linear_head_predicts_what_scikit_learn_does(gaussians):
         gaussians.table, gaussians.split, "validation", rows[None], (25,), torch.device("cpu")
     )
     settings = {"linear_unit_norm": False, "linear_weight_decay": weight_decay}
-    settings |= {"linear_num_steps": 2000, "linear_batch_size": 24 * 25}  # all rows in each step
+    settings |= {"linear_num_steps": 2000, "linear_batch_size": 24 * 25}  # all rows in every step
 
     (scores,) = fitted("linear", task, **settings).scores(queries.features)
 
@@ -167,7 +165,7 @@ def test_soft_neighbours_take_the_mean_over_a_classs_examples():
     np.testing.assert_allclose(scores, np.log([base, novel]), rtol=1e-5)
 
 
-def moved(task: LowShotTask, factor: float = 1.0, by: float = 0.0) -> LowShotTask:
+def transformed(task: LowShotTask, factor: float = 1.0, by: float = 0.0) -> LowShotTask:
     base = BaseSet(factor * task.base.features + by, task.base.counts)
     return replace(task, base=base, shots=factor * task.shots + by)
 
@@ -178,7 +176,7 @@ def test_points_far_from_zero_keep_their_neighbours(data, name):
     task, queries = data
 
     here = fitted(name, task).scores(queries.features)
-    there = fitted(name, moved(task, by=1e4)).scores(queries.features + 1e4)
+    there = fitted(name, transformed(task, by=1e4)).scores(queries.features + 1e4)
 
     assert (here.argmax(-1) == there.argmax(-1)).double().mean() > 0.99
 
@@ -188,7 +186,7 @@ def test_the_linear_head_does_not_depend_on_the_scale_of_the_features(data):
 
     scores = fitted("linear", task).scores(queries.features)
 
-    scaled = fitted("linear", moved(task, factor=1024))  # powers of two cause no rounding
+    scaled = fitted("linear", transformed(task, factor=1024))  # powers of two cause no rounding
     torch.testing.assert_close(scaled.scores(1024 * queries.features), scores)
 
 
@@ -198,8 +196,8 @@ def test_with_all_weight_on_the_shots_synthetic_examples_change_nothing(data, na
     nonsense = torch.full((len(task.problems), task.num_novel, 3, 8), 100.0)
 
     with_synthetic, without = (
-        fitted(name, task, each, mixing_weight=1.0, linear_num_steps=20).scores(queries.features)
-        for each in (nonsense, None)
+        fitted(name, task, rows, mixing_weight=1.0, linear_num_steps=20).scores(queries.features)
+        for rows in (nonsense, None)
     )
 
     torch.testing.assert_close(with_synthetic, without)
@@ -210,8 +208,8 @@ def test_a_problem_is_solved_alike_alone_and_among_others(data, name):
     task, queries = data
 
     together, alone = (
-        fitted(name, each, linear_num_steps=30).scores(queries.features)
-        for each in (task, replace(task, problems=task.problems[2:3]))
+        fitted(name, problems, linear_num_steps=30).scores(queries.features)
+        for problems in (task, replace(task, problems=task.problems[2:3]))
     )
 
     torch.testing.assert_close(together[2:3], alone, atol=1e-4, rtol=1e-4)

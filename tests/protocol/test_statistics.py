@@ -77,10 +77,12 @@ def test_intervals_of_simulated_scores_hold_the_true_mean_in_at_least_95_of_100_
         values += of_seeds * rng.standard_normal((1, shape[1]))
         estimates.append(crossed(values).estimate())
 
-    is_held = [abs(each.mean) <= each.interval() for each in estimates]
+    is_held = [abs(estimate.mean) <= estimate.interval() for estimate in estimates]
     assert 0.94 < sum(is_held) / num_cases < 0.985
     # With Satterthwaite's degrees of freedom, this share is up to 0.024.
-    is_clear = [abs(each.mean) > each.interval(num_comparisons=11) for each in estimates]
+    is_clear = [
+        abs(estimate.mean) > estimate.interval(num_comparisons=11) for estimate in estimates
+    ]
     assert sum(is_clear) / num_cases < 0.01
 
 
@@ -104,7 +106,7 @@ def test_a_p_value_is_two_sided(values, num_comparisons, p_value):
 def test_a_summary_has_deviations_over_draws_and_seeds_and_one_draw_has_no_interval():
     # Means over seeds: 10, 20, 30; their standard deviation is 10. Means over draws: 18 and 22.
     draws = {NONE: [[9.0, 11.0], [18.0, 22.0], [27.0, 33.0]], COPY: [9.0]}
-    scores = frame_of({row: {("novel", 1): each} for row, each in draws.items()})
+    scores = frame_of({row: {("novel", 1): top5} for row, top5 in draws.items()})
 
     cell, single = summarise(scores).to_dict(orient="records")
 

@@ -15,7 +15,7 @@ SPLIT = Split(validation=Phase(("a", "b"), ("c",)), test=Phase(("d",), ("e",)))
 
 
 def table_of(rows: dict[str, tuple[int, int]], **about) -> FeatureTable:
-    """Return a table with (train, test) rows for each class; each feature is its row number."""
+    """Return a table with (train, test) rows by class; a feature is its row number."""
     names, partitions = [], []
     for name, (num_train, num_test) in rows.items():
         names += [name] * (num_train + num_test)

@@ -12,7 +12,7 @@ import pytest
 from ray.job_submission import JobStatus
 
 from cpaan.core.provenance import TEST_READS, count_test_reads, take_over_test_reads
-from cpaan.data.splits import read_split
+from cpaan.data.split_files import read_split
 from cpaan.study import cluster_job
 from cpaan.study.cluster_job import ClusterCommand, ClusterJob
 from helpers.studies import report, search

@@ -47,9 +47,9 @@ class Choosy(Plane):
 def test_the_learning_rate_falls_by_its_schedule(schedule, rates):
     config = LearningSettings(num_episodes=6, learning_rate=5.0, schedule=schedule)
 
-    found = [config.rate_after(episode) / 5 for episode in range(8)]
-
-    assert found == pytest.approx(rates, abs=1e-15)
+    assert [config.rate_after(episode) / 5 for episode in range(8)] == pytest.approx(
+        rates, abs=1e-15
+    )
 
 
 @pytest.mark.parametrize(("optimiser", "share"), [("sgd", 0.1), ("nesterov", 1.0)])
@@ -58,11 +58,11 @@ def test_sgd_moves_along_a_mean_of_gradients_and_nesterov_ahead_of_their_sum(opt
 
     terms = run.advance(3)
 
-    after, moved = torch.tensor([2.0, 3.0]), None
+    after, momentum = torch.tensor([2.0, 3.0]), None
     for episode, rate in enumerate([0.1, 0.1, 0.01]):  # falls after a third of the episodes
         gradient = direction(7, episode) + 0.5 * after  # the matrix and the vector decay
-        moved = gradient if moved is None else 0.9 * moved + share * gradient
-        after = after - rate * (moved if optimiser == "sgd" else gradient + 0.9 * moved)
+        momentum = gradient if momentum is None else 0.9 * momentum + share * gradient
+        after = after - rate * (momentum if optimiser == "sgd" else gradient + 0.9 * momentum)
     torch.testing.assert_close(weights(run), after)
     drawn = [float(direction(7, episode)[0]) for episode in range(3)]
     assert terms["drawn"] == pytest.approx(sum(drawn) / 3, rel=1e-6)

@@ -17,7 +17,6 @@ from cpaan.gan.covariance import (
     Spectra,
     largest_columns,
     largest_entry,
-    largest_variance,
     leading_directions,
 )
 from cpaan.gan.fast.kernels import covariances as kernels
@@ -71,9 +70,7 @@ class FastSpectra(Spectra):
             return right, (right / unit) @ differences
         directions = leading_directions(other, self.leading[classes[:, 0]], count)
         directions = kernels.orthonormal(directions, other.dtype)
-        # Divided by its largest entry, so that float16 does not overflow.
-        largest = largest_variance(other)
-        halves = (other / largest.view(-1, 1, 1)).half(), largest
+        halves = kernels.to_halves(other)
 
         def multiply(block: Tensor) -> Tensor:
             return kernels.times_difference(*self.halves, classes, *halves, block)

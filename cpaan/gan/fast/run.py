@@ -144,11 +144,11 @@ class FastRun(TrainingRun):
         if self._drawn is None:
             reseed(self._for_draws, self._seed_word, 1, number)
             drawn = self.episodes.draw(self._for_draws, similarity)
-            self._drawn = Episode(*(each.contiguous().clone() for each in drawn))
+            self._drawn = Episode(*(part.contiguous().clone() for part in drawn))
         reseed(self._for_draws, self._seed_word, 1, number + self._workers.count)
         reseed(self._for_noise, self._seed_word, 2, number)
         optimisers = self._generators, self._discriminators
-        rates = [self._rate_of(each) for each in optimisers]
+        rates = [self._rate_of(optimiser) for optimiser in optimisers]
         if rates != self._rates:  # setting them takes time
             for optimiser, rate in zip(optimisers, rates, strict=True):
                 set_rate(optimiser, rate)
@@ -166,7 +166,8 @@ class FastRun(TrainingRun):
 
     def _average(self, optimiser: torch.optim.Adam) -> None:
         """Average the gradients of the optimiser's parameters over the workers."""
-        self._workers.average([each.grad for each in optimiser.param_groups[0]["params"]])
+        parameters: list[nn.Parameter] = optimiser.param_groups[0]["params"]
+        self._workers.average([weight.grad for weight in parameters if weight.grad is not None])
 
     def _teach_discriminators(self) -> None:
         """Translate the episode's pairs; compute the discriminators' gradients."""
@@ -294,12 +295,12 @@ class FastRun(TrainingRun):
 
 
 def _translate(
-    name: str, generator: Generator, episode: Episode, noise: Tensor | None, dtype: torch.dtype
+    target: str, generator: Generator, episode: Episode, noise: Tensor | None, dtype: torch.dtype
 ) -> tuple[Direction, Tensor]:
-    """Return the direction to the named classes, with rows of a type, and its translations."""
+    """Return the direction to novel or base classes, with rows of a type, and its translations."""
     rows = ("shots", "real", "base_examples", "novel_prototypes", "base_prototypes")
-    episode = episode._replace(**{each: getattr(episode, each).to(dtype) for each in rows})
-    direction = episode.to_novel() if name == "novel" else episode.to_base()
+    episode = episode._replace(**{name: getattr(episode, name).to(dtype) for name in rows})
+    direction = episode.to_novel() if target == "novel" else episode.to_base()
     inputs = direction.examples, direction.source, direction.target
     return direction, generator(*inputs, noise)
 

@@ -9,9 +9,9 @@ from cpaan.protocol.config import NeighbourSettings
 
 def similarity(novel: Tensor, base: Tensor, settings: NeighbourSettings) -> Tensor:
     """Compute `cpaan.protocol.neighbours.similarity`, with kernels if there are any for it."""
-    found: Tensor | None = None
+    scores: Tensor | None = None
     if settings.neighbours == "soft" and settings.perplexity is not None:
-        found = soft_similarity(
+        scores = soft_similarity(
             novel, base, settings.perplexity, neighbours.TEMPERATURES, neighbours.PASSES
         )
-    return neighbours.similarity(novel, base, settings) if found is None else found
+    return neighbours.similarity(novel, base, settings) if scores is None else scores

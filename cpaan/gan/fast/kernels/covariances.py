@@ -1,6 +1,6 @@
 """Kernels of `cpaan.gan.fast.covariances`: products with differences of covariances, eigenvectors.
 
-Shapes: N = novel classes, L = base classes that each is compared with, D = feature dimension,
+Shapes: N = novel classes, L = base classes to compare one with, D = feature dimension,
 W = columns of a block.
 """
 
@@ -36,13 +36,13 @@ def _orthonormal_kernel(
     value = value / tl.where(largest > 0, largest, 1.0)[None, :]
     before = tl.sum(value * value, axis=0)
     for number in range(0, width):
-        own = tl.sum(tl.where(column[None, :] == number, value, 0.0), axis=1)
-        products = tl.sum(own[:, None] * value, axis=0)
+        current = tl.sum(tl.where(column[None, :] == number, value, 0.0), axis=1)
+        products = tl.sum(current[:, None] * value, axis=0)
         square = tl.sum(tl.where(column == number, products, 0.0), axis=0)
         square_before = tl.sum(tl.where(column == number, before, 0.0), axis=0)
         is_new = square > tolerance * square_before
         inverse = tl.where(is_new, 1 / tl.where(is_new, square, 1.0), 0.0)
-        without = value - own[:, None] * (products * inverse)[None, :]
+        without = value - current[:, None] * (products * inverse)[None, :]
         value = tl.where(column[None, :] > number, without, value)
         value = tl.where(column[None, :] == number, value * tl.sqrt(inverse), value)
     tl.store(result + place, value.to(result.dtype.element_ty), mask=is_there)
@@ -96,13 +96,13 @@ def _eigh_kernel(matrices, values, vectors, width, most_rounds, tolerance, WIDTH
     facing = (seat + half) % WIDTH
     is_upper = seat < half
     is_pair = number[None, :] == ((number + half) % WIDTH)[:, None]
-    own = tl.zeros((WIDTH, WIDTH), tl.int32) + seat[:, None]
-    other = tl.zeros((WIDTH, WIDTH), tl.int32) + facing[:, None]
+    seats = tl.zeros((WIDTH, WIDTH), tl.int32) + seat[:, None]
+    others = tl.zeros((WIDTH, WIDTH), tl.int32) + facing[:, None]
     whole = tl.sum(tl.sum(matrix * matrix, axis=1), axis=0)
     rest = tl.sum(tl.sum(tl.where(is_diagonal, 0.0, matrix * matrix), axis=1), axis=0)
     num_rounds = 0
     while (num_rounds < most_rounds) & (rest > tolerance * whole):
-        for _ in range(8):  # a look after each round would cost more than it saves
+        for _ in range(8):  # a look after every round would cost more than it saves
             diagonal = tl.sum(tl.where(is_diagonal, matrix, 0.0), axis=0)
             shared = tl.sum(tl.where(is_pair, matrix, 0.0), axis=0)
             here, there = tl.gather(diagonal, seat, 0), tl.gather(diagonal, facing, 0)
@@ -114,11 +114,11 @@ def _eigh_kernel(matrices, values, vectors, width, most_rounds, tolerance, WIDTH
             cosine = 1 / tl.sqrt(1 + tangent * tangent)
             sine = tl.where(is_upper, -tangent, tangent) * cosine
             for _side in tl.static_range(2):
-                rotated = cosine[:, None] * tl.gather(matrix, own, 0)
-                rotated += sine[:, None] * tl.gather(matrix, other, 0)
+                rotated = cosine[:, None] * tl.gather(matrix, seats, 0)
+                rotated += sine[:, None] * tl.gather(matrix, others, 0)
                 matrix = tl.trans(rotated)
-            rotated = cosine[:, None] * tl.gather(vector, own, 0)
-            vector = rotated + sine[:, None] * tl.gather(vector, other, 0)
+            rotated = cosine[:, None] * tl.gather(vector, seats, 0)
+            vector = rotated + sine[:, None] * tl.gather(vector, others, 0)
         rest = tl.sum(tl.sum(tl.where(is_diagonal, 0.0, matrix * matrix), axis=1), axis=0)
         num_rounds += 8
     # The rank of an eigenvalue is the number of larger ones; ties keep their order.
@@ -243,11 +243,11 @@ def _times_difference_kernel(
         one_columns = tl.load(block + one_block + right, mask=is_right, other=0.0)
         two_columns = tl.load(block + two_block + right, mask=is_right, other=0.0)
         shared = tl.load(other + left, mask=is_left, other=0.0)
-        own = tl.load(one_base + left, mask=is_left, other=0.0)
-        one_by_base = tl.dot(own, one_columns, one_by_base)
+        rows = tl.load(one_base + left, mask=is_left, other=0.0)
+        one_by_base = tl.dot(rows, one_columns, one_by_base)
         one_by_other = tl.dot(shared, one_columns, one_by_other)
-        own = tl.load(two_base + left, mask=is_left, other=0.0)
-        two_by_base = tl.dot(own, two_columns, two_by_base)
+        rows = tl.load(two_base + left, mask=is_left, other=0.0)
+        two_by_base = tl.dot(rows, two_columns, two_by_base)
         two_by_other = tl.dot(shared, two_columns, two_by_other)
     scale = tl.load(other_scales + novel)
     one_by_base = tl.load(base_scales + one_class) * one_by_base - scale * one_by_other
@@ -272,7 +272,7 @@ def times_difference(
     Args:
         base: Covariances as returned by `to_halves`, shape (C, D, D).
         base_scales: Scales of ``base``, shape (C,).
-        classes: Position of each pair's first covariance in ``base``, shape (N, L).
+        classes: Positions of the first covariances of pairs in ``base``, shape (N, L).
         other: Second covariances, as returned by `to_halves`, shape (N, D, D).
         other_scales: Scales of ``other``, shape (N,).
         block: Orthonormal columns, float16, shape (N, L, D, W); the result is float32. It may
@@ -304,7 +304,10 @@ def times_difference(
 
 
 def to_halves(covariances: Tensor) -> tuple[Tensor, Tensor]:
-    """Return covariances in float16, divided by their largest entries, and these, (batch,)."""
+    """Return covariances in float16, divided by their largest entries, and these, (batch,).
+
+    Without the division, float16 would overflow.
+    """
     # The largest entry of a covariance is on its diagonal.
     largest = covariances.diagonal(dim1=-2, dim2=-1).amax(dim=-1)
     largest = largest.clamp(min=torch.finfo(covariances.dtype).tiny)

@@ -1,6 +1,6 @@
 """Kernels that draw episodes: similarity of classes, and copies of many tensors at once.
 
-A step draws the next episode on the side, in many short kernels that each wait for the long ones
+A step draws the next episode on the side, in many short kernels, which wait for the long ones
 beside them. So these kernels do the work of a hundred. Shapes: N = novel classes, C = base classes,
 D = feature dimension.
 """
@@ -24,11 +24,13 @@ def _distances_kernel(novel, base, result, num_base, num_dims, BASE: tl.constexp
     total = tl.zeros((BASE, 64), tl.float64)
     for start in range(0, num_dims, 64):
         dim = start + tl.arange(0, 64)
-        own = tl.load(novel + tl.program_id(0) * num_dims + dim, mask=dim < num_dims, other=0.0)
+        prototype = tl.load(
+            novel + tl.program_id(0) * num_dims + dim, mask=dim < num_dims, other=0.0
+        )
         is_there = (number < num_base)[:, None] & (dim < num_dims)[None, :]
         place = number[:, None] * num_dims + dim[None, :]
         other = tl.load(base + place, mask=is_there, other=0.0).to(tl.float64)
-        gap = tl.where(is_there, other - own.to(tl.float64)[None, :], 0.0)
+        gap = tl.where(is_there, other - prototype.to(tl.float64)[None, :], 0.0)
         total += gap * gap
     place = tl.program_id(0) * num_base + number
     tl.store(result + place, tl.sum(total, axis=1), mask=number < num_base)
@@ -64,8 +66,8 @@ def _temperature_kernel(
     low = tl.load(lows)
     if not IS_FIRST:
         # Perplexity grows with temperature, so continue from the last one that is too low.
-        each = tl.arange(0, 64)
-        before = tl.load(perplexities - COUNT + each, mask=each < COUNT, other=float("inf"))
+        tried = tl.arange(0, 64)
+        before = tl.load(perplexities - COUNT + tried, mask=tried < COUNT, other=float("inf"))
         num_low = tl.sum((before < perplexity).to(tl.int32), axis=0)
         low += step_before * tl.maximum(num_low - 1, 0)
     if not IS_LAST:
@@ -88,7 +90,7 @@ def soft_similarity(
 ) -> Tensor | None:
     """Compute `cpaan.protocol.neighbours.soft_similarity`; None for too many classes.
 
-    Its search tests ``count`` temperatures at once, in each of ``num_passes``.
+    Its search tests ``count`` temperatures at once, in every one of ``num_passes``.
     """
     num_novel, num_base = len(novel), len(base)
     padded = triton.next_power_of_2(num_novel), triton.next_power_of_2(num_base)
@@ -101,7 +103,7 @@ def soft_similarity(
     )
     # Rows of a pass have its lowest temperature and all perplexities; every pass writes the next.
     lows = torch.full((num_passes + 1,), -15.0, dtype=torch.float64, device=base.device)
-    found = torch.empty(num_passes + 1, count, device=base.device)
+    perplexities = torch.empty(num_passes + 1, count, device=base.device)
     scores = torch.empty(num_novel, num_base, dtype=novel.dtype, device=base.device)
     step = 30.0
     for number in range(num_passes + 1):
@@ -110,7 +112,7 @@ def soft_similarity(
         _temperature_kernel[(1 if is_last else count,)](
             numbers,
             lows[number:],
-            found[number:],
+            perplexities[number:],
             scores,
             perplexity,
             before,
@@ -142,7 +144,8 @@ def _copy_kernel(targets, sources, sizes, SIZE: tl.constexpr):
 
 def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     """Copy contiguous tensors of equal types and sizes in one kernel."""
-    sizes, size = [each.numel() for each in targets], 1024
-    _copy_kernel[(sum(triton.cdiv(each, size) for each in sizes),)](
-        tuple(targets), tuple(each.contiguous() for each in sources), tuple(sizes), SIZE=size
+    sizes, block = [target.numel() for target in targets], 1024
+    contiguous = tuple(source.contiguous() for source in sources)
+    _copy_kernel[(sum(triton.cdiv(size, block) for size in sizes),)](
+        tuple(targets), contiguous, tuple(sizes), SIZE=block
     )
