@@ -71,6 +71,11 @@ class RemotePath:
         return Path(self.path) if isinstance(self.files, fs.LocalFileSystem) else None
 
     @property
+    def name(self) -> str:
+        """Last part of the path."""
+        return self.path.rpartition("/")[2]
+
+    @property
     def parent(self) -> Self:
         """Folder that contains it."""
         if not is_address(self.location):

@@ -39,7 +39,9 @@ def run_study_job(
     torch.set_num_threads(NUM_THREADS)
     device = device or torch.device(job.device)
     # In the storage, because the restarted workers may run elsewhere.
-    memory = RemotePath.at(f"{job.checkpoint}-{job.training_digest}.memory")
+    assert job.checkpoint is not None, "jobs of a study have a checkpoint"
+    checkpoint = RemotePath.at(job.checkpoint)
+    memory = checkpoint.parent / f"{checkpoint.name}-{job.training_digest}.memory"
     earlier = memory.read_if_exists()
     was_twice = earlier is not None and earlier.startswith(_TWICE)
     if any(workers.gather(was_twice)):

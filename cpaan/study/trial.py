@@ -15,7 +15,7 @@ from ray.train.v2._internal.callbacks.placement_group_callback import PlacementG
 from ray.tune.integration.ray_train import TuneReportCallback
 from ray.util.metrics import Gauge
 
-from cpaan.core.remote_paths import join
+from cpaan.core.remote_paths import RemotePath, join
 from cpaan.evaluation.job import EPISODE, Job, Report
 from cpaan.evaluation.scoring import TOP5
 from cpaan.study.cluster import check_this_machine, worker_resources
@@ -48,11 +48,12 @@ def train_with_workers(
 ) -> None:
     """Train a job with Ray Train and the number of workers per trial of its study."""
     assert job.checkpoint is not None, "jobs of a study have a checkpoint"
+    file = RemotePath.at(job.checkpoint)
     run_workers(
         partial(_work, job=job, study=study, storage=storage, number=number),
         study.workers_per_trial,
         worker_resources(study),
-        name="-".join([job.method, *job.checkpoint.removesuffix(".pt").split("/")[-2:]]),
+        name=f"{job.method}-{file.parent.name}-{file.name.removesuffix('.pt')}",
         storage=join(storage, "ray/train"),
         callbacks=callbacks,
     )
