@@ -28,7 +28,7 @@ _NEEDED = {
 # Reports once recorded the words of an ablation in place of its key.
 _KEYS = {label: key for labels in LABELS.values() for key, label in labels.items()}
 DEFAULT, PUBLISHED = "default settings", "as published"
-"""How names of rows end that have the settings of trial 0, or those of the source."""
+"""Settings of a row that no search chose: those of trial 0, or of the source. Its name ends so."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,8 @@ class ScoredRow:
     seeds: tuple[int, ...]
     ablation: Ablation | None
     """None for a row of the table itself."""
+    settings: str = ""
+    """`DEFAULT`, `PUBLISHED`, or empty for all others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,8 +88,8 @@ class Contents:
     @property
     def searched(self) -> dict[str, str]:
         """Return the same without the rows as published, which are in no claim and no picture."""
-        rows = self.methods.items()
-        return {name: method for name, method in rows if not name.endswith(PUBLISHED)}
+        published = {row.name for row in self.rows if row.settings == PUBLISHED}
+        return {name: key for name, key in self.methods.items() if name not in published}
 
     @property
     def study(self) -> Mapping[str, Any]:
@@ -210,5 +212,6 @@ def _rows_of(described: Sequence[dict[str, Any]], scored: set[str]) -> tuple[Sco
         if varied := row.get("ablation"):
             key = varied["key"] if "key" in varied else _KEYS[varied["label"]]
             ablation = Ablation(varied["of"], varied["family"], key)
-        rows.append(ScoredRow(name, method, tuple(row["seeds"]), ablation))
-    return tuple(sorted(rows, key=lambda row: row.name.endswith(PUBLISHED)))
+        settings = next((words for words in (DEFAULT, PUBLISHED) if name.endswith(words)), "")
+        rows.append(ScoredRow(name, method, tuple(row["seeds"]), ablation, settings))
+    return tuple(sorted(rows, key=lambda row: row.settings == PUBLISHED))

@@ -5,9 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from cpaan.core.provenance import commit
-from cpaan.data.table import counted
 from cpaan.report.page.contents import Contents
-from cpaan.training.drive import in_words
 
 _HOUR = 3600.0
 
@@ -21,27 +19,31 @@ class Command(NamedTuple):
     time: str = ""
 
 
-def make_cost(contents: Contents) -> dict[str, str]:
-    """Return the time of workers and the GPU hours: trials, finalists and all parts of the report.
+class Cost(NamedTuple):
+    """Seconds of workers, and hours of GPUs by shares of a card; None where nobody counted."""
 
-    Older reports have the cost of their last command alone, by whole cards.
-    """
+    trial_seconds: float
+    report_seconds: float | None
+    """None in older reports, whose GPU hours are of their last command and by whole cards."""
+    trial_hours: float
+    finalist_hours: float | None
+    report_hours: float
+    num_uncounted: int
+    """Parts of the report whose GPU hours were not counted."""
+
+
+def make_cost(contents: Contents) -> Cost:
+    """Return the cost of trials, finalists and all parts of the report."""
     cost, trials = contents.about["cost"], contents.trials.values()
-    times = [f"trials {in_words(sum(table['worker_seconds'].sum() for table in trials))}"]
-    hours = [f"trials {sum(table['gpu_seconds'].sum() for table in trials) / _HOUR:.2f}"]
     finalists = [best["run"].get("gpu_seconds") for best in contents.best.values()]
-    is_counted = None not in finalists
-    hours.append(
-        f"finalists {sum(finalists) / _HOUR:.2f}" if is_counted else "finalists not counted"
+    return Cost(
+        sum(table["worker_seconds"].sum() for table in trials),
+        cost.get("worker_seconds"),
+        sum(table["gpu_seconds"].sum() for table in trials) / _HOUR,
+        None if None in finalists else sum(finalists) / _HOUR,
+        cost["gpu_seconds"] / _HOUR,
+        int(cost.get("num_uncounted", 0)),
     )
-    hours.append(f"report {cost['gpu_seconds'] / _HOUR:.2f}")
-    if "worker_seconds" not in cost:
-        hours[-1] += " by whole cards, its last command only"
-    else:
-        times.append(f"report {in_words(cost['worker_seconds'])}")
-        if count := int(cost["num_uncounted"]):
-            hours.append(f"{counted(count, 'part')} of the report not counted")
-    return {"time": ", ".join(times), "gpu_hours": "; ".join(hours)}
 
 
 def make_hardware(nodes: Sequence[Mapping[str, float]]) -> str:

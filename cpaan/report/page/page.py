@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, product
 from math import isnan
 from pathlib import Path
@@ -35,6 +36,7 @@ from cpaan.training.drive import in_words
 INDEX, FINDINGS, FIGURES = (f"{REPORT}/{name}" for name in ("index.html", "findings.md", "figures"))
 _SHOTS = (1, 5, 20)  # of the table of diversity
 _MOST_LINES = 7  # that one can tell apart
+_MARGINS = (MARGIN, RATIO_MARGIN)
 _VARIANTS = {
     NEIGHBOURS: (
         "gain-by-neighbours",
@@ -60,10 +62,16 @@ class Page:
     headline: Headline
     lead: Picture | None
     """The picture beside the headline."""
-    judged: Sequence[Judgement]
+    judgements: Sequence[Judgement]
     pictures: Sequence[Picture]
     searches: Sequence[tuple[str, str, Picture | None]]
-    """Name, summary and picture of each search."""
+    """Name, summary and picture of every search."""
+
+    @cached_property
+    def sentences(self) -> list[str]:
+        """Return the finding, and what stands beside it."""
+        values = {"headline": self.headline, "contents": self.contents, "table": self.table}
+        return fill("headline.jinja", **values, margins=_MARGINS).splitlines()
 
 
 class Axis(NamedTuple):
@@ -78,10 +86,10 @@ class Axis(NamedTuple):
         return round(100 * (value - self.low) / (self.high - self.low), 2)
 
 
-def axis_of(judged: Sequence[Judgement]) -> Axis:
-    """Return an axis on which every printed and every found number has room."""
+def axis_of(judgements: Sequence[Judgement]) -> Axis:
+    """Return an axis on which every printed and every measured number has room."""
     values = [0.0, 1.0]
-    for mark in chain.from_iterable(x.extremes for x in judged if not x.claim.is_ratio):
+    for mark in chain.from_iterable(x.extremes for x in judgements if not x.claim.is_ratio):
         reach = 0.0 if isnan(mark.gap.interval) else mark.gap.interval
         values += [mark.gap.value - reach, mark.gap.value + reach, mark.printed or 0.0]
     room = 0.04 * (max(values) - min(values))
@@ -114,7 +122,7 @@ def write_page(folder: Path, write: Callable[[str, bytes], None]) -> list[str]:
 def _summary(page: Page) -> list[str]:
     """Return the finding, and the three rows with the highest LSL at the fewest shots."""
     table, shots = page.table, page.table.shots[0]
-    best, lines = table.ranked[:3], [page.headline.finding]
+    best, lines = table.ranked[:3], page.sentences[:1]
     for name in best:
         cells = {title: table.cells[name, column, shots] for column, title in TITLES.items()}
         numbers = (f"{title} {x.value:.1f}{plus_minus(x.interval)}" for title, x in cells.items())
@@ -126,10 +134,10 @@ def _summary(page: Page) -> list[str]:
 def compose(contents: Contents) -> Page:
     """Summarise and draw the files of a report."""
     table = make_views(contents)
-    gains, judged = gains_of(contents, table), judge(contents, table)
-    headline = make_headline(contents, table, gains, judged)
+    gains, judgements = gains_of(contents, table), judge(contents, table)
+    headline = make_headline(contents, table, gains, judgements)
     lead, pictures = draw_lead(contents, table, gains), draw_figures(contents, table, gains)
-    return Page(contents, table, headline, lead, judged, pictures, draw_searches(contents))
+    return Page(contents, table, headline, lead, judgements, pictures, draw_searches(contents))
 
 
 def judge(contents: Contents, table: TableViews) -> list[Judgement]:
@@ -147,7 +155,7 @@ def render(page: Page, template: str = "index.html.jinja") -> str:
         page=page,
         contents=contents,
         table=table,
-        axis=axis_of(page.judged),
+        axis=axis_of(page.judgements),
         cost=make_cost(contents),
         hardware=make_hardware(contents.about["nodes"]),
         commands=make_commands(contents),
@@ -156,7 +164,7 @@ def render(page: Page, template: str = "index.html.jinja") -> str:
         draw_choices={kind: f"{count} {kind}" for kind, count in table.draws.items()},
         single_seed=_of_single_seed(contents),
         num_base_in_papers=NUM_BASE_CLASSES,
-        margins=(MARGIN, RATIO_MARGIN),
+        margins=_MARGINS,
         level=LEVEL,
         meanings=COLUMNS,
         rule_titles=RULES,

@@ -12,7 +12,7 @@ from cpaan.report.ablations import TERMS, Ablation
 from cpaan.report.claims.claim import Claim, Contrast
 from cpaan.report.claims.verdict import ClaimPart, Judgement
 from cpaan.report.figures.picture import Picture
-from cpaan.report.page.contents import read_contents
+from cpaan.report.page.contents import PUBLISHED, read_contents
 from cpaan.report.page.headline import Training, make_headline
 from cpaan.report.page.page import Page, axis_of, make_diversity, render, write_page
 from cpaan.report.page.views import make_views
@@ -103,11 +103,11 @@ def test_a_claim_has_its_verdict_and_its_place_on_the_axis_and_its_details_are_f
     _, *claims = re.findall(r'<details class="claim.*?</details>', text, re.S)
     assert "open" not in claims[0].split(">")[0]
     assert "printed +9.0" in claims[0]
-    axis = axis_of(page.judged)
+    axis = axis_of(page.judgements)
     assert axis.low < 0 < 9 < axis.high
     assert f'class="found" style="left: {axis.at(8.0)}%"' in claims[0]
     assert f'class="of-paper" style="left: {axis.at(9.0)}%"' in claims[0]
-    of_reader = render(replace(page, judged=page.judged[2:3]))
+    of_reader = render(replace(page, judgements=page.judgements[2:3]))
     assert "<h2>Claims</h2>" in text
     assert "<h2>Questions about this method</h2>" in of_reader
     assert "printed in the paper" not in of_reader
@@ -121,9 +121,9 @@ def test_a_claim_has_its_verdict_and_its_place_on_the_axis_and_its_details_are_f
 def test_a_claim_has_its_differences_and_those_of_ratios_are_not_on_the_axis_of_points(
     page, differences, shown, column
 ):
-    judged = judgement("name", "paper", "undecided", *differences, column=column)
+    claim = judgement("name", "paper", "undecided", *differences, column=column)
 
-    text = render(replace(page, judged=[judged]))
+    text = render(replace(page, judgements=[claim]))
 
     (numbers,) = re.findall('<span class="numbers">(.*?)</span></summary>', text, re.S)
     assert re.findall("<b>(.*?)</b>", numbers) == [shown]
@@ -132,17 +132,21 @@ def test_a_claim_has_its_differences_and_those_of_ratios_are_not_on_the_axis_of_
 
 
 def test_rows_of_one_seed_are_named_and_those_as_published_together(page):
-    names = ["copy", "MAML, as published", "PN, as published"]
-    once = [replace(page.contents.rows[0], name=name, seeds=(3,)) for name in names]
+    once = [
+        replace(page.contents.rows[0], name=f"{name}, {settings}", settings=settings, seeds=(3,))
+        for name, settings in (("copy", "best"), ("MAML", PUBLISHED), ("PN", PUBLISHED))
+    ]
     contents = replace(page.contents, rows=(*page.contents.rows, *once))
 
-    assert "has one seed: copy, rows as published." in render(replace(page, contents=contents))
+    assert "has one seed: copy, best, rows as published." in render(
+        replace(page, contents=contents)
+    )
 
 
 def test_the_setting_and_the_data_stand_beside_the_finding(page, text):
     findings = render(page, "findings.md.jinja")
 
-    for words, finding in ((text, "<h1>"), (findings, page.headline.finding)):
+    for words, finding in ((text, "<h1>"), (findings, page.sentences[0])):
         start = words.index("Positive controls: 0 of 1 gains over PN")
         assert start < words.index("2 base classes, 389 in the papers") < words.index(finding)
         assert "not about CP-AAN" in words
@@ -150,11 +154,11 @@ def test_the_setting_and_the_data_stand_beside_the_finding(page, text):
         assert "2 training seeds, 3 draws of the shots" in words
     known = replace(page.contents, about={**page.contents.about, "backbone": "ResNet-10"})
     confirmed = [judgement("one", "control", "confirmed", 8.0, printed=9.0)]
-    better = render(replace(page, contents=known, judged=confirmed), "findings.md.jinja")
+    better = render(replace(page, contents=known, judgements=confirmed), "findings.md.jinja")
     assert "one +8.00" in better
     assert "the backbone is ResNet-10." in better
     assert "not about CP-AAN" not in better
-    assert "Positive controls" not in render(replace(page, judged=page.judged[:3]))
+    assert "Positive controls" not in render(replace(page, judgements=page.judgements[:3]))
 
 
 def test_the_length_of_training_is_compared_with_that_of_the_paper(page):
@@ -197,13 +201,13 @@ def test_pictures_have_files_but_those_of_searches(text):
 
 def test_the_finding_comes_first_and_empty_sections_are_left_out(page, text):
     (headline,) = re.findall("<h1>(.*?)</h1>", text)
-    assert headline.replace("\u2011", "-") == page.headline.finding
+    assert headline.replace("\u2011", "-") == page.sentences[0]
     ids = re.findall(r'<section id="(.*?)"', text)
     assert ids == ["claims", "table-1", "diversity", "figures", "appendix"]
     assert ids == re.findall(r'<li><a href="#(.*?)">', text)
     appendix = text[text.index('<section id="appendix">') :]
     assert "<details><summary><h2>Appendix" in appendix, "closed"
-    poor = replace(page, judged=[], pictures=[], searches=[], lead=None)
+    poor = replace(page, judgements=[], pictures=[], searches=[], lead=None)
     nothing = page.contents.diversity.head(0)
     poor = replace(poor, contents=replace(page.contents, diversity=nothing))
     assert re.findall(r'<section id="(.*?)"', render(poor)) == ["table-1", "appendix"]
@@ -217,7 +221,7 @@ def test_what_was_swept_stands_beside_what_was_searched(page):
     both = "<i>ky fan order</i> 5</span> <span><i>mixing shots</i> 0.5 (swept)</span>"
     assert both in render(swept)
     assert "(swept)" not in render(page)
-    assert ["a sweep of the weight" in render(each) for each in (swept, page)] == [True, False]
+    assert ["a sweep of the weight" in render(x) for x in (swept, page)] == [True, False]
 
 
 def test_the_commit_that_drew_the_page_stands_beside_the_command_that_draws_it(page, monkeypatch):
@@ -256,7 +260,7 @@ def test_findings_are_tables_whose_lines_have_the_same_width(page):
     assert f"**two**: {words} | +2.6 | −1.00 ± 0.50 (by seed −1.00, −1.00); p = 0.012 after" in text
     tables = [part for part in re.split(r"\n(?!\|)", text) if "\n|" in part]
     assert len(tables) == 5, "a table for each kind of claim, and that of diversity"
-    places = [text.index(part) for part in (page.headline.finding, "claims", "Table 1", "Figures")]
+    places = [text.index(part) for part in (page.sentences[0], "claims", "Table 1", "Figures")]
     assert places == sorted(places), "the order of the page"
     for table in tables:
         lines = table.splitlines()[1:]
