@@ -56,15 +56,13 @@ ELSEWHERE = {
 
 def printed_elsewhere(methods: Iterable[str]) -> list[str]:
     """Return a sentence on the methods for which other sources print other numbers, if any."""
-
-    def text(method: str, column: str) -> str:
-        return " ".join(f"{ELSEWHERE[method][column, k]:.1f}" for k in SHOTS)
-
-    both = [method for method in methods if method in TABLE_1.keys() & ELSEWHERE]
-    lines = [f"{name}: LSL {text(name, 'novel')}, GLSL {text(name, 'all')}" for name in both]
+    rows = []
+    for method in [name for name in methods if name in TABLE_1.keys() & ELSEWHERE]:
+        texts = [f"{ELSEWHERE[method][cell]:.1f}" for cell in CELLS]
+        rows.append(f"{method}: LSL {' '.join(texts[:5])}, GLSL {' '.join(texts[5:])}")
     shots = ", ".join(map(str, SHOTS))
-    found = f"Other sources print other numbers for some rows (K = {shots}): {'; '.join(lines)}."
-    return [found] if lines else []
+    words = f"Other sources print other numbers for some rows (K = {shots}): {'; '.join(rows)}."
+    return [words] if rows else []
 
 
 def printed_of(method: str) -> PrintedRow:

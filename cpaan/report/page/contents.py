@@ -22,7 +22,10 @@ _LISTS = {
     "diversity": ["method", "shots", "draw", "seed", "distance", "ratio"],
 }
 _NEEDED = {
-    "report.json": ("run", "rows", "num_fixed", "test_reads", "nodes", "cost", "best", *_LISTS),
+    "report.json": (
+        *("run", "rows", "num_fixed", "test_reads", "nodes", "cost", "studies", "best"),
+        *_LISTS,
+    ),
     "scores.parquet": ("method", "head", "column", "shots", "draw", "seed", "top1", "top5"),
 }
 # Reports once recorded the words of an ablation in place of its key.
@@ -66,7 +69,7 @@ class Contents:
     trials: Mapping[str, pd.DataFrame]
     """The trials of every search that left a table of them, by the same names."""
     started: Mapping[str, Mapping[str, Any]]
-    """The command of each search, its commit and time, by the same names."""
+    """The commands of the searches, with commit and time, by the same names."""
     heads: pd.DataFrame
     """Columns method, head, score: on the validation phase, best first."""
     diversity: pd.DataFrame
@@ -78,11 +81,11 @@ class Contents:
     projections: pd.DataFrame | None
     spiral: Mapping[str, Any] | None
     words: Mapping[str, str]
-    """The name in words of each class of Tiny-ImageNet."""
+    """The names in words of the classes of Tiny-ImageNet."""
 
     @property
     def methods(self) -> dict[str, str]:
-        """Return the key in `ROWS` of each row but the variants, in the order of the table."""
+        """Return the keys in `ROWS` of all rows but variants, in the order of the table."""
         return {row.name: row.method for row in self.rows if row.ablation is None}
 
     @property
@@ -140,9 +143,6 @@ def read_contents(folder: Path) -> Contents:
         if absent := [key for key in needed if key not in content]:
             raise ValueError(f"{report / name} is not of a report: it lacks {', '.join(absent)}")
     best, num_fixed = about["best"], int(about["num_fixed"])
-    if "study" in about:  # reports of one row once had it alone
-        best = {best["method"]: best}
-        about["studies"] = dict.fromkeys(best, about["study"])
     heads, diversity = (pd.DataFrame(about[x], columns=names) for x, names in _LISTS.items())
     # A single row has no folder of its own.
     places = {name: folder / name if (folder / name).exists() else folder for name in best}
@@ -169,26 +169,18 @@ def read_contents(folder: Path) -> Contents:
 
 
 def _read(path: Path) -> Any:
-    """Return the content of a file of JSON or Parquet; None if it is absent.
-
-    The name of a row with default settings in older reports is replaced.
-    """
-    old, new = ", trial 0", f", {DEFAULT}"
+    """Return the content of a file of JSON or Parquet; None if it is absent."""
     if not path.exists():
         return None
     try:
-        if path.suffix == ".json":
-            return json.loads(path.read_text().replace(old, new))
-        frame = pd.read_parquet(path)
+        is_json = path.suffix == ".json"
+        return json.loads(path.read_text()) if is_json else pd.read_parquet(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
-    if "method" in frame:
-        frame["method"] = frame["method"].str.replace(old, new)
-    return frame
 
 
 def _started(folder: Path, best: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the first command that names each row, or else the one that chose its winner.
+    """Return the first command that names a row, or else the one that chose its winner.
 
     The first command is preferred, because one that resumes a search cannot repeat it alone.
     """

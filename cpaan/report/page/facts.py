@@ -7,8 +7,6 @@ from typing import NamedTuple
 from cpaan.core.provenance import commit
 from cpaan.report.page.contents import Contents
 
-_HOUR = 3600.0
-
 
 class Command(NamedTuple):
     """A command, and the numbers that it makes."""
@@ -20,30 +18,22 @@ class Command(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """Seconds of workers, and hours of GPUs by shares of a card; None where nobody counted."""
+    """The cost of the searches: seconds of workers, and of GPUs by shares of a card."""
 
-    trial_seconds: float
-    report_seconds: float | None
-    """None in older reports, whose GPU hours are of their last command and by whole cards."""
-    trial_hours: float
-    finalist_hours: float | None
-    report_hours: float
-    num_uncounted: int
-    """Parts of the report whose GPU hours were not counted."""
+    trials: float
+    trials_gpu: float
+    finalists_gpu: float | None
+    """None if one was trained before they were counted."""
 
 
 def make_cost(contents: Contents) -> Cost:
-    """Return the cost of trials, finalists and all parts of the report."""
-    cost, trials = contents.about["cost"], contents.trials.values()
-    finalists = [best["run"].get("gpu_seconds") for best in contents.best.values()]
-    return Cost(
-        sum(table["worker_seconds"].sum() for table in trials),
-        cost.get("worker_seconds"),
-        sum(table["gpu_seconds"].sum() for table in trials) / _HOUR,
-        None if None in finalists else sum(finalists) / _HOUR,
-        cost["gpu_seconds"] / _HOUR,
-        int(cost.get("num_uncounted", 0)),
+    """Return the cost of trials and finalists; ``report.json`` has that of the report."""
+    trials = contents.trials.values()
+    seconds, of_gpus = (
+        sum(table[name].sum() for table in trials) for name in ("worker_seconds", "gpu_seconds")
     )
+    finalists = [best["run"].get("gpu_seconds") for best in contents.best.values()]
+    return Cost(seconds, of_gpus, None if None in finalists else sum(finalists))
 
 
 def make_hardware(nodes: Sequence[Mapping[str, float]]) -> str:

@@ -1,6 +1,6 @@
 """Make the page of a report: one HTML file that loads nothing else, and its words as Markdown."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, product
@@ -14,7 +14,6 @@ from matplotlib.ticker import MaxNLocator
 from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import NO_GENERATION, RESNET
 from cpaan.protocol.config import COLUMNS
-from cpaan.report import featured
 from cpaan.report.ablations import IDEAS, NEIGHBOURS, TERMS
 from cpaan.report.claims.judge import judge_claims
 from cpaan.report.claims.verdict import LEVEL, MARGIN, RATIO_MARGIN, Judgement
@@ -31,11 +30,15 @@ from cpaan.report.page.views import RULES, TableViews, is_trained, make_views
 from cpaan.report.published import NUM_BASE_CLASSES, printed_elsewhere
 from cpaan.report.table_one import Cells
 from cpaan.report.tables import TITLES, Cell, Table, diversity_cells
-from cpaan.training.drive import in_words
 
 INDEX, FINDINGS, FIGURES = (f"{REPORT}/{name}" for name in ("index.html", "findings.md", "figures"))
 _SHOTS = (1, 5, 20)  # of the table of diversity
 _MOST_LINES = 7  # that one can tell apart
+# Rows that the pictures single out, from the most important to the least: with coloured lines, with
+# their synthetic examples, and beside the synthetic examples of a study of one row.
+_LINES = ("cCov-GAN-PN", "copy-PN", "CP-AAN+-PN", "copy", "CP-AAN+", "cCov-GAN", "FH")
+_EXAMPLES = ("P-FH", "FI-PN", "cCov-GAN-PN", "CP-AAN+-PN")
+_BESIDE = ("copy", "mean-shift", "copy-PN", "mean-shift-PN")
 _MARGINS = (MARGIN, RATIO_MARGIN)
 _VARIANTS = {
     NEIGHBOURS: (
@@ -64,8 +67,8 @@ class Page:
     """The picture beside the headline."""
     judgements: Sequence[Judgement]
     pictures: Sequence[Picture]
-    searches: Sequence[tuple[str, str, Picture | None]]
-    """Name, summary and picture of every search."""
+    searches: Mapping[str, Picture | None]
+    """The picture of every search, by name."""
 
     @cached_property
     def sentences(self) -> list[str]:
@@ -102,7 +105,7 @@ def write_page(folder: Path, write: Callable[[str, bytes], None]) -> list[str]:
     """Write the page of a study's report, its words as Markdown, and its pictures as files.
 
     Pictures of searches are on the page only: a table has too many of them. ``write`` is called
-    with the name of each file below the study's folder, and its content.
+    with the name of a file below the study's folder, and its content.
 
     Returns:
         The last lines of a command: the finding, the three best rows and the path of the page.
@@ -179,7 +182,7 @@ def _of_single_seed(contents: Contents) -> list[str]:
 
 
 def gains_of(contents: Contents, table: TableViews) -> Cells:
-    """Return top-5 of each row that augments minus no augmentation of the same features.
+    """Return top-5 of the rows that augment minus no augmentation of the same features.
 
     GLSL is calibrated if the scores have it. Both rows have the head that the table shows first. A
     classifier of a method's own is compared with the head of the row without augmentation. Rows
@@ -247,7 +250,7 @@ def draw_figures(contents: Contents, table: TableViews, gains: Cells) -> list[Pi
     """
     names, pictures = list(dict.fromkeys(name for name, _, _ in gains)), list[Picture]()
     if names and len(table.shots) > 1:
-        lines = names if len(names) <= _MOST_LINES else [x for x in featured.LINES if x in names]
+        lines = names if len(names) <= _MOST_LINES else [x for x in _LINES if x in names]
         pictures.append(gains_against_shots(gains, lines or names[:_MOST_LINES]))
     return [*pictures, *_ablations(contents, table), *_synthetic(contents)]
 
@@ -295,8 +298,8 @@ def _synthetic(contents: Contents) -> list[Picture]:
 def _featured(contents: Contents, frame: pd.DataFrame) -> list[str]:
     """Return the rows of a table to show."""
     known = [name for name in frame["method"].unique() if name in contents.methods]
-    shown = [name for name in featured.EXAMPLES if name in known]
-    beside = [name for name in (list(contents.methods)[-1], *featured.CONTROLS) if name in known]
+    shown = [name for name in _EXAMPLES if name in known]
+    beside = [name for name in (list(contents.methods)[-1], *_BESIDE) if name in known]
     return shown if len(shown) > 1 else beside or known[:1]
 
 
@@ -304,13 +307,9 @@ def _rows_of(frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     return pd.concat([frame[frame["method"] == name] for name in names], ignore_index=True)
 
 
-def draw_searches(contents: Contents) -> list[tuple[str, str, Picture | None]]:
-    """Draw every search that left its trials."""
-    searches = []
-    for name, trials in contents.trials.items():
-        best, counts = contents.best[name], trials["state"].value_counts(sort=False)
-        states = ", ".join(f"{count} {state}" for state, count in counts.items())
-        time = in_words(trials["seconds"].sum())
-        summary = f"{states}, {time}; winner {best['score']:.1f} on validation"
-        searches.append((name, summary, draw_search(trials, name, int(best["trial"]))))
-    return searches
+def draw_searches(contents: Contents) -> dict[str, Picture | None]:
+    """Draw every search that left its trials; None if there are too few of them."""
+    return {
+        name: draw_search(trials, name, int(contents.best[name]["trial"]))
+        for name, trials in contents.trials.items()
+    }

@@ -2,27 +2,15 @@
 
 from dataclasses import replace
 
-import pytest
-
 from cpaan.report.page.facts import make_commands, make_cost, make_hardware
-from helpers.report_folders import COST, RUN, SEARCH
+from helpers.report_folders import RUN, SEARCH
 
 
-@pytest.mark.parametrize(
-    ("cost", "run", "expected"),
-    [
-        # Two searches of four trials of 90 s and 45 GPU seconds; five rows whose finalists took 36.
-        ({**COST, "num_uncounted": 2}, None, (720, 3600, 0.1, 0.05, 0.5, 2)),
-        # Older reports and searches have no seconds of parts.
-        ({"seconds": 600.0, "gpu_seconds": 1800.0}, RUN, (720, None, 0.1, None, 0.5, 0)),
-    ],
-)
-def test_cost_is_the_time_of_workers_and_the_share_of_a_gpu(contents, cost, run, expected):
-    best = {**contents.best, "PN": {**contents.best["PN"], **({"run": run} if run else {})}}
-
-    assert make_cost(replace(contents, about={**contents.about, "cost": cost}, best=best)) == (
-        pytest.approx(expected)
-    )
+def test_cost_is_the_time_of_workers_and_the_share_of_a_gpu(contents):
+    # Two searches of four trials of 90 s and 45 GPU seconds; five rows whose finalists took 36.
+    assert make_cost(contents) == (720, 360, 180)
+    older = {**contents.best, "PN": {**contents.best["PN"], "run": RUN}}
+    assert make_cost(replace(contents, best=older)).finalists_gpu is None
 
 
 def test_machines_with_the_same_processors_are_counted_together():
