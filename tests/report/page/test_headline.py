@@ -22,10 +22,6 @@ def headline_of(contents) -> Headline:
     return page_of(contents).headline
 
 
-def claim_names(headline: Headline) -> list[str]:
-    return [claim.judgement.claim.name for claim in headline.claims]
-
-
 @pytest.mark.parametrize(
     ("points", "draws", "relation", "gap", "verdict"),
     [
@@ -59,23 +55,15 @@ def test_a_table_begins_with_its_headline_claims_and_the_gains_of_controls(conte
 
     headline = headline_of(study)
 
-    assert claim_names(headline) == ["cCov-GAN-PN over copy-PN", "CP-AAN+ over copy"]
+    judgements = [claim.judgement for claim in headline.claims]
+    gaps = {judgement.claim.name: judgement.parts[0].gap.value for judgement in judgements}
+    assert gaps == pytest.approx({"cCov-GAN-PN over copy-PN": -2, "CP-AAN+ over copy": 14})
     assert headline.best is None
     # By the linear heads: CP-AAN+ has 45, copy 31 and none 32.
     gains = {name: gain.value for name, gain in headline.control_gains.items()}
     assert gains == pytest.approx({"copy-PN": 3, "copy": -1})
     better = headline_of(add_row(study, "mean-shift-PN", 4))
     assert list(better.control_gains) == ["copy-PN", "mean-shift-PN", "copy"], "a better control"
-
-
-@pytest.mark.parametrize(("suffix", "is_judged"), [("", True), (", as published", False)])
-def test_a_row_as_published_does_not_stand_in_for_the_searched_one(
-    contents, add_row, suffix, is_judged
-):
-    study = add_row(contents, f"CP-AAN+-PN{suffix}", 3)
-    names = [judgement.claim.name for judgement in judge(study, make_views(study))]
-
-    assert ("CP-AAN+-PN over cCov-GAN-PN" in names) == is_judged
 
 
 def test_without_headline_claims_the_two_best_rows_are_compared(contents, add_row):
@@ -94,11 +82,9 @@ def test_without_headline_claims_the_two_best_rows_are_compared(contents, add_ro
 
 def test_a_difference_with_a_single_training_is_over_draws_alone(contents, add_row):
     study = add_row(contents, "copy-PN", 2)
-    is_second, is_copy = study.scores["seed"] == 4, study.scores["method"] == "copy-PN"
-    is_ours = study.scores["method"] == "cCov-GAN-PN"
-    once = replace(study, scores=study.scores[~(is_second & (is_copy | is_ours))])
+    is_once = study.scores["method"].isin(["copy-PN", "cCov-GAN-PN"]) & (study.scores["seed"] == 4)
 
-    page = page_of(once)
+    page = page_of(replace(study, scores=study.scores[~is_once]))
 
     (claim,) = page.headline.claims
     assert claim.judgement.deciding == ()
