@@ -66,7 +66,9 @@ def _ranges(trials: pd.DataFrame) -> dict[str, BaseDistribution]:
         for texts in trials["distributions"]
         for name, text in json.loads(texts).items()
     }
-    return {name: distribution for name, distribution in ranges.items() if trials[name].nunique() > 1}
+    return {
+        name: distribution for name, distribution in ranges.items() if trials[name].nunique() > 1
+    }
 
 
 def _parameters(trial: Any, ranges: Mapping[str, BaseDistribution]) -> dict[str, Any]:

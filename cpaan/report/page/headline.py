@@ -1,6 +1,6 @@
 """The finding of a report, and the data that it is about; `headline.jinja` has the words."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import comb
 from typing import Any, NamedTuple
 
@@ -17,9 +17,10 @@ from cpaan.report.tables import Cell
 class Training(NamedTuple):
     """How long GANs were trained, in episodes, and the weights of synthetic examples."""
 
-    episodes: str
-    printed: str
-    of_trials: str
+    episodes: Sequence[int]
+    """The fewest and the most; one number if they are equal."""
+    printed: int
+    of_trials: Sequence[int]
     lowest_weights: Mapping[float, Sequence[str]]
     """The rows whose sweep chose the lowest weight that it tried, by this weight in shots."""
 
@@ -128,15 +129,11 @@ def _training(contents: Contents) -> Training | None:
         return None
     published: Any = ROWS[contents.best[next(iter(gans))]["method"]].published
     factors = {name: contents.studies[name]["config"].get("report_length", 1) for name in gans}
-    trials = (gans[name] // factor for name, factor in factors.items())
+    of_trials = [gans[name] // factor for name, factor in factors.items()]
     lowest = dict[float, list[str]]()
     for name, best in contents.best.items():
         tried = {line["mixing_shots"] for line in best.get("sweep", ()) if "mixing_shots" in line}
         if len(tried) > 1 and best["swept"]["mixing_shots"] == min(tried):
             lowest.setdefault(min(tried), []).append(name)
-    return Training(_range(gans.values()), f"{published.num_episodes:,}", _range(trials), lowest)
-
-
-def _range(numbers: Iterable[int]) -> str:
-    ends = sorted(numbers)
-    return " to ".join(f"{number:,}" for number in dict.fromkeys([ends[0], ends[-1]]))
+    ends, ends_of_trials = (sorted({min(x), max(x)}) for x in (gans.values(), of_trials))
+    return Training(ends, published.num_episodes, ends_of_trials, lowest)

@@ -26,7 +26,7 @@ from cpaan.report.page.contents import PUBLISHED, REPORT, Contents, read_content
 from cpaan.report.page.facts import make_commands, make_cost, make_hardware
 from cpaan.report.page.headline import Headline, make_headline
 from cpaan.report.page.templates import fill, plus_minus
-from cpaan.report.page.views import RULES, TableViews, is_trained, make_views
+from cpaan.report.page.views import RULES, TableViews, make_views
 from cpaan.report.published import NUM_BASE_CLASSES, printed_elsewhere
 from cpaan.report.table_one import Cells
 from cpaan.report.tables import TITLES, Cell, Table, diversity_cells
@@ -239,7 +239,7 @@ def draw_lead(contents: Contents, table: TableViews, gains: Cells) -> Picture | 
         name: RESNET if row.representation == RESNET else f"{row.representation} embedding"
         for name, row in rows.items()
     }
-    trained = [name for name, row in rows.items() if is_trained(row)]
+    trained = [name for name, row in rows.items() if hasattr(row.config, "num_episodes")]
     return gains_by_row(gains, contents.diversity, spaces, trained, few)
 
 

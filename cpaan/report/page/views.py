@@ -10,7 +10,7 @@ from math import isnan
 from typing import Any
 
 from cpaan.methods.registry import ROWS
-from cpaan.methods.table_row import NO_GENERATION, TableRow
+from cpaan.methods.table_row import TableRow
 from cpaan.protocol.calibration import CALIBRATED
 from cpaan.protocol.config import HEADS, OWN
 from cpaan.protocol.statistics import summarise
@@ -35,11 +35,6 @@ RULES = {
 }
 SEEDED, FIXED = "seeded", "fixed"
 """Kinds of draws: many, for narrow intervals; and the few that a benchmark has in its files."""
-
-
-def is_trained(row: TableRow) -> bool:
-    """Return whether a row trains a generator of synthetic examples."""
-    return row.generation != NO_GENERATION and hasattr(row.config, "num_episodes")
 
 
 @dataclass(frozen=True)

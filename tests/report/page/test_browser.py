@@ -93,6 +93,12 @@ def choose(browser: Browser, name: str, value: str) -> None:
     browser.driver.find_element("xpath", path).click()
 
 
+def open_at(browser: Browser, width: int) -> None:
+    """Load the page again on a screen of this width."""
+    browser.resize(width, 800)
+    browser.driver.refresh()
+
+
 def open_details(browser: Browser) -> None:
     browser.run("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
 
@@ -249,8 +255,7 @@ def test_the_page_is_dark_where_the_system_is_and_the_button_turns_it(browser):
 )
 def test_nothing_is_cut(browser, width, scheme):
     browser.prefer(scheme)
-    browser.resize(width, 800)
-    browser.driver.refresh()
+    open_at(browser, width)
     height = browser.run("return document.documentElement.scrollHeight")
     browser.resize(width, height)
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
@@ -283,8 +288,7 @@ def test_nothing_is_cut(browser, width, scheme):
 
 @pytest.mark.parametrize("width", [360, 1000, 1360])
 def test_table_1_fits_and_its_header_covers_no_row_and_stays_in_view(browser, width):
-    browser.resize(width, 800)
-    browser.driver.refresh()
+    open_at(browser, width)
     edges = """
         const boxOf = (name) => document.querySelector(name).getBoundingClientRect();
         const ends = [boxOf("#accuracies thead").bottom, boxOf("#accuracies tbody tr").top];
@@ -302,8 +306,7 @@ def test_table_1_fits_and_its_header_covers_no_row_and_stays_in_view(browser, wi
 
 
 def test_a_phone_has_one_shot_of_lsl_and_glsl_and_a_column_alone_has_every_number(browser):
-    browser.resize(360, 800)
-    browser.driver.refresh()
+    open_at(browser, 360)
     shown = """
         const { cells } = document.querySelector("#accuracies tbody tr");
         const shown = [...cells].filter((cell) => cell.offsetWidth);

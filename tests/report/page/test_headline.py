@@ -130,7 +130,7 @@ def test_the_length_of_training_is_that_of_gans_here_in_the_paper_and_in_a_trial
     best |= {"sweep": sweep, "swept": {"mixing_shots": 0.25}}
     lengths = headline_of(trained).training
 
-    assert lengths == ("3,000", "100,000", "300", {0.25: ["cCov-GAN-PN"]})
+    assert lengths == ([3000], 100_000, [300], {0.25: ["cCov-GAN-PN"]})
     best["swept"] = {"mixing_shots": 0.5}
     assert headline_of(trained).training.lowest_weights == {}
 

@@ -158,8 +158,8 @@ def test_the_setting_and_the_data_stand_beside_the_finding(page, text):
 @pytest.mark.parametrize(
     ("lengths", "numbers"),
     [
-        (("3,000", "100,000", "300", {0.25: ["A", "B"]}), "3,000 100,000 300 A, B 0.25"),
-        (("9,000", "9,000", "9,000", {}), "9,000"),
+        (([3000, 4000], 100_000, [300], {0.25: ["A", "B"]}), "3,000 4,000 100,000 300 A, B 0.25"),
+        (([9000], 9000, [9000], {}), "9,000"),
     ],
 )
 def test_the_length_of_training_is_compared_with_that_of_the_paper(page, lengths, numbers):
