@@ -22,7 +22,7 @@ from cpaan.report.figures.picture import Picture
 from cpaan.report.figures.search import draw_search
 from cpaan.report.figures.synthetic import draw_spiral, projections, spectra
 from cpaan.report.illustration import REAL
-from cpaan.report.page.contents import PUBLISHED, REPORT, Contents, read_contents
+from cpaan.report.page.contents import REPORT, Contents, read_contents
 from cpaan.report.page.facts import make_commands, make_cost, make_hardware
 from cpaan.report.page.headline import Headline, make_headline
 from cpaan.report.page.templates import fill, plus_minus
@@ -165,20 +165,13 @@ def render(page: Page, template: str = "index.html.jinja") -> str:
         diversity=make_diversity(contents),
         elsewhere=printed_elsewhere(contents.methods.values()),
         draw_choices={kind: f"{count} {kind}" for kind, count in table.draws.items()},
-        single_seed=_of_single_seed(contents),
+        single_seed=[row for row in contents.rows if not row.ablation and len(row.seeds) == 1],
         num_base_in_papers=NUM_BASE_CLASSES,
         margins=_MARGINS,
         level=LEVEL,
         meanings=COLUMNS,
         rule_titles=RULES,
     )
-
-
-def _of_single_seed(contents: Contents) -> list[str]:
-    """Return the rows of the table with one training seed, without the names of those published."""
-    once = [row.name for row in contents.rows if not row.ablation and len(row.seeds) == 1]
-    names = [name for name in once if name in contents.searched]
-    return [*names, f"rows {PUBLISHED}"] if len(names) < len(once) else names
 
 
 def gains_of(contents: Contents, table: TableViews) -> Cells:
