@@ -31,7 +31,7 @@ LABELS = {
         "without-covariance": "without the covariance term",
     },
 }
-"""The words of the page for each ablation, by family and key."""
+"""The words of the page for ablations, by family and key."""
 
 
 @dataclass(frozen=True)

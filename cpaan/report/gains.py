@@ -1,7 +1,7 @@
 """Paired comparisons of rows.
 
-A row is always named with the head that classifies. All rows are scored on the same draws. A
-difference is therefore taken for each draw and training seed; its interval counts both.
+A row is always named with the head that classifies. All rows are scored on the same draws, so
+differences are taken by draw and training seed; their intervals count both.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,8 +37,8 @@ class PairedScores:
 
     def heads(self, names: Iterable[str], first: str = "") -> list[str]:
         """Return the heads with which all of these rows are scored; ``first`` comes first."""
-        found = [{head for name, head in self.rows if name == each} for each in names]
-        return sorted(set.intersection(*found), key=lambda head: (head != first, head))
+        heads = [{head for row, head in self.rows if row == name} for name in names]
+        return sorted(set.intersection(*heads), key=lambda head: (head != first, head))
 
     def has(self, scored: Scored, column: str, shots: Iterable[int]) -> bool:
         """Return whether a row was scored in a column for all of these numbers of shots."""
@@ -81,9 +81,9 @@ class PairedScores:
         Raises:
             ValueError: If a row has no scores, or the two rows have different draws.
         """
-        end, start = (self.values(each, column, shots) for each in (subject, other))
+        ours, theirs = (self.values(scored, column, shots) for scored in (subject, other))
         try:
-            gaps = end.minus(start, same_seeds=same_seeds)
+            gaps = ours.minus(theirs, same_seeds=same_seeds)
         except ValueError as error:
             raise ValueError(f"{subject[0]} and {other[0]}: {error}") from error
         return Cell.of(gaps, num_comparisons)

@@ -1,4 +1,4 @@
-"""The paper's Table 1 with our numbers: one head for each row, printed numbers beside them.
+"""The paper's Table 1 with our numbers: one head for a row, printed numbers beside them.
 
 A rule gives every row its head: the paper's (nearest centroid in a prototypical embedding, linear
 on ResNet-10 features, a method's own classifier where it has one), or the best on validation.
@@ -35,26 +35,22 @@ def rules_of(
     The rules are the paper's, the best head on validation, and each head alone. ``methods`` are by
     label of row, ``heads`` as of `cpaan.protocol.calibration.best_heads`.
     """
-    best: dict[str, str] = {}
-    if heads is not None:
-        best = dict(heads.drop_duplicates("method")[ROW].to_numpy().tolist())
+    best = {} if heads is None else dict(heads.drop_duplicates("method")[ROW].to_numpy().tolist())
     rules = {
         PAPER: {label: ROWS[method].head for label, method in methods.items()},
         VALIDATION: {label: best[label] for label in methods if label in best},
         **{head: dict.fromkeys(methods, head) for head in (*HEADS, OWN)},
     }
     scored = set(scores[ROW].itertuples(index=False, name=None))
-    found = {
-        rule: {label: head for label, head in head_of.items() if (label, head) in scored}
-        for rule, head_of in rules.items()
-    }
-    return {rule: head_of for rule, head_of in found.items() if head_of}
+    for rule, head_of in rules.items():
+        rules[rule] = {row: head for row, head in head_of.items() if (row, head) in scored}
+    return {rule: head_of for rule, head_of in rules.items() if head_of}
 
 
 def ranked_cells(
     summary: pd.DataFrame, head_of: Mapping[str, str], metric: str = "top5"
 ) -> dict[CellKey, Cell]:
-    """Rank the rows of a summary within each column, every row with its head.
+    """Rank the rows of a summary within its columns, every row with its head.
 
     Equal rows share a rank, and the next rank is skipped.
     """

@@ -29,8 +29,8 @@ class Cell(NamedTuple):
     p_value: float = NAN
     """Of a difference of zero, two-sided."""
     by_seed: tuple[float, ...] = ()
-    """A difference for each training seed that both rows have. An untrained row may have a single
-    seed, which is compared with each seed of the other row."""
+    """A difference by training seed that both rows have. An untrained row may have a single seed,
+    which is compared with all seeds of the other row."""
 
     @classmethod
     def of(cls, gaps: Crossed, num_comparisons: int = 1) -> "Cell":
@@ -60,9 +60,9 @@ class Table:
     """Rows of words and numbers."""
 
     words: Sequence[str]
-    """Headings of the words that each row starts with."""
+    """Headings of the words that rows start with."""
     rows: Mapping[Any, Sequence[str]]
-    """The words of each row, by the beginning of the keys of its cells."""
+    """The words of every row, by the beginning of the keys of its cells."""
     cells: Sequence[tuple[str, int]]
     """Column and number of shots: the end of the keys."""
     sides: Mapping[str, Mapping[Any, Cell]]
@@ -131,18 +131,18 @@ class Table:
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
     def _places(self) -> list[tuple[str, tuple[str, int]]]:
-        """Return the side and the cell of each column of numbers."""
-        every = product(self.sides, self.cells)
-        return [(end, cell) for end, cell in every if not end or cell[0] in TITLES]
+        """Return the side and the cell of all columns of numbers."""
+        places = product(self.sides, self.cells)
+        return [(end, cell) for end, cell in places if not end or cell[0] in TITLES]
 
     def _columns(self) -> list[tuple[str, int]]:
-        """Return title and number of shots of each column of numbers."""
+        """Return title and number of shots of all columns of numbers."""
         return [(f"{ALL_TITLES.get(name, name)}{end}", k) for end, (name, k) in self._places()]
 
     def _lines(
         self, interval: str, marks: Sequence[str], escape: Callable[[str], str] = str
     ) -> Iterator[list[str]]:
-        """Yield the texts of each row; marks are of the best, the second best and all others."""
+        """Yield the texts of a row; marks are of the best, the second best and all others."""
         for row, words in self.rows.items():
             texts = list(map(escape, words))
             for end, key in self._places():
@@ -171,9 +171,11 @@ def cells_of(frame: pd.DataFrame, row: list[str], *numbers: str) -> dict[Any, Ce
 def diversity_cells(diversity: pd.DataFrame) -> dict[tuple[str, str, int], Cell]:
     """Return ratios to the real mean distance by row, "ratio" and shots; rows may have none."""
     ratios = diversity.dropna(subset="ratio")
-    found = crossed_cells(ratios, "ratio", ["method", "shots"])
-    means = {key: cell.estimate() for key, cell in found.items()}
-    return {(name, "ratio", k): Cell(of.mean, of.interval()) for (name, k), of in means.items()}
+    cells = {}
+    for (row, shots), values in crossed_cells(ratios, "ratio", ["method", "shots"]).items():
+        mean = values.estimate()
+        cells[row, "ratio", shots] = Cell(mean.mean, mean.interval())
+    return cells
 
 
 def grid_of(

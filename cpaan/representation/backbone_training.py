@@ -90,7 +90,7 @@ class BackboneRun(EpisodeRun):
         self._identity = {"data": self.data, "seed": seed}
         self._parts = {"model": self.model, "optimiser": self._optimiser}
         # Every worker computes batch statistics from its own images.
-        self._statistics = [each for each in self.model.buffers() if each.is_floating_point()]
+        self._statistics = [x for x in self.model.buffers() if x.is_floating_point()]
 
     @contextmanager
     def _computing(self) -> Iterator[None]:

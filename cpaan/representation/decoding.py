@@ -69,7 +69,7 @@ class BadImages:
 
 
 class RowStore:
-    """Arrays on disk with a row for each image, filled by jobs that may be killed."""
+    """Arrays on disk with a row for every image, filled by jobs that may be killed."""
 
     def __init__(
         self,
@@ -79,8 +79,8 @@ class RowStore:
     ) -> None:
         """Open or create the arrays; raise ValueError if the disk has no room for them.
 
-        The folder is for this store only. ``rows`` has the image of each row, ascending, shape
-        (R,); ``arrays`` has the shape and type of one row of each array, by name.
+        The folder is for this store only. ``rows`` has the images of its rows, ascending, shape
+        (R,); ``arrays`` has the shape and type of one row of the arrays, by name.
         """
         self._rows = rows
         kinds = {**arrays, _DONE: ((), np.bool_)}
@@ -114,15 +114,15 @@ class RowStore:
     ) -> None:
         """Fill all rows that are not filled yet, except those of bad images.
 
-        A resumed job decodes and records bad images again. ``make`` computes the rows of each array
-        from rows of the store, shape (b,), and their pixels, shape (b, size, size, 3).
+        A resumed job decodes and records bad images again. ``make`` computes the rows of the arrays
+        from places in the store, shape (b,), and their pixels, shape (b, size, size, 3).
         """
         saved = time.monotonic()
         for rows, pixels in decode_images(images, self._rows[~self.is_made], size, bad, progress):
-            own = np.searchsorted(self._rows, rows)
-            for name, values in make(own, pixels).items():
-                self.arrays[name][own] = values
-            self.is_made[own] = True
+            places = np.searchsorted(self._rows, rows)
+            for name, values in make(places, pixels).items():
+                self.arrays[name][places] = values
+            self.is_made[places] = True
             if time.monotonic() - saved > _SECONDS_BETWEEN_SAVES:
                 self._save()
                 saved = time.monotonic()

@@ -15,13 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cpaan.core.provenance import describe_run
 from cpaan.core.randomness import new_rng
 from cpaan.data.splits import Split
 from cpaan.data.table import FeatureTable, as_feature_block
 from cpaan.protocol.tasks import BaseSet, read_base
 from cpaan.representation.config import EmbeddingConfig
-from cpaan.representation.feature_folder import centroid_accuracy, read_made, write_made
+from cpaan.representation.feature_folder import read_made, write_made
 from cpaan.training.drive import Progress, train_to_end
 from cpaan.training.few_shot_episodes import FewShotEpisode, FewShotEpisodes, FewShotLearner
 from cpaan.training.layers import Perceptron, find_log_scale
@@ -152,13 +151,4 @@ def embed(
     run = EmbeddingRun(read_base(table, base_classes, device), config, seed)
     train_to_end(run, out / EMBEDDING, progress=progress)
     embedded = embed_table(run, table)
-    about = {
-        "job": job,
-        "backbone": embedded.backbone,
-        "run": describe_run(),
-        "centroid": centroid_accuracy(embedded, base_classes),
-        "fingerprint": embedded.fingerprint,
-        "made_from": origin,
-    }
-    write_made(out, embedded, about)
-    return embedded, about
+    return embedded, write_made(out, embedded, job, base_classes, made_from=origin)

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from cpaan.core.files import write_whole
+from cpaan.core.provenance import describe_run
 from cpaan.data.cache import open_features
 from cpaan.data.parquet import write_features
 from cpaan.data.table import TEST, TRAIN, FeatureTable
@@ -51,11 +53,29 @@ def check_same_job(before: Mapping[str, Any], job: Mapping[str, Any], folder: Pa
             )
 
 
-def write_made(folder: Path, table: FeatureTable, about: Mapping[str, Any]) -> None:
-    """Write features and then ``about.json``; only the latter includes the log."""
+def write_made(
+    folder: Path,
+    table: FeatureTable,
+    job: Mapping[str, Any],
+    base_classes: Sequence[str],
+    **more: Any,
+) -> dict[str, Any]:
+    """Write features and then ``about.json``, and return its content.
+
+    ``more`` is what there is to say of the training. Only ``about.json`` includes the log.
+    """
+    about = {
+        "job": job,
+        "backbone": table.backbone,
+        "run": describe_run(),
+        "centroid": centroid_accuracy(table, base_classes),
+        "fingerprint": table.fingerprint,
+        **more,
+    }
     without_log = {name: value for name, value in about.items() if name != "log"}
     write_features(folder / FEATURES, table, without_log)
     write_whole(folder / ABOUT, json.dumps(about, indent=1))
+    return about
 
 
 def centroid_accuracy(table: FeatureTable, base_classes: Sequence[str]) -> dict[str, float]:
@@ -64,15 +84,16 @@ def centroid_accuracy(table: FeatureTable, base_classes: Sequence[str]) -> dict[
     "gap" is the difference between train and test rows. A large gap means that the representation
     overfits these train rows: base classes are then tighter than novel classes can be.
     """
-    rows = {
-        partition: [table.gather(table.rows_of(name, partition)).float() for name in base_classes]
+    train_rows, test_rows = (
+        [table.gather(table.rows_of(name, partition)).float() for name in base_classes]
         for partition in (TRAIN, TEST)
-    }
-    centroids = torch.stack([each.mean(dim=0) for each in rows[TRAIN]])
-    accuracies = []
-    for of_class in rows.values():
-        nearest = [torch.cdist(each, centroids).argmin(dim=1) for each in of_class]
-        num_right = sum(int((each == label).sum()) for label, each in enumerate(nearest))
-        accuracies.append(100 * num_right / sum(map(len, of_class)))
-    train, test = accuracies
+    )
+    centroids = torch.stack([rows.mean(dim=0) for rows in train_rows])
+
+    def accuracy(rows_of: Sequence[Tensor]) -> float:
+        nearest = [torch.cdist(rows, centroids).argmin(dim=1) for rows in rows_of]
+        is_right = torch.cat([classes == label for label, classes in enumerate(nearest)])
+        return 100 * int(is_right.sum()) / len(is_right)
+
+    train, test = accuracy(train_rows), accuracy(test_rows)
     return {"base_train": train, "base_test": test, "gap": train - test}

@@ -161,12 +161,12 @@ def open_images(
 
 def _parquet_files_in(folder: Path) -> list[Path]:
     """Return the Parquet files that hold images, sorted by name; others are skipped."""
-    found = []
+    files = []
     for path in sorted(folder.glob("*.parquet")):
         with naming(path):
             if {_CLASS, _IMAGE} <= set(pq.read_schema(path).names):
-                found.append(path)
-    return found
+                files.append(path)
+    return files
 
 
 def _list_parquet(
@@ -246,7 +246,7 @@ def _images_in(root: Path, folder: str) -> _Files:
 
     A broken link has the size -1: it counts as an image that cannot be read.
     """
-    found: _Files = []
+    files: _Files = []
     if (root / folder / "images").is_dir():
         folder = f"{folder}/images"
     if (root / folder).is_dir():
@@ -257,8 +257,8 @@ def _images_in(root: Path, folder: str) -> _Files:
                     size = entry.stat().st_size
                 except FileNotFoundError:
                     size = -1
-                found.append((os.fsencode(f"{folder}/{entry.name}"), size))
-    return sorted(found)
+                files.append((os.fsencode(f"{folder}/{entry.name}"), size))
+    return sorted(files)
 
 
 def _classes_of_flat_val(

@@ -16,19 +16,13 @@ import torch
 from numpy.typing import NDArray
 
 from cpaan.core.files import pack_state, replacing, unpack_state, write_whole
-from cpaan.core.provenance import describe_run
 from cpaan.data.splits import Split
 from cpaan.data.table import TEST, TRAIN, FeatureTable, name_some
 from cpaan.representation.backbone import FEATURE_DIM, Backbone
 from cpaan.representation.backbone_training import BACKBONE, LABELS
 from cpaan.representation.config import BackboneConfig
 from cpaan.representation.decoding import BadImages, Pixels, RowStore
-from cpaan.representation.feature_folder import (
-    centroid_accuracy,
-    check_same_job,
-    read_made,
-    write_made,
-)
+from cpaan.representation.feature_folder import check_same_job, read_made, write_made
 from cpaan.representation.images import ImageList
 from cpaan.training.drive import Progress
 
@@ -144,28 +138,23 @@ def represent(
     trained = state["run"]
     progress(f"the backbone: trained in {state['seconds']:.0f} s on {trained['device']}")
     table, of_classifier = _make_features(job, work, trained, bad, device, progress)
-    about = {
-        "job": job.to_dict(),
-        "backbone": table.backbone,
-        "classes": job.base_classes,
-        "fitted_images": num_fitted,
-        "epochs": job.config.num_epochs,
-        "seed": job.seed,
-        "run": describe_run(),
-        "training_run": state["provenance"],
-        "training_seconds": state["seconds"],
-        "training_device": trained["device"],
-        "training_workers": trained["workers"],
-        "classifier": of_classifier,
-        "centroid": centroid_accuracy(table, job.base_classes),
-        "bad_images": bad.reasons,
-        "fingerprint": table.fingerprint,
-        "log": state["curve"],
-    }
     weights = {name: trained[name] for name in ("config", "model")}
     content = pack_state({"training": weights, "classes": job.base_classes})
     write_whole(out / BACKBONE, content)
-    write_made(out, table, about)
+    about = write_made(
+        *(out, table, job.to_dict(), job.base_classes),
+        classes=job.base_classes,
+        fitted_images=num_fitted,
+        epochs=job.config.num_epochs,
+        seed=job.seed,
+        training_run=state["provenance"],
+        training_seconds=state["seconds"],
+        training_device=trained["device"],
+        training_workers=trained["workers"],
+        classifier=of_classifier,
+        bad_images=bad.reasons,
+        log=state["curve"],
+    )
     shutil.rmtree(work)
     return table, about
 
@@ -174,7 +163,7 @@ def _store_fitted(job: FeatureJob, folder: Path, bad: BadImages, progress: Progr
     """Decode the images that the backbone is fitted to; return their number."""
     rows, size = np.flatnonzero(job.is_fitted), job.config.image_size
     store = RowStore(folder, rows, {"images": ((size, size, 3), np.uint8)})
-    store.fill(job.images, size, lambda own, pixels: {"images": pixels}, bad, progress)
+    store.fill(job.images, size, lambda places, pixels: {"images": pixels}, bad, progress)
     labels = np.where(store.is_made, job.base_labels[rows], -1)
     lost = [name for label, name in enumerate(job.base_classes) if label not in labels]
     if lost:
@@ -200,11 +189,11 @@ def _make_features(
     model.load_state_dict(state["model"])
     model.to(device)
 
-    def make(own: NDArray[np.int64], pixels: Pixels) -> dict[str, NDArray[Any]]:
+    def make(places: NDArray[np.int64], pixels: Pixels) -> dict[str, NDArray[Any]]:
         features, scores = model.describe(torch.from_numpy(pixels).to(device))
-        truth = torch.from_numpy(labels[rows[own]]).to(device)
-        own_score = scores.gather(1, truth.clamp(min=0).unsqueeze(1))
-        ranks = torch.where(truth >= 0, (scores >= own_score).sum(dim=1) - 1, -1)
+        truth = torch.from_numpy(labels[rows[places]]).to(device)
+        right_score = scores.gather(1, truth.clamp(min=0).unsqueeze(1))
+        ranks = torch.where(truth >= 0, (scores >= right_score).sum(dim=1) - 1, -1)
         return {"features": features.half().cpu().numpy(), "ranks": ranks.cpu().numpy()}
 
     row = {"features": ((FEATURE_DIM,), np.float16), "ranks": ((), np.int32)}

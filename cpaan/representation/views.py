@@ -58,14 +58,11 @@ def random_views(images: Tensor, size: int, config: BackboneConfig, rng: torch.G
     views = grid_sample(pixels, grid, padding_mode="reflection", align_corners=False)
 
     if config.colour_jitter:
-        low, high = 1 - config.colour_jitter, 1 + config.colour_jitter
-        views = views * uniform(low, high).view(-1, 1, 1, 1)
-        grey = _grey(views)
-        views = torch.lerp(
-            grey.mean(dim=(2, 3), keepdim=True), views, uniform(low, high).view(-1, 1, 1, 1)
-        )
-        views = torch.lerp(_grey(views), views, uniform(low, high).view(-1, 1, 1, 1))
-        views = views.clamp(0, 1)
+        ends = 1 - config.colour_jitter, 1 + config.colour_jitter
+        brightness, contrast, saturation = (uniform(*ends).view(-1, 1, 1, 1) for _ in range(3))
+        views = views * brightness
+        views = torch.lerp(_grey(views).mean(dim=(2, 3), keepdim=True), views, contrast)
+        views = torch.lerp(_grey(views), views, saturation).clamp(0, 1)
     return _normalised(views)
 
 

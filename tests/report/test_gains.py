@@ -43,6 +43,10 @@ def test_only_common_seeds_are_compared_and_an_untrained_row_with_each_seed():
     assert compare(scores).by_seed == pytest.approx((1.0, 4.0))
     assert compare(scores, B, A).by_seed == pytest.approx((-1.0, -4.0))
 
+    scores = scores_of({A: [[11.0], [21.0]], B: [[10.0, 50.0], [20.0, 60.0]]})
+    assert compare(scores).by_seed == (1.0, -39.0)
+    assert compare(scores, same_seeds=True).by_seed == (1.0,), "a variant with one of the seeds"
+
     later = scores_of({B: [[17.0, 99.0]]})
     scores = pd.concat([scores_of({A: [[10.0, 20.0]]}), later.assign(seed=later["seed"] + 1)])
     assert compare(scores).by_seed == (3.0,)
@@ -50,13 +54,6 @@ def test_only_common_seeds_are_compared_and_an_untrained_row_with_each_seed():
     assert compare(apart).by_seed == (10.0 - 99.0, 20.0 - 99.0), "as of a row without training"
     with pytest.raises(ValueError, match="none in common"):
         compare(pd.concat([scores_of({A: [[1.0, 2.0]]}), later.assign(seed=later["seed"] + 5)]))
-
-
-def test_a_variant_with_one_seed_is_compared_with_the_same_seed():
-    scores = scores_of({A: [[11.0], [21.0]], B: [[10.0, 50.0], [20.0, 60.0]]})
-
-    assert compare(scores, same_seeds=True).by_seed == (1.0,)
-    assert compare(scores).by_seed == (1.0, -39.0)
 
 
 def test_several_shots_or_columns_are_compared_by_their_mean():
@@ -95,11 +92,7 @@ def test_a_difference_has_a_sign_that_is_read_aloud(draws, text):
         ({B: [1.0]}, 1, "no scores of a with the head x for novel at K = 1"),
         ({A: [5.0], B: [1.0]}, [1, 2], "no scores of a with the head x for novel at K = 2"),
         ({A: [5, 6, 7], B: [1, 2]}, 1, "a and b: 3 and 2 draws cannot be paired: draw 2 is"),
-        (
-            {A: [[5.0, 6.0], [7.0]], B: [1.0, 2.0]},
-            1,
-            "a, x, novel, 1: a seed lacks draws",
-        ),
+        ({A: [[5.0, 6.0], [7.0]], B: [1.0, 2.0]}, 1, "a, x, novel, 1: a seed lacks draws"),
     ],
 )
 def test_rows_that_cannot_be_paired_are_refused(draws, shots, message):

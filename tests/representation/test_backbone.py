@@ -56,8 +56,8 @@ def test_a_cosine_classifier_ignores_lengths():
 
     torch.testing.assert_close(classifier(5 * features), scores)
     assert scores.abs().max() <= 10  # the initial scale
-    own = classifier(classifier.weight.detach())
-    torch.testing.assert_close(own.diagonal(), torch.full((3,), 10.0))
+    of_weights = classifier(classifier.weight.detach())
+    torch.testing.assert_close(of_weights.diagonal(), torch.full((3,), 10.0))
 
 
 def test_sgm_adds_the_squared_gradient_of_the_classifier_and_l2_half_the_squared_norm():
@@ -103,7 +103,7 @@ def test_a_random_view_of_a_whole_image_is_the_image_or_its_mirror_image():
 
     plain = plain_views(images, 8)
     is_same, is_mirrored = (
-        (views - each).abs().flatten(1).mean(dim=1) < 0.5 for each in (plain, plain.flip(-1))
+        (views - image).abs().flatten(1).mean(dim=1) < 0.5 for image in (plain, plain.flip(-1))
     )
     assert 0 < is_same.sum() < len(images)
     assert 0 < is_mirrored.sum() < len(images)
@@ -156,7 +156,7 @@ def test_an_image_that_is_left_out_has_no_influence():
     poisoned = images.copy()
     poisoned[7] = 255
 
-    runs = [BackboneRun(each, labels, 3, small_config(), 0, CPU) for each in (images, poisoned)]
+    runs = [BackboneRun(x, labels, 3, small_config(), 0, CPU) for x in (images, poisoned)]
     for run in runs:
         run.advance(run.steps_per_epoch)
 
@@ -164,7 +164,7 @@ def test_an_image_that_is_left_out_has_no_influence():
 
 
 def test_an_epoch_shows_every_image_once_and_workers_share_every_step():
-    alone, *shared = (new_run(workers=each) for each in (ALONE, Workers(0, 2), Workers(1, 2)))
+    alone, *shared = (new_run(workers=x) for x in (ALONE, Workers(0, 2), Workers(1, 2)))
 
     seen = []
     for step in range(alone.steps_per_epoch):

@@ -13,7 +13,7 @@ from cpaan.protocol.tasks import read_base
 from cpaan.representation import embedding
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.representation.embedding import EmbeddingRun, embed_table, prototype_scores
-from cpaan.training.few_shot_episodes import FewShotEpisode, FewShotEpisodes
+from cpaan.training.few_shot_episodes import FewShotEpisodes
 from helpers.gaussians import GaussianClasses
 from helpers.runs import flat
 from helpers.tables import assert_same_table, poisoned
@@ -55,14 +55,8 @@ def test_supports_and_queries_share_no_row_and_are_of_their_classes(num_shots):
 
 def test_episodes_differ_and_each_number_of_shots_has_its_turn(gaussians):
     run = new_run(gaussians)
-    drawn = []
-    draw = run.network.episodes.draw
-
-    def note(num_shots: int, rng: torch.Generator) -> FewShotEpisode:
-        drawn.append(draw(num_shots, rng))
-        return drawn[-1]
-
-    run.network.episodes.draw = note
+    drawn, draw = [], run.network.episodes.draw
+    run.network.episodes.draw = lambda *shape: drawn.append(draw(*shape)) or drawn[-1]
     run.advance(60)
 
     shots = Counter(episode.supports.shape[1] for episode in drawn)
@@ -92,11 +86,13 @@ def test_distances_far_from_zero_keep_their_digits_and_gradients():
     near = torch.randint(-3, 4, (5, 8), generator=new_rng(1)).float().requires_grad_()
     far = (near.detach() + 4096).requires_grad_()
 
-    scores, moved = prototype_scores(supports, near), prototype_scores(supports + 4096, far)
+    scores_near, scores_far = (
+        prototype_scores(*rows) for rows in ((supports, near), (supports + 4096, far))
+    )
 
-    torch.testing.assert_close(moved, scores, rtol=1e-5, atol=1e-5)
-    for each in (scores, moved):
-        each.log_softmax(dim=1)[:, 0].sum().backward()
+    torch.testing.assert_close(scores_far, scores_near, rtol=1e-5, atol=1e-5)
+    for scores in (scores_near, scores_far):
+        scores.log_softmax(dim=1)[:, 0].sum().backward()
     torch.testing.assert_close(far.grad, near.grad, rtol=1e-4, atol=1e-5)
 
 
@@ -116,13 +112,9 @@ def test_at_the_start_predictions_have_half_of_the_entropy_they_could_have(gauss
 
 def test_base_train_rows_and_the_seed_decide_everything(gaussians):
     base, state = gaussians.split.base_classes("test"), torch.get_rng_state()
-    hidden, changed = (
-        dataclasses.replace(gaussians, table=poisoned(gaussians, is_allowed))
-        for is_allowed in (
-            lambda name, is_train: is_train and name in base,
-            lambda name, is_train: name != base[0],
-        )
-    )
+    others = poisoned(gaussians, lambda name, is_train: is_train and name in base)
+    one_class = poisoned(gaussians, lambda name, is_train: name != base[0])
+    hidden, changed = (dataclasses.replace(gaussians, table=x) for x in (others, one_class))
 
     runs = [new_run(data) for data in (gaussians, hidden, changed)] + [new_run(gaussians, seed=1)]
     for run in runs:
@@ -161,9 +153,7 @@ def test_an_embedded_table_has_the_same_rows_and_says_what_made_it(gaussians, mo
 
     embedded = embed_table(run, table)
 
-    assert embedded.backbone == (
-        "gaussian classes, embedded by a prototypical network, 4 episodes, seed 0"
-    )
+    assert {"gaussian classes", "4 episodes", "seed 0"} <= {*embedded.backbone.split(", ")}
     assert embedded.backbone_classes == {"one", *run.base.names}
     expected = run.network.embed(torch.from_numpy(table.features.copy())).numpy()
     np.testing.assert_allclose(embedded.features, expected, rtol=1e-4, atol=1e-5)
@@ -171,9 +161,7 @@ def test_an_embedded_table_has_the_same_rows_and_says_what_made_it(gaussians, mo
     assert_same_table(embedded, table.with_changes(features=embedded.features))
 
 
-@pytest.mark.parametrize(
-    ("factor", "dtype"), [(1.0, np.float16), (1e5, np.float32)], ids=["fits", "too large"]
-)
+@pytest.mark.parametrize(("factor", "dtype"), [(1.0, np.float16), (1e5, np.float32)])
 def test_embedded_features_keep_the_precision_of_the_table_where_they_fit(gaussians, factor, dtype):
     half = gaussians.table.with_changes(features=gaussians.table.features.astype("f2"))
     run = new_run(dataclasses.replace(gaussians, table=half), **LINEAR)

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -23,22 +24,16 @@ from helpers.memory import peak_memory
 
 VAL_FILES = [f"ILSVRC2012_val_0000000{k}" for k in range(6)]
 # The list has another order than the files.
+REVERSED = list(zip(VAL_FILES, VAL_CLASSES, strict=True))[::-1]
 KAGGLE_LIST = "ImageId,PredictionString\n" + "".join(
-    f"{file},{name} 85 1 499 272 {name} 1 2 3 4 \n"
-    for file, name in reversed(list(zip(VAL_FILES, VAL_CLASSES, strict=True)))
+    f"{file},{name} 85 1 499 272 {name} 1 2 3 4 \n" for file, name in REVERSED
 )
-TINY_LIST = "".join(
-    f"{file}.JPEG\t{name}\t0\t32\t44\t62\n"
-    for file, name in reversed(list(zip(VAL_FILES, VAL_CLASSES, strict=True)))
-)
+TINY_LIST = "".join(f"{file}.JPEG\t{name}\t0\t32\t44\t62\n" for file, name in REVERSED)
 
 
 def contents_of(images: ImageList) -> list[bytes]:
-    contents = dict(images.source.read(np.arange(len(images))))
-    return [
-        content.read_bytes() if isinstance(content, Path) else content
-        for _, content in sorted(contents.items())
-    ]
+    contents = sorted(images.source.read(np.arange(len(images))), key=itemgetter(0))
+    return [x.read_bytes() if isinstance(x, Path) else x for _, x in contents]
 
 
 def in_list_order(pictures: Sequence[Picture]) -> list[Picture]:
@@ -145,10 +140,10 @@ def test_all_endings_of_image_files_count_and_names_need_not_be_text(tmp_path):
 
     images = open_images(root, ["n01"])
 
-    found = contents_of(images)[: images.is_train.sum()]
-    assert found[:4] == [b"a.JPEG", b"b.jpeg", b"c.jpg", b"d.PNG"]
-    assert found[-1] == b"\xff.JPG"
-    assert len(found) == 5 + 3
+    contents = contents_of(images)[: images.is_train.sum()]
+    assert contents[:4] == [b"a.JPEG", b"b.jpeg", b"c.jpg", b"d.PNG"]
+    assert contents[-1] == b"\xff.JPG"
+    assert len(contents) == 5 + 3
 
 
 @pytest.mark.parametrize("form", ["parquet", "folders"])
@@ -170,7 +165,7 @@ def test_the_digest_depends_on_the_data_and_not_on_its_folder(tmp_path, form):
 
 
 def test_paths_of_another_form_are_refused(tmp_path):
-    pictures = [each for each in some_pictures() if each[:2] != ("n02", "test")]
+    pictures = [picture for picture in some_pictures() if picture[:2] != ("n02", "test")]
     path = write_parquet(tmp_path / "a" / "i.parquet", pictures)
     folders = write_folders(tmp_path / "folders", pictures)
     flat = write_folders(tmp_path / "flat", some_pictures(), flat=True)

@@ -42,9 +42,9 @@ def judge_claims(
         scores: Top-5 by method (name of a row), head, column, shots, draw and seed.
         diversity: Columns method (name of a row), shots, draw, seed and ratio: the mean distance
             of two synthetic examples of a class over that of two real ones; or empty.
-        methods: The method of each row but ablations and rows as published, in the order of the
+        methods: The methods of all rows but ablations and those as published, in the order of the
             report. In a study of one method, the last of its rows is the best.
-        head_of: The head of each of these rows.
+        head_of: The heads of these rows.
         ablations: How other rows vary one of these, by name of the row.
 
     Raises:
@@ -96,7 +96,7 @@ class _Table:
         return Judgement(claim, parts, self._undecisive(parts) if is_plain else {})
 
     def _cells(self, contrast: Contrast) -> Iterator[ClaimPart | None]:
-        """Yield the difference for each number of shots; None if a row is missing."""
+        """Yield the difference for all numbers of shots; None if a row is missing."""
         column = list(self.scores.titles)[1] if contrast.column == GLSL else contrast.column
         title = (_TITLES | self.scores.titles)[column]
         for words, shots in self._shots(contrast.shots).items():
@@ -112,7 +112,7 @@ class _Table:
             yield ClaimPart(gap, _printed(contrast, column, shots), rows, f"{title} {words}")
 
     def _shots(self, name: str) -> dict[str, dict[int, float]]:
-        """Return the weight of each number of shots in a difference, by the words for them."""
+        """Return the weights of numbers of shots in a difference, by the words for them."""
         numbers = self.scores.shots
         few, most = numbers[0], numbers[-1]
         five = 5 if 5 in numbers else few

@@ -45,7 +45,7 @@ class Judgement:
     claim: Claim
     parts: Sequence[ClaimPart]
     undecisive: Mapping[str, Sequence[Cell]] = field(default_factory=dict)
-    """Differences that do not decide, by column and head in words: one for each part."""
+    """Differences that do not decide, by column and head in words: one for every part."""
     p_value: float = 1.0
     """Of the whole claim, corrected for the number of claims of its kind."""
     verdict: str = UNDECIDED
@@ -112,7 +112,7 @@ def decide(parts: Sequence[ClaimPart], p_value: float, margin: float = MARGIN) -
 
 
 def with_verdicts(judgements: Sequence[Judgement]) -> list[Judgement]:
-    """Correct the p-values of each kind of claims for their number, and decide the verdicts."""
+    """Correct the p-values of every kind of claims for their number, and decide the verdicts."""
     decided = list(judgements)
     for kind in {judgement.claim.kind for judgement in judgements}:
         places = [place for place, judgement in enumerate(decided) if judgement.claim.kind == kind]

@@ -48,7 +48,7 @@ def _calibrated(titles: Mapping[str, str]) -> str:
 def _draw_differences(
     lines: Sequence[str], series: _Series, label: str, panels: Mapping[str, str] = TITLES
 ) -> Figure:
-    """Draw differences with intervals: a panel each for LSL and GLSL, a mark a series.
+    """Draw differences with intervals: a panel for every column, a mark for every series.
 
     A line of which no series has a difference is the heading of the lines below it. A panel of
     ratios has its line at one in place of zero.
@@ -64,11 +64,11 @@ def _draw_differences(
         zero = float(column == _DIVERSITY)
         axes.axvline(zero, color=INK, lw=0.9)
         ends = [zero]
-        for number, (name, found) in enumerate(series.items()):
-            own = [line for line in lines if (line, column) in found]
-            x, reach = (np.array([found[line, column][at] for line in own]) for at in (0, 1))
-            steps = [(shares[line].index(name) + 0.5) / len(shares[line]) - 0.5 for line in own]
-            y = [lines.index(line) + 0.36 * step for line, step in zip(own, steps, strict=True)]
+        for number, (name, cells) in enumerate(series.items()):
+            drawn = [line for line in lines if (line, column) in cells]
+            x, reach = (np.array([cells[line, column][at] for line in drawn]) for at in (0, 1))
+            steps = [(shares[line].index(name) + 0.5) / len(shares[line]) - 0.5 for line in drawn]
+            y = [lines.index(line) + 0.36 * step for line, step in zip(drawn, steps, strict=True)]
             color, marker, _ = look_of(number)
             axes.errorbar(x, y, xerr=reach, fmt="none", ecolor=color, elinewidth=1.3)
             sides = [Cell(*pair).side for pair in zip(x - zero, reach, strict=True)]
@@ -100,11 +100,11 @@ def gains_by_row(
     trained: Collection[str],
     shots: int,
 ) -> Picture:
-    """Draw what each row gains over no augmentation of its features, the largest first.
+    """Draw the gains of rows over no augmentation of their features, the largest first.
 
     The paper's Figure 5b compares gains with diversity, for rows that have it: it is in a panel
-    beside them. ``spaces`` are the features of each row in words, in the order of their parts of
-    the picture; ``trained`` are the rows that train a generator.
+    beside them. ``spaces`` are the features of rows in words, in the order of the parts of the
+    picture; ``trained`` are the rows that train a generator.
     """
     of_shots = diversity_cells(diversity[diversity["shots"] == shots])
     diverse, titles = {name: cell for (name, _, _), cell in of_shots.items()}, _titles(gains)
@@ -144,7 +144,7 @@ def gains_by_row(
 
 @drawing()
 def gains_against_shots(gains: Cells, rows: Sequence[str]) -> Picture:
-    """Draw gains over no augmentation against the number of shots: a panel each for LSL and GLSL.
+    """Draw gains over no augmentation against the number of shots: a panel for LSL and for GLSL.
 
     Rows that have gains but are not among ``rows`` are pale.
     """

@@ -135,7 +135,7 @@ class Picture:
     figure: Figure
 
     def __post_init__(self) -> None:
-        # Laid out once: a layout that is computed at every drawing differs a little each time.
+        # Laid out once: every drawing would compute a slightly different layout.
         with drawing():
             self.figure.draw_without_rendering()
         self.figure.set_layout_engine("none")
@@ -152,10 +152,10 @@ class Picture:
         # Rules of a <style> would apply to the whole page.
         body = re.sub(r"(?s)<(metadata|style)\b.*?</\1>", "", body)
         # Short numbers, no spaces between elements and no unused ids: half the size.
-        body = re.sub(r' (?:d|x|y)="[^"]*"', lambda found: _rounded(found[0]), body)
+        body = re.sub(r' (?:d|x|y)="[^"]*"', lambda attribute: _rounded(attribute[0]), body)
         body = re.sub(r">\s+<", "><", body)
         used = set(re.findall(r'(?:url\(|href=")#([^)"]+)', body))
-        body = re.sub(r' id="([^"]+)"', lambda each: each[0] if each[1] in used else "", body)
+        body = re.sub(r' id="([^"]+)"', lambda one: one[0] if one[1] in used else "", body)
         body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{self.name}-", body)
         body = body.replace("xlink:href", "href").replace("'DejaVu Sans', ", "")
         body = body.replace(INK, "currentColor").replace(GROUND, "var(--ground)")

@@ -38,7 +38,7 @@ _LATER = LinearSegmentedColormap.from_list("later", [PALE, COLOURS[0]])
 
 @drawing()
 def draw_search(trials: pd.DataFrame, method: str, winner: int) -> Picture | None:
-    """Draw the scores of a search's trials against each parameter.
+    """Draw the scores of a search's trials against their parameters.
 
     Args:
         trials: A study's ``trials.parquet``.
@@ -61,19 +61,21 @@ def draw_search(trials: pd.DataFrame, method: str, winner: int) -> Picture | Non
 
 def _ranges(trials: pd.DataFrame) -> dict[str, BaseDistribution]:
     """Return the ranges of parameters of which trials tried more than one value."""
-    found = {
+    ranges = {
         name: json_to_distribution(text)
-        for each in trials["distributions"]
-        for name, text in json.loads(each).items()
+        for texts in trials["distributions"]
+        for name, text in json.loads(texts).items()
     }
-    return {name: of for name, of in found.items() if trials[name].nunique() > 1}
+    return {
+        name: distribution for name, distribution in ranges.items() if trials[name].nunique() > 1
+    }
 
 
 def _parameters(trial: Any, ranges: Mapping[str, BaseDistribution]) -> dict[str, Any]:
     """Return a trial's parameters, whole numbers as such: with gaps, a table has fractions."""
     return {
-        name: int(trial[name]) if isinstance(of, IntDistribution) else trial[name]
-        for name, of in ranges.items()
+        name: int(trial[name]) if isinstance(distribution, IntDistribution) else trial[name]
+        for name, distribution in ranges.items()
         if not pd.isna(trial[name])
     }
 
@@ -86,18 +88,18 @@ def _importances(trials: pd.DataFrame, ranges: Mapping[str, BaseDistribution]) -
         study = optuna.create_study(direction="maximize")
         for trial in trials.to_dict("records"):
             params = _parameters(trial, ranges)
-            of = {name: ranges[name] for name in params}
-            study.add_trial(create_trial(value=trial["score"], params=params, distributions=of))
+            known = {name: ranges[name] for name in params}
+            study.add_trial(create_trial(value=trial["score"], params=params, distributions=known))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
             # The caption says how few trials there are.
             warnings.filterwarnings("ignore", "Some regimes for parameter", UserWarning)
             evaluator = PedAnovaImportanceEvaluator(target_quantile=_BEST_SHARE)
-            found = get_param_importances(study, evaluator=evaluator, params=list(ranges))
+            shares = get_param_importances(study, evaluator=evaluator, params=list(ranges))
     finally:
         optuna.logging.set_verbosity(verbosity)
     # Optuna's own order of equal ones changes from run to run.
-    return {name: found[name] for name in sorted(ranges, key=lambda name: -found[name])}
+    return {name: shares[name] for name in sorted(ranges, key=lambda name: -shares[name])}
 
 
 def _slices(
@@ -137,7 +139,7 @@ def _slices(
         for name, value in _parameters(best, ranges).items()
     ]
     ranked = ", ".join(f"{name} {importances[name]:.2f}" for name in list(importances)[:3])
-    left_out = [f"{each.trial} ({each.score:.1f} %)" for each in far.itertuples()]
+    left_out = [f"{trial.trial} ({trial.score:.1f} %)" for trial in far.itertuples()]
     below = f" Left out, far below the others: trial {', '.join(left_out)}." if left_out else ""
     return Picture(
         name=f"{slug(method)}-slices",

@@ -22,13 +22,16 @@ _LISTS = {
     "diversity": ["method", "shots", "draw", "seed", "distance", "ratio"],
 }
 _NEEDED = {
-    "report.json": ("run", "rows", "num_fixed", "test_reads", "nodes", "cost", "best", *_LISTS),
+    "report.json": (
+        *("run", "rows", "num_fixed", "test_reads", "nodes", "cost", "studies", "best"),
+        *_LISTS,
+    ),
     "scores.parquet": ("method", "head", "column", "shots", "draw", "seed", "top1", "top5"),
 }
 # Reports once recorded the words of an ablation in place of its key.
 _KEYS = {label: key for labels in LABELS.values() for key, label in labels.items()}
 DEFAULT, PUBLISHED = "default settings", "as published"
-"""How names of rows end that have the settings of trial 0, or those of the source."""
+"""Settings of a row that no search chose: those of trial 0, or of the source. Its name ends so."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class ScoredRow:
     seeds: tuple[int, ...]
     ablation: Ablation | None
     """None for a row of the table itself."""
+    settings: str = ""
+    """`DEFAULT`, `PUBLISHED`, or empty for all others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +69,7 @@ class Contents:
     trials: Mapping[str, pd.DataFrame]
     """The trials of every search that left a table of them, by the same names."""
     started: Mapping[str, Mapping[str, Any]]
-    """The command of each search, its commit and time, by the same names."""
+    """The commands of the searches, with commit and time, by the same names."""
     heads: pd.DataFrame
     """Columns method, head, score: on the validation phase, best first."""
     diversity: pd.DataFrame
@@ -76,18 +81,18 @@ class Contents:
     projections: pd.DataFrame | None
     spiral: Mapping[str, Any] | None
     words: Mapping[str, str]
-    """The name in words of each class of Tiny-ImageNet."""
+    """The names in words of the classes of Tiny-ImageNet."""
 
     @property
     def methods(self) -> dict[str, str]:
-        """Return the key in `ROWS` of each row but the variants, in the order of the table."""
+        """Return the keys in `ROWS` of all rows but variants, in the order of the table."""
         return {row.name: row.method for row in self.rows if row.ablation is None}
 
     @property
     def searched(self) -> dict[str, str]:
         """Return the same without the rows as published, which are in no claim and no picture."""
-        rows = self.methods.items()
-        return {name: method for name, method in rows if not name.endswith(PUBLISHED)}
+        published = {row.name for row in self.rows if row.settings == PUBLISHED}
+        return {name: key for name, key in self.methods.items() if name not in published}
 
     @property
     def study(self) -> Mapping[str, Any]:
@@ -138,9 +143,6 @@ def read_contents(folder: Path) -> Contents:
         if absent := [key for key in needed if key not in content]:
             raise ValueError(f"{report / name} is not of a report: it lacks {', '.join(absent)}")
     best, num_fixed = about["best"], int(about["num_fixed"])
-    if "study" in about:  # reports of one row once had it alone
-        best = {best["method"]: best}
-        about["studies"] = dict.fromkeys(best, about["study"])
     heads, diversity = (pd.DataFrame(about[x], columns=names) for x, names in _LISTS.items())
     # A single row has no folder of its own.
     places = {name: folder / name if (folder / name).exists() else folder for name in best}
@@ -167,26 +169,18 @@ def read_contents(folder: Path) -> Contents:
 
 
 def _read(path: Path) -> Any:
-    """Return the content of a file of JSON or Parquet; None if it is absent.
-
-    The name of a row with default settings in older reports is replaced.
-    """
-    old, new = ", trial 0", f", {DEFAULT}"
+    """Return the content of a file of JSON or Parquet; None if it is absent."""
     if not path.exists():
         return None
     try:
-        if path.suffix == ".json":
-            return json.loads(path.read_text().replace(old, new))
-        frame = pd.read_parquet(path)
+        is_json = path.suffix == ".json"
+        return json.loads(path.read_text()) if is_json else pd.read_parquet(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
-    if "method" in frame:
-        frame["method"] = frame["method"].str.replace(old, new)
-    return frame
 
 
 def _started(folder: Path, best: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the first command that names each row, or else the one that chose its winner.
+    """Return the first command that names a row, or else the one that chose its winner.
 
     The first command is preferred, because one that resumes a search cannot repeat it alone.
     """
@@ -210,5 +204,6 @@ def _rows_of(described: Sequence[dict[str, Any]], scored: set[str]) -> tuple[Sco
         if varied := row.get("ablation"):
             key = varied["key"] if "key" in varied else _KEYS[varied["label"]]
             ablation = Ablation(varied["of"], varied["family"], key)
-        rows.append(ScoredRow(name, method, tuple(row["seeds"]), ablation))
-    return tuple(sorted(rows, key=lambda row: row.name.endswith(PUBLISHED)))
+        settings = next((words for words in (DEFAULT, PUBLISHED) if name.endswith(words)), "")
+        rows.append(ScoredRow(name, method, tuple(row["seeds"]), ablation, settings))
+    return tuple(sorted(rows, key=lambda row: row.settings == PUBLISHED))

@@ -5,11 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from cpaan.core.provenance import commit
-from cpaan.data.table import counted
 from cpaan.report.page.contents import Contents
-from cpaan.training.drive import in_words
-
-_HOUR = 3600.0
 
 
 class Command(NamedTuple):
@@ -21,27 +17,23 @@ class Command(NamedTuple):
     time: str = ""
 
 
-def make_cost(contents: Contents) -> dict[str, str]:
-    """Return the time of workers and the GPU hours: trials, finalists and all parts of the report.
+class Cost(NamedTuple):
+    """The cost of the searches: seconds of workers, and of GPUs by shares of a card."""
 
-    Older reports have the cost of their last command alone, by whole cards.
-    """
-    cost, trials = contents.about["cost"], contents.trials.values()
-    times = [f"trials {in_words(sum(table['worker_seconds'].sum() for table in trials))}"]
-    hours = [f"trials {sum(table['gpu_seconds'].sum() for table in trials) / _HOUR:.2f}"]
-    finalists = [best["run"].get("gpu_seconds") for best in contents.best.values()]
-    is_counted = None not in finalists
-    hours.append(
-        f"finalists {sum(finalists) / _HOUR:.2f}" if is_counted else "finalists not counted"
+    trials: float
+    trials_gpu: float
+    finalists_gpu: float | None
+    """None if one was trained before they were counted."""
+
+
+def make_cost(contents: Contents) -> Cost:
+    """Return the cost of trials and finalists; ``report.json`` has that of the report."""
+    trials = contents.trials.values()
+    seconds, of_gpus = (
+        sum(table[name].sum() for table in trials) for name in ("worker_seconds", "gpu_seconds")
     )
-    hours.append(f"report {cost['gpu_seconds'] / _HOUR:.2f}")
-    if "worker_seconds" not in cost:
-        hours[-1] += " by whole cards, its last command only"
-    else:
-        times.append(f"report {in_words(cost['worker_seconds'])}")
-        if count := int(cost["num_uncounted"]):
-            hours.append(f"{counted(count, 'part')} of the report not counted")
-    return {"time": ", ".join(times), "gpu_hours": "; ".join(hours)}
+    finalists = [best["run"].get("gpu_seconds") for best in contents.best.values()]
+    return Cost(seconds, of_gpus, None if None in finalists else sum(finalists))
 
 
 def make_hardware(nodes: Sequence[Mapping[str, float]]) -> str:

@@ -1,7 +1,8 @@
 """Make the page of a report: one HTML file that loads nothing else, and its words as Markdown."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, product
 from math import isnan
 from pathlib import Path
@@ -14,7 +15,6 @@ from cpaan.evaluation.illustration import REAL
 from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import NO_GENERATION, RESNET
 from cpaan.protocol.config import COLUMNS
-from cpaan.report import featured
 from cpaan.report.ablations import IDEAS, NEIGHBOURS, TERMS
 from cpaan.report.claims.judge import judge_claims
 from cpaan.report.claims.verdict import LEVEL, MARGIN, RATIO_MARGIN, Judgement
@@ -22,19 +22,24 @@ from cpaan.report.figures.accuracy import gain_of_variants, gains_against_shots,
 from cpaan.report.figures.picture import Picture
 from cpaan.report.figures.search import draw_search
 from cpaan.report.figures.synthetic import draw_spiral, projections, spectra
-from cpaan.report.page.contents import PUBLISHED, REPORT, Contents, read_contents
+from cpaan.report.page.contents import REPORT, Contents, read_contents
 from cpaan.report.page.facts import make_commands, make_cost, make_hardware
 from cpaan.report.page.headline import Headline, make_headline
 from cpaan.report.page.templates import fill, plus_minus
-from cpaan.report.page.views import RULES, TableViews, is_trained, make_views
+from cpaan.report.page.views import RULES, TableViews, make_views
 from cpaan.report.published import NUM_BASE_CLASSES, printed_elsewhere
 from cpaan.report.table_one import Cells
 from cpaan.report.tables import TITLES, Cell, Table, diversity_cells
-from cpaan.training.drive import in_words
 
 INDEX, FINDINGS, FIGURES = (f"{REPORT}/{name}" for name in ("index.html", "findings.md", "figures"))
 _SHOTS = (1, 5, 20)  # of the table of diversity
 _MOST_LINES = 7  # that one can tell apart
+# Rows that the pictures single out, from the most important to the least: with coloured lines, with
+# their synthetic examples, and beside the synthetic examples of a study of one row.
+_LINES = ("cCov-GAN-PN", "copy-PN", "CP-AAN+-PN", "copy", "CP-AAN+", "cCov-GAN", "FH")
+_EXAMPLES = ("P-FH", "FI-PN", "cCov-GAN-PN", "CP-AAN+-PN")
+_BESIDE = ("copy", "mean-shift", "copy-PN", "mean-shift-PN")
+_MARGINS = (MARGIN, RATIO_MARGIN)
 _VARIANTS = {
     NEIGHBOURS: (
         "gain-by-neighbours",
@@ -60,10 +65,16 @@ class Page:
     headline: Headline
     lead: Picture | None
     """The picture beside the headline."""
-    judged: Sequence[Judgement]
+    judgements: Sequence[Judgement]
     pictures: Sequence[Picture]
-    searches: Sequence[tuple[str, str, Picture | None]]
-    """Name, summary and picture of each search."""
+    searches: Mapping[str, Picture | None]
+    """The picture of every search, by name."""
+
+    @cached_property
+    def sentences(self) -> list[str]:
+        """Return the finding, and what stands beside it."""
+        values = {"headline": self.headline, "contents": self.contents, "table": self.table}
+        return fill("headline.jinja", **values, margins=_MARGINS).splitlines()
 
 
 class Axis(NamedTuple):
@@ -78,10 +89,10 @@ class Axis(NamedTuple):
         return round(100 * (value - self.low) / (self.high - self.low), 2)
 
 
-def axis_of(judged: Sequence[Judgement]) -> Axis:
-    """Return an axis on which every printed and every found number has room."""
+def axis_of(judgements: Sequence[Judgement]) -> Axis:
+    """Return an axis on which every printed and every measured number has room."""
     values = [0.0, 1.0]
-    for mark in chain.from_iterable(x.extremes for x in judged if not x.claim.is_ratio):
+    for mark in chain.from_iterable(x.extremes for x in judgements if not x.claim.is_ratio):
         reach = 0.0 if isnan(mark.gap.interval) else mark.gap.interval
         values += [mark.gap.value - reach, mark.gap.value + reach, mark.printed or 0.0]
     room = 0.04 * (max(values) - min(values))
@@ -94,7 +105,7 @@ def write_page(folder: Path, write: Callable[[str, bytes], None]) -> list[str]:
     """Write the page of a study's report, its words as Markdown, and its pictures as files.
 
     Pictures of searches are on the page only: a table has too many of them. ``write`` is called
-    with the name of each file below the study's folder, and its content.
+    with the name of a file below the study's folder, and its content.
 
     Returns:
         The last lines of a command: the finding, the three best rows and the path of the page.
@@ -114,7 +125,7 @@ def write_page(folder: Path, write: Callable[[str, bytes], None]) -> list[str]:
 def _summary(page: Page) -> list[str]:
     """Return the finding, and the three rows with the highest LSL at the fewest shots."""
     table, shots = page.table, page.table.shots[0]
-    best, lines = table.ranked[:3], [page.headline.finding]
+    best, lines = table.ranked[:3], page.sentences[:1]
     for name in best:
         cells = {title: table.cells[name, column, shots] for column, title in TITLES.items()}
         numbers = (f"{title} {x.value:.1f}{plus_minus(x.interval)}" for title, x in cells.items())
@@ -126,10 +137,10 @@ def _summary(page: Page) -> list[str]:
 def compose(contents: Contents) -> Page:
     """Summarise and draw the files of a report."""
     table = make_views(contents)
-    gains, judged = gains_of(contents, table), judge(contents, table)
-    headline = make_headline(contents, table, gains, judged)
+    gains, judgements = gains_of(contents, table), judge(contents, table)
+    headline = make_headline(contents, table, gains, judgements)
     lead, pictures = draw_lead(contents, table, gains), draw_figures(contents, table, gains)
-    return Page(contents, table, headline, lead, judged, pictures, draw_searches(contents))
+    return Page(contents, table, headline, lead, judgements, pictures, draw_searches(contents))
 
 
 def judge(contents: Contents, table: TableViews) -> list[Judgement]:
@@ -147,31 +158,24 @@ def render(page: Page, template: str = "index.html.jinja") -> str:
         page=page,
         contents=contents,
         table=table,
-        axis=axis_of(page.judged),
+        axis=axis_of(page.judgements),
         cost=make_cost(contents),
         hardware=make_hardware(contents.about["nodes"]),
         commands=make_commands(contents),
         diversity=make_diversity(contents),
         elsewhere=printed_elsewhere(contents.methods.values()),
         draw_choices={kind: f"{count} {kind}" for kind, count in table.draws.items()},
-        single_seed=_of_single_seed(contents),
+        single_seed=[row for row in contents.rows if not row.ablation and len(row.seeds) == 1],
         num_base_in_papers=NUM_BASE_CLASSES,
-        margins=(MARGIN, RATIO_MARGIN),
+        margins=_MARGINS,
         level=LEVEL,
         meanings=COLUMNS,
         rule_titles=RULES,
     )
 
 
-def _of_single_seed(contents: Contents) -> list[str]:
-    """Return the rows of the table with one training seed, without the names of those published."""
-    once = [row.name for row in contents.rows if not row.ablation and len(row.seeds) == 1]
-    names = [name for name in once if name in contents.searched]
-    return [*names, f"rows {PUBLISHED}"] if len(names) < len(once) else names
-
-
 def gains_of(contents: Contents, table: TableViews) -> Cells:
-    """Return top-5 of each row that augments minus no augmentation of the same features.
+    """Return top-5 of the rows that augment minus no augmentation of the same features.
 
     GLSL is calibrated if the scores have it. Both rows have the head that the table shows first. A
     classifier of a method's own is compared with the head of the row without augmentation. Rows
@@ -228,7 +232,7 @@ def draw_lead(contents: Contents, table: TableViews, gains: Cells) -> Picture | 
         name: RESNET if row.representation == RESNET else f"{row.representation} embedding"
         for name, row in rows.items()
     }
-    trained = [name for name, row in rows.items() if is_trained(row)]
+    trained = [name for name, row in rows.items() if hasattr(row.config, "num_episodes")]
     return gains_by_row(gains, contents.diversity, spaces, trained, few)
 
 
@@ -239,7 +243,7 @@ def draw_figures(contents: Contents, table: TableViews, gains: Cells) -> list[Pi
     """
     names, pictures = list(dict.fromkeys(name for name, _, _ in gains)), list[Picture]()
     if names and len(table.shots) > 1:
-        lines = names if len(names) <= _MOST_LINES else [x for x in featured.LINES if x in names]
+        lines = names if len(names) <= _MOST_LINES else [x for x in _LINES if x in names]
         pictures.append(gains_against_shots(gains, lines or names[:_MOST_LINES]))
     return [*pictures, *_ablations(contents, table), *_synthetic(contents)]
 
@@ -287,8 +291,8 @@ def _synthetic(contents: Contents) -> list[Picture]:
 def _featured(contents: Contents, frame: pd.DataFrame) -> list[str]:
     """Return the rows of a table to show."""
     known = [name for name in frame["method"].unique() if name in contents.methods]
-    shown = [name for name in featured.EXAMPLES if name in known]
-    beside = [name for name in (list(contents.methods)[-1], *featured.CONTROLS) if name in known]
+    shown = [name for name in _EXAMPLES if name in known]
+    beside = [name for name in (list(contents.methods)[-1], *_BESIDE) if name in known]
     return shown if len(shown) > 1 else beside or known[:1]
 
 
@@ -296,13 +300,9 @@ def _rows_of(frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     return pd.concat([frame[frame["method"] == name] for name in names], ignore_index=True)
 
 
-def draw_searches(contents: Contents) -> list[tuple[str, str, Picture | None]]:
-    """Draw every search that left its trials."""
-    searches = []
-    for name, trials in contents.trials.items():
-        best, counts = contents.best[name], trials["state"].value_counts(sort=False)
-        states = ", ".join(f"{count} {state}" for state, count in counts.items())
-        time = in_words(trials["seconds"].sum())
-        summary = f"{states}, {time}; winner {best['score']:.1f} on validation"
-        searches.append((name, summary, draw_search(trials, name, int(best["trial"]))))
-    return searches
+def draw_searches(contents: Contents) -> dict[str, Picture | None]:
+    """Draw every search that left its trials; None if there are too few of them."""
+    return {
+        name: draw_search(trials, name, int(contents.best[name]["trial"]))
+        for name, trials in contents.trials.items()
+    }

@@ -11,6 +11,8 @@ from cpaan.training.drive import in_words
 _FILTERS = {
     "signed": signed,
     "in_words": in_words,
+    "thousands": lambda numbers: " to ".join(f"{number:,}" for number in numbers),
+    "hours": lambda seconds: f"{seconds / 3600:.2f}",
     "p": lambda value: "p < 0.001" if value < 0.001 else f"p = {value:.3f}",
     "short": lambda value: f"{value:.3g}" if isinstance(value, float) else str(value),
     "cell": lambda text: text.replace("|", r"\|"),  # of a Markdown table

@@ -10,7 +10,7 @@ from math import isnan
 from typing import Any
 
 from cpaan.methods.registry import ROWS
-from cpaan.methods.table_row import NO_GENERATION, TableRow
+from cpaan.methods.table_row import TableRow
 from cpaan.protocol.calibration import CALIBRATED
 from cpaan.protocol.config import HEADS, OWN
 from cpaan.protocol.statistics import summarise
@@ -37,25 +37,20 @@ SEEDED, FIXED = "seeded", "fixed"
 """Kinds of draws: many, for narrow intervals; and the few that a benchmark has in its files."""
 
 
-def is_trained(row: TableRow) -> bool:
-    """Return whether a row trains a generator of synthetic examples."""
-    return row.generation != NO_GENERATION and hasattr(row.config, "num_episodes")
-
-
 @dataclass(frozen=True)
 class TableViews:
     """All views of the table, and all comparisons of its rows."""
 
     rows: Mapping[str, TableRow]
-    """The place of each row in the paper's layout, by name, in the order of the table."""
+    """The place of a row in the paper's layout, by name, in the order of the table."""
     shots: tuple[int, ...]
     columns: Mapping[str, str]
     """Titles of the columns that were scored."""
     rules: Mapping[str, Mapping[str, str]]
-    """By rule: the head of each row; rows without scores of that head are left out."""
+    """By rule: the heads of the rows; rows without scores of that head are left out."""
     default_rule: str
     draws: Mapping[str, int]
-    """How many draws there are of each kind; the kind that is shown first comes first."""
+    """The number of draws by kind; the kind that is shown first comes first."""
     views: Mapping[tuple[str, str, str], Cells]
     """By rule, metric and kind of draws."""
     differences: Mapping[str, Mapping[str, Cells]]
@@ -64,7 +59,7 @@ class TableViews:
 
     @property
     def head_of(self) -> Mapping[str, str]:
-        """Return the head of each row in the view that is shown first."""
+        """Return the heads of the rows in the view that is shown first."""
         return self.rules[self.default_rule]
 
     @property
@@ -95,10 +90,10 @@ class TableViews:
         compared = [column for column in self.columns if column in ALL_TITLES]
         pairs = {
             rule: [
-                [numbers(found.get(other, {}), row, compared) for row in self.rows]
+                [numbers(gaps_of.get(other, {}), row, compared) for row in self.rows]
                 for other in self.rows
             ]
-            for rule, found in self.differences.items()
+            for rule, gaps_of in self.differences.items()
         }
         return {"draws": list(self.draws), "views": views, "pairs": pairs}
 
@@ -146,10 +141,10 @@ def make_views(contents: Contents) -> TableViews:
 def _compare(contents: Contents, head_of: Mapping[str, str]) -> Mapping[str, Cells]:
     """Compare every row with every other, paired by draw and seed."""
     columns = [column for column in ALL_TITLES if column in set(contents.seeded["column"])]
-    found: dict[str, dict[CellKey, Cell]] = {name: {} for name in head_of}
+    gaps: dict[str, dict[CellKey, Cell]] = {name: {} for name in head_of}
     for subject, other in combinations(head_of.items(), 2):
         for cell in product(columns, contents.paired.shots):
             gap = contents.compare(subject, other, *cell)
-            found[other[0]][subject[0], *cell] = gap
-            found[subject[0]][other[0], *cell] = gap._replace(value=-gap.value)
-    return found
+            gaps[other[0]][subject[0], *cell] = gap
+            gaps[subject[0]][other[0], *cell] = gap._replace(value=-gap.value)
+    return gaps

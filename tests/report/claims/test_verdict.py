@@ -89,17 +89,17 @@ def test_holm_multiplies_the_smallest_p_by_the_number_of_claims_and_the_next_by_
     assert holm([]) == []
 
 
-def test_each_kind_of_claims_is_corrected_for_its_own_number():
-    def judgement(kind, p_value: float) -> Judgement:
+def test_every_kind_of_claims_is_corrected_for_its_own_number():
+    def of_kind(kind, p_value: float) -> Judgement:
         return judgement_of(part_of(1.0, 0.5, None, p_value), kind=kind)
 
-    judgements = [judgement("paper", 0.03), judgement("primary", 0.03), judgement("paper", 0.02)]
+    judgements = [of_kind("paper", 0.03), of_kind("primary", 0.03), of_kind("paper", 0.02)]
     decided = with_verdicts(judgements)
 
-    assert [each.p_value for each in decided] == pytest.approx([0.04, 0.03, 0.04])
-    assert {each.verdict for each in decided} == {CONFIRMED}
-    more = with_verdicts([*judgements, judgement("paper", 0.9)])
-    assert [each.verdict for each in more] == [UNDECIDED, CONFIRMED, UNDECIDED, UNDECIDED]
+    assert [judgement.p_value for judgement in decided] == pytest.approx([0.04, 0.03, 0.04])
+    assert {judgement.verdict for judgement in decided} == {CONFIRMED}
+    more = with_verdicts([*judgements, of_kind("paper", 0.9)])
+    assert [judgement.verdict for judgement in more] == [UNDECIDED, CONFIRMED, UNDECIDED, UNDECIDED]
 
 
 def test_a_claim_with_one_seed_is_undecided():

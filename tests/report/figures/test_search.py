@@ -7,6 +7,7 @@ from typing import Any
 import optuna
 import pandas as pd
 import pytest
+from matplotlib.axes import Axes
 from optuna.distributions import (
     CategoricalDistribution,
     FloatDistribution,
@@ -52,13 +53,18 @@ def draw(trials: pd.DataFrame) -> Picture | None:
     return draw_search(trials, "cCov-GAN", winner=5)
 
 
-@pytest.fixture(scope="module")
-def picture() -> Picture:
-    return draw(some_trials())
+def panels_of(picture: Picture) -> dict[str, Axes]:
+    return {axes.get_xlabel(): axes for axes in picture.figure.axes}
 
 
-def test_slices_have_a_panel_for_each_parameter_by_importance_and_ring_the_winner(picture):
-    panels = {axes.get_xlabel(): axes for axes in picture.figure.axes}
+def test_slices_have_a_panel_for_each_parameter_by_importance_and_ring_the_winner():
+    verbosity = optuna.logging.get_verbosity()
+
+    picture, again = draw(some_trials()), draw(some_trials())
+
+    assert optuna.logging.get_verbosity() == verbosity
+    assert again.svg() == picture.svg()
+    panels = panels_of(picture)
     titles = [axes.get_title(loc="left") for axes in picture.figure.axes]
 
     assert set(panels) == set(RANGES)
@@ -70,31 +76,19 @@ def test_slices_have_a_panel_for_each_parameter_by_importance_and_ring_the_winne
     assert panels["num_clusters"].lines[:] == []
     names = [label.get_text() for label in panels["neighbours"].get_xticklabels()]
     assert sorted(names) == ["hard", "soft"]
-    words = "Parameters of the winner, trial 5, with 58.00 %, complete: cycle_weight 2"
-    assert words in picture.alt
+    assert "winner, trial 5, with 58.00 %, complete: cycle_weight 2" in picture.alt
 
 
 def test_a_trial_far_below_the_others_is_left_out_and_said_so():
-    found = draw(some_trials(trial(6, "complete", 7, cycle_weight=30.0, neighbours="hard")))
+    picture = draw(some_trials(trial(6, "complete", 7, cycle_weight=30.0, neighbours="hard")))
 
-    panels = {axes.get_xlabel(): axes for axes in found.figure.axes}
-    assert len(panels["cycle_weight"].collections[0].get_offsets()) == 4
-    assert "Left out, far below the others: trial 6 (7.0 %)." in found.caption
+    assert len(panels_of(picture)["cycle_weight"].collections[0].get_offsets()) == 4
+    assert "trial 6 (7.0 %)." in picture.caption
 
 
 def test_what_the_trials_cannot_tell_is_not_drawn():
     trials = some_trials()
     only = json.dumps({"cycle_weight": distribution_to_json(RANGES["cycle_weight"])})
-    panels = draw(trials.assign(distributions=only)).figure.axes
-    assert [axes.get_xlabel() for axes in panels] == ["cycle_weight"]
+    assert list(panels_of(draw(trials.assign(distributions=only)))) == ["cycle_weight"]
     assert draw(trials.head(4)) is None, "too few for parameters"
     assert draw(pd.DataFrame([trial(0, "failed")])) is None
-
-
-def test_the_same_trials_give_the_same_bytes_and_leave_optuna_as_it_was(picture):
-    verbosity = optuna.logging.get_verbosity()
-
-    again = draw(some_trials())
-
-    assert optuna.logging.get_verbosity() == verbosity
-    assert again.svg() == picture.svg()

@@ -10,9 +10,9 @@ def points_of(methods: dict[str, float]) -> pd.DataFrame:
     """Return real points on a square of side 4, and synthetic ones on one of the given side."""
     rows = [
         (method, name, kind, centre + side / 2 * x, side / 2 * y)
-        for method, own in methods.items()
+        for method, synthetic in methods.items()
         for name, centre in {"n1": 0.0, "n2": 9.0}.items()
-        for kind, side in {"real": 4.0, "synthetic": own}.items()
+        for kind, side in {"real": 4.0, "synthetic": synthetic}.items()
         for x, y in [(-1, -1), (-1, 1), (1, -1), (1, 1)]
     ]
     rows += [(method, name, "shot", 0.5, 0.5) for method in methods for name in ("n1", "n2")]
@@ -21,7 +21,6 @@ def points_of(methods: dict[str, float]) -> pd.DataFrame:
 
 @pytest.mark.parametrize("sides", [{"FH": 1.0}, {"FH": 1.0, "FI": 2.0}])
 def test_projections_have_a_panel_for_each_method_and_a_key(sides):
-
     picture = projections(points_of(sides))
 
     titles = [axes.get_title(loc="left") for axes in picture.figure.axes]
@@ -32,8 +31,7 @@ def test_projections_have_a_panel_for_each_method_and_a_key(sides):
     assert picture.alt.endswith(f": {facts}.")
     assert "the 1 shots" in picture.caption
     # Thousands of points are rasterised.
-    points = picture.figure.axes[0].collections
-    assert sum(each.get_rasterized() for each in points) == 4
+    assert sum(layer.get_rasterized() for layer in picture.figure.axes[0].collections) == 4
     numbers = {text.get_text(): text.get_position() for text in picture.figure.axes[0].texts}
     assert numbers == {"1": (0, 0), "2": (9, 0)}, "the median of each cloud"
 

@@ -1,6 +1,9 @@
 """Test reading report folders, and the errors for damaged ones."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -8,6 +11,14 @@ import pytest
 from cpaan.report.ablations import Ablation
 from cpaan.report.page.contents import read_contents
 from helpers.report_folders import SEARCH, make_trials, write_report
+
+
+@contextmanager
+def changed(path: Path) -> Iterator[dict]:
+    """Yield the content of a file of JSON, and write it back."""
+    content = json.loads(path.read_text())
+    yield content
+    path.write_text(json.dumps(content))
 
 
 def test_a_report_of_many_rows_has_the_searches_of_each_and_its_variants(contents):
@@ -33,40 +44,28 @@ def test_a_report_of_many_rows_has_the_searches_of_each_and_its_variants(content
     ],
 )
 def test_an_older_report_has_the_words_of_ablations_in_place_of_keys(tmp_path, family, label, key):
-    path = write_report(tmp_path) / "report" / "report.json"
-    about = json.loads(path.read_text())
-    about["rows"][-1]["ablation"] = {"of": "cCov-GAN-PN", "family": family, "label": label}
-    path.write_text(json.dumps(about))
+    with changed(write_report(tmp_path) / "report" / "report.json") as about:
+        about["rows"][-1]["ablation"] = {"of": "cCov-GAN-PN", "family": family, "label": label}
 
     assert read_contents(tmp_path).rows[-1].ablation == Ablation("cCov-GAN-PN", family, key)
 
 
-@pytest.mark.parametrize("is_old", [False, True])
-def test_a_report_of_one_row_has_its_trials_beside_it(tmp_path, is_old):
-    report = write_report(tmp_path, is_table=False) / "report"
-    if is_old:  # as the published study "quick"
-        about = json.loads((report / "report.json").read_text())
-        (study,), (best,) = about.pop("studies").values(), about["best"].values()
-        about["rows"][0]["name"] = "none, trial 0"
-        (report / "report.json").write_text(json.dumps({**about, "study": study, "best": best}))
-        scores = pd.read_parquet(report / "scores.parquet")
-        scores.replace({"method": {"none": "none, trial 0"}}).to_parquet(report / "scores.parquet")
-
-    contents = read_contents(tmp_path)
+def test_a_report_of_one_row_has_its_trials_beside_it(tmp_path):
+    contents = read_contents(write_report(tmp_path, is_table=False))
 
     assert list(contents.best) == list(contents.studies) == list(contents.trials) == ["cCov-GAN-PN"]
-    assert next(iter(contents.methods)) == ("none, default settings" if is_old else "none")
 
 
 def test_rows_as_published_come_after_all_others(tmp_path):
-    report, name = write_report(tmp_path) / "report", "copy, as published"
-    about = json.loads((report / "report.json").read_text())
-    about["rows"][1]["name"] = name
-    (report / "report.json").write_text(json.dumps(about))
-    scores = pd.read_parquet(report / "scores.parquet")
-    scores.replace({"method": {"copy": name}}).to_parquet(report / "scores.parquet")
+    path, name = write_report(tmp_path) / "report" / "scores.parquet", "copy, as published"
+    with changed(path.with_name("report.json")) as about:
+        about["rows"][1]["name"] = name
+    pd.read_parquet(path).replace({"method": {"copy": name}}).to_parquet(path)
 
-    assert list(read_contents(tmp_path).methods) == ["none", "MAML", "PN", "cCov-GAN-PN", name]
+    contents = read_contents(tmp_path)
+
+    assert list(contents.methods) == ["none", "MAML", "PN", "cCov-GAN-PN", name]
+    assert name not in contents.searched
 
 
 def test_a_row_has_the_command_that_named_it_or_else_the_one_that_chose_its_winner(tmp_path):
@@ -107,8 +106,8 @@ def test_a_damaged_report_is_refused(tmp_path, name, content, message):
     elif isinstance(content, str):
         pd.read_parquet(path).drop(columns=content).to_parquet(path)
     else:
-        about = json.loads(path.read_text())
-        path.write_text(json.dumps({**about, "rows": [{**about["rows"][0], **content}]}))
+        with changed(path) as about:
+            about["rows"][0] |= content
 
     with pytest.raises(ValueError, match=message):
         read_contents(tmp_path)

@@ -3,28 +3,14 @@
 from dataclasses import replace
 
 from cpaan.report.page.facts import make_commands, make_cost, make_hardware
-from helpers.report_folders import COST, RUN, SEARCH
+from helpers.report_folders import RUN, SEARCH
 
 
 def test_cost_is_the_time_of_workers_and_the_share_of_a_gpu(contents):
-    def cost_with(cost: dict, **best: dict) -> dict[str, str]:
-        about = {**contents.about, "cost": cost}
-        return make_cost(replace(contents, about=about, best={**contents.best, **best}))
-
     # Two searches of four trials of 90 s and 45 GPU seconds; five rows whose finalists took 36.
-    assert cost_with(COST) == {
-        "time": "trials 12 min, report 60 min",
-        "gpu_hours": "trials 0.10; finalists 0.05; report 0.50",
-    }
-    uncounted = cost_with({**COST, "num_uncounted": 2})["gpu_hours"]
-    assert uncounted.endswith("report 0.50; 2 parts of the report not counted")
-    # Older reports and searches have no seconds of parts.
-    older = {**contents.best["PN"], "run": RUN}
-    assert cost_with({"seconds": 600.0, "gpu_seconds": 1800.0}, PN=older) == {
-        "time": "trials 12 min",
-        "gpu_hours": "trials 0.10; finalists not counted; report 0.50 by whole cards, its last "
-        "command only",
-    }
+    assert make_cost(contents) == (720, 360, 180)
+    older = {**contents.best, "PN": {**contents.best["PN"], "run": RUN}}
+    assert make_cost(replace(contents, best=older)).finalists_gpu is None
 
 
 def test_machines_with_the_same_processors_are_counted_together():
@@ -50,9 +36,11 @@ def test_every_number_has_a_command_and_other_commands_and_commits_have_lines_of
     best = {**contents.best, "MAML": {**contents.best["MAML"], "run": later}}
     commands = make_commands(replace(contents, about=about, started=started, best=best))
     assert commands[1].commit == "fedcba"
-    assert commands[1].makes.endswith("and resumed: PN (seeds 3, 4); MAML (seeds 3)")
-    assert [command[:3] for command in commands[2:-1]] == [
-        ("trials and choice of none, copy, cCov-GAN-PN", SEARCH["command"], RUN["commit"]),
-        ("trials and choice of MAML", SEARCH["command"], "fedcba"),
-        ("trials and choice of PN", other["command"], RUN["commit"]),
+    assert commands[1].makes.endswith("PN (seeds 3, 4); MAML (seeds 3)")
+    assert [command[1:3] for command in commands[2:-1]] == [
+        (SEARCH["command"], RUN["commit"]),
+        (SEARCH["command"], "fedcba"),
+        (other["command"], RUN["commit"]),
     ]
+    makes = [command.makes.removeprefix("trials and choice of ") for command in commands[2:-1]]
+    assert makes == ["none, copy, cCov-GAN-PN", "MAML", "PN"]
