@@ -19,7 +19,8 @@ from cpaan.report.ablations import (
     WHOLE,
     Ablation,
 )
-from cpaan.report.page.contents import DEFAULT, PUBLISHED
+from cpaan.report.page.contents import PUBLISHED
+from cpaan.report.page.older import DEFAULT
 from cpaan.study.row import RECOMMENDED, Resolved, StudyRow
 from cpaan.study.searcher import open_trials
 from cpaan.study.study import Study

@@ -12,8 +12,9 @@ import pandas as pd
 
 from cpaan.data.builtin import FOLDER
 from cpaan.methods.registry import ROWS, num_episodes_of
-from cpaan.report.ablations import LABELS, Ablation
+from cpaan.report.ablations import Ablation
 from cpaan.report.gains import PairedScores, Scored
+from cpaan.report.page.older import DEFAULT, update_frame, update_report
 from cpaan.report.tables import Cell
 
 REPORT = "report"
@@ -28,10 +29,8 @@ _NEEDED = {
     ),
     "scores.parquet": ("method", "head", "column", "shots", "draw", "seed", "top1", "top5"),
 }
-# Reports once recorded the words of an ablation in place of its key.
-_KEYS = {label: key for labels in LABELS.values() for key, label in labels.items()}
-DEFAULT, PUBLISHED = "default settings", "as published"
-"""Settings of a row that no search chose: those of trial 0, or of the source. Its name ends so."""
+PUBLISHED = "as published"
+"""How the name of a row ends that has the settings of its source."""
 
 
 @dataclass(frozen=True)
@@ -136,14 +135,16 @@ def read_contents(folder: Path) -> Contents:
         ValueError: If the report is absent, damaged, or has rows of unknown methods.
     """
     report = folder / REPORT
-    about, scores = (_read(report / name) for name in _NEEDED)
+    about, scores = (_read_updated(report / name) for name in _NEEDED)
     for (name, needed), content in zip(_NEEDED.items(), (about, scores), strict=True):
         if content is None:
             raise ValueError(f"{report} has no {name}: there is no finished report to draw")
         if absent := [key for key in needed if key not in content]:
             raise ValueError(f"{report / name} is not of a report: it lacks {', '.join(absent)}")
     best, num_fixed = about["best"], int(about["num_fixed"])
-    heads, diversity = (pd.DataFrame(about[x], columns=names) for x, names in _LISTS.items())
+    heads, diversity = (
+        update_frame(pd.DataFrame(about[x], columns=names)) for x, names in _LISTS.items()
+    )
     # A single row has no folder of its own.
     places = {name: folder / name if (folder / name).exists() else folder for name in best}
     trials = {name: _read(place / "trials.parquet") for name, place in places.items()}
@@ -160,9 +161,9 @@ def read_contents(folder: Path) -> Contents:
         started=_started(folder, best),
         heads=heads,
         diversity=diversity[diversity["draw"] >= num_fixed],
-        classes=_read(report / "classes.parquet"),
-        spectra=_read(report / "spectra.parquet"),
-        projections=_read(report / "projections.parquet"),
+        classes=_read_updated(report / "classes.parquet"),
+        spectra=_read_updated(report / "spectra.parquet"),
+        projections=_read_updated(report / "projections.parquet"),
         spiral=_read(report / "spiral.json"),
         words={name: text.split(",")[0] for name, text in classes.items()},
     )
@@ -177,6 +178,14 @@ def _read(path: Path) -> Any:
         return json.loads(path.read_text()) if is_json else pd.read_parquet(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+def _read_updated(path: Path) -> Any:
+    """Return the content of a file of a report as today's version writes it; None if absent."""
+    content = _read(path)
+    if isinstance(content, pd.DataFrame):
+        return update_frame(content) if "method" in content else content
+    return content if content is None else update_report(content)
 
 
 def _started(folder: Path, best: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -202,8 +211,7 @@ def _rows_of(described: Sequence[dict[str, Any]], scored: set[str]) -> tuple[Sco
         if name not in scored:
             raise ValueError(f"the report has no scores of its row {name!r}")
         if varied := row.get("ablation"):
-            key = varied["key"] if "key" in varied else _KEYS[varied["label"]]
-            ablation = Ablation(varied["of"], varied["family"], key)
+            ablation = Ablation(varied["of"], varied["family"], varied["key"])
         settings = next((words for words in (DEFAULT, PUBLISHED) if name.endswith(words)), "")
         rows.append(ScoredRow(name, method, tuple(row["seeds"]), ablation, settings))
     return tuple(sorted(rows, key=lambda row: row.settings == PUBLISHED))

@@ -8,7 +8,8 @@ from cpaan.methods.registry import ROWS
 from cpaan.protocol.statistics import ROW, bootstrap_interval
 from cpaan.report.claims.verdict import Judgement
 from cpaan.report.gains import Scored
-from cpaan.report.page.contents import DEFAULT, Contents
+from cpaan.report.page.contents import Contents
+from cpaan.report.page.older import DEFAULT
 from cpaan.report.page.views import TableViews
 from cpaan.report.table_one import Cells
 from cpaan.report.tables import Cell
