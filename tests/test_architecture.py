@@ -4,6 +4,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 FILES = {path: path.read_text() for path in ROOT.glob("cpaan/**/*.py")}
 PACKAGES = [
@@ -40,6 +42,20 @@ def test_only_the_engine_and_a_benchmark_import_the_fast_implementation():
             assert not re.search("CudaGraph|Beside|autocast|import triton|bfloat16", text, re.I), (
                 path
             )
+
+
+def test_the_reading_order_has_the_numbers_of_lines():
+    """They may be off by a tenth, so that a small change needs no edit."""
+    table = (ROOT / "cpaan/README.md").read_text().partition("| what to learn |")[2]
+    rows = [line.split(" | ") for line in table.splitlines() if line.endswith(" |")][1:]
+    assert len(rows) == 9
+    for _, names, count in rows:
+        paths = [ROOT / "cpaan" / name.strip("`") for name in names.split(", ")]
+        files = [
+            file for path in paths for file in (path.glob("*.py") if path.is_dir() else [path])
+        ]
+        lines = sum(len(file.read_text().splitlines()) for file in files)
+        assert lines == pytest.approx(int(count.strip(" |").replace(",", "")), rel=0.1), names
 
 
 def test_no_file_is_unpickled():
