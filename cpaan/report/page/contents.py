@@ -185,7 +185,7 @@ def _read_updated(path: Path) -> Any:
     content = _read(path)
     if isinstance(content, pd.DataFrame):
         return update_frame(content) if "method" in content else content
-    return content if content is None else update_report(content)
+    return update_report(content) if isinstance(content, dict) else content
 
 
 def _started(folder: Path, best: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

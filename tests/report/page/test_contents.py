@@ -50,6 +50,19 @@ def test_an_older_report_has_the_words_of_ablations_in_place_of_keys(tmp_path, f
     assert read_contents(tmp_path).rows[-1].ablation == Ablation("cCov-GAN-PN", family, key)
 
 
+def test_an_older_report_of_one_row_has_its_study_alone_and_the_cost_of_whole_cards(tmp_path):
+    today = read_contents(write_report(tmp_path, is_table=False))
+    with changed(tmp_path / "report" / "report.json") as about:
+        (about["study"],) = about.pop("studies").values()
+        (about["best"],) = about["best"].values()
+        about["cost"] = {"seconds": 60.0, "gpu_seconds": 30.0}
+
+    older = read_contents(tmp_path)
+
+    assert (older.studies, older.best) == (today.studies, today.best)
+    assert older.about["cost"]["worker_seconds"] is None
+
+
 def test_a_report_of_one_row_has_its_trials_beside_it(tmp_path):
     contents = read_contents(write_report(tmp_path, is_table=False))
 
