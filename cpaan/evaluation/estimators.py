@@ -148,13 +148,13 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         if self.preset not in ("quick", "paper"):
             raise ValueError(f"preset must be 'quick' or 'paper', got {self.preset!r}")
         row, is_quick = ROWS[self.method], self.preset == "quick"
-        training = row.at_size(is_quick=is_quick)
+        training = row.method.at_size(is_quick=is_quick)
         given, known = dict(self.settings or {}), training.to_dict()
         own = {name: given.pop(name) for name in list(given) if name in known}
         evaluation = EvaluationConfig(heads=(self._head(row),)).with_overrides(given)
         embedding = None
         if row.is_embedded:
-            embedding = EmbeddingConfig().with_overrides(ROWS[PN].quick if is_quick else {})
+            embedding = EmbeddingConfig().with_overrides(METHODS[PN].quick if is_quick else {})
         return row, training.with_overrides(own), evaluation, embedding
 
     def _head(self, row: TableRow) -> str:

@@ -41,7 +41,7 @@ from cpaan.methods.matching import (
     PrototypeMatcher,
     PrototypeMatchingConfig,
 )
-from cpaan.methods.table_row import PN, Range, SearchSpace, TableRow, learned_row
+from cpaan.methods.table_row import PN, EpisodicMethod, Range, SearchSpace, TableRow
 from cpaan.protocol.config import HEADS, OWN, EvaluationConfig
 from cpaan.protocol.heads import HEAD_CLASSES, GroupedHeads
 from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem
@@ -304,32 +304,35 @@ class MatchingImagination(MetaLearned):
         return replace(matched, synthetic=hallucinated)
 
 
+_QUICK = {"num_episodes": 40, "num_ways": 30, "episode_shots": (1, 2, 5), "hidden_dim": 128}
+_LABELS: dict[str, Any] = {"group": "FI", "generation": "meta-learned LR", "is_printed": True}
+
 ROWS = [
     TableRow(
         name="FI-PN",
         summary="feature imagination with PN, Wang et al. 2018",
-        group="FI",
         representation=PN,
-        generation="meta-learned LR",
-        is_printed=True,
         heads=(OWN, *HEADS),
-        config=ImaginationConfig(),
-        published=PUBLISHED,
-        space=SPACE,
-        quick={"num_episodes": 40, "num_ways": 30, "episode_shots": (1, 2, 5), "hidden_dim": 128},
-        make=Imagination,
+        method=EpisodicMethod(
+            make=Imagination,
+            config=ImaginationConfig(),
+            published=PUBLISHED,
+            space=SPACE,
+            quick=_QUICK,
+        ),
+        **_LABELS,
     ),
-    learned_row(
-        "FI-PMN",
-        "feature imagination with PMN, Wang et al. 2018",
-        ImaginingMatcher,
-        MatchingImaginationConfig(),
-        MATCHING_PUBLISHED,
-        {**CONTEXT_SPACE, **HALLUCINATOR_SPACE},
-        QUICK,
-        method=MatchingImagination,
-        group="FI",
+    TableRow(
+        name="FI-PMN",
+        summary="feature imagination with PMN, Wang et al. 2018",
         representation="PMN",
-        generation="meta-learned LR",
+        method=EpisodicMethod(
+            make=lambda config, _: MatchingImagination("FI-PMN", ImaginingMatcher, config),
+            config=MatchingImaginationConfig(),
+            published=MATCHING_PUBLISHED,
+            space={**CONTEXT_SPACE, **HALLUCINATOR_SPACE},
+            quick=QUICK,
+        ),
+        **_LABELS,
     ),
 ]

@@ -12,7 +12,7 @@ import cpaan
 from cpaan import Augmenter, EvaluationConfig, FeatureTable, LowShotClassifier, Phase, Split
 from cpaan.data.splits import draw_shots
 from cpaan.evaluation import estimators
-from cpaan.methods.registry import ROWS, num_episodes_of
+from cpaan.methods.registry import METHODS, ROWS, num_episodes_of
 from cpaan.representation.config import EmbeddingConfig
 from helpers.runs import TINY
 
@@ -41,7 +41,7 @@ def rows(table: FeatureTable, names: list[str], partition: str) -> tuple[np.ndar
 
 
 def tiny(name: str) -> dict[str, object]:
-    return {key: value for key, value in TINY.items() if key in ROWS[name].config.to_dict()}
+    return {key: value for key, value in TINY.items() if key in METHODS[name].config.to_dict()}
 
 
 def shots_of(table: FeatureTable, num_shots: int) -> tuple[np.ndarray, np.ndarray]:
@@ -53,8 +53,8 @@ def shots_of(table: FeatureTable, num_shots: int) -> tuple[np.ndarray, np.ndarra
 def top1_of(table: FeatureTable, name: str, head: str) -> float:
     """Return LSL top-1 accuracy with two shots, by `evaluate`."""
     config = EvaluationConfig(shots=(2,), num_draws=1, heads=(head,))
-    training = ROWS[name].config.with_overrides({**ROWS[name].quick, **tiny(name)})
-    settings = {"PN": EmbeddingConfig().with_overrides(ROWS["PN"].quick), name: training}
+    training = METHODS[name].config.with_overrides({**METHODS[name].quick, **tiny(name)})
+    settings = {"PN": EmbeddingConfig().with_overrides(METHODS["PN"].quick), name: training}
     results = cpaan.evaluate(table, SPLIT, methods=[name], config=config, settings=settings)
     return float(results.scores.query("column == 'novel'")["top1"].iloc[0])
 
@@ -138,7 +138,7 @@ def test_every_generator_makes_the_requested_number_of_examples(
     assert (weight > 0).all()
     assert labels[:4].tolist() == ["n0", "n0", "n1", "n1"]
     assert augmenter.transform(features[:3] * 0).shape == (3, 6)
-    assert bool(lines) == bool(num_episodes_of(ROWS[name].config) or ROWS[name].is_embedded)
+    assert bool(lines) == bool(num_episodes_of(METHODS[name].config) or ROWS[name].is_embedded)
 
 
 def test_mistakes_are_explained(table: FeatureTable) -> None:

@@ -75,7 +75,7 @@ def test_accuracy_is_that_of_easyfsl(easyfsl, gaussians, shots: int) -> None:
 def test_every_row_solves_tasks(gaussians) -> None:
     table, split = gaussians.table, gaussians.split
     names = [name for name in METHODS if ROWS[name].features == FEATURES]
-    settings = {name: tiny(ROWS[name].config) for name in names}
+    settings = {name: tiny(METHODS[name].config) for name in names}
     tasks = FewShotConfig(num_ways=3, shots=(1, 2), num_queries=2, num_tasks=3)
     config = EvaluationConfig(linear_num_steps=2)
     scores = evaluate_few_shot(

@@ -13,7 +13,7 @@ from cpaan.cli import main
 from cpaan.core.provenance import TEST_READS
 from cpaan.core.settings import Settings
 from cpaan.evaluation.runner import Results
-from cpaan.methods.registry import ROWS
+from cpaan.methods.registry import METHODS
 from cpaan.representation.config import EmbeddingConfig
 from helpers.runs import QUICK, tiny
 from helpers.tables import in_other_order, write_data
@@ -24,7 +24,7 @@ EMBEDDING = tiny(EmbeddingConfig())
 
 def settings_of(names: list[str], **changes: dict[str, object]) -> dict[str, Settings]:
     settings = {
-        name: tiny(ROWS[name].config).with_overrides(changes.get(name, {})) for name in names
+        name: tiny(METHODS[name].config).with_overrides(changes.get(name, {})) for name in names
     }
     return {**settings, "PN": EMBEDDING}
 

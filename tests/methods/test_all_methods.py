@@ -21,7 +21,7 @@ LEARNERS = ["SN", "MAML", "Proto-MAML", "PN", "MN", "PMN", "AWG", "FH", "FI-PN",
 
 def new_method(name: str, **evaluation: object) -> LowShotMethod:
     config = QUICK.with_overrides(evaluation)
-    return make_method(name, config, tiny(ROWS[name].config), embedding=tiny(EmbeddingConfig()))
+    return make_method(name, config, tiny(METHODS[name].config), embedding=tiny(EmbeddingConfig()))
 
 
 def scores_of(method: LowShotMethod, task: LowShotTask, queries, seed: int = 0) -> dict:
@@ -31,7 +31,7 @@ def scores_of(method: LowShotMethod, task: LowShotTask, queries, seed: int = 0) 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_row_learns_novel_classes_with_the_heads_it_names(name, gaussians):
     task, queries = read_problems(gaussians, num_draws=1)
-    embedding, config = tiny(EmbeddingConfig()), tiny(ROWS[name].config)
+    embedding, config = tiny(EmbeddingConfig()), tiny(METHODS[name].config)
     num_rows = dict(zip(task.base.names, task.base.counts.tolist(), strict=True))
     ROWS[name].check(config, QUICK, num_rows, 8, embedding)
 
@@ -58,13 +58,13 @@ def test_the_seed_decides_all_and_no_global_state_is_touched(name, gaussians):
         assert not torch.equal(first[head], other[head]), head
 
 
-@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.published])
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.published])
 def test_the_published_recipe_runs(name, gaussians):
     """Use non-negative features, because some published recipes need them."""
     task, queries = read_problems(gaussians, num_draws=1)
     positive = BaseSet(task.base.features.abs(), task.base.counts, task.base.names)
     task = replace(task, base=positive, shots=task.shots.abs())
-    published = tiny(ROWS[name].published)
+    published = tiny(METHODS[name].published)
     if "learning_rate" in published.to_dict():
         published = published.with_overrides({"learning_rate": 1e-3})
     method = make_method(name, QUICK, published, embedding=tiny(EmbeddingConfig()))
@@ -76,7 +76,7 @@ def test_the_published_recipe_runs(name, gaussians):
 @pytest.mark.parametrize("name", ["cCov-GAN", "FH", "P-FH", "copy-PN", "DC"])
 def test_swept_settings_can_change_after_the_training(name, gaussians, monkeypatch):
     task, queries = read_problems(gaussians, num_draws=1)
-    training, swept = tiny(ROWS[name].config), ROWS[name].sweep
+    training, swept = tiny(METHODS[name].config), METHODS[name].sweep
     known = {key: key in training.to_dict() for key in swept}
     changed = training.with_overrides({key: swept[key][0] for key in swept if known[key]})
     evaluation = QUICK.with_overrides({key: swept[key][0] for key in swept if not known[key]})
@@ -225,7 +225,7 @@ def test_training_lowers_the_loss_and_helps_with_classes_that_it_has_not_met(nam
         shots=new[:, :2].unsqueeze(0),
         problems=(Problem(2, 0),),
     )
-    config = ROWS[name].config.with_overrides(LEARNING[name])
+    config = METHODS[name].config.with_overrides(LEARNING[name])
     method = make_method(name, EvaluationConfig(heads=("centroid",)), config)
     run = method.begin(task.base, new_rng(0))
 
@@ -249,7 +249,7 @@ def test_training_lowers_the_loss_and_helps_with_classes_that_it_has_not_met(nam
 @pytest.mark.parametrize("name", LEARNERS)
 def test_captured_steps_equal_eager_ones(name, monkeypatch):
     base = BaseSet(normals(200, 16).cuda(), torch.full((10,), 20, device="cuda"))
-    config = tiny(ROWS[name].config).with_overrides({"num_episodes": 20})
+    config = tiny(METHODS[name].config).with_overrides({"num_episodes": 20})
 
     def train() -> dict[str, float]:
         return make_method(name, QUICK, config).begin(base, new_rng(0)).advance(20)
