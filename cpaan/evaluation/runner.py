@@ -109,8 +109,8 @@ def evaluate(
     tables = _align(table, cosine_table)
     methods = expand_methods(methods, tables)
     used, embedding = settings_of(methods, given)
-    for each in tables.values():
-        check_phase(each, split, phase, allow_trained_novel=allow_trained_novel)
+    for features in tables.values():
+        check_phase(features, split, phase, allow_trained_novel=allow_trained_novel)
     config = config or EvaluationConfig()
     if shot_rows is None:
         shot_rows = draw_phase(table, split, phase, config)

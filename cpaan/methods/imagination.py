@@ -196,7 +196,7 @@ class Hallucinator(nn.Module):
             uniforms = torch.rand(shape, generator=of_draw)
             noise = torch.randn((*shape, task.shots.shape[-1]), generator=of_draw)
             count = num_synthetic or self._settings.num_hallucinated(problem.num_shots)
-            uniforms, noise = (each[:, :count].to(task.device) for each in (uniforms, noise))
+            uniforms, noise = (numbers[:, :count].to(task.device) for numbers in (uniforms, noise))
             hallucinated.append(self.hallucinate(task.support(problem), uniforms, noise))
         return hallucinated
 
@@ -236,10 +236,10 @@ class Imagination(MetaLearned):
         embedded = replace(
             task, base=network.embed_base(task.base), shots=network.embed(task.shots)
         )
-        synthetic = [network.embed(each) for each in hallucinated]
+        synthetic = [network.embed(examples) for examples in hallucinated]
         novel = [
-            torch.cat([embedded.support(problem), each], dim=1).mean(dim=1)
-            for problem, each in zip(task.problems, synthetic, strict=True)
+            torch.cat([embedded.support(problem), examples], dim=1).mean(dim=1)
+            for problem, examples in zip(task.problems, synthetic, strict=True)
         ]
         base = embedded.base.prototypes[: task.num_base]
 
@@ -293,12 +293,12 @@ class MatchingImagination(MetaLearned):
         assert isinstance(learner, ImaginingMatcher)
         hallucinated = learner.hallucinator.imagine(task, rng, num_synthetic)
         examples = [
-            torch.cat([task.support(problem), each], dim=1)
-            for problem, each in zip(task.problems, hallucinated, strict=True)
+            torch.cat([task.support(problem), made], dim=1)
+            for problem, made in zip(task.problems, hallucinated, strict=True)
         ]
-        counts = [each.shape[1] for each in examples]
+        counts = [rows.shape[1] for rows in examples]
         most = max(counts)
-        shots = torch.stack([pad(each, (0, 0, 0, most - each.shape[1])) for each in examples])
+        shots = torch.stack([pad(rows, (0, 0, 0, most - rows.shape[1])) for rows in examples])
         problems = tuple(Problem(count, number) for number, count in enumerate(counts))
         matched = super().adapt(learner, replace(task, shots=shots, problems=problems), rng)
         return replace(matched, synthetic=hallucinated)

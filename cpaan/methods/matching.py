@@ -232,7 +232,7 @@ class Matcher(Normalising, FewShotLearner, LowShotLearner):
         """Set the scale, if learnt, so that predictions have half of the possible entropy."""
         if not self.log_scale.requires_grad:
             return
-        episode = self.episodes.draw_middling(rng)
+        episode = self.episodes.draw_with_median_shots(rng)
         encoded = self.encode(episode.supports, rng)
         in_context = self.encode_queries(episode.queries, encoded)
 
@@ -285,7 +285,7 @@ class Matcher(Normalising, FewShotLearner, LowShotLearner):
         start = torch.rand((len(classes), 1), generator=rng, dtype=torch.float64).to(task.device)
         encoded: dict[int, Tensor] = {}
         for num_shots in dict.fromkeys(problem.num_shots for problem in task.problems):
-            numbers = [n for n, each in enumerate(task.problems) if each.num_shots == num_shots]
+            numbers = [n for n, (shots, _) in enumerate(task.problems) if shots == num_shots]
             num_repeats = math.ceil(self._num_examples / num_shots)
             every_place = torch.arange(num_repeats * num_shots, device=task.device)
             places = (start + every_place) / len(every_place)

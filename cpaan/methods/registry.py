@@ -53,7 +53,7 @@ def expand_methods(names: Sequence[str], features: Collection[str] = TABLES) -> 
             other features than the given ones.
     """
     of_table = [name for name in rows_of_table() if ROWS[name].features in features]
-    expanded = [each for name in names for each in (of_table if name == TABLE_1 else [name])]
+    expanded = [row for name in names for row in (of_table if name == TABLE_1 else [name])]
     for name in expanded:
         if name not in ROWS:
             hint = suggestion(name, [*METHODS, TABLE_1])

@@ -46,15 +46,15 @@ def run(gaussians, said: list[str], *, names: list[str] = NAMES, **changes) -> R
 
 def done(said: list[str]) -> list[str]:
     """Return the parts that were run, in order, and clear the lines."""
-    found = [line.partition(":")[0] for line in said if ": done (" in line]
+    parts = [line.partition(":")[0] for line in said if ": done (" in line]
     said.clear()
-    return found
+    return parts
 
 
 def assert_same(results: Results, expected: Results) -> None:
     for name in ("scores", "diversity", "biases", "heads"):
-        found, wanted = getattr(results, name), getattr(expected, name)
-        pd.testing.assert_frame_equal(found, wanted, check_exact=True, obj=name)
+        frame, wanted = getattr(results, name), getattr(expected, name)
+        pd.testing.assert_frame_equal(frame, wanted, check_exact=True, obj=name)
 
 
 @pytest.mark.slow
@@ -188,10 +188,10 @@ def test_only_parts_that_a_change_concerns_are_run_again(gaussians, names, chang
     done(said)
     changed = {"names": names, "cosine_table": cosine, **change(gaussians)}
 
-    found = run(gaussians, said, **changed)
+    results = run(gaussians, said, **changed)
 
     assert done(said) == [name if "," in name else f"{name}, seed 0" for name in again]
-    assert_same(found, run(gaussians, [], cache=None, **changed))
+    assert_same(results, run(gaussians, [], cache=None, **changed))
 
 
 DIVERGING = settings_of(NAMES, AWG={"learning_rate": 1e30})

@@ -128,7 +128,7 @@ def test_before_training_imagination_is_a_matcher_of_repeated_shots(gaussians):
         MatchingImagination("FI-PMN", ImaginingMatcher, replace(MATCHING, num_augmented=count))
         for count in (10, 1)
     )
-    run, _ = (each.begin(task.base, new_rng(0)) for each in (imagination, nothing))
+    run, _ = (method.begin(task.base, new_rng(0)) for method in (imagination, nothing))
 
     def scores_of(method: MatchingImagination) -> torch.Tensor:
         return method.fit(task, new_rng(0)).predict(queries.features)[OWN]

@@ -101,7 +101,7 @@ def test_at_the_start_predictions_have_half_of_the_entropy_they_could_have(kind,
     matcher.set_scale(new_rng(1))
 
     rng = new_rng(1)
-    episode = matcher.episodes.draw_middling(rng)
+    episode = matcher.episodes.draw_with_median_shots(rng)
     logits = matcher.match(matcher.encode(episode.supports, rng), episode.queries)
     logs = logits.detach().log_softmax(dim=1)
     entropy = -(logs.exp() * logs).sum(dim=1).mean()

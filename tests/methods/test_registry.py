@@ -50,7 +50,7 @@ def test_rows_of_the_paper_have_nothing_that_goes_past_it_and_cp_aan_plus_is_bes
         faithful, extended = ROWS[f"cCov-GAN{name}"], ROWS[f"CP-AAN+{name}"]
         settings, more = (row.method.config.to_dict() for row in (faithful, extended))
 
-        assert {each for each in settings if settings[each] != more[each]} == past
+        assert {key for key in settings if settings[key] != more[key]} == past
         assert settings["prototype_weight"] == 0
         assert (faithful.generation, faithful.head) == (extended.generation, extended.head)
 
@@ -132,12 +132,12 @@ def test_published_points_have_the_numbers_of_their_sources():
     """Of the sources' files: steps, first rate and its schedule, decay, and sizes."""
     sgd, nesterov = ("sgd", "thirds"), ("nesterov", "last-third")
     of_training = ("num_episodes", "learning_rate", "weight_decay", "optimiser", "schedule")
-    found = {
-        name: tuple(getattr(METHODS[name].published, each) for each in of_training)
+    published = {
+        name: tuple(getattr(METHODS[name].published, key) for key in of_training)
         for name in ("MN", "FH", "AWG", "wDAE")
     }
 
-    assert found == {
+    assert published == {
         "MN": (60_000, 0.1, 1e-3, *sgd),
         "FH": (120_000, 0.1, 1e-4, *sgd),
         "AWG": (24_000, 0.01, 5e-4, *nesterov),
