@@ -40,8 +40,6 @@ from cpaan.training.layers import Normalising, draw_weights, drop, find_log_scal
 from cpaan.training.learning import EpisodeSettings, LearningSettings
 
 _LEAST_NORM = 1e-5  # added to a support's norm, as published
-_ROWS_PER_BLOCK = 60_000
-"""Supports that are encoded at once; at 512 dimensions, cuDNN then needs about 1 GB."""
 
 PUBLISHED_RECIPE: dict[str, Any] = {
     "num_episodes": 60_000,
@@ -270,13 +268,16 @@ class Matcher(Normalising, FewShotLearner, LowShotLearner):
 
         return scores
 
-    def encode_problems(self, task: LowShotTask, rng: torch.Generator) -> list[Tensor]:
+    def encode_problems(
+        self, task: LowShotTask, rng: torch.Generator, max_rows: int = 60_000
+    ) -> list[Tensor]:
         """Encode the supports of each problem of a task, equally many of every class.
 
         Shots are repeated until there are at least ``num_examples``. Base classes have as many
         rows, evenly spaced from a random start, without repetition if there are enough. Problems
-        are encoded in blocks that fit into memory. Base classes are read in name order, so that
-        their order in a phase has no effect; results are in the order of the task.
+        are encoded in blocks of at most ``max_rows`` supports, if one problem has no more; at 512
+        dimensions, 60,000 supports take about 1 GB in cuDNN. Base classes are read in name order,
+        so that their order in a phase has no effect; results are in the order of the task.
         """
         word = draw_word(rng)
         base_order = [number for number in task.base.order if number < task.num_base]
@@ -291,7 +292,7 @@ class Matcher(Normalising, FewShotLearner, LowShotLearner):
             places = (start + every_place) / len(every_place)
             base = task.base.pick(classes.unsqueeze(1).expand(places.shape), places)
             per_problem = (task.num_base + task.num_novel) * len(every_place)
-            at_once = max(1, _ROWS_PER_BLOCK // per_problem)
+            at_once = max(1, max_rows // per_problem)
             for first in range(0, len(numbers), at_once):
                 block = numbers[first : first + at_once]
                 shots = torch.stack([task.support(task.problems[number]) for number in block])
