@@ -113,8 +113,8 @@ class Preset:
 
     def recommended(self, method: str = DEFAULT_METHOD) -> tuple[Settings, EvaluationConfig]:
         """Return the recommended settings of a method at this size."""
-        known = METHODS[method]
-        training = known.at_size(is_quick=True) if self.is_quick else known.config
+        chosen = METHODS[method]
+        training = chosen.at_size(is_quick=True) if self.is_quick else chosen.config
         return training, EvaluationConfig().with_overrides(self.evaluation)
 
     def embedding(self, method: str) -> EmbeddingConfig | None:

@@ -150,16 +150,16 @@ class VariantExecutor(LocalExecutor):
 
     def run(self, job: Job) -> Part:
         """Train and score one part."""
-        variant, known = VARIANTS[job.row], METHODS[job.method]
+        variant, chosen = VARIANTS[job.row], METHODS[job.method]
         every = job.data.split.base_classes()
         backbone = sorted(self.reader.tables[job.data.fingerprint].backbone_classes or ())
         held_out = {*every} - {*backbone}
         some_seen = [backbone[number] for number in shuffled(len(backbone), job.seed)]
-        method = known.make(job.training, job.evaluation)
+        method = chosen.make(job.training, job.evaluation)
         if variant.meta_novel != "all":
-            assert known.gan is not None
+            assert chosen.gan is not None
             assert isinstance(job.training, TrainConfig)
-            method = SomeAdversarial(known.gan, job.training, job.evaluation)
+            method = SomeAdversarial(chosen.gan, job.training, job.evaluation)
             is_held_out = variant.meta_novel == "held-out"
             method.meta_novel = held_out if is_held_out else some_seen[: len(held_out)]
         if job.embedding is not None:

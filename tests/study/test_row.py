@@ -79,15 +79,15 @@ def test_the_recommended_point_changes_nothing_and_has_the_printed_values(preset
     "method", [*GANS, *(each for each in OTHER_ROWS if METHODS[each].published)]
 )
 def test_the_point_of_a_source_is_the_source_at_the_sizes_of_the_study(method, preset):
-    space, known = row_of_preset(method, preset), METHODS[method]
+    space, chosen = row_of_preset(method, preset), METHODS[method]
 
     resolved = propose_point(space, AS_PRINTED)
 
     assert space.point(AS_PRINTED) == {}
-    if known.gan is None:
+    if chosen.gan is None:
         # At the paper's scale, a source has its own sizes, except for the training length.
-        sizes = {"num_episodes", *(known.quick if preset == "quick" else ())}
-        printed, ours = known.published.to_dict(), space.training.to_dict()
+        sizes = {"num_episodes", *(chosen.quick if preset == "quick" else ())}
+        printed, ours = chosen.published.to_dict(), space.training.to_dict()
         for name, value in resolved.training.to_dict().items():
             assert value == (ours if name in sizes else printed)[name], name
         assert resolved.evaluation == space.evaluation
