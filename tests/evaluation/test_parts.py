@@ -68,7 +68,7 @@ def test_two_processes_give_what_one_gives_to_the_last_bit_and_read_the_test_pha
         "config": QUICK.with_overrides({"num_seeds": 2}),
         "phase": "test",
         "cosine_table": in_other_order(gaussians.table),
-        "locations": {"features": [str(features)], "cosine_features": [str(cosine)]},
+        "locations": {"features": [str(features)], "cosine-features": [str(cosine)]},
     }
 
     together = run(gaussians, said, num_processes=2, cache=None, **arguments)
