@@ -19,7 +19,7 @@ from cpaan.evaluation.few_shot_tasks import FewShotConfig
 from cpaan.evaluation.runner import Results, evaluate
 from cpaan.gan.config import META_TESTING_AS_PRINTED
 from cpaan.methods.controls import CONTROLS
-from cpaan.methods.registry import ROWS, SETTINGS, TABLE_1, expand_methods, with_episodes
+from cpaan.methods.registry import METHODS, ROWS, SETTINGS, TABLE_1, expand_methods, with_episodes
 from cpaan.methods.table_row import FEATURES, PN, TABLES
 from cpaan.protocol.config import LINEAR_AS_IN_BENCHMARK, OWN, EvaluationConfig
 from cpaan.protocol.statistics import check_row, is_only_row
@@ -153,8 +153,8 @@ def _resolve(
         used.append(PN)  # its settings are those of the embedding
     settings = {}
     for name in used:
-        row = ROWS[name]
-        each = row.published if options.as_printed and row.published else row.config
+        method = METHODS[name]
+        each = method.published if options.as_printed and method.published else method.config
         is_named = options.episodes and name in methods
         settings[name] = with_episodes(each, options.episodes) if is_named else each
     known = {name: set(each.to_dict()) - {"shots"} for name, each in settings.items()}

@@ -24,7 +24,7 @@ from cpaan.core.randomness import new_rng
 from cpaan.core.remote_paths import RemotePath, absolute, is_address, join
 from cpaan.data.splits import VALIDATION_PHASE
 from cpaan.evaluation.scoring import describe_top5
-from cpaan.methods.registry import ROWS, expand_methods
+from cpaan.methods.registry import METHODS, expand_methods
 from cpaan.methods.table_row import FEATURES, TABLES
 from cpaan.protocol.tasks import read_base
 from cpaan.study.cluster import Cluster, ray_cluster
@@ -205,7 +205,7 @@ def _seconds_of_training(row: StudyRow) -> float:
     """Return the seconds that all trials of a row train, from the time of an episode here."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     base = read_base(row.data.open(), row.data.split.base_classes(VALIDATION_PHASE), device)
-    method = ROWS[row.method].make(row.training, row.evaluation)
+    method = METHODS[row.method].make(row.training, row.evaluation)
     run = method.begin(base, new_rng(row.config.seed))
     if not run.num_episodes:
         return 0.0

@@ -9,7 +9,7 @@ from typing import Any
 
 from cpaan.core.settings import Settings
 from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
-from cpaan.methods.registry import ROWS, expand_methods
+from cpaan.methods.registry import METHODS, expand_methods
 from cpaan.methods.table_row import PN
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.representation.config import BackboneConfig, EmbeddingConfig
@@ -28,13 +28,14 @@ def run(options: argparse.Namespace, _: Sequence[str]) -> int:
         ("Backbone", BackboneConfig(), benchmark, "in the benchmark"),
         ("Embedding", EmbeddingConfig(), plain, "as published"),
     ]
-    for name, row in ROWS.items():
-        if row.published is not None and row.gan is None and name != PN:
-            sections.append((name, row.config, row.published, "as published"))
+    for name, method in METHODS.items():
+        if method.published is not None and method.gan is None and name != PN:
+            sections.append((name, method.config, method.published, "as published"))
     if options.row is not None:
         (name,) = expand_methods([options.row])
-        row = ROWS[name]
-        sections = [sections[0], (name, row.config, row.published or row.config, "as published")]
+        method = METHODS[name]
+        published = method.published or method.config
+        sections = [sections[0], (name, method.config, published, "as published")]
     print("\n\n".join(_describe(*section) for section in sections))
     return 0
 

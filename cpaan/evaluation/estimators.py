@@ -68,7 +68,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         order = np.argsort(labels, kind="stable")
         with tempfile.TemporaryDirectory() as folder:
             self._train(features[order], labels[order], Path(folder))
-            self._checkpoints = {each.name: each.read_bytes() for each in Path(folder).glob("*.pt")}
+            self._checkpoints = {file.name: file.read_bytes() for file in Path(folder).glob("*.pt")}
         return self
 
     def save(self, path: str | Path) -> None:
@@ -148,14 +148,14 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         if self.preset not in ("quick", "paper"):
             raise ValueError(f"preset must be 'quick' or 'paper', got {self.preset!r}")
         row, is_quick = ROWS[self.method], self.preset == "quick"
-        training = row.at_size(is_quick=is_quick)
+        training = row.method.at_size(is_quick=is_quick)
         given, known = dict(self.settings or {}), training.to_dict()
-        own = {name: given.pop(name) for name in list(given) if name in known}
+        of_method = {name: given.pop(name) for name in list(given) if name in known}
         evaluation = EvaluationConfig(heads=(self._head(row),)).with_overrides(given)
         embedding = None
         if row.is_embedded:
-            embedding = EmbeddingConfig().with_overrides(ROWS[PN].quick if is_quick else {})
-        return row, training.with_overrides(own), evaluation, embedding
+            embedding = EmbeddingConfig().with_overrides(METHODS[PN].quick if is_quick else {})
+        return row, training.with_overrides(of_method), evaluation, embedding
 
     def _head(self, row: TableRow) -> str:
         return row.head
@@ -195,8 +195,8 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         with warnings.catch_warnings():
             # One shot of each class is not a mistake here.
             warnings.filterwarnings("ignore", "The number of unique classes")
-            for each in labels:
-                check_classification_targets(each)
+            for targets in labels:
+                check_classification_targets(targets)
         return [as_feature_block(features, first_row=0), *labels]
 
     def __sklearn_tags__(self) -> Any:

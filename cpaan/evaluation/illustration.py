@@ -48,7 +48,9 @@ def illustrate(
 
     The queries, of the same phase, are the real examples.
     """
-    problem = min(task.problems, key=lambda each: (each.draw, abs(each.num_shots - _NUM_SHOTS)))
+    problem = min(
+        task.problems, key=lambda problem: (problem.draw, abs(problem.num_shots - _NUM_SHOTS))
+    )
     fitted = method.fit(replace(task, problems=(problem,)), new_rng(seed), with_synthetic=True)
     examples: dict[str, dict[str, Tensor]] = {}  # by class and kind
     if fitted.synthetic is not None and fitted.synthetic[0].shape[1] > 1:
@@ -56,7 +58,7 @@ def illustrate(
         for number, class_name in enumerate(novel_names):
             real = fitted.represent(queries.features[queries.labels == task.num_base + number])
             kinds = {REAL: real, SHOT: shots[number], SYNTHETIC: synthetic[number]}
-            examples[class_name] = {kind: each.double().cpu() for kind, each in kinds.items()}
+            examples[class_name] = {kind: rows.double().cpu() for kind, rows in kinds.items()}
     return Illustration(_spectra(name, examples), _map(name, examples, seed))
 
 

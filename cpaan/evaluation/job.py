@@ -192,7 +192,7 @@ def _together(workers: Workers) -> Iterator[None]:
         yield
     except (ValueError, ArithmeticError) as error:
         problem = " ".join(str(error).split()) or repr(error)
-    problems = [each for each in workers.gather(problem) if each]
+    problems = [message for message in workers.gather(problem) if message]
     if problems:
         raise _JobError(problems[0])
 

@@ -21,7 +21,7 @@ from cpaan.evaluation.executors import LocalExecutor
 from cpaan.evaluation.job import Job, Part, Reader
 from cpaan.evaluation.parts import Outcome, PartCache, PartKey, run_parts
 from cpaan.evaluation.scoring import draw_phase
-from cpaan.methods.registry import ROWS, expand_methods
+from cpaan.methods.registry import METHODS, ROWS, expand_methods
 from cpaan.methods.table_row import COSINE_FEATURES, FEATURES, PN
 from cpaan.protocol.calibration import best_biases, best_heads, calibrate
 from cpaan.protocol.config import EvaluationConfig
@@ -109,8 +109,8 @@ def evaluate(
     tables = _align(table, cosine_table)
     methods = expand_methods(methods, tables)
     used, embedding = settings_of(methods, given)
-    for each in tables.values():
-        check_phase(each, split, phase, allow_trained_novel=allow_trained_novel)
+    for features in tables.values():
+        check_phase(features, split, phase, allow_trained_novel=allow_trained_novel)
     config = config or EvaluationConfig()
     if shot_rows is None:
         shot_rows = draw_phase(table, split, phase, config)
@@ -185,7 +185,7 @@ def settings_of(
     """Return the settings of each method, given or recommended, and those of the embedding."""
     embedding = given.get(PN, EmbeddingConfig())
     assert isinstance(embedding, EmbeddingConfig), "the settings of PN are those of the embedding"
-    return {name: given.get(name, ROWS[name].config) for name in methods}, embedding
+    return {name: given.get(name, METHODS[name].config) for name in methods}, embedding
 
 
 def check_settings(

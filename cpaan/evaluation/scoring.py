@@ -123,12 +123,12 @@ def class_means(scores: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
         Columns method, head, class and top5.
     """
     known = scores.dropna(subset=_BY_CLASS).groupby(["method", "head"], sort=False)[_BY_CLASS]
-    found = [
+    frames = [
         pd.DataFrame({"method": row, "head": head, "class": [*names], "top5": values})
         for (row, head), of_row in known
         for values in [np.stack(of_row.tolist()).mean(axis=0)]
     ]
-    return pd.concat(found, ignore_index=True)
+    return pd.concat(frames, ignore_index=True)
 
 
 def _real_diversity(task: LowShotTask, queries: Queries, fitted: Fitted) -> Tensor:

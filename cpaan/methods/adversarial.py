@@ -7,6 +7,7 @@ is trained on real and synthetic examples. c-GAN, cCyc-GAN, cDeLi-GAN and cCov-G
 objective. Every choice that the paper leaves open is a field of `TrainConfig`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -14,15 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cpaan.core.settings import Settings
 from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
 from cpaan.gan.engine import new_run
-from cpaan.gan.episodes import MetaEpisodes, TrainingData
-from cpaan.gan.gans import GANS, Gan
+from cpaan.gan.episodes import MetaEpisodes, TrainingData, check_training
+from cpaan.gan.gans import GANS, Gan, check_objective
 from cpaan.gan.loop import TrainingRun
 from cpaan.methods.base import TrainedAugmentation
-from cpaan.methods.table_row import IN_PN, SWEEP, Range, SearchSpace, TableRow, place_of
-from cpaan.protocol.config import EvaluationConfig
+from cpaan.methods.table_row import IN_PN, SWEEP, Method, Range, SearchSpace, TableRow, place_of
+from cpaan.protocol.augmentation import num_synthetic_of
+from cpaan.protocol.config import EvaluationConfig, NeighbourSettings
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.training.workers import Workers
 
@@ -92,21 +93,35 @@ def _space(gan: Gan, *, is_extended: bool = False) -> SearchSpace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GanRow(TableRow):
-    """The row of one of the four GANs."""
+class GanMethod(Method):
+    """One of the four GANs."""
 
     gan: Gan
 
-    def published_for(self, training: Settings) -> TrainConfig:
+    def published_for(self, training: Any) -> TrainConfig:
         """Return the paper's settings at the sizes of a study.
 
         The paper's single number of shots is reduced if episodes are too small for it.
         """
-        assert isinstance(training, TrainConfig)
         printed = TrainConfig.as_printed()
         shots = (min(printed.max_shots, training.max_shots),)
         sizes = {name: getattr(training, name) for name in _SIZES}
         return printed.with_overrides({**sizes, "episode_shots": shots})
+
+    def space_for(
+        self, training: Any, related: NeighbourSettings, num_dims: int, num_base: int
+    ) -> SearchSpace:
+        """Return the search space; training chooses related classes among the meta-base classes."""
+        return super().space_for(training, training, num_dims, num_base - training.num_ways)
+
+    def check(
+        self, config: Any, evaluation: EvaluationConfig, num_rows: Mapping[str, int], num_dims: int
+    ) -> None:
+        """Check episodes, terms and the number of translated examples."""
+        counts = torch.tensor([*num_rows.values()])
+        check_training(config, counts, num_dims, with_covariances=self.gan.has_covariance)
+        check_objective(self.gan, config)
+        num_synthetic_of(counts, max(evaluation.shots), evaluation)
 
 
 _SUMMARIES = {
@@ -117,40 +132,42 @@ _SUMMARIES = {
 }
 
 
-def _row(gan: Gan, suffix: str) -> GanRow:
-    return GanRow(
+def _row(gan: Gan, suffix: str) -> TableRow:
+    return TableRow(
         name=f"{gan.name}{suffix}",
         summary=f"{_SUMMARIES[gan.name]}, Gao et al. 2018",
         group="CP-AAN",
         generation=gan.name,
         is_printed=bool(suffix) or gan is _BEST,
-        gan=gan,
-        translates=True,
-        config=TrainConfig.faithful(),
-        space=_space(gan),
-        sweep=SWEEP,
-        published=TrainConfig.as_printed(),
-        published_evaluation=META_TESTING_AS_PRINTED,
-        quick=QUICK,
-        full={"num_episodes": 100_000},
         quick_head=None if suffix else "cosine",
-        make=partial(Adversarial, gan),
+        method=GanMethod(
+            make=partial(Adversarial, gan),
+            gan=gan,
+            config=TrainConfig.faithful(),
+            published=TrainConfig.as_printed(),
+            published_evaluation=META_TESTING_AS_PRINTED,
+            space=_space(gan),
+            sweep=SWEEP,
+            quick=QUICK,
+            full={"num_episodes": 100_000},
+        ),
         **place_of(is_embedded=bool(suffix)),
     )
 
 
 _BEST = GANS["cCov-GAN"]
 
-ROWS = [_row(gan, suffix) for suffix in ("", IN_PN) for gan in GANS.values()] + [
+ROWS = [_row(gan, suffix) for suffix in ("", IN_PN) for gan in GANS.values()]
+ROWS += [
     replace(
-        _row(_BEST, suffix),
-        name=f"CP-AAN+{suffix}",
+        row,
+        name=row.name.replace(_BEST.name, "CP-AAN+"),
         summary="cCov-GAN with our additions",
         group="CP-AAN+",
         is_printed=False,
-        config=TrainConfig(),
-        space=_space(_BEST, is_extended=True),
+        method=replace(row.method, config=TrainConfig(), space=_space(_BEST, is_extended=True)),
     )
-    for suffix in ("", IN_PN)
+    for row in ROWS
+    if row.method.gan is _BEST
 ]
 """The paper's four GANs, and cCov-GAN with our additions to the paper (CP-AAN+)."""

@@ -84,9 +84,9 @@ def cluster_classes(
         rows = rows - middle  # keeps the precision of distances between points far from zero
         starts = rows.gather(1, chosen[classes].unsqueeze(-1).expand(-1, -1, num_dims))
         first = starts if directions is None else directions[classes.cpu()].to(device) - middle
-        found = lloyd(rows, base.counts[classes], first, counts[classes], num_iterations, starts)
+        means = lloyd(rows, base.counts[classes], first, counts[classes], num_iterations, starts)
         is_none = beyond(counts[classes], num_clusters).unsqueeze(-1)
-        centroids.append((found + middle).masked_fill(is_none, 0.0))
+        centroids.append((means + middle).masked_fill(is_none, 0.0))
     return Clusters(torch.cat(centroids), counts)
 
 
@@ -155,9 +155,9 @@ def mine_analogies(
         dtype or _DTYPES[device.type],
         block_bytes or _BLOCK_BYTES[device.type],
     )
-    found = [search.best_of(number) for number in range(num_classes)]
+    best = [search.best_of(number) for number in range(num_classes)]
     classes, places, cosines = (
-        torch.stack(each)[:, :num_pairs] for each in zip(*found, strict=True)
+        torch.stack(column)[:, :num_pairs] for column in zip(*best, strict=True)
     )
     first, second = pairs.to(device)
     is_turned = cosines < 0
@@ -190,10 +190,10 @@ class _Search:
         shape = (num_classes, pairs.shape[1])
         self._inverse = centroids.new_zeros(shape, dtype=torch.float64)  # zero for invalid pairs
         self._units = centroids.new_zeros((*shape, self._basis.shape[-1]), dtype=dtype)
-        for number, (own, its_basis) in enumerate(zip(self._centroids, self._basis, strict=True)):
-            difference = self._differences(own @ its_basis)
+        for number, (points, axes) in enumerate(zip(self._centroids, self._basis, strict=True)):
+            difference = self._differences(points @ axes)
             length = torch.linalg.vector_norm(difference, dim=-1)
-            radius = torch.linalg.vector_norm(own, dim=-1).amax()
+            radius = torch.linalg.vector_norm(points, dim=-1).amax()
             is_pair = (self._second < counts[number]) & (length > _LEAST_LENGTH * radius)
             inverse = torch.where(is_pair, 1 / length, 0.0)
             self._inverse[number] = inverse
@@ -223,7 +223,7 @@ class _Search:
         winner = torch.full_like(best, len(rows), dtype=torch.long)
         winner.scatter_reduce_(0, rows, candidates, "amin")
         # Pairs without a candidate take the padded zeros at the end, so their cosine is zero.
-        classes, places, cosines = (pad(each, (0, 1)) for each in (classes, places, cosines))
+        classes, places, cosines = (pad(column, (0, 1)) for column in (classes, places, cosines))
         return classes[winner], places[winner], cosines[winner]
 
     def _maxima(self, number: int) -> Tensor:

@@ -12,6 +12,9 @@ learning rate that falls to zero. The benchmark's 10,000 steps are `LINEAR_AS_IN
 (``--linear benchmark``). With another head, the row is that head without augmentation.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -21,6 +24,7 @@ from cpaan.methods.table_row import (
     NO_GENERATION,
     SWEEP,
     Make,
+    Method,
     Range,
     SearchSpace,
     TableRow,
@@ -31,9 +35,11 @@ from cpaan.protocol.augmentation import (
     copy,
     half_mean_shift,
     mean_shift,
+    num_synthetic_of,
     synthesise,
 )
 from cpaan.protocol.config import HEADS, LINEAR_AS_IN_BENCHMARK, EvaluationConfig
+from cpaan.protocol.neighbours import check_neighbours
 from cpaan.protocol.tasks import LowShotTask
 
 CONTROLS: dict[str, Translation | None] = {
@@ -72,8 +78,26 @@ class Control(Augmented):
         )
 
 
+class TranslatingMethod(Method):
+    """A control whose synthetic examples are translations of related base examples."""
+
+    def check(
+        self, config: Any, evaluation: EvaluationConfig, num_rows: Mapping[str, int], num_dims: int
+    ) -> None:
+        """Check the choice of related base classes and the number of translated examples."""
+        check_neighbours(evaluation, len(num_rows))
+        counts = torch.tensor([*num_rows.values()])
+        num_synthetic_of(counts, max(evaluation.shots), evaluation)
+
+
 def _make(translation: Translation | None) -> Make:
     return lambda config, evaluation: Control(translation, evaluation)
+
+
+def _method(translation: Translation | None) -> Method:
+    if translation is None:
+        return Method(make=_make(None))
+    return TranslatingMethod(make=_make(translation), space=SPACE, sweep=SWEEP)
 
 
 _SUMMARIES = {
@@ -89,10 +113,7 @@ ROWS = [
             summary=_SUMMARIES[name],
             group="Control",
             generation=name if translation else NO_GENERATION,
-            translates=translation is not None,
-            space=SPACE if translation else {},
-            sweep=SWEEP if translation else {},
-            make=_make(translation),
+            method=_method(translation),
             **place_of(is_embedded=bool(suffix)),
         )
         for suffix in ("", IN_PN)
@@ -104,8 +125,6 @@ ROWS = [
         is_printed=True,
         head="linear",
         heads=HEADS,
-        space=LINEAR_SPACE,
-        published_head=LINEAR_AS_IN_BENCHMARK,
-        make=_make(None),
+        method=Method(make=_make(None), space=LINEAR_SPACE, published_head=LINEAR_AS_IN_BENCHMARK),
     ),
 ]

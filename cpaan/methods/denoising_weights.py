@@ -64,7 +64,7 @@ class DenoisingWeightsConfig(FakeNovelSettings):
         self._refuse_unless_positive("episodes_per_step")
         self._refuse(
             ["corrections"],
-            lambda each: 0 < len(each) <= len(_SHOTS) and min(each) > 0 and max(each) <= 1,
+            lambda shares: 0 < len(shares) <= len(_SHOTS) and min(shares) > 0 and max(shares) <= 1,
             f"1 to {len(_SHOTS)} numbers above 0 and at most 1",
         )
         self._refuse_negative("noise", "reconstruction_weight")
@@ -178,8 +178,8 @@ class DenoisingNetwork(WeightLearner):
 
     def episode_terms(self, shape: int, rng: torch.Generator) -> list[Tensor]:
         """Return the loss, the cross-entropy of the queries and the squared distance of weights."""
-        each = [self._terms_of_one(shape, rng) for _ in range(self._config.episodes_per_step)]
-        return list(torch.stack([torch.stack(terms) for terms in each]).mean(dim=0))
+        episodes = [self._terms_of_one(shape, rng) for _ in range(self._config.episodes_per_step)]
+        return list(torch.stack([torch.stack(terms) for terms in episodes]).mean(dim=0))
 
     def _terms_of_one(self, shape: int, rng: torch.Generator) -> list[Tensor]:
         episode = self.draw(shape, rng)

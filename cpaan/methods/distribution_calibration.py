@@ -29,6 +29,7 @@ from cpaan.methods.base import Augmented, Fitted
 from cpaan.methods.table_row import (
     MIXING_SHOTS,
     NUMBERS_OF_EXAMPLES,
+    Method,
     Range,
     SearchSpace,
     TableRow,
@@ -194,10 +195,12 @@ ROWS = [
         generation="calibration",
         head="linear",
         heads=HEADS,
-        config=DistributionCalibrationConfig(),
-        published=PUBLISHED,
-        space=SPACE,
-        sweep={"mixing_shots": MIXING_SHOTS, "num_samples": NUMBERS_OF_EXAMPLES},
-        make=DistributionCalibration,
+        method=Method(
+            make=DistributionCalibration,
+            config=DistributionCalibrationConfig(),
+            published=PUBLISHED,
+            space=SPACE,
+            sweep={"mixing_shots": MIXING_SHOTS, "num_samples": NUMBERS_OF_EXAMPLES},
+        ),
     )
 ]

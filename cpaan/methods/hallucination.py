@@ -35,6 +35,7 @@ from cpaan.methods.table_row import (
     MIXING_SHOTS,
     NUMBERS_OF_EXAMPLES,
     PN,
+    Method,
     Range,
     SearchSpace,
     TableRow,
@@ -229,18 +230,20 @@ class AnalogyNetwork(Learner):
         places = start.long() + torch.arange(config.batch_size, device=device)
         drawn = self._kept[places % len(self._kept)]
         number, is_turned = drawn // 2, drawn % 2 == 1
-        own, pair = number // self.pairs.shape[1], number % self.pairs.shape[1]
+        label, pair = number // self.pairs.shape[1], number % self.pairs.shape[1]
         ends = self.pairs[:, pair]
         its_ends = torch.stack([self.third.flatten()[number], self.fourth.flatten()[number]]).long()
         first, second = torch.where(is_turned, ends.flip(0), ends)
         third, fourth = torch.where(is_turned, its_ends.flip(0), its_ends)
         other = self.classes.flatten()[number].long()
-        wanted = self.centroids[own, second]
+        wanted = self.centroids[label, second]
         made = self(
-            self.centroids[own, first], self.centroids[other, third], self.centroids[other, fourth]
+            self.centroids[label, first],
+            self.centroids[other, third],
+            self.centroids[other, fourth],
         )
         logits = linear(made, self.class_weight, self.class_bias)
-        of_class = cross_entropy(logits, own)
+        of_class = cross_entropy(logits, label)
         error = (made - wanted).square().mean()
         return [of_class + config.squared_error_weight * error, of_class, error]
 
@@ -359,12 +362,14 @@ _ROW = TableRow(
     is_printed=True,
     head="linear",
     heads=HEADS,
-    config=HallucinationConfig(),
-    published=PUBLISHED,
-    published_head={**LINEAR_AS_IN_BENCHMARK, "linear_weight_decay": 1e-3},
-    space=SPACE,
-    sweep={"mixing_shots": MIXING_SHOTS, "max_per_class": NUMBERS_OF_EXAMPLES},
-    quick={"num_episodes": 100, "num_clusters": 10},
-    make=Hallucination,
+    method=Method(
+        make=Hallucination,
+        config=HallucinationConfig(),
+        published=PUBLISHED,
+        published_head={**LINEAR_AS_IN_BENCHMARK, "linear_weight_decay": 1e-3},
+        space=SPACE,
+        sweep={"mixing_shots": MIXING_SHOTS, "max_per_class": NUMBERS_OF_EXAMPLES},
+        quick={"num_episodes": 100, "num_clusters": 10},
+    ),
 )
 ROWS = [_ROW, replace(_ROW, name="P-FH", group="P-FH", representation=PN, is_embedded=True)]

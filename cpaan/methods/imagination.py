@@ -41,7 +41,7 @@ from cpaan.methods.matching import (
     PrototypeMatcher,
     PrototypeMatchingConfig,
 )
-from cpaan.methods.table_row import PN, Range, SearchSpace, TableRow, learned_row
+from cpaan.methods.table_row import PN, EpisodicMethod, Range, SearchSpace, TableRow
 from cpaan.protocol.config import HEADS, OWN, EvaluationConfig
 from cpaan.protocol.heads import HEAD_CLASSES, GroupedHeads
 from cpaan.protocol.tasks import BaseSet, LowShotTask, Problem
@@ -196,7 +196,7 @@ class Hallucinator(nn.Module):
             uniforms = torch.rand(shape, generator=of_draw)
             noise = torch.randn((*shape, task.shots.shape[-1]), generator=of_draw)
             count = num_synthetic or self._settings.num_hallucinated(problem.num_shots)
-            uniforms, noise = (each[:, :count].to(task.device) for each in (uniforms, noise))
+            uniforms, noise = (numbers[:, :count].to(task.device) for numbers in (uniforms, noise))
             hallucinated.append(self.hallucinate(task.support(problem), uniforms, noise))
         return hallucinated
 
@@ -236,10 +236,10 @@ class Imagination(MetaLearned):
         embedded = replace(
             task, base=network.embed_base(task.base), shots=network.embed(task.shots)
         )
-        synthetic = [network.embed(each) for each in hallucinated]
+        synthetic = [network.embed(examples) for examples in hallucinated]
         novel = [
-            torch.cat([embedded.support(problem), each], dim=1).mean(dim=1)
-            for problem, each in zip(task.problems, synthetic, strict=True)
+            torch.cat([embedded.support(problem), examples], dim=1).mean(dim=1)
+            for problem, examples in zip(task.problems, synthetic, strict=True)
         ]
         base = embedded.base.prototypes[: task.num_base]
 
@@ -293,43 +293,46 @@ class MatchingImagination(MetaLearned):
         assert isinstance(learner, ImaginingMatcher)
         hallucinated = learner.hallucinator.imagine(task, rng, num_synthetic)
         examples = [
-            torch.cat([task.support(problem), each], dim=1)
-            for problem, each in zip(task.problems, hallucinated, strict=True)
+            torch.cat([task.support(problem), made], dim=1)
+            for problem, made in zip(task.problems, hallucinated, strict=True)
         ]
-        counts = [each.shape[1] for each in examples]
+        counts = [rows.shape[1] for rows in examples]
         most = max(counts)
-        shots = torch.stack([pad(each, (0, 0, 0, most - each.shape[1])) for each in examples])
+        shots = torch.stack([pad(rows, (0, 0, 0, most - rows.shape[1])) for rows in examples])
         problems = tuple(Problem(count, number) for number, count in enumerate(counts))
         matched = super().adapt(learner, replace(task, shots=shots, problems=problems), rng)
         return replace(matched, synthetic=hallucinated)
 
 
+_QUICK = {"num_episodes": 40, "num_ways": 30, "episode_shots": (1, 2, 5), "hidden_dim": 128}
+_LABELS: dict[str, Any] = {"group": "FI", "generation": "meta-learned LR", "is_printed": True}
+
 ROWS = [
     TableRow(
         name="FI-PN",
         summary="feature imagination with PN, Wang et al. 2018",
-        group="FI",
         representation=PN,
-        generation="meta-learned LR",
-        is_printed=True,
         heads=(OWN, *HEADS),
-        config=ImaginationConfig(),
-        published=PUBLISHED,
-        space=SPACE,
-        quick={"num_episodes": 40, "num_ways": 30, "episode_shots": (1, 2, 5), "hidden_dim": 128},
-        make=Imagination,
+        method=EpisodicMethod(
+            make=Imagination,
+            config=ImaginationConfig(),
+            published=PUBLISHED,
+            space=SPACE,
+            quick=_QUICK,
+        ),
+        **_LABELS,
     ),
-    learned_row(
-        "FI-PMN",
-        "feature imagination with PMN, Wang et al. 2018",
-        ImaginingMatcher,
-        MatchingImaginationConfig(),
-        MATCHING_PUBLISHED,
-        {**CONTEXT_SPACE, **HALLUCINATOR_SPACE},
-        QUICK,
-        method=MatchingImagination,
-        group="FI",
+    TableRow(
+        name="FI-PMN",
+        summary="feature imagination with PMN, Wang et al. 2018",
         representation="PMN",
-        generation="meta-learned LR",
+        method=EpisodicMethod(
+            make=lambda config, _: MatchingImagination("FI-PMN", ImaginingMatcher, config),
+            config=MatchingImaginationConfig(),
+            published=MATCHING_PUBLISHED,
+            space={**CONTEXT_SPACE, **HALLUCINATOR_SPACE},
+            quick=QUICK,
+        ),
+        **_LABELS,
     ),
 ]

@@ -178,9 +178,9 @@ class AdaptedNetwork(Perceptron, FewShotLearner, LowShotLearner):
         """Return the weights before the first step."""
         num_tasks, _, num_dims = support.inputs.shape
         body = [
-            self._clipped(each).expand(num_tasks, -1, -1)
+            self._clipped(parameter).expand(num_tasks, -1, -1)
             for layer in (self.hidden, self.last)
-            for each in (layer.weight, layer.bias.unsqueeze(0))
+            for parameter in (layer.weight, layer.bias.unsqueeze(0))
         ]
         rows = support.inputs.new_zeros(num_tasks, support.num_classes, num_dims)
         row_bias = support.inputs.new_zeros(num_tasks, 1, support.num_classes)
@@ -194,7 +194,7 @@ class AdaptedNetwork(Perceptron, FewShotLearner, LowShotLearner):
         row_bias = -scale * prototypes.square().sum(dim=-1).unsqueeze(1)
         # New views: the inner step treats rows and body as independent weights. The meta-gradient
         # still flows through the rows into the body.
-        return Weights._make([*(each.view_as(each) for each in body), rows, row_bias])
+        return Weights._make([*(weight.view_as(weight) for weight in body), rows, row_bias])
 
     def _clipped(self, parameter: Tensor) -> Tensor:
         """Return a view of a parameter whose summed gradient is clipped."""
@@ -216,7 +216,7 @@ class AdaptedNetwork(Perceptron, FewShotLearner, LowShotLearner):
         for _ in range(num_steps):
             with torch.enable_grad():
                 if not is_training:
-                    weights = Weights._make(each.detach().requires_grad_() for each in weights)
+                    weights = Weights._make(weight.detach().requires_grad_() for weight in weights)
                 logits = self.logits(weights, support.inputs)
                 labels = support.labels.expand(len(logits), -1)
                 losses = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
@@ -224,8 +224,8 @@ class AdaptedNetwork(Perceptron, FewShotLearner, LowShotLearner):
                 losses = losses.view_as(labels) @ support.shares / support.num_classes
                 gradients = torch.autograd.grad(losses.sum(), weights, create_graph=is_training)
             steps = zip(weights, rates, gradients, strict=True)
-            weights = Weights._make(each - by * gradient for each, by, gradient in steps)
-        return weights if is_training else Weights._make(each.detach() for each in weights)
+            weights = Weights._make(weight - by * gradient for weight, by, gradient in steps)
+        return weights if is_training else Weights._make(weight.detach() for weight in weights)
 
     def query_logits(self, supports: Tensor, queries: Tensor) -> Tensor:
         """Return logits (T, R, C) of queries (T, R, D) after adaptation to (T, C, K, D)."""
@@ -238,8 +238,8 @@ class AdaptedNetwork(Perceptron, FewShotLearner, LowShotLearner):
         """Draw tasks; return logits of all of their queries after adaptation, and the labels."""
         tasks = [self.episodes.draw(num_shots, rng) for _ in range(self._config.num_tasks)]
         supports, queries = (
-            self.drop(self.normalise(torch.stack(each)), rng)
-            for each in ([task.supports for task in tasks], [task.queries for task in tasks])
+            self.drop(self.normalise(torch.stack(rows)), rng)
+            for rows in ([task.supports for task in tasks], [task.queries for task in tasks])
         )
         logits = self.query_logits(supports, queries).flatten(0, 1)
         return logits, torch.cat([task.labels for task in tasks])

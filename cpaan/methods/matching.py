@@ -40,8 +40,6 @@ from cpaan.training.layers import Normalising, draw_weights, drop, find_log_scal
 from cpaan.training.learning import EpisodeSettings, LearningSettings
 
 _LEAST_NORM = 1e-5  # added to a support's norm, as published
-_ROWS_PER_BLOCK = 60_000
-"""Supports that are encoded at once; at 512 dimensions, cuDNN then needs about 1 GB."""
 
 PUBLISHED_RECIPE: dict[str, Any] = {
     "num_episodes": 60_000,
@@ -232,7 +230,7 @@ class Matcher(Normalising, FewShotLearner, LowShotLearner):
         """Set the scale, if learnt, so that predictions have half of the possible entropy."""
         if not self.log_scale.requires_grad:
             return
-        episode = self.episodes.draw_middling(rng)
+        episode = self.episodes.draw_with_median_shots(rng)
         encoded = self.encode(episode.supports, rng)
         in_context = self.encode_queries(episode.queries, encoded)
 
@@ -270,13 +268,16 @@ class Matcher(Normalising, FewShotLearner, LowShotLearner):
 
         return scores
 
-    def encode_problems(self, task: LowShotTask, rng: torch.Generator) -> list[Tensor]:
+    def encode_problems(
+        self, task: LowShotTask, rng: torch.Generator, max_rows: int = 60_000
+    ) -> list[Tensor]:
         """Encode the supports of each problem of a task, equally many of every class.
 
         Shots are repeated until there are at least ``num_examples``. Base classes have as many
         rows, evenly spaced from a random start, without repetition if there are enough. Problems
-        are encoded in blocks that fit into memory. Base classes are read in name order, so that
-        their order in a phase has no effect; results are in the order of the task.
+        are encoded in blocks of at most ``max_rows`` supports, if one problem has no more; at 512
+        dimensions, 60,000 supports take about 1 GB in cuDNN. Base classes are read in name order,
+        so that their order in a phase has no effect; results are in the order of the task.
         """
         word = draw_word(rng)
         base_order = [number for number in task.base.order if number < task.num_base]
@@ -285,13 +286,13 @@ class Matcher(Normalising, FewShotLearner, LowShotLearner):
         start = torch.rand((len(classes), 1), generator=rng, dtype=torch.float64).to(task.device)
         encoded: dict[int, Tensor] = {}
         for num_shots in dict.fromkeys(problem.num_shots for problem in task.problems):
-            numbers = [n for n, each in enumerate(task.problems) if each.num_shots == num_shots]
+            numbers = [n for n, (shots, _) in enumerate(task.problems) if shots == num_shots]
             num_repeats = math.ceil(self._num_examples / num_shots)
             every_place = torch.arange(num_repeats * num_shots, device=task.device)
             places = (start + every_place) / len(every_place)
             base = task.base.pick(classes.unsqueeze(1).expand(places.shape), places)
             per_problem = (task.num_base + task.num_novel) * len(every_place)
-            at_once = max(1, _ROWS_PER_BLOCK // per_problem)
+            at_once = max(1, max_rows // per_problem)
             for first in range(0, len(numbers), at_once):
                 block = numbers[first : first + at_once]
                 shots = torch.stack([task.support(task.problems[number]) for number in block])

@@ -23,7 +23,7 @@ from cpaan.core.files import locked
 from cpaan.core.randomness import draw_word
 from cpaan.methods.base import Fitted, LowShotMethod, Trained
 from cpaan.methods.controls import Control
-from cpaan.methods.table_row import PN, Range, SearchSpace, TableRow
+from cpaan.methods.table_row import PN, EpisodicMethod, Range, SearchSpace, TableRow
 from cpaan.protocol.config import HEADS
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.representation.config import EmbeddingConfig
@@ -39,6 +39,7 @@ SPACE: SearchSpace = {
     "weight_decay": Range(0.1, 10.0, log=True),
     "output": ("sphere", "linear"),
 }
+QUICK = {"num_episodes": 60, "num_ways": 40, "episode_shots": (1, 2, 5), "hidden_dim": 128}
 
 
 class Embedded(Trained[EmbeddingRun]):
@@ -130,10 +131,12 @@ ROWS = [
         is_printed=True,
         head="centroid",
         heads=HEADS,
-        config=EmbeddingConfig(),
-        published=PUBLISHED,
-        space=SPACE,
-        quick={"num_episodes": 60, "num_ways": 40, "episode_shots": (1, 2, 5), "hidden_dim": 128},
-        make=lambda config, evaluation: Prototypical(Control(None, evaluation), config),
+        method=EpisodicMethod(
+            make=lambda config, evaluation: Prototypical(Control(None, evaluation), config),
+            config=EmbeddingConfig(),
+            published=PUBLISHED,
+            space=SPACE,
+            quick=QUICK,
+        ),
     )
 ]

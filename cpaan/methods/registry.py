@@ -19,7 +19,7 @@ from cpaan.methods import (
 )
 from cpaan.methods.base import LowShotMethod
 from cpaan.methods.prototypical import Embedded
-from cpaan.methods.table_row import TABLES, TableRow
+from cpaan.methods.table_row import TABLES, Method, TableRow
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.training.drive import Progress
@@ -31,8 +31,9 @@ _MODULES = _CLASSIFIERS + _GENERATORS + _LATER
 ROWS: dict[str, TableRow] = {row.name: row for module in _MODULES for row in module.ROWS}
 """All rows, in the order of the table."""
 
-METHODS = tuple(ROWS)
-SETTINGS = {name: tuple(row.config.to_dict()) for name, row in ROWS.items()}
+METHODS: dict[str, Method] = {name: row.method for name, row in ROWS.items()}
+"""The methods of all rows, by name."""
+SETTINGS = {name: tuple(method.config.to_dict()) for name, method in METHODS.items()}
 """Names of the settings of every row."""
 
 TABLE_1 = "table-1"
@@ -52,7 +53,7 @@ def expand_methods(names: Sequence[str], features: Collection[str] = TABLES) -> 
             other features than the given ones.
     """
     of_table = [name for name in rows_of_table() if ROWS[name].features in features]
-    expanded = [each for name in names for each in (of_table if name == TABLE_1 else [name])]
+    expanded = [row for name in names for row in (of_table if name == TABLE_1 else [name])]
     for name in expanded:
         if name not in ROWS:
             hint = suggestion(name, [*METHODS, TABLE_1])
@@ -96,7 +97,7 @@ def make_method(
     examples, settings and seed share; ``progress`` is called with lines about its training.
     """
     row = ROWS[name]
-    method = row.make(row.config if config is None else config, evaluation)
+    method = row.method.make(row.method.config if config is None else config, evaluation)
     if row.is_embedded:
         return Embedded(method, embedding or EmbeddingConfig(), embedding_path, progress)
     return method

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from cpaan.methods.base import LowShotLearner
-from cpaan.methods.table_row import Range, SearchSpace, learned_row
+from cpaan.methods.table_row import Method, Range, SearchSpace, learned_row
 from cpaan.protocol.tasks import BaseSet, LowShotTask
 from cpaan.training.layers import Perceptron, PerceptronSettings, drop
 from cpaan.training.learning import LearningSettings
@@ -221,5 +221,5 @@ class SiameseNetwork(Perceptron, LowShotLearner):
 
 
 _SUMMARY = "Siamese network, Koch et al. 2015"
-_QUICK = {"num_episodes": 100}
-ROWS = [learned_row("SN", _SUMMARY, SiameseNetwork, SiameseConfig(), PUBLISHED, SPACE, _QUICK)]
+_RECIPES = (SiameseConfig(), PUBLISHED, SPACE, {"num_episodes": 100})
+ROWS = [learned_row("SN", _SUMMARY, SiameseNetwork, *_RECIPES, kind=Method)]

@@ -1,22 +1,16 @@
-"""A row of the paper's table: a method, its place in the table, and its search space."""
+"""What a method is (how to make it, its settings and search space), and its entry in the table."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-
 from cpaan.core.settings import Settings
-from cpaan.gan.config import TrainConfig
-from cpaan.gan.episodes import check_training
-from cpaan.gan.gans import Gan, check_objective
+from cpaan.gan.gans import Gan
 from cpaan.methods.base import LowShotMethod, MetaLearned
-from cpaan.protocol.augmentation import num_synthetic_of
 from cpaan.protocol.config import HEADS, OWN, EvaluationConfig, NeighbourSettings
-from cpaan.protocol.neighbours import check_neighbours
 from cpaan.representation.config import EmbeddingConfig
 from cpaan.training.few_shot_episodes import check_rows
-from cpaan.training.learning import EpisodeSettings, Learner, LearningSettings
+from cpaan.training.learning import Learner, LearningSettings
 
 RESNET, PN, NO_GENERATION = "ResNet-10", "PN", "-"
 
@@ -60,28 +54,12 @@ class NothingToSet(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableRow:
-    """A method and its place in the table."""
+class Method:
+    """How to make a method, and its settings; subclasses check them against the data."""
 
-    name: str
-    summary: str
-    """What the row does, and its source, in a few words."""
-    group: str = "Baseline"
-    """First column of the table."""
-    representation: str = RESNET
-    generation: str = NO_GENERATION
-    is_printed: bool = False
-    """Whether the paper has this row."""
-    head: str = OWN
-    """Final classifier by the paper's rule, or the method's own."""
-    heads: tuple[str, ...] = (OWN,)
-    """Classifiers to choose from."""
     make: Make
     """Function from method settings and evaluation settings to a method."""
     gan: Gan | None = None
-    translates: bool = False
-    """Whether synthetic examples are translations of related base examples."""
-
     config: Settings = field(default_factory=NothingToSet)
     """Recommended training settings."""
     published: Settings | None = None
@@ -98,13 +76,6 @@ class TableRow:
     """Sizes for a few minutes on two cores."""
     full: Mapping[str, Any] = field(default_factory=dict)
     """Sizes of a report at the paper's scale, if they differ from ``config``, those of a trial."""
-    quick_head: str | None = None
-    """Head of a quick search, if it differs from ``head``."""
-
-    is_embedded: bool = False
-    """Whether the method works in the embedding of a prototypical network, trained first."""
-    features: str = FEATURES
-    """Feature table that the method reads."""
 
     def at_size(self, *, is_quick: bool) -> Settings:
         """Return the recommended settings at the quick sizes, or at the paper's scale."""
@@ -119,7 +90,7 @@ class TableRow:
         overrides = {**self.published_evaluation, **self.published_head}
         return self.published or self.config, evaluation.with_overrides(overrides)
 
-    def published_for(self, training: Settings) -> Settings | None:
+    def published_for(self, training: Any) -> Settings | None:
         """Return the source's settings at the sizes that a study has chosen for its data."""
         if self.published is None:
             return None
@@ -131,26 +102,63 @@ class TableRow:
         return self.published.with_overrides(changed)
 
     def space_for(
-        self, training: Settings, evaluation: EvaluationConfig, num_dims: int, num_base: int
+        self, training: Any, related: NeighbourSettings, num_dims: int, num_base: int
     ) -> SearchSpace:
         """Return the search space for data with these numbers of dimensions and base classes."""
-        settings: NeighbourSettings = evaluation
-        num_related = num_base
-        if isinstance(training, NeighbourSettings):
-            settings, num_related = training, num_base - getattr(training, "num_ways", 0)
         most = {
             "ky_fan_order": num_dims,
-            "num_neighbours": num_related,
+            "num_neighbours": num_base,
             # Half of the base classes, but at least the recommended value.
-            "perplexity": max(num_related / 2, settings.perplexity or 0),
+            "perplexity": max(num_base / 2, related.perplexity or 0),
         }
         return {
             name: replace(values, high=min(values.high, most[name]))
             if isinstance(values, Range) and name in most
             else values
             for name, values in self.space.items()
-            if _NEIGHBOURS.get(name, settings.neighbours) == settings.neighbours
+            if _NEIGHBOURS.get(name, related.neighbours) == related.neighbours
         }
+
+    def check(
+        self, config: Any, evaluation: EvaluationConfig, num_rows: Mapping[str, int], num_dims: int
+    ) -> None:
+        """Raise a ValueError if settings do not suit base classes with these numbers of rows."""
+
+
+class EpisodicMethod(Method):
+    """A method whose episodes need enough train rows of every base class."""
+
+    def check(
+        self, config: Any, evaluation: EvaluationConfig, num_rows: Mapping[str, int], num_dims: int
+    ) -> None:
+        """Refuse episodes with more shots and queries than the smallest class has rows."""
+        check_rows(num_rows, config)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRow:
+    """A method's entry in the table."""
+
+    name: str
+    summary: str
+    """What the row does, and its source, in a few words."""
+    group: str = "Baseline"
+    """First column of the table."""
+    representation: str = RESNET
+    generation: str = NO_GENERATION
+    is_printed: bool = False
+    """Whether the paper has this row."""
+    head: str = OWN
+    """Final classifier by the paper's rule, or the method's own."""
+    heads: tuple[str, ...] = (OWN,)
+    """Classifiers to choose from."""
+    quick_head: str | None = None
+    """Head of a quick search, if it differs from ``head``."""
+    features: str = FEATURES
+    """Feature table that the method reads."""
+    is_embedded: bool = False
+    """Whether the method works in the embedding of a prototypical network, trained first."""
+    method: Method
 
     def check(
         self,
@@ -164,26 +172,17 @@ class TableRow:
 
         Rows that work in an embedding also check ``embedding``, by default the recommended one.
         """
-        if not isinstance(config, type(self.config)):
+        if not isinstance(config, type(self.method.config)):
             raise ValueError(
-                f"{self.name} needs {type(self.config).__name__}, got {type(config).__name__}"
+                f"{self.name} needs {type(self.method.config).__name__}, "
+                f"got {type(config).__name__}"
             )
         if not self.heads_among(evaluation.heads):
             raise ValueError(
                 f"{self.name} has the heads {', '.join(self.heads)}, "
                 f"got {', '.join(evaluation.heads)}"
             )
-        if isinstance(config, EpisodeSettings):
-            check_rows(num_rows, config)
-        counts = torch.tensor(list(num_rows.values()))
-        if self.gan is not None:
-            assert isinstance(config, TrainConfig)
-            check_training(config, counts, num_dims, with_covariances=self.gan.has_covariance)
-            check_objective(self.gan, config)
-        elif self.translates:
-            check_neighbours(evaluation, len(counts))
-        if self.translates:
-            num_synthetic_of(counts, max(evaluation.shots), evaluation)
+        self.method.check(config, evaluation, num_rows, num_dims)
         if self.is_embedded:
             check_rows(num_rows, embedding or EmbeddingConfig())
 
@@ -210,18 +209,16 @@ def learned_row(
     published: LearningSettings,
     space: SearchSpace,
     quick: Mapping[str, Any],
-    *,
-    method: type[MetaLearned] = MetaLearned,
-    **others: Any,
+    kind: type[Method] = EpisodicMethod,
+    **labels: Any,
 ) -> TableRow:
     """Return the row of a method that consists of a learner; by default, a row of the paper."""
-    return TableRow(
-        name=name,
-        summary=summary,
+    method = kind(
+        make=lambda config, evaluation: MetaLearned(name, learner, config),
         config=config,
         published=published,
         space=space,
         quick=quick,
-        make=lambda config, evaluation: method(name, learner, config),
-        **{"representation": name, "is_printed": True, **others},
     )
+    labels = {"representation": name, "is_printed": True, **labels}
+    return TableRow(name=name, summary=summary, method=method, **labels)

@@ -82,7 +82,7 @@ class PrototypicalNetwork(Perceptron, FewShotLearner):
     @torch.no_grad()
     def set_scale(self, rng: torch.Generator) -> None:
         """Set the scale so that predictions have half of the largest entropy."""
-        episode = self.episodes.draw_middling(rng)
+        episode = self.episodes.draw_with_median_shots(rng)
         scores = prototype_scores(self(episode.supports), self(episode.queries)).double()
         unit = scores.abs().mean().clamp(min=torch.finfo(torch.float32).tiny)
         log_scale = find_log_scale(lambda scale: (scale / unit * scores).log_softmax(dim=1))

@@ -6,7 +6,7 @@ from typing import Any
 
 from cpaan.core.settings import Settings
 from cpaan.evaluation.scoring import CALIBRATED_TOP5, NOVEL_TOP5
-from cpaan.methods.registry import ROWS, num_episodes_of
+from cpaan.methods.registry import METHODS, ROWS, num_episodes_of
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.representation.config import EmbeddingConfig
 
@@ -113,15 +113,15 @@ class Preset:
 
     def recommended(self, method: str = DEFAULT_METHOD) -> tuple[Settings, EvaluationConfig]:
         """Return the recommended settings of a method at this size."""
-        row = ROWS[method]
-        training = row.at_size(is_quick=True) if self.is_quick else row.config
+        chosen = METHODS[method]
+        training = chosen.at_size(is_quick=True) if self.is_quick else chosen.config
         return training, EvaluationConfig().with_overrides(self.evaluation)
 
     def embedding(self, method: str) -> EmbeddingConfig | None:
         """Return the settings of a method's embedding; None if it uses none."""
         if not ROWS[method].is_embedded:
             return None
-        return EmbeddingConfig().with_overrides(ROWS["PN"].quick if self.is_quick else {})
+        return EmbeddingConfig().with_overrides(METHODS["PN"].quick if self.is_quick else {})
 
     def study_of(self, method: str) -> StudyConfig:
         """Return the settings of a study of a method, whose report has the full length of its row.
@@ -133,7 +133,7 @@ class Preset:
         head = (row.quick_head if self.is_quick else None) or row.head
         of_row: dict[str, Any] = {"method": method, "head": head}
         if num_episodes := num_episodes_of(training):
-            full = num_episodes_of(row.at_size(is_quick=self.is_quick))
+            full = num_episodes_of(row.method.at_size(is_quick=self.is_quick))
             of_row["report_length"] = full // num_episodes
         return StudyConfig().with_overrides({**self.study, **of_row})
 

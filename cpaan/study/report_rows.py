@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
 from cpaan.methods.controls import CONTROLS
-from cpaan.methods.registry import ROWS, num_episodes_of, with_episodes
+from cpaan.methods.registry import METHODS, ROWS, num_episodes_of, with_episodes
 from cpaan.methods.table_row import IN_PN
 from cpaan.report.ablations import (
     IDEAS,
@@ -114,7 +114,7 @@ def rows_of(study: Study, settings: ReportSettings) -> list[MeasuredRow]:
     # Controls use synthetic examples as the best configuration does, with the same weight.
     evaluation = best.resolved.evaluation
     rows = [
-        MeasuredRow(name, name, Resolved(ROWS[name].config, evaluation), best.seeds[:1], row)
+        MeasuredRow(name, name, Resolved(METHODS[name].config, evaluation), best.seeds[:1], row)
         for name in (f"{control}{suffix}" for control in CONTROLS)
         if name != row.method
     ]
@@ -143,7 +143,7 @@ def as_published(rows: Sequence[MeasuredRow], num_seeds: int) -> list[MeasuredRo
     """
     found = list[MeasuredRow]()
     for row in rows if num_seeds else ():
-        settings = ROWS[row.method].as_published(row.source.evaluation)
+        settings = METHODS[row.method].as_published(row.source.evaluation)
         if settings is not None and ROWS[row.method].group != "CP-AAN+":  # its source is cCov-GAN's
             training, evaluation = settings
             share = row.source.config.workers_per_trial  # all workers train on equally many
@@ -227,7 +227,7 @@ def _ideas(row: MeasuredRow, training: TrainConfig) -> dict[str, Mapping[str, An
         "half-training": {"num_episodes": num_episodes},
         "without-adversary": {"adversarial_weight": 0.0},
     }
-    gan = ROWS[row.method].gan
+    gan = METHODS[row.method].gan
     if gan and gan.has_cycle:
         found["without-cycle"] = {"cycle_weight": 0.0}
     if gan and gan.has_covariance:
@@ -238,7 +238,7 @@ def _ideas(row: MeasuredRow, training: TrainConfig) -> dict[str, Mapping[str, An
 _ABLATED = {
     # Figure 5a of the paper varies the related base classes.
     NEIGHBOURS: (
-        ("cCov-GAN-PN", "cCov-GAN", *(name for name, row in ROWS.items() if row.gan)),
+        ("cCov-GAN-PN", "cCov-GAN", *(name for name, method in METHODS.items() if method.gan)),
         _neighbours,
     ),
     IDEAS: (("CP-AAN+-PN", "CP-AAN+"), _ideas),

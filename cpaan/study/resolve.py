@@ -11,7 +11,7 @@ from cpaan.data.cache import open_features
 from cpaan.data.reference import DataReference, open_data
 from cpaan.data.splits import VALIDATION_PHASE
 from cpaan.data.table import TRAIN, FeatureTable, align_rows
-from cpaan.methods.registry import ROWS, SETTINGS, num_episodes_of, with_episodes
+from cpaan.methods.registry import METHODS, ROWS, SETTINGS, num_episodes_of, with_episodes
 from cpaan.methods.table_row import COSINE_FEATURES
 from cpaan.protocol.tasks import check_phase
 from cpaan.study.config import PRESETS, StudyConfig
@@ -59,7 +59,7 @@ def _resolve_row(request: StudyRequest, method: str, methods: Sequence[str]) -> 
         config = config.with_overrides({"head": ROWS[method].head})
     config = config.with_overrides(dict(request.overrides))
     shared = {*config.to_dict(), *evaluation.to_dict()}
-    known = {name: shared | set(ROWS[name].config.to_dict()) for name in methods}
+    known = {name: shared | set(METHODS[name].config.to_dict()) for name in methods}
     own = assignments_for(method, request.settings, known, SETTINGS)
     of_config, of_training, of_evaluation = parse_settings(own, config, training, evaluation)
     config, evaluation = config.with_overrides(of_config), evaluation.with_overrides(of_evaluation)

@@ -10,7 +10,7 @@ from optuna.trial import BaseTrial, FixedTrial
 
 from cpaan.core.settings import Settings
 from cpaan.data.reference import DataReference
-from cpaan.methods.registry import ROWS, num_episodes_of, with_episodes
+from cpaan.methods.registry import METHODS, num_episodes_of, with_episodes
 from cpaan.methods.table_row import Range, SearchSpace
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.representation.config import EmbeddingConfig
@@ -30,7 +30,7 @@ class Resolved:
     @classmethod
     def of(cls, method: str, recorded: Mapping[str, Any]) -> Self:
         """Return the recorded "training" and "evaluation" settings of a method."""
-        training = ROWS[method].config.from_dict(recorded["training"])
+        training = METHODS[method].config.from_dict(recorded["training"])
         return cls(training, EvaluationConfig(**recorded["evaluation"]))
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> "Resolved":
@@ -75,23 +75,23 @@ class StudyRow:
     @property
     def points(self) -> tuple[str, ...]:
         """Whose settings the first trials use: ours, and those of the source if there are any."""
-        has_source = ROWS[self.method].published is not None
+        has_source = METHODS[self.method].published is not None
         return (RECOMMENDED, AS_PRINTED) if has_source else (RECOMMENDED,)
 
     @property
     def searched(self) -> SearchSpace:
         """Search space around the recommended settings: parameters by name."""
         num_base = len(self.data.split.base_classes())
-        row = ROWS[self.method]
-        return row.space_for(self.training, self.evaluation, self.num_dims, num_base)
+        method = METHODS[self.method]
+        return method.space_for(self.training, self.evaluation, self.num_dims, num_base)
 
     def around(self, whose: str) -> Resolved:
         """Return the settings that a proposal changes: ours, or the source's at the same sizes."""
-        row = ROWS[self.method]
-        published = row.published_for(self.training) if whose == AS_PRINTED else None
+        method = METHODS[self.method]
+        published = method.published_for(self.training) if whose == AS_PRINTED else None
         if published is None:
             return Resolved(self.training, self.evaluation)
-        return Resolved(published, self.evaluation.with_overrides(row.published_evaluation))
+        return Resolved(published, self.evaluation.with_overrides(method.published_evaluation))
 
     def propose(self, trial: BaseTrial, whose: str = RECOMMENDED) -> Resolved:
         """Return the settings of one trial.
@@ -125,7 +125,7 @@ class StudyRow:
 
     def sweep(self, resolved: Resolved) -> list[dict[str, Any]]:
         """Return the overrides to score a trained finalist with; its own settings come first."""
-        swept = dict(ROWS[self.method].sweep)
+        swept = dict(METHODS[self.method].sweep)
         if resolved.evaluation.mixing_weight is not None:  # it overrides mixing_shots
             swept.pop("mixing_shots", None)
         known = {**resolved.evaluation.to_dict(), **resolved.training.to_dict()}

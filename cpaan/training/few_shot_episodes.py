@@ -64,7 +64,7 @@ class FewShotEpisodes:
         choice = torch.randint(len(self._config.episode_shots), (), generator=rng)
         return self._config.episode_shots[int(choice)]
 
-    def draw_middling(self, rng: torch.Generator) -> FewShotEpisode:
+    def draw_with_median_shots(self, rng: torch.Generator) -> FewShotEpisode:
         """Draw an episode with the median of the configured numbers of shots, to set a scale."""
         return self.draw(median_high(self._config.episode_shots), rng)
 

@@ -105,7 +105,7 @@ def variants_of(
     row: str, num_base: int, is_small: bool
 ) -> tuple[tuple[Settings, EvaluationConfig], ...]:
     """Return settings with the searched weight, then with the recommended one if it differs."""
-    training: Settings = ROWS[row].config.from_dict(BEST[row]["training"])
+    training: Settings = ROWS[row].method.config.from_dict(BEST[row]["training"])
     evaluation = EvaluationConfig(**BEST[row]["evaluation"]).with_overrides(EVALUATION)
     evaluation = evaluation.with_overrides(bound(evaluation, num_base))
     if isinstance(training, TrainConfig):  # a GAN
@@ -113,7 +113,7 @@ def variants_of(
         related = bound(training, num_base - NUM_WAYS[num_base])
         training = training.with_overrides({**sizes, **related})
     if is_small:
-        training = with_episodes(training.with_overrides(ROWS[row].quick), 10)
+        training = with_episodes(training.with_overrides(ROWS[row].method.quick), 10)
         evaluation = evaluation.with_overrides(SMALL_EVALUATION)
     both = dict.fromkeys([evaluation, evaluation.with_overrides(RECOMMENDED)])
     return tuple((training, each) for each in both)
@@ -123,7 +123,7 @@ def score_replicate(replicate: int, is_small: bool) -> pd.DataFrame:
     """Train and score all rows with all numbers of base classes, or load their cached parts."""
     torch.set_num_threads(max(1, torch.get_num_threads() // NUM_REPLICATES))
     table, split = builtin_features()
-    embedding = EmbeddingConfig().with_overrides(ROWS[PN].quick if is_small else {})
+    embedding = EmbeddingConfig().with_overrides(ROWS[PN].method.quick if is_small else {})
     cache, device, frames = PartCache(RemotePath.at(PARTS)), str(choose_device(None)), []
     for num_base in NUMBERS:
         data, jobs = DataReference.of(table, reduce_base(split, num_base, replicate), None), {}

@@ -18,7 +18,7 @@ from cpaan.gan.config import TrainConfig
 from cpaan.methods.adversarial import QUICK
 from cpaan.methods.base import LowShotMethod
 from cpaan.methods.controls import Control
-from cpaan.methods.registry import ROWS
+from cpaan.methods.registry import METHODS
 from cpaan.protocol.augmentation import Translation, copy, half_mean_shift
 from cpaan.protocol.config import EvaluationConfig
 
@@ -55,7 +55,7 @@ def sampled_rows(config: EvaluationConfig) -> Iterator[pd.DataFrame]:
     for name, translation, weight in CONTROLS:
         mixed = replace(config, mixing_shots=weight)
         runs[f"{name}, {weight:g}"] = Control(translation, mixed), mixed
-    runs["CP-AAN+, 2"] = ROWS["CP-AAN+"].make(training, config), config
+    runs["CP-AAN+, 2"] = METHODS["CP-AAN+"].make(training, config), config
     for name, (method, mixed) in runs.items():
         sys.stderr.write(f"{name}, {', '.join(mixed.heads)}\n")
         yield run_method(name, method, 0, task, queries, mixed, diversity_draws=range(0))[0]

@@ -62,7 +62,7 @@ from cpaan.gan.episodes import MetaEpisodes, TrainingData
 from cpaan.gan.loop import TrainingRun
 from cpaan.methods.adversarial import Adversarial
 from cpaan.methods.prototypical import Embedded
-from cpaan.methods.registry import ROWS, with_episodes
+from cpaan.methods.registry import METHODS, ROWS, with_episodes
 from cpaan.methods.table_row import PN
 from cpaan.protocol.config import OWN, EvaluationConfig
 from cpaan.protocol.statistics import crossed_cells
@@ -150,16 +150,16 @@ class VariantExecutor(LocalExecutor):
 
     def run(self, job: Job) -> Part:
         """Train and score one part."""
-        variant, row = VARIANTS[job.row], ROWS[job.method]
+        variant, chosen = VARIANTS[job.row], METHODS[job.method]
         every = job.data.split.base_classes()
         backbone = sorted(self.reader.tables[job.data.fingerprint].backbone_classes or ())
         held_out = {*every} - {*backbone}
         some_seen = [backbone[number] for number in shuffled(len(backbone), job.seed)]
-        method = row.make(job.training, job.evaluation)
+        method = chosen.make(job.training, job.evaluation)
         if variant.meta_novel != "all":
-            assert row.gan is not None
+            assert chosen.gan is not None
             assert isinstance(job.training, TrainConfig)
-            method = SomeAdversarial(row.gan, job.training, job.evaluation)
+            method = SomeAdversarial(chosen.gan, job.training, job.evaluation)
             is_held_out = variant.meta_novel == "held-out"
             method.meta_novel = held_out if is_held_out else some_seen[: len(held_out)]
         if job.embedding is not None:
@@ -241,12 +241,12 @@ def score_variant(name: str, replicate: int, features: Path | None, is_small: bo
     row = ROWS[VARIANTS[name].method]
     best = json.loads((RESULTS / "tiny-imagenet" / row.name / "best.json").read_text())
     evaluation = EvaluationConfig(**best["evaluation"]).with_overrides(changes)
-    training = row.config.from_dict(best["training"])
+    training = row.method.config.from_dict(best["training"])
     if is_small:
-        training = with_episodes(training.with_overrides(row.quick), 3)
-    elif row.gan is not None:
+        training = with_episodes(training.with_overrides(row.method.quick), 3)
+    elif row.method.gan is not None:
         training = with_episodes(training, 10_000)
-    embedding = EmbeddingConfig().with_overrides(ROWS[PN].quick if is_small else {})
+    embedding = EmbeddingConfig().with_overrides(METHODS[PN].quick if is_small else {})
     job = Job(
         row=name,
         method=row.name,

@@ -15,7 +15,7 @@ from cpaan import write_features
 from cpaan.cli import main
 from cpaan.core.provenance import TEST_READS
 from cpaan.data.table import TRAIN
-from cpaan.methods.registry import ROWS, rows_of_table
+from cpaan.methods.registry import METHODS, ROWS, rows_of_table
 from cpaan.protocol.config import HEADS, OWN
 from cpaan.report.table_one import BY_PAPER, BY_VALIDATION
 from helpers.commands import refused
@@ -304,7 +304,7 @@ def test_as_printed_methods_have_the_settings_of_the_papers():
     assert content["settings"]["cCov-GAN"]["perplexity"] is None
     assert content["config"]["fill_to_capacity"]
     assert content["config"]["mixing_shots"] is None
-    settings, published = content["settings"]["MN"], ROWS["MN"].published.to_dict()
+    settings, published = content["settings"]["MN"], METHODS["MN"].published.to_dict()
     changed = {name for name in settings if settings[name] != published[name]}
     assert changed == {"num_episodes", "num_ways", "num_examples", "episode_shots"}
 

@@ -11,7 +11,7 @@ import pytest
 
 from cpaan import open_features, write_features
 from cpaan.cli.search import describe_best
-from cpaan.methods.registry import ROWS, rows_of_table
+from cpaan.methods.registry import METHODS, ROWS, rows_of_table
 from cpaan.study import cluster
 from cpaan.study.config import PRESETS
 from cpaan.study.resolve import StudyRequest, new_study
@@ -146,7 +146,7 @@ def test_rows_have_their_heads_and_their_settings(capsys):
     steps = {method: content["evaluated after episodes"] for method, content in shown.items()}
     assert steps == {"none": [0], **{method: [2, 4, 8] for method in methods[1:]}}
     queries = {method: shown[method]["training"].get("num_queries") for method in ("MN", "AWG")}
-    assert queries == {"MN": ROWS["MN"].config.num_queries, "AWG": 3}
+    assert queries == {"MN": METHODS["MN"].config.num_queries, "AWG": 3}
     assert shown["c-GAN-PN"]["embedding"] is not None
     assert shown["MN"]["embedding"] is None
     assert shown["MN"]["all settings of these"]["trial 6"]["optimiser"] == "sgd"

@@ -12,15 +12,14 @@ import cpaan
 from cpaan import Augmenter, EvaluationConfig, FeatureTable, LowShotClassifier, Phase, Split
 from cpaan.data.splits import draw_shots
 from cpaan.evaluation import estimators
-from cpaan.methods.registry import ROWS, num_episodes_of
+from cpaan.methods.registry import METHODS, ROWS, num_episodes_of
 from cpaan.representation.config import EmbeddingConfig
 from helpers.runs import TINY
 
 BASE, NOVEL = [f"a{number:02d}" for number in range(16)], [f"n{number}" for number in range(5)]
 
 
-@pytest.fixture(scope="module")
-def table() -> FeatureTable:
+def new_table() -> FeatureTable:
     rng = np.random.default_rng(0)
     names = [*BASE, *NOVEL, "z"]
     classes = np.repeat(names, 20)
@@ -30,32 +29,36 @@ def table() -> FeatureTable:
     return FeatureTable.from_arrays(features.astype(np.float32), classes, partitions)
 
 
+TABLE = new_table()
 SPLIT = Split(Phase(tuple(BASE[:8]), tuple(NOVEL)), Phase(tuple(BASE[8:]), ("z",)))
 
 
-def rows(table: FeatureTable, names: list[str], partition: str) -> tuple[np.ndarray, np.ndarray]:
+def rows(names: list[str], partition: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the features and labels of some classes."""
-    numbers = [table.rows_of(name, partition) for name in names]
-    labels = np.repeat(names, [len(each) for each in numbers])
-    return table.features[np.concatenate(numbers)], labels
+    numbers = [TABLE.rows_of(name, partition) for name in names]
+    labels = np.repeat(names, [len(of_class) for of_class in numbers])
+    return TABLE.features[np.concatenate(numbers)], labels
+
+
+TRAIN = rows(BASE, "train")
 
 
 def tiny(name: str) -> dict[str, object]:
-    return {key: value for key, value in TINY.items() if key in ROWS[name].config.to_dict()}
+    return {key: value for key, value in TINY.items() if key in METHODS[name].config.to_dict()}
 
 
-def shots_of(table: FeatureTable, num_shots: int) -> tuple[np.ndarray, np.ndarray]:
+def shots_of(num_shots: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the shots of draw 0, as `evaluate` draws them."""
-    drawn = draw_shots(table, SPLIT.validation, num_draws=1, max_shots=num_shots, seed=0)[0]
-    return table.features[drawn.flatten()], np.repeat(NOVEL, num_shots)
+    drawn = draw_shots(TABLE, SPLIT.validation, num_draws=1, max_shots=num_shots, seed=0)[0]
+    return TABLE.features[drawn.flatten()], np.repeat(NOVEL, num_shots)
 
 
-def top1_of(table: FeatureTable, name: str, head: str) -> float:
+def top1_of(name: str, head: str) -> float:
     """Return LSL top-1 accuracy with two shots, by `evaluate`."""
     config = EvaluationConfig(shots=(2,), num_draws=1, heads=(head,))
-    training = ROWS[name].config.with_overrides({**ROWS[name].quick, **tiny(name)})
-    settings = {"PN": EmbeddingConfig().with_overrides(ROWS["PN"].quick), name: training}
-    results = cpaan.evaluate(table, SPLIT, methods=[name], config=config, settings=settings)
+    training = METHODS[name].config.with_overrides({**METHODS[name].quick, **tiny(name)})
+    settings = {"PN": EmbeddingConfig().with_overrides(METHODS["PN"].quick), name: training}
+    results = cpaan.evaluate(TABLE, SPLIT, methods=[name], config=config, settings=settings)
     return float(results.scores.query("column == 'novel'")["top1"].iloc[0])
 
 
@@ -66,27 +69,27 @@ def top1_of(table: FeatureTable, name: str, head: str) -> float:
         *(("AWG", "own"), ("PN", "centroid"), ("P-FH", "knn"), ("c-GAN-PN", "centroid")),
     ],
 )
-def test_classifier_scores_as_evaluate(table: FeatureTable, name: str, head: str) -> None:
+def test_classifier_scores_as_evaluate(name: str, head: str) -> None:
     model = LowShotClassifier(name, head=head, among="novel", settings=tiny(name))
-    model.fit(*rows(table, BASE, "train")).adapt(*shots_of(table, 2))
-    assert 100 * model.score(*rows(table, NOVEL, "test")) == top1_of(table, name, head)
+    model.fit(*TRAIN).adapt(*shots_of(2))
+    assert 100 * model.score(*rows(NOVEL, "test")) == top1_of(name, head)
 
 
-def test_weighted_centroids_of_augmented_examples_score_as_evaluate(table: FeatureTable) -> None:
-    augmenter = Augmenter("mean-shift").fit(*rows(table, BASE, "train"))
-    features, labels, weight = augmenter.augment(*shots_of(table, 2), n_synthetic=100)
+def test_weighted_centroids_of_augmented_examples_score_as_evaluate() -> None:
+    augmenter = Augmenter("mean-shift").fit(*TRAIN)
+    features, labels, weight = augmenter.augment(*shots_of(2), n_synthetic=100)
     centroids = np.stack(
         [np.average(features[labels == name], 0, weight[labels == name]) for name in NOVEL]
     )
-    queries, truth = rows(table, NOVEL, "test")
+    queries, truth = rows(NOVEL, "test")
     nearest = np.square(queries[:, None] - centroids).sum(-1).argmin(1)
     accuracy = 100 * (np.array(NOVEL)[nearest] == truth).mean()
-    assert accuracy == top1_of(table, "mean-shift", "centroid")
+    assert accuracy == top1_of("mean-shift", "centroid")
 
 
-def test_synthetic_examples_together_count_as_mixing_shots(table: FeatureTable) -> None:
-    augmenter = Augmenter("copy", settings={"mixing_shots": 3.0}).fit(*rows(table, BASE, "train"))
-    shots, labels = shots_of(table, 4)
+def test_synthetic_examples_together_count_as_mixing_shots() -> None:
+    augmenter = Augmenter("copy", settings={"mixing_shots": 3.0}).fit(*TRAIN)
+    shots, labels = shots_of(4)
     uneven = [0, 1, 4, 8, 12, 16]  # two shots of the first class, one of the others
     _, y, weight = augmenter.augment(shots[uneven], labels[uneven], n_synthetic=10)
     for name, num_shots in zip(NOVEL, (2, 1, 1, 1, 1), strict=True):
@@ -95,12 +98,12 @@ def test_synthetic_examples_together_count_as_mixing_shots(table: FeatureTable) 
 
 
 @pytest.mark.parametrize("head", ["centroid", "linear"])
-def test_classes_may_have_different_numbers_of_shots(table: FeatureTable, head: str) -> None:
-    base, (novel, names) = rows(table, BASE, "train"), rows(table, NOVEL, "train")
+def test_classes_may_have_different_numbers_of_shots(head: str) -> None:
+    base, (novel, names) = rows(BASE, "train"), rows(NOVEL, "train")
     uneven = np.r_[0:12, 12:17, 24:29, 36:38, 48:49]
     shots = novel[uneven], names[uneven]
     model = LowShotClassifier("none", head=head).fit(*base).adapt(*shots)
-    queries, truth = rows(table, [*BASE, *NOVEL], "test")
+    queries, truth = rows([*BASE, *NOVEL], "test")
     assert model.classes_.tolist() == [*BASE, *NOVEL]
     assert model.predict_proba(queries).sum(axis=1) == pytest.approx(1, abs=1e-5)
     examples = zip(base, shots, strict=True)
@@ -111,11 +114,11 @@ def test_classes_may_have_different_numbers_of_shots(table: FeatureTable, head: 
 
 
 @pytest.mark.parametrize("name", ["copy", "cCov-GAN-PN", "SN"])
-def test_saved_estimators_give_the_same_scores(table, tmp_path, name) -> None:
-    model = LowShotClassifier(name, settings=tiny(name)).fit(*rows(table, BASE, "train"))
+def test_saved_estimators_give_the_same_scores(tmp_path, name) -> None:
+    model = LowShotClassifier(name, settings=tiny(name)).fit(*TRAIN)
     model.save(tmp_path / "model.zip")
     loaded = LowShotClassifier.load(tmp_path / "model.zip")
-    queries, shots = rows(table, NOVEL, "test")[0], shots_of(table, 2)
+    queries, shots = rows(NOVEL, "test")[0], shots_of(2)
     expected = model.adapt(*shots).predict_proba(queries)
     assert np.array_equal(loaded.adapt(*shots).predict_proba(queries), expected)
     with pytest.raises(ValueError, match="has a LowShotClassifier, not a Augmenter"):
@@ -126,24 +129,21 @@ GENERATORS = [name for name, row in ROWS.items() if row.generation != "-"]
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_every_generator_makes_the_requested_number_of_examples(
-    table: FeatureTable, name: str
-) -> None:
+def test_every_generator_makes_the_requested_number_of_examples(name: str) -> None:
     lines: list[str] = []
     augmenter = Augmenter(name, settings=tiny(name), progress=lines.append)
-    augmenter.fit(*rows(table, BASE, "train"))
-    features, labels, weight = augmenter.augment(*shots_of(table, 2), n_synthetic=7)
+    augmenter.fit(*TRAIN)
+    features, labels, weight = augmenter.augment(*shots_of(2), n_synthetic=7)
     assert features.shape == (5 * (2 + 7), 6)
     assert np.isfinite(features).all()
     assert (weight > 0).all()
     assert labels[:4].tolist() == ["n0", "n0", "n1", "n1"]
     assert augmenter.transform(features[:3] * 0).shape == (3, 6)
-    assert bool(lines) == bool(num_episodes_of(ROWS[name].config) or ROWS[name].is_embedded)
+    assert bool(lines) == bool(num_episodes_of(METHODS[name].config) or ROWS[name].is_embedded)
 
 
-def test_mistakes_are_explained(table: FeatureTable) -> None:
-    base = rows(table, BASE, "train")
-    shots, labels = shots_of(table, 1)
+def test_mistakes_are_explained() -> None:
+    shots, labels = shots_of(1)
     for estimator, message in [
         (Augmenter("cCov-GANN"), "did you mean cCov-GAN"),
         (Augmenter("PN"), "generates no examples; use one of mean-shift"),
@@ -153,10 +153,10 @@ def test_mistakes_are_explained(table: FeatureTable) -> None:
         (Augmenter("copy", settings={"mixing": 1}), "unknown settings: mixing"),
     ]:
         with pytest.raises(ValueError, match=message):
-            estimator.fit(*base)
+            estimator.fit(*TRAIN)
     with pytest.raises(NotFittedError, match="call fit first"):
         Augmenter().augment(shots, labels)
-    model = LowShotClassifier("none").fit(*base)
+    model = LowShotClassifier("none").fit(*TRAIN)
     with pytest.raises(NotFittedError, match="call adapt first"):
         model.predict(shots)
     with pytest.raises(ValueError, match="must not be base classes: class a00"):

@@ -58,8 +58,8 @@ def test_real_shares_of_a_class_sum_to_one_and_there_are_two_spectra_a_class(
 
 
 def test_a_map_has_real_examples_shots_and_synthetic_ones_of_five_classes(gaussians, illustrated):
-    _, found = illustrated("mean-shift")
-    counts = found.groupby(["class", "kind"]).size().unstack()
+    _, projections = illustrated("mean-shift")
+    counts = projections.groupby(["class", "kind"]).size().unstack()
 
     novel = gaussians.split.validation.novel
     assert len(counts) == 5
@@ -67,13 +67,13 @@ def test_a_map_has_real_examples_shots_and_synthetic_ones_of_five_classes(gaussi
     assert counts["shot"].tolist() == [4] * 5  # the task's number nearest to five
     assert counts["synthetic"].tolist() == [30] * 5
     assert (counts["real"] > 1).all()
-    assert found[["x", "y"]].notna().all(axis=None)
-    assert illustrated("mean-shift").projections.equals(found), "the same examples, same map"
+    assert projections[["x", "y"]].notna().all(axis=None)
+    assert illustrated("mean-shift").projections.equals(projections), "the same examples, same map"
 
 
 def test_a_method_without_synthetic_examples_has_nothing_to_show(illustrated):
-    found = illustrated("none")
+    illustration = illustrated("none")
 
-    assert found.spectra.empty
-    assert list(found.projections.columns) == ["method", "class", "kind", "x", "y"]
-    assert found.projections.empty
+    assert illustration.spectra.empty
+    assert list(illustration.projections.columns) == ["method", "class", "kind", "x", "y"]
+    assert illustration.projections.empty

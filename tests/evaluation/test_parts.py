@@ -13,20 +13,18 @@ from cpaan.cli import main
 from cpaan.core.provenance import TEST_READS
 from cpaan.core.settings import Settings
 from cpaan.evaluation.runner import Results
-from cpaan.methods.registry import ROWS
-from cpaan.representation.config import EmbeddingConfig
+from cpaan.methods.registry import METHODS
 from helpers.runs import QUICK, tiny
 from helpers.tables import in_other_order, write_data
 
 NAMES = ["none", "copy", "AWG"]
-EMBEDDING = tiny(EmbeddingConfig())
 
 
 def settings_of(names: list[str], **changes: dict[str, object]) -> dict[str, Settings]:
-    settings = {
-        name: tiny(ROWS[name].config).with_overrides(changes.get(name, {})) for name in names
+    return {
+        name: tiny(METHODS[name].config).with_overrides(changes.get(name, {}))
+        for name in [*names, "PN"]
     }
-    return {**settings, "PN": EMBEDDING}
 
 
 def run(gaussians, said: list[str], *, names: list[str] = NAMES, **changes) -> Results:
@@ -46,15 +44,15 @@ def run(gaussians, said: list[str], *, names: list[str] = NAMES, **changes) -> R
 
 def done(said: list[str]) -> list[str]:
     """Return the parts that were run, in order, and clear the lines."""
-    found = [line.partition(":")[0] for line in said if ": done (" in line]
+    parts = [line.partition(":")[0] for line in said if ": done (" in line]
     said.clear()
-    return found
+    return parts
 
 
 def assert_same(results: Results, expected: Results) -> None:
     for name in ("scores", "diversity", "biases", "heads"):
-        found, wanted = getattr(results, name), getattr(expected, name)
-        pd.testing.assert_frame_equal(found, wanted, check_exact=True, obj=name)
+        frame, wanted = getattr(results, name), getattr(expected, name)
+        pd.testing.assert_frame_equal(frame, wanted, check_exact=True, obj=name)
 
 
 @pytest.mark.slow
@@ -70,7 +68,7 @@ def test_two_processes_give_what_one_gives_to_the_last_bit_and_read_the_test_pha
         "config": QUICK.with_overrides({"num_seeds": 2}),
         "phase": "test",
         "cosine_table": in_other_order(gaussians.table),
-        "locations": {"features": [str(features)], "cosine_features": [str(cosine)]},
+        "locations": {"features": [str(features)], "cosine-features": [str(cosine)]},
     }
 
     together = run(gaussians, said, num_processes=2, cache=None, **arguments)
@@ -144,43 +142,38 @@ def quick(**changes: object) -> dict[str, object]:
     return {"config": QUICK.with_overrides(changes)}
 
 
-WITH_COSINE = [*NAMES, "AWG-cosine"]
-SMOOTHER = EMBEDDING.with_overrides({"dropout": 0.1})
+NONE, EMBEDDED, WITH_COSINE = ["none"], ["none", "c-GAN-PN"], [*NAMES, "AWG-cosine"]
+DROPOUT = {"dropout": 0.1}
+CHANGES = {
+    "features": (NONE, lambda data: {"table": other_row(data.table)}, NONE),
+    "split": (NONE, lambda data: {"split": fewer_base_classes(data.split)}, NONE),
+    "draws": (NONE, lambda data: quick(draw_seed=1), NONE),
+    "config": (NONE, lambda data: quick(linear_num_steps=4), NONE),
+    "heads": (NONE, lambda data: quick(heads=("knn", "linear")), NONE),
+    "phase": (NONE, lambda data: {"phase": "test"}, NONE),
+    # The key has the content of the features and the settings of the part's own method.
+    "renamed": (NONE, lambda data: {"table": replace(data.table, backbone="renamed")}, []),
+    "settings": (NAMES, lambda data: {"settings": settings_of(NAMES, AWG=DROPOUT)}, ["AWG"]),
+    "embedding": (
+        EMBEDDED,
+        lambda data: {"settings": settings_of(EMBEDDED, PN=DROPOUT)},
+        ["c-GAN-PN"],
+    ),
+    "more": (
+        NONE,
+        lambda data: {"names": ["copy", "none"], **quick(num_seeds=2)},
+        ["copy", "copy, seed 1", "none, seed 1"],
+    ),
+    "cosine": (
+        WITH_COSINE,
+        lambda data: {"cosine_table": in_other_order(other_row(data.table))},
+        ["AWG-cosine"],
+    ),
+}
+"""By what has changed: the rows, the change, and the parts that are run again."""
 
 
-@pytest.mark.parametrize(
-    ("names", "change", "again"),
-    [
-        (["none"], lambda data: {"table": other_row(data.table)}, ["none"]),
-        (["none"], lambda data: {"split": fewer_base_classes(data.split)}, ["none"]),
-        (["none"], lambda data: quick(draw_seed=1), ["none"]),
-        (["none"], lambda data: quick(linear_num_steps=4), ["none"]),
-        (["none"], lambda data: quick(heads=("knn", "linear")), ["none"]),
-        (["none"], lambda data: {"phase": "test"}, ["none"]),
-        # The key has the content of the features and the settings of the part's own method.
-        (["none"], lambda data: {"table": replace(data.table, backbone="renamed")}, []),
-        (NAMES, lambda data: {"settings": settings_of(NAMES, AWG={"dropout": 0.1})}, ["AWG"]),
-        (
-            ["none", "c-GAN-PN"],
-            lambda data: {"settings": {**settings_of(["none", "c-GAN-PN"]), "PN": SMOOTHER}},
-            ["c-GAN-PN"],
-        ),
-        (
-            ["none"],
-            lambda data: {"names": ["copy", "none"], **quick(num_seeds=2)},
-            ["copy", "copy, seed 1", "none, seed 1"],
-        ),
-        (
-            WITH_COSINE,
-            lambda data: {"cosine_table": in_other_order(other_row(data.table))},
-            ["AWG-cosine"],
-        ),
-    ],
-    ids=[
-        *("features", "split", "draws", "config", "heads", "phase", "renamed", "settings"),
-        *("embedding", "more", "cosine"),
-    ],
-)
+@pytest.mark.parametrize(("names", "change", "again"), CHANGES.values(), ids=CHANGES)
 def test_only_parts_that_a_change_concerns_are_run_again(gaussians, names, change, again):
     said: list[str] = []
     cosine = in_other_order(gaussians.table) if "AWG-cosine" in names else None
@@ -188,10 +181,10 @@ def test_only_parts_that_a_change_concerns_are_run_again(gaussians, names, chang
     done(said)
     changed = {"names": names, "cosine_table": cosine, **change(gaussians)}
 
-    found = run(gaussians, said, **changed)
+    results = run(gaussians, said, **changed)
 
     assert done(said) == [name if "," in name else f"{name}, seed 0" for name in again]
-    assert_same(found, run(gaussians, [], cache=None, **changed))
+    assert_same(results, run(gaussians, [], cache=None, **changed))
 
 
 DIVERGING = settings_of(NAMES, AWG={"learning_rate": 1e30})

@@ -5,7 +5,6 @@ import pytest
 from cpaan import EvaluationConfig, Phase, Split, evaluate
 from cpaan.core.provenance import count_test_reads
 from cpaan.evaluation.runner import RESULT_COLUMNS, Results
-from cpaan.methods import registry
 from cpaan.methods.controls import CONTROLS
 from cpaan.protocol.config import COLUMNS
 from helpers.runs import QUICK
@@ -75,7 +74,7 @@ def test_fewer_draws_shots_and_heads_give_the_same_scores_for_what_is_left(gauss
     config = QUICK.with_overrides({"num_draws": 7, "heads": ("centroid", "knn")})
     fewer = config.with_overrides({"num_draws": 6, "shots": (5,), "heads": ("knn",)})
 
-    many, few = (run(gaussians, config=each) for each in (config, fewer))
+    many, few = (run(gaussians, config=chosen) for chosen in (config, fewer))
 
     assert set(many.scores["draw"]) == set(range(7))
     of_many = cells(many, column="novel", shots=5, head="knn")
@@ -84,14 +83,13 @@ def test_fewer_draws_shots_and_heads_give_the_same_scores_for_what_is_left(gauss
     )
 
 
-def test_methods_that_draw_alike_draw_the_same(gaussians, monkeypatch):
-    monkeypatch.setitem(registry.ROWS, "copy-again", registry.ROWS["copy"])
-
-    results = run(gaussians, methods=["copy", "none", "copy-again"])
+def test_methods_that_draw_alike_draw_the_same(gaussians):
+    """LR is the row without augmentation; its linear head draws its batches."""
+    results = run(gaussians, methods=["LR", "copy", "none"])
 
     pd.testing.assert_frame_equal(
-        cells(results, method="copy").drop(columns="method"),
-        cells(results, method="copy-again").drop(columns="method"),
+        cells(results, method="LR").drop(columns="method"),
+        cells(results, method="none").drop(columns="method"),
     )
 
 
@@ -158,11 +156,11 @@ def test_cosine_trained_features_of_other_rows_or_of_novel_classes_are_refused(g
     table, novel = gaussians.table, gaussians.split.validation.novel
     is_train = np.array(table.is_train)
     is_train[table.rows_of(novel[3], "train")[0]] = False
-    moved = table.with_changes(is_train=is_train)
+    fewer = table.with_changes(is_train=is_train)
 
     with pytest.raises(
         ValueError, match=f"different rows: class {novel[3]} has 24 train rows, not"
     ):
-        run(gaussians, methods=["AWG-cosine"], cosine_table=moved)
+        run(gaussians, methods=["AWG-cosine"], cosine_table=fewer)
     with pytest.raises(ValueError, match="backbone was trained on 1 of 12 novel classes"):
         run(gaussians, methods=["AWG-cosine"], cosine_table=in_other_order(table, novel[:1]))

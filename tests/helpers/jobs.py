@@ -30,7 +30,7 @@ def job_of(job: Job, method: str, head: str | None = None, **others: object) -> 
         job,
         row=method,
         method=method,
-        training=job.training if row.gan else with_episodes(tiny(row.config), 6),
+        training=job.training if row.method.gan else with_episodes(tiny(row.method.config), 6),
         evaluation=QUICK.with_overrides({**overrides, **others}),
         eval_steps=job.eval_steps if method in TRAINED else (0,),
         embedding=EMBEDDING if row.is_embedded else None,

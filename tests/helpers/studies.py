@@ -13,7 +13,7 @@ from cpaan.data.reference import DataReference
 from cpaan.evaluation.job import EPISODE, Job, Part, Report
 from cpaan.evaluation.parts import PartKey
 from cpaan.evaluation.scoring import TOP5
-from cpaan.methods.registry import ROWS, with_episodes
+from cpaan.methods.registry import METHODS, ROWS, with_episodes
 from cpaan.study import worker_pool
 from cpaan.study.config import PRESETS, StudyConfig
 from cpaan.study.report_rows import MeasuredRow
@@ -161,7 +161,7 @@ def scores(curve: Iterable[dict]) -> list[dict[str, float]]:
 
 def best_row(method: str, *, num_base: int = 50, **settings: object) -> MeasuredRow:
     """Return the best row of a study with 2 * num_base base classes."""
-    training = ROWS[method].config.with_overrides(settings)
+    training = METHODS[method].config.with_overrides(settings)
     source = new_row(method, num_base=num_base, head=ROWS[method].head)
     resolved = Resolved(training, EvaluationConfig())
     return MeasuredRow(method, method, resolved, (3, 4, 5), source, 7)

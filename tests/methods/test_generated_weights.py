@@ -14,7 +14,7 @@ from cpaan.methods.denoising_weights import (
     Messages,
     neighbours_of,
 )
-from cpaan.methods.registry import ROWS
+from cpaan.methods.registry import METHODS
 from cpaan.methods.weight_generator import AttentiveWeights, WeightGeneratorConfig
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.protocol.heads import CosineCentroid
@@ -173,7 +173,7 @@ def test_a_step_of_several_episodes_has_the_mean_of_their_terms():
     ("num_shots", "share"), [(1, 1.0), (3, 1.0), (5, 0.6), (7, 0.6), (30, 0.2)]
 )
 def test_with_more_shots_a_smaller_share_of_the_correction_is_applied(num_shots, share):
-    corrections = ROWS["wDAE"].published.corrections
+    corrections = METHODS["wDAE"].published.corrections
     network = DenoisingNetwork(BASE, replace(WDAE, corrections=corrections), new_rng(2))
     network.correction.weight.data.normal_(generator=new_rng(3))
     classes, supports = torch.arange(8), network.directions(normals(4, num_shots, 6, seed=1))

@@ -66,21 +66,19 @@ def test_noise_makes_examples_of_one_seed_differ_once_weights_have_moved(kind):
     assert len(silent.fill(supports, new_rng(0)).detach()[0].unique(dim=0)) == 2
 
 
-def seed_counts(seeds: str) -> torch.Tensor:
-    """Count each of 3 supports in 4 classes that are filled up to 9 rows; shape (4, 3)."""
-    supports = torch.arange(12.0).view(4, 3, 1)
-    network = hallucinator(torch.rand(5, 1, generator=new_rng(0)), seeds=seeds, num_augmented=9)
-    filled = network.fill(supports, new_rng(0)).detach()
-    assert torch.equal(filled[:, :3], supports)
-    return (filled.view(4, 9, 1) == supports.view(4, 1, 3)).sum(dim=1)
-
-
 def test_seeds_in_turn_weigh_the_same_and_random_ones_are_of_their_class():
-    assert torch.equal(seed_counts("in-turn"), torch.full((4, 3), 3))
-    counts = seed_counts("random")
-    assert (counts.sum(dim=1) == 9).all()
-    assert (counts >= 1).all()  # the real examples
-    assert len(counts.unique(dim=0)) > 1  # every class draws separately, with replacement
+    """Fill 4 classes of 3 supports up to 9 rows, and count each support."""
+    supports, counts = torch.arange(12.0).view(4, 3, 1), {}
+    for seeds in ("in-turn", "random"):
+        network = hallucinator(torch.rand(5, 1, generator=new_rng(0)), seeds=seeds, num_augmented=9)
+        filled = network.fill(supports, new_rng(0)).detach()
+        assert torch.equal(filled[:, :3], supports)
+        counts[seeds] = (filled.view(4, 9, 1) == supports.view(4, 1, 3)).sum(dim=1)
+
+    assert torch.equal(counts["in-turn"], torch.full((4, 3), 3))
+    assert (counts["random"].sum(dim=1) == 9).all()
+    assert (counts["random"] >= 1).all()  # the real examples
+    assert len(counts["random"].unique(dim=0)) > 1  # every class draws separately, with replacement
 
 
 def test_before_training_imagination_is_a_prototypical_network_with_the_same_seed(gaussians):
@@ -128,7 +126,7 @@ def test_before_training_imagination_is_a_matcher_of_repeated_shots(gaussians):
         MatchingImagination("FI-PMN", ImaginingMatcher, replace(MATCHING, num_augmented=count))
         for count in (10, 1)
     )
-    run, _ = (each.begin(task.base, new_rng(0)) for each in (imagination, nothing))
+    run, _ = (method.begin(task.base, new_rng(0)) for method in (imagination, nothing))
 
     def scores_of(method: MatchingImagination) -> torch.Tensor:
         return method.fit(task, new_rng(0)).predict(queries.features)[OWN]

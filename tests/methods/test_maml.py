@@ -74,20 +74,11 @@ def test_on_an_identity_the_first_two_steps_are_softmax_regression_by_hand():
     torch.testing.assert_close(later.hidden[0], network.hidden.weight.detach())
 
 
-class Model(nn.Module):
-    """The same network as a plain module, with one head row for each class."""
-
-    def __init__(self, network: AdaptedNetwork, rows: Tensor, row_bias: Tensor) -> None:
-        super().__init__()
-        self.hidden = nn.Linear(3, 4, dtype=torch.float64)
-        self.last = nn.Linear(4, 3, dtype=torch.float64)
-        self.head = nn.Linear(3, len(rows), dtype=torch.float64)
-        self.hidden.load_state_dict(network.hidden.state_dict())
-        self.last.load_state_dict(network.last.state_dict())
-        self.head.load_state_dict({"weight": rows, "bias": row_bias})
+class Residual(nn.Sequential):
+    """Layers whose output is added to their input."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.head(inputs + self.last(self.hidden(inputs).relu()))
+        return inputs + super().forward(inputs)
 
 
 def test_the_meta_gradient_is_that_of_higher():
@@ -95,7 +86,11 @@ def test_the_meta_gradient_is_that_of_higher():
     query_loss(network).backward()
 
     supports, queries, labels = tasks()
-    model = Model(network, torch.zeros(3, 3), torch.zeros(3))
+    hidden, last, head = nn.Linear(3, 4), nn.Linear(4, 3), nn.Linear(3, 3)
+    model = nn.Sequential(Residual(hidden, nn.ReLU(), last), head).double()
+    hidden.load_state_dict(network.hidden.state_dict())
+    last.load_state_dict(network.last.state_dict())
+    head.load_state_dict({"weight": torch.zeros(3, 3), "bias": torch.zeros(3)})
     optimiser = torch.optim.SGD(model.parameters(), lr=0.3)
     losses = []
     for number in range(2):
@@ -109,7 +104,7 @@ def test_the_meta_gradient_is_that_of_higher():
             losses.append(cross_entropy(functional(queries[number]), labels[number]))
     torch.stack(losses).mean().backward()
 
-    for theirs, ours in ((model.hidden, network.hidden), (model.last, network.last)):
+    for theirs, ours in ((hidden, network.hidden), (last, network.last)):
         assert ours.weight.grad.abs().max() > 1e-3
         torch.testing.assert_close(ours.weight.grad, theirs.weight.grad)
         torch.testing.assert_close(ours.bias.grad, theirs.bias.grad)

@@ -76,18 +76,6 @@ def test_centred_features_have_the_base_classes_in_the_middle_and_their_variance
     assert float(spread) == pytest.approx(1.0, rel=1e-4)
 
 
-def test_every_problem_has_a_sequence_of_its_own():
-    """Supports affect all supports of their own problem and none of another problem."""
-    matcher, supports = matcher_of(SupportMatcher), normals(2, 3, 4, 6)
-    other = supports.clone()
-    other[0, 0, 0] += 1
-
-    before, after = (matcher.encode(each, new_rng(1)) for each in (supports, other))
-
-    torch.testing.assert_close(before[1], after[1])
-    assert ((before[0] - after[0]).abs().amax(dim=-1) > 0).all()
-
-
 EUCLIDEAN = {"distance": "euclidean"}
 
 
@@ -101,7 +89,7 @@ def test_at_the_start_predictions_have_half_of_the_entropy_they_could_have(kind,
     matcher.set_scale(new_rng(1))
 
     rng = new_rng(1)
-    episode = matcher.episodes.draw_middling(rng)
+    episode = matcher.episodes.draw_with_median_shots(rng)
     logits = matcher.match(matcher.encode(episode.supports, rng), episode.queries)
     logs = logits.detach().log_softmax(dim=1)
     entropy = -(logs.exp() * logs).sum(dim=1).mean()
@@ -154,13 +142,13 @@ def test_an_uneven_episode_has_all_numbers_of_supports_and_queries_among_them():
             *([7, 8, 14, 14], [9, 10, 11, 12], [13, 14, 14, 14]),
         ]
         assert sorted(episode.classes.tolist()) == list(range(6))
-        for own, query, places in zip(episode.classes, episode.queries, members, strict=True):
+        for label, query, places in zip(episode.classes, episode.queries, members, strict=True):
             of_class = supports[places[places < 14]]
-            assert (of_class[:, 0] == own).all()
-            assert query[0] == own
+            assert (of_class[:, 0] == label).all()
+            assert query[0] == label
             assert len(of_class[:, 1].unique()) == len(of_class), "a row is drawn once"
             overlaps += bool((of_class[:, 1] == query[1]).any())
-            if own == 0:
+            if label == 0:
                 counts_of_first.add(len(of_class))
     assert counts_of_first == {1, 2, 4}, "numbers are of the class, not of the episode"
     # A query is one of 1, 2 or 4 supports among 5 rows: 7/15 of 240 are expected.
@@ -174,10 +162,10 @@ def test_an_uneven_episode_with_equal_numbers_is_an_even_one(kind):
     encoded = Matcher.encode(network, supports, new_rng(0))
     members = torch.arange(6).view(3, 2)
 
-    found = network.match_uneven(encoded.flatten(0, 1), members, queries, None)
+    uneven = network.match_uneven(encoded.flatten(0, 1), members, queries, None)
 
     expected = network.match(network.encode(supports, new_rng(0)), queries)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(uneven, expected)
     absent = torch.tensor([[0, 6], [2, 3], [4, 5]])  # the first class has one support of two
     alone = network.match_uneven(encoded.flatten(0, 1), absent, queries, None)
     assert alone.isfinite().all()
@@ -197,29 +185,22 @@ def test_far_classes_have_finite_scores_and_gradients():
     assert all(gradient.isfinite().all() for gradient in gradients)
 
 
-def encode_nothing(task: LowShotTask, num_examples: int) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the supports of each problem, and the blocks in which they are encoded."""
-    matcher, blocks = matcher_of(PrototypeMatcher, num_examples=num_examples), []
-
-    def encode(supports: Tensor, rng: torch.Generator) -> Tensor:
-        blocks.append(supports)
-        return supports
-
-    matcher.encode = encode
-    return matcher.encode_problems(task, new_rng(0)), blocks
-
-
-def test_supports_of_a_task_are_balanced_and_encoded_in_blocks(monkeypatch):
+def test_supports_of_a_task_are_balanced_and_encoded_in_blocks():
     """Every row has its class and its number; base classes have 4, 9 and 2 rows."""
     shots = [[[10.0 + label, float(row)] for row in range(3)] for label in range(2)]
     base = numbered_rows(4, 9, 2, names=["b", "c", "a"])
     problems = (Problem(1, 0), Problem(3, 0), Problem(1, 0), Problem(1, 0))
     task = LowShotTask(base, 2, torch.tensor([shots]), problems)
-    monkeypatch.setattr("cpaan.methods.matching._ROWS_PER_BLOCK", 40)  # problems have 16 or 24 rows
+    matcher, lengths = matcher_of(PrototypeMatcher, num_examples=4), []
 
-    (one, three, *_), blocks = encode_nothing(task, num_examples=4)
+    def encode(supports: Tensor, rng: torch.Generator) -> Tensor:
+        lengths.append(len(supports))
+        return supports
 
-    assert [len(block) for block in blocks] == [2, 1, 1]
+    matcher.encode = encode
+    one, three, *_ = matcher.encode_problems(task, new_rng(0), max_rows=40)  # 16 or 24 a problem
+
+    assert lengths == [2, 1, 1]
     assert (one.shape, three.shape) == ((4, 4, 2), (4, 6, 2))  # each of three shots twice
     for supports in (one, three):
         assert supports[:, :, 0].unique(dim=1).flatten().tolist() == [0, 1, 10, 11]
@@ -227,15 +208,3 @@ def test_supports_of_a_task_are_balanced_and_encoded_in_blocks(monkeypatch):
     assert len(set(one[1, :, 1].tolist())) == 4
     assert one[2:, :, 1].unique().tolist() == [0]
     assert three[2, :, 1].tolist() == [0, 1, 2, 0, 1, 2]
-
-
-def test_supports_are_read_by_names_and_returned_in_the_order_of_the_task():
-    """Use three base classes with unsorted names, and one that is not an answer."""
-    base = BaseSet(torch.arange(4.0).view(4, 1), torch.ones(4).long(), ["d", "a", "c", "b"])
-    task = LowShotTask(base, 3, torch.tensor([[[[9.0]]]]), (Problem(1, 0),))
-
-    (encoded,), (read,) = encode_nothing(task, num_examples=1)
-
-    assert read.flatten().tolist() == [1, 2, 0, 9]
-    assert encoded.flatten().tolist() == [0, 1, 2, 9]
-    assert task.columns_from(base.order).tolist() == [3, 0, 2, 4]  # four base, one novel class

@@ -9,7 +9,7 @@ from cpaan import evaluate
 from cpaan.core.randomness import draw_word, new_rng, spawn
 from cpaan.methods.controls import Control
 from cpaan.methods.prototypical import Embedded
-from cpaan.methods.registry import ROWS
+from cpaan.methods.registry import METHODS
 from cpaan.protocol.augmentation import mean_shift
 from cpaan.protocol.tasks import read_base
 from cpaan.representation.config import EmbeddingConfig
@@ -51,7 +51,7 @@ def test_an_embedding_is_trained_once_for_both_phases_and_all_methods_that_share
         phase="test",
         methods=names,
         config=QUICK,
-        settings={name: tiny(ROWS[name].config) for name in names},
+        settings={name: tiny(METHODS[name].config) for name in names},
         checkpoints=tmp_path,
         progress=said.append,
     )

@@ -48,9 +48,9 @@ def test_rows_of_the_paper_have_nothing_that_goes_past_it_and_cp_aan_plus_is_bes
     past = {"episode_shots", "real_examples", "residual", "prototype_weight"}
     for name in ("", IN_PN):
         faithful, extended = ROWS[f"cCov-GAN{name}"], ROWS[f"CP-AAN+{name}"]
-        settings, more = faithful.config.to_dict(), extended.config.to_dict()
+        settings, more = (row.method.config.to_dict() for row in (faithful, extended))
 
-        assert {each for each in settings if settings[each] != more[each]} == past
+        assert {key for key in settings if settings[key] != more[key]} == past
         assert settings["prototype_weight"] == 0
         assert (faithful.generation, faithful.head) == (extended.generation, extended.head)
 
@@ -94,11 +94,11 @@ def test_names_that_are_no_methods_are_refused_with_what_there_is(names, message
 
 
 def test_length_of_training_is_set_where_there_is_training():
-    untrained = [name for name, row in ROWS.items() if not num_episodes_of(row.config)]
+    untrained = [name for name, method in METHODS.items() if not num_episodes_of(method.config)]
 
     assert set(untrained) == {*CONTROLS, *(f"{name}-PN" for name in CONTROLS), "LR", "DC"}
-    for name, row in ROWS.items():
-        assert num_episodes_of(with_episodes(row.config, 7)) == (7, 0)[name in untrained], name
+    for name, method in METHODS.items():
+        assert num_episodes_of(with_episodes(method.config, 7)) == (7, 0)[name in untrained], name
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_settings_that_do_not_suit_the_base_classes_are_refused(
     name, overrides, evaluation, message
 ):
     sizes = {"num_ways": 4, "batch_size": 60} if name == "cCov-GAN" else {}
-    config = ROWS[name].config.with_overrides({**sizes, **overrides})
+    config = METHODS[name].config.with_overrides({**sizes, **overrides})
     embedding = EmbeddingConfig(episode_shots=(24,))  # of rows that work in one
 
     with pytest.raises(ValueError, match=message):
@@ -132,18 +132,18 @@ def test_published_points_have_the_numbers_of_their_sources():
     """Of the sources' files: steps, first rate and its schedule, decay, and sizes."""
     sgd, nesterov = ("sgd", "thirds"), ("nesterov", "last-third")
     of_training = ("num_episodes", "learning_rate", "weight_decay", "optimiser", "schedule")
-    found = {
-        name: tuple(getattr(ROWS[name].published, each) for each in of_training)
+    published = {
+        name: tuple(getattr(METHODS[name].published, key) for key in of_training)
         for name in ("MN", "FH", "AWG", "wDAE")
     }
 
-    assert found == {
+    assert published == {
         "MN": (60_000, 0.1, 1e-3, *sgd),
         "FH": (120_000, 0.1, 1e-4, *sgd),
         "AWG": (24_000, 0.01, 5e-4, *nesterov),
         "wDAE": (15_000, 0.01, 5e-4, *nesterov),
     }
-    wdae, matching, fh = (ROWS[name].published for name in ("wDAE", "MN", "FH"))
+    wdae, matching, fh = (METHODS[name].published for name in ("wDAE", "MN", "FH"))
     assert (wdae.episodes_per_step, wdae.episode_shots, wdae.num_queries) == (4, (1,), 1)
     assert round(wdae.novel_share * 389) == 200
     assert wdae.corrections == (1.0, 1.0, 0.6, 0.4, 0.2)
@@ -156,16 +156,16 @@ def test_every_row_can_be_searched_with_every_preset_on_the_built_in_features():
     """The built-in features have at least 150 train rows for every base class."""
     num_rows = {f"class{number:02d}": 150 for number in range(76)}
     for name, preset in product(METHODS, PRESETS):
-        row, space = ROWS[name], row_of_preset(name, preset, num_base=38)
-        of_training = set(row.config.to_dict())
+        method, space = METHODS[name], row_of_preset(name, preset, num_base=38)
+        of_training = set(method.config.to_dict())
 
-        assert row.published != row.config, name
-        assert {*row.quick, *row.full} <= of_training, name
-        assert set(row.space) <= of_training | set(EvaluationConfig().to_dict()), name
-        assert set(space.point(RECOMMENDED)) <= set(row.space), name
-        assert (AS_PRINTED in space.points) == (row.published is not None), name
+        assert method.published != method.config, name
+        assert {*method.quick, *method.full} <= of_training, name
+        assert set(method.space) <= of_training | set(EvaluationConfig().to_dict()), name
+        assert set(space.point(RECOMMENDED)) <= set(method.space), name
+        assert (AS_PRINTED in space.points) == (method.published is not None), name
         embedding = PRESETS[preset].embedding(name)
-        assert (embedding is not None) == row.is_embedded, name
+        assert (embedding is not None) == ROWS[name].is_embedded, name
         for whose in space.points:
             tried = space.around(whose)
             ROWS[name].check(tried.training, tried.evaluation, num_rows, 512, embedding)

@@ -11,14 +11,14 @@ from cpaan.evaluation.few_shot import FewShotConfig
 from cpaan.gan.config import TrainConfig
 from cpaan.methods.hallucination import HallucinationConfig
 from cpaan.methods.maml import MAMLConfig
-from cpaan.methods.registry import ROWS
+from cpaan.methods.registry import METHODS
 from cpaan.methods.siamese import SiameseConfig
 from cpaan.protocol.config import EvaluationConfig
 from cpaan.representation.config import BackboneConfig, EmbeddingConfig
 from cpaan.study.config import StudyConfig
 
 OTHERS = [EvaluationConfig, BackboneConfig, FewShotConfig, StudyConfig]
-KINDS = list(dict.fromkeys([*(type(row.config) for row in ROWS.values()), *OTHERS]))
+KINDS = list(dict.fromkeys([*(type(method.config) for method in METHODS.values()), *OTHERS]))
 MAY_BE_ZERO = (
     "adam_beta1 adversarial_weight all_weight attention_start colour_jitter context_gate "
     "covariance_weight cut_and_paste cycle_weight draw_seed dropout first_view gpus_per_worker "

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from cpaan.core.provenance import count_test_reads
-from cpaan.methods.registry import ROWS
+from cpaan.methods.registry import METHODS
 from cpaan.protocol.config import HEADS
 from cpaan.study import report, worker_pool
 from cpaan.study.report_rows import ReportSettings
@@ -58,8 +58,8 @@ def test_a_study_of_one_row_or_several_is_reported_by_one_program(
         assert is_published == sorted(is_published), "searched rows first"
         return run_here(jobs, *others)
 
-    short = replace(ROWS["LR"], published_head={"linear_num_steps": 7})
-    monkeypatch.setitem(ROWS, "LR", short)
+    short = replace(METHODS["LR"], published_head={"linear_num_steps": 7})
+    monkeypatch.setitem(METHODS, "LR", short)
     monkeypatch.setattr(report, "check_machines", lambda *_: None)
     monkeypatch.setattr(worker_pool, "check_this_machine", lambda _: None)
     monkeypatch.setattr(worker_pool, "run_on_ray", run_in_order)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
-from cpaan.methods.registry import ROWS, num_episodes_of
+from cpaan.methods.registry import METHODS, num_episodes_of
 from cpaan.report.ablations import IDEAS, LABELS, NEIGHBOURS, TERMS, WHOLE
 from cpaan.study.report_rows import MeasuredRow, ReportSettings, ablations_of, as_published
 from helpers.studies import best_row
@@ -85,7 +85,7 @@ def test_rows_as_published_have_the_length_and_the_classifier_of_their_sources()
     assert list(found) == ["LR", "FH", "wDAE", "cCov-GAN-PN"]  # others have no source of their own
     for name, row in found.items():
         assert (row.name, row.seeds, row.trial) == (f"{name}, as published", (3,), None)
-        assert row.resolved.training == (ROWS[name].published or ROWS[name].config)
+        assert row.resolved.training == (METHODS[name].published or METHODS[name].config)
     steps = {name: num_episodes_of(row.resolved.training) for name, row in found.items()}
     assert steps == {"LR": 0, "FH": 120_000, "wDAE": 15_000, "cCov-GAN-PN": 100_000}
     heads = [found[name].resolved.evaluation for name in ("LR", "FH")]

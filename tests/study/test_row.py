@@ -11,7 +11,7 @@ import torch
 from cpaan.gan.config import META_TESTING_AS_PRINTED, TrainConfig
 from cpaan.gan.episodes import check_training
 from cpaan.gan.gans import GANS, check_objective
-from cpaan.methods.registry import METHODS, ROWS, num_episodes_of, rows_of_table
+from cpaan.methods.registry import METHODS, num_episodes_of, rows_of_table
 from cpaan.study.config import PRESETS
 from cpaan.study.row import AS_PRINTED, RECOMMENDED, Resolved, StudyRow
 from helpers.studies import row_of_preset
@@ -25,7 +25,7 @@ OF_THE_GAN = {
     "cCov-GAN": {"cycle_weight", "covariance_weight", "ky_fan_order", "noise"},
 }
 OF_THE_GAN["CP-AAN+"] = OF_THE_GAN["cCov-GAN"] | {"prototype_weight"}
-OTHER_ROWS = [name for name, row in ROWS.items() if row.gan is None]
+OTHER_ROWS = [name for name, method in METHODS.items() if method.gan is None]
 
 
 def settings_of(resolved: Resolved) -> dict[str, object]:
@@ -59,7 +59,7 @@ def test_the_protocol_lists_the_few_dimensions_that_a_dozen_trials_search():
     assert {name: count for name, count in listed.items() if count > 5} == best
     learning_rates = {"learning_rate", "generator_learning_rate"}
     for name, space in spaces.items():
-        assert num_episodes_of(ROWS[name].config) == 0 or learning_rates & space, name
+        assert num_episodes_of(METHODS[name].config) == 0 or learning_rates & space, name
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -75,17 +75,19 @@ def test_the_recommended_point_changes_nothing_and_has_the_printed_values(preset
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("method", [*GANS, *(each for each in OTHER_ROWS if ROWS[each].published)])
+@pytest.mark.parametrize(
+    "method", [*GANS, *(each for each in OTHER_ROWS if METHODS[each].published)]
+)
 def test_the_point_of_a_source_is_the_source_at_the_sizes_of_the_study(method, preset):
-    space, row = row_of_preset(method, preset), ROWS[method]
+    space, chosen = row_of_preset(method, preset), METHODS[method]
 
     resolved = propose_point(space, AS_PRINTED)
 
     assert space.point(AS_PRINTED) == {}
-    if row.gan is None:
+    if chosen.gan is None:
         # At the paper's scale, a source has its own sizes, except for the training length.
-        sizes = {"num_episodes", *(row.quick if preset == "quick" else ())}
-        printed, ours = row.published.to_dict(), space.training.to_dict()
+        sizes = {"num_episodes", *(chosen.quick if preset == "quick" else ())}
+        printed, ours = chosen.published.to_dict(), space.training.to_dict()
         for name, value in resolved.training.to_dict().items():
             assert value == (ours if name in sizes else printed)[name], name
         assert resolved.evaluation == space.evaluation
@@ -122,7 +124,7 @@ def test_what_is_proposed_reaches_training_or_evaluation(method):
 
     resolved = space.propose(asked)
 
-    assert set(asked.params) == set(space.searched) == set(ROWS[method].space)
+    assert set(asked.params) == set(space.searched) == set(METHODS[method].space)
     before = settings_of(Resolved(space.training, space.evaluation))
     assert settings_of(resolved) == {**before, **asked.params}
     if method == "DC":  # whole numbers stay whole numbers

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from cpaan.evaluation.parts import Part
-from cpaan.methods.registry import ROWS
+from cpaan.methods.registry import METHODS, ROWS
 from cpaan.methods.table_row import NO_GENERATION
 from cpaan.study.row import AS_PRINTED, RECOMMENDED, StudyRow
 from cpaan.study.search import _describe
@@ -20,15 +20,15 @@ NOTHING = pd.DataFrame()
 
 def test_every_generator_sweeps_the_use_of_its_examples_and_no_search_tries_it():
     generators = {name for name, row in ROWS.items() if row.generation != NO_GENERATION}
-    swept = {name for name, row in ROWS.items() if row.sweep}
+    swept = {name for name, row in ROWS.items() if row.method.sweep}
 
     # FI is trained with its number of examples and with equal weights.
     assert swept == generators - {"FI-PN", "FI-PMN"}
     for name in swept:
-        row = ROWS[name]
-        (number,) = set(row.sweep) - {"mixing_shots", "fill_to_capacity"}
+        method = METHODS[name]
+        (number,) = set(method.sweep) - {"mixing_shots", "fill_to_capacity"}
         assert number in ("num_synthetic", "max_per_class", "num_samples")
-        assert not set(row.sweep) & set(row_of_preset(name).searched)
+        assert not set(method.sweep) & set(row_of_preset(name).searched)
 
 
 def test_the_settings_of_a_finalist_come_first_and_every_combination_once():

@@ -66,7 +66,7 @@ class Claim:
 
 def read_claims() -> Iterator[Claim]:
     """Yield the claims of the table; those about other rows than the paper's are a reader's."""
-    gans = [row for row in ROWS.values() if row.gan]
+    gans = [row for row in ROWS.values() if row.method.gan]
     table = files("cpaan.report.claims").joinpath("claims.csv").read_text(encoding="utf-8")
     for template in csv.DictReader(table.splitlines()):
         for gan in gans if "*" in template["name"] else gans[:1]:

@@ -119,7 +119,9 @@ class Contents:
         """Return the rows of a single training, whose differences are over draws alone."""
         rows = {row.name: ROWS[row.method] for row in self.rows if len(row.seeds) == 1}
         return {
-            name for name, row in rows.items() if row.is_embedded or num_episodes_of(row.config)
+            name
+            for name, row in rows.items()
+            if row.is_embedded or num_episodes_of(row.method.config)
         }
 
     def compare(self, subject: Scored, other: Scored, column: str, shots: int) -> Cell:

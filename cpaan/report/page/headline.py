@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from math import comb
 from typing import Any, NamedTuple
 
-from cpaan.methods.registry import ROWS
+from cpaan.methods.registry import METHODS
 from cpaan.protocol.statistics import ROW, bootstrap_interval
 from cpaan.report.claims.verdict import Judgement
 from cpaan.report.gains import Scored
@@ -124,11 +124,11 @@ def _training(contents: Contents) -> Training | None:
     gans = {
         name: int(best["training"]["num_episodes"])
         for name, best in contents.best.items()
-        if ROWS[best["method"]].gan and "training" in best
+        if METHODS[best["method"]].gan and "training" in best
     }
     if not gans:
         return None
-    published: Any = ROWS[contents.best[next(iter(gans))]["method"]].published
+    published: Any = METHODS[contents.best[next(iter(gans))]["method"]].published
     factors = {name: contents.studies[name]["config"].get("report_length", 1) for name in gans}
     of_trials = [gans[name] // factor for name, factor in factors.items()]
     lowest = dict[float, list[str]]()

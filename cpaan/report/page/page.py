@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
 from cpaan.evaluation.illustration import REAL
-from cpaan.methods.registry import ROWS
+from cpaan.methods.registry import METHODS, ROWS
 from cpaan.methods.table_row import NO_GENERATION, RESNET
 from cpaan.protocol.config import COLUMNS
 from cpaan.report.ablations import IDEAS, NEIGHBOURS, TERMS
@@ -213,7 +213,7 @@ def make_diversity(contents: Contents) -> Table:
         row.name: row.ablation.title if row.ablation else row.name
         for row in contents.rows
         if (row.ablation is None or row.ablation.family == TERMS)
-        and (ROWS[row.method].gan or ROWS[row.method].generation == "copy")
+        and (METHODS[row.method].gan or ROWS[row.method].generation == "copy")
     }
     is_shown = contents.diversity["method"].isin(shown) & contents.diversity["shots"].isin(_SHOTS)
     diversity = contents.diversity[is_shown]
@@ -232,7 +232,7 @@ def draw_lead(contents: Contents, table: TableViews, gains: Cells) -> Picture | 
         name: RESNET if row.representation == RESNET else f"{row.representation} embedding"
         for name, row in rows.items()
     }
-    trained = [name for name, row in rows.items() if hasattr(row.config, "num_episodes")]
+    trained = [name for name, row in rows.items() if hasattr(row.method.config, "num_episodes")]
     return gains_by_row(gains, contents.diversity, spaces, trained, few)
 
 
