@@ -255,9 +255,7 @@ class Augmenter(TransformerMixin, _Estimator):  # type: ignore[misc]
         self._refuse_unfitted()
         method, parts = self._method, {}
         for classes, task in self._tasks(X, y):
-            fitted = method.fit(
-                task, new_rng(self.random_state), num_synthetic=n_synthetic, with_synthetic=True
-            )
+            fitted = method.fit(task, new_rng(self.random_state), keep=n_synthetic)
             assert fitted.synthetic is not None, "the row generates examples"
             num_shots = task.problems[0].num_shots
             share = method.real_share(num_shots, n_synthetic)
@@ -279,7 +277,7 @@ class Augmenter(TransformerMixin, _Estimator):  # type: ignore[misc]
         # The space is the same for any shots, so a row of a base class serves as a shot.
         shot = self._base.features[None, None, :1].float()
         task = LowShotTask(self._base, len(self.base_classes_), shot, (Problem(1, 0),))
-        fitted = self._method.fit(task, new_rng(self.random_state), num_synthetic=1)
+        fitted = self._method.fit(task, new_rng(self.random_state), keep=1)
         return torch.cat([fitted.represent(block) for block in blocks]).cpu().numpy()
 
     def __sklearn_tags__(self) -> Any:

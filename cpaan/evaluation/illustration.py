@@ -51,7 +51,7 @@ def illustrate(
     problem = min(
         task.problems, key=lambda problem: (problem.draw, abs(problem.num_shots - _NUM_SHOTS))
     )
-    fitted = method.fit(replace(task, problems=(problem,)), new_rng(seed), with_synthetic=True)
+    fitted = method.fit(replace(task, problems=(problem,)), new_rng(seed), keep=0)
     examples: dict[str, dict[str, Tensor]] = {}  # by class and kind
     if fitted.synthetic is not None and fitted.synthetic[0].shape[1] > 1:
         shots, (synthetic,) = fitted.represent(task.support(problem)), fitted.synthetic

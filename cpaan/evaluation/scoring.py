@@ -70,7 +70,7 @@ def run_method(
         part = replace(task, problems=tuple(p for p in task.problems if p.draw in draws))
         is_wanted = any(draw in wanted for draw in draws)
         # One stream for all methods: controls that draw alike get the same examples.
-        fitted = method.fit(part, new_rng(seed), with_synthetic=is_wanted)
+        fitted = method.fit(part, new_rng(seed), keep=0 if is_wanted else None)
         measured = None if fitted.synthetic is None else diversity_of(fitted.synthetic)
         fitted = replace(fitted, synthetic=None)  # they may fill a GPU
         if measured is not None:

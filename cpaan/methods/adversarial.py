@@ -54,9 +54,7 @@ class Adversarial(TrainedAugmentation[TrainingRun]):
         data = TrainingData.prepare(base, config, with_covariances=self._gan.has_covariance)
         return new_run(self._gan, MetaEpisodes(data, config), config, rng, workers)
 
-    def synthesise(
-        self, task: LowShotTask, rng: torch.Generator, num_synthetic: int | None = None
-    ) -> Tensor:
+    def synthesise(self, task: LowShotTask, rng: torch.Generator, num_synthetic: int = 0) -> Tensor:
         """Translate examples of related base classes with the trained generator."""
         run, for_sources = self.trained(task.base, rng)
         return run.episodes.data.synthesise(

@@ -76,14 +76,7 @@ class LowShotMethod(ABC):
         return Run(type(self).__name__, base.fingerprint)
 
     @abstractmethod
-    def fit(
-        self,
-        task: LowShotTask,
-        rng: torch.Generator,
-        *,
-        num_synthetic: int | None = None,
-        with_synthetic: bool = False,
-    ) -> Fitted:
+    def fit(self, task: LowShotTask, rng: torch.Generator, keep: int | None = None) -> Fitted:
         """Learn all problems of a task from its examples alone.
 
         Further calls may have other problems, but the same base examples and an equal ``rng``.
@@ -92,8 +85,8 @@ class LowShotMethod(ABC):
         Args:
             task: The problems.
             rng: Random stream on the CPU.
-            num_synthetic: Number of synthetic examples of a class; None: by the settings.
-            with_synthetic: Whether to return the synthetic examples.
+            keep: Number of synthetic examples of a class to make and to return; 0: by the settings.
+                None: make them by the settings, and return none.
         """
 
     def take_over(self, other: "LowShotMethod") -> None:
@@ -167,26 +160,15 @@ class MetaLearned(Trained[LearningRun]):
         learner = self._learner(ordered, self._config, new_rng(seed, 0))
         return LearningRun(self._name, learner, ordered, self._config, seed, workers)
 
-    def fit(
-        self,
-        task: LowShotTask,
-        rng: torch.Generator,
-        *,
-        num_synthetic: int | None = None,
-        with_synthetic: bool = False,
-    ) -> Fitted:
+    def fit(self, task: LowShotTask, rng: torch.Generator, keep: int | None = None) -> Fitted:
         """Train once for these base examples; adapt at every call."""
         run, for_adapting = self.trained(task.base, rng)
         with torch.no_grad():
-            fitted = self.adapt(run.learner, task, for_adapting, num_synthetic)
-        return fitted if with_synthetic else replace(fitted, synthetic=None)
+            fitted = self.adapt(run.learner, task, for_adapting, keep or 0)
+        return replace(fitted, synthetic=None) if keep is None else fitted
 
     def adapt(
-        self,
-        learner: Learner,
-        task: LowShotTask,
-        rng: torch.Generator,
-        num_synthetic: int | None = None,
+        self, learner: Learner, task: LowShotTask, rng: torch.Generator, num_synthetic: int = 0
     ) -> Fitted:
         """Learn all problems of a task with the trained learner, which does not change."""
         assert isinstance(learner, LowShotLearner)
@@ -202,29 +184,22 @@ class Augmented(LowShotMethod):
 
     @abstractmethod
     def synthesise(
-        self, task: LowShotTask, rng: torch.Generator, num_synthetic: int | None
+        self, task: LowShotTask, rng: torch.Generator, num_synthetic: int = 0
     ) -> Tensor | Sequence[Tensor] | None:
         """Return synthetic examples, one tensor (N, S, D) per problem, or None for none.
 
-        ``num_synthetic`` is S, or None for the number of the settings.
+        ``num_synthetic`` is S, or 0 for the number of the settings.
         """
 
-    def fit(
-        self,
-        task: LowShotTask,
-        rng: torch.Generator,
-        *,
-        num_synthetic: int | None = None,
-        with_synthetic: bool = False,
-    ) -> Fitted:
+    def fit(self, task: LowShotTask, rng: torch.Generator, keep: int | None = None) -> Fitted:
         """Synthesise examples, then fit every head to the same examples."""
         for_synthesis, *for_heads = _spawn_for_fit(rng)
-        synthetic = self.synthesise(task, for_synthesis, num_synthetic)
+        synthetic = self.synthesise(task, for_synthesis, keep or 0)
         rng_of_head = dict(zip(HEAD_CLASSES, for_heads, strict=True))
         heads = GroupedHeads(self._config)
         # Each call copies the stream, so problems with other numbers of examples do not affect it.
         heads.fit(task, synthetic, lambda name, count: rng_of_head[name].clone_state())
-        if not with_synthetic or synthetic is None:
+        if keep is None or synthetic is None:
             return Fitted(heads.scores)
         return Fitted(heads.scores, synthetic=list(synthetic))
 
@@ -233,11 +208,9 @@ class Augmented(LowShotMethod):
         shots = torch.tensor(float(num_shots), dtype=torch.float64)
         return float(real_share(shots, num_synthetic, self._config))
 
-    def num_synthetic_for(self, task: LowShotTask, wanted: int | None) -> int:
+    def num_synthetic_for(self, task: LowShotTask, wanted: int) -> int:
         """Return the number of synthetic examples of a class: as wanted, or by the settings."""
-        if wanted is not None:
-            return wanted
-        return num_synthetic_of(task.base.counts, task.shots.shape[2], self._config)
+        return wanted or num_synthetic_of(task.base.counts, task.shots.shape[2], self._config)
 
 
 class TrainedAugmentation(Augmented, Trained[R]):

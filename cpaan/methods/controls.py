@@ -64,7 +64,7 @@ class Control(Augmented):
         self._translation = translation
 
     def synthesise(
-        self, task: LowShotTask, rng: torch.Generator, num_synthetic: int | None = None
+        self, task: LowShotTask, rng: torch.Generator, num_synthetic: int = 0
     ) -> Tensor | None:
         """Translate related base examples."""
         if self._translation is None:

@@ -145,32 +145,21 @@ class DistributionCalibration(Augmented):
         self._settings = config
         self._known: tuple[BaseSet, BaseSet] | None = None
 
-    def fit(
-        self,
-        task: LowShotTask,
-        rng: torch.Generator,
-        *,
-        num_synthetic: int | None = None,
-        with_synthetic: bool = False,
-    ) -> Fitted:
+    def fit(self, task: LowShotTask, rng: torch.Generator, keep: int | None = None) -> Fitted:
         """Transform all examples, sample, and fit every head."""
         represent, base = partial(tukey, power=self._settings.tukey_power), task.base
         if self._known is None or self._known[0] is not base:
             blocks = [represent(rows) for rows in base.features.split(_ROWS_PER_BLOCK)]
             self._known = base, BaseSet(torch.cat(blocks), base.counts, base.names)
         transformed = replace(task, base=self._known[1], shots=represent(task.shots))
-        heads = super().fit(
-            transformed, rng, num_synthetic=num_synthetic, with_synthetic=with_synthetic
-        )
+        heads = super().fit(transformed, rng, keep)
         return heads.after(represent)
 
-    def synthesise(
-        self, task: LowShotTask, rng: torch.Generator, num_synthetic: int | None = None
-    ) -> Tensor:
+    def synthesise(self, task: LowShotTask, rng: torch.Generator, num_synthetic: int = 0) -> Tensor:
         """Sample for every problem of a transformed task, each independent of the others."""
         assert self._known is not None, "call fit first"
         config = self._settings
-        if num_synthetic is not None:
+        if num_synthetic:
             config = replace(config, num_samples=num_synthetic)
         base = self._known[config.transformed_base]
         spread = config.spread

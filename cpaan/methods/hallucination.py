@@ -336,7 +336,7 @@ class Hallucination(TrainedAugmentation[LearningRun]):
         return LearningRun("feature hallucination", learner, ordered, self._settings, seed, workers)
 
     def synthesise(
-        self, task: LowShotTask, rng: torch.Generator, num_synthetic: int | None = None
+        self, task: LowShotTask, rng: torch.Generator, num_synthetic: int = 0
     ) -> list[Tensor]:
         """Return the missing examples of each problem, shape (N, S, D); S may be zero.
 
@@ -346,9 +346,7 @@ class Hallucination(TrainedAugmentation[LearningRun]):
         assert isinstance(run.learner, AnalogyNetwork)
         word, hallucinated = draw_word(for_sources), []
         for problem in task.problems:
-            count = num_synthetic
-            if count is None:
-                count = max(0, self._settings.max_per_class - problem.num_shots)
+            count = num_synthetic or max(0, self._settings.max_per_class - problem.num_shots)
             of_draw = new_rng(word, problem.draw)
             hallucinated.append(run.learner.hallucinate(task.support(problem), count, of_draw))
         return hallucinated

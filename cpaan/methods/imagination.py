@@ -182,9 +182,7 @@ class Hallucinator(nn.Module):
         return torch.cat([supports, self.hallucinate(supports, uniforms, noise)], dim=1)
 
     @torch.no_grad()
-    def imagine(
-        self, task: LowShotTask, rng: torch.Generator, num_synthetic: int | None
-    ) -> list[Tensor]:
+    def imagine(self, task: LowShotTask, rng: torch.Generator, num_synthetic: int) -> list[Tensor]:
         """Return hallucinated examples of each problem, shape (N, S, D); S may be zero.
 
         Problems of one draw share random numbers for any number of shots; others have no effect.
@@ -223,11 +221,7 @@ class Imagination(MetaLearned):
         self._evaluation = evaluation.with_overrides({"mixing_shots": None, "mixing_weight": None})
 
     def adapt(
-        self,
-        learner: Learner,
-        task: LowShotTask,
-        rng: torch.Generator,
-        num_synthetic: int | None = None,
+        self, learner: Learner, task: LowShotTask, rng: torch.Generator, num_synthetic: int = 0
     ) -> Fitted:
         """Hallucinate examples of the novel classes, embed all, and fit the heads to them."""
         assert isinstance(learner, ImaginingNetwork)
@@ -283,11 +277,7 @@ class MatchingImagination(MetaLearned):
     """FI on PMN: class means in a context that includes hallucinated examples."""
 
     def adapt(
-        self,
-        learner: Learner,
-        task: LowShotTask,
-        rng: torch.Generator,
-        num_synthetic: int | None = None,
+        self, learner: Learner, task: LowShotTask, rng: torch.Generator, num_synthetic: int = 0
     ) -> Fitted:
         """Hallucinate examples of the novel classes, and compute class means of all in context."""
         assert isinstance(learner, ImaginingMatcher)

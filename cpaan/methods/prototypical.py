@@ -85,21 +85,12 @@ class Embedded(Trained[EmbeddingRun]):
         self._embedded_base = other._embedded_base
         self._inner.take_over(other._inner)
 
-    def fit(
-        self,
-        task: LowShotTask,
-        rng: torch.Generator,
-        *,
-        num_synthetic: int | None = None,
-        with_synthetic: bool = False,
-    ) -> Fitted:
+    def fit(self, task: LowShotTask, rng: torch.Generator, keep: int | None = None) -> Fitted:
         """Train the embedding once for these base examples; fit the method at every call."""
         run, for_method = self.trained(task.base, rng)
         embed = run.network.embed
         embedded = replace(task, base=self._embed_base(task.base), shots=embed(task.shots))
-        fitted = self._inner.fit(
-            embedded, for_method, num_synthetic=num_synthetic, with_synthetic=with_synthetic
-        )
+        fitted = self._inner.fit(embedded, for_method, keep)
         return fitted.after(embed)
 
     def real_share(self, num_shots: int, num_synthetic: int) -> float:

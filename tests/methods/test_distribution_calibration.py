@@ -95,7 +95,7 @@ def samples_of(task: LowShotTask, **settings: object) -> torch.Tensor:
     """Return samples of the only novel class."""
     config = AS_THEY_ARE.with_overrides({"num_samples": 3_000, **settings})
     method = DistributionCalibration(config, CENTROID)
-    return method.fit(task, new_rng(0), with_synthetic=True).synthetic[0][0]
+    return method.fit(task, new_rng(0), keep=0).synthetic[0][0]
 
 
 @pytest.mark.parametrize(("is_transformed", "base_mean"), [(True, (1 + 3) / 2), (False, 5)])

@@ -94,7 +94,7 @@ def test_the_last_relu_is_there_where_features_have_one(output, is_positive, is_
 def test_with_shots_enough_nothing_is_made_and_scores_are_those_of_no_augmentation(gaussians):
     task, queries = read_problems(gaussians, (1, 3, 5))
     method, without = method_of(max_per_class=5), Control(None, EVALUATION)
-    fitted = method.fit(task, new_rng(0), with_synthetic=True)
+    fitted = method.fit(task, new_rng(0), keep=0)
     expected = without.fit(task, new_rng(0)).predict(queries.features)
 
     is_full = torch.tensor([problem.num_shots == 5 for problem in task.problems])

@@ -109,7 +109,7 @@ def test_heads_weigh_every_example_alike():
     run = imagination.begin(task.base, new_rng(0))
     run.learner.hallucinator.last.bias.data.fill_(3.0)  # in units of the class deviation, 1
 
-    fitted = imagination.fit(task, new_rng(0), with_synthetic=True)
+    fitted = imagination.fit(task, new_rng(0), keep=0)
     queries = torch.tensor([[4.25], [4.3], [0.0]])
     scores = fitted.predict(queries)
 

@@ -119,7 +119,7 @@ def test_diversity_is_compared_with_that_of_real_examples_in_the_embedding(gauss
 
     assert of_one.equals(of_both[of_both["draw"] == 1].reset_index(drop=True))
     assert len(of_none) == 0 < len(of_one) < len(of_both)
-    fitted = method.fit(task, new_rng(0), with_synthetic=True)
+    fitted = method.fit(task, new_rng(0), keep=0)
     real = [
         torch.pdist(fitted.represent(queries.features[queries.labels == task.num_base + number]))
         for number in range(task.num_novel)
