@@ -11,23 +11,20 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import ray
-from ray._common.utils import get_ray_address_file
-
-# Compiled, so mypy does not find these.
-from ray._raylet import AuthenticationTokenLoader, GcsClient  # type: ignore[attr-defined]
-
-# Protobuf defines its classes at run time, where mypy does not find them.
-from ray.core.generated.autoscaler_pb2 import DrainNodeReason  # type: ignore[attr-defined]
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from cpaan.core.remote_paths import RemotePath
 from cpaan.study.config import StudyConfig
-from cpaan.study.placement_groups import sweeping_placement_groups
+from cpaan.study.ray_internals import (
+    address_of_started_ray,
+    drain_node,
+    has_token,
+    sweeping_placement_groups,
+)
 
 HEAD = {"node:__internal_head__": 0.001}
 """Resource for processes that only wait for others. It places them on the head node, which the
@@ -196,15 +193,10 @@ def _choose(address: str | None, progress: Callable[[str], None]) -> str | None:
         _check_address(named, {})
         progress(f"connecting to Ray at {named}{'' if address else ' (RAY_ADDRESS)'}")
         return named
-    # `ray start` writes this file, and `ray.init` reads it. It must be this user's, because code is
-    # sent to the Ray that it names.
-    file = Path(get_ray_address_file(None))
-    if not named and file.exists() and file.stat().st_uid == os.getuid():
-        running = file.read_text().strip()
-        # For this Ray, `ray.init` uses a token if there is one.
-        has_token = AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True)
+    running = None if named else address_of_started_ray(os.getuid())
+    if running is not None:
         with suppress(ValueError):  # that Ray has ended without `ray stop`
-            _check_address(running, {"RAY_AUTH_MODE": "token"} if has_token else {})
+            _check_address(running, {"RAY_AUTH_MODE": "token"} if has_token() else {})
             progress(f"using the running Ray at {running} (--address local starts another)")
             return None
     progress("starting Ray on this machine")
@@ -345,9 +337,7 @@ def check_this_machine(location: str) -> None:
             problem = _problem_of(location)
             if problem is None:
                 return
-            reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
-            gcs = GcsClient(ray.get_runtime_context().gcs_address)
-            gcs.drain_node(here, reason, problem, 0)
+            drain_node(here, problem)
     raise RuntimeError(f"{socket.gethostname()} {problem}")
 
 

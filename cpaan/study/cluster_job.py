@@ -22,13 +22,13 @@ from typing import NamedTuple
 
 import aiohttp
 import requests
-from ray._private.services import psutil  # type: ignore[attr-defined]  # Ray includes it
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
 from cpaan.core.provenance import TEST_READS, commit, take_over_test_reads
 from cpaan.data.split_files import copy_split
 from cpaan.study.cluster import RAY
+from cpaan.study.ray_internals import is_port_of_ssh
 from cpaan.study.study import CONFIG
 
 _PROJECT = Path(__file__).parents[2]  # paths in cluster files are relative to it
@@ -113,7 +113,7 @@ class ClusterJob:
             try:
                 while client is None and tunnel.poll() is None and time.monotonic() < deadline:
                     time.sleep(0.2)
-                    if _has_ssh(port):  # no other process may receive the token
+                    if is_port_of_ssh(port):  # no other process may receive the token
                         # Ray would use an address of the environment instead of an argument.
                         os.environ["RAY_API_SERVER_ADDRESS"] = url = f"http://127.0.0.1:{port}"
                         with suppress(OSError, AuthenticationError):  # the API does not answer yet
@@ -222,17 +222,3 @@ class ClusterJob:
         )
         if done.returncode:
             raise ValueError(f"cannot download {_WORK}/{source}: {done.stdout[-300:]}")
-
-
-def _has_ssh(port: int) -> bool:
-    """Return whether an ssh process of this user listens on a port of this machine.
-
-    It need not be a child of this one, because all connections to a machine share one process.
-    """
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):  # it has ended, or is not ours
-            if process.name() == "ssh" and process.uids().real == os.getuid():
-                connections = process.net_connections("tcp")
-                if any(each.status == "LISTEN" and each.laddr.port == port for each in connections):
-                    return True
-    return False

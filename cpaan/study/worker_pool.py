@@ -15,7 +15,7 @@ from cpaan.protocol.calibration import best_biases, calibrate
 from cpaan.study.cluster import HEAD, check_this_machine
 from cpaan.study.config import StudyConfig
 from cpaan.study.job import is_trained, run_study_job, training_seconds
-from cpaan.study.placement_groups import remove_orphans
+from cpaan.study.ray_internals import remove_orphans
 from cpaan.study.study import Study
 from cpaan.study.trial import MOST_FAILURES, train_with_workers
 

@@ -27,7 +27,7 @@ from cpaan.study import worker_pool
 from cpaan.study.cluster import check_machines, ray_cluster
 from cpaan.study.config import StudyConfig
 from cpaan.study.job import run_study_job
-from cpaan.study.placement_groups import remove_orphans
+from cpaan.study.ray_internals import remove_orphans
 from cpaan.study.row import Resolved
 from cpaan.study.study import read_study
 from cpaan.study.trial import train_with_workers
