@@ -133,7 +133,7 @@ class ClusterJob:
 
     def find(self, client: JobSubmissionClient) -> JobDetails | None:
         """Return the command's running job, or the study's last job if it was the same command."""
-        labels, found = self._command.labels, None
+        labels, last = self._command.labels, None
         for job in sorted(client.list_jobs(), key=lambda job: job.start_time or 0):
             metadata = job.metadata or {}
             if metadata.get("study") != self._command.study_name:
@@ -141,8 +141,8 @@ class ClusterJob:
             if metadata["script"] == self._command.script and not job.status.is_terminal():
                 return job
             is_done = labels.items() <= metadata.items() and job.status == JobStatus.SUCCEEDED
-            found = job if is_done and not self._command.repeats else None
-        return found
+            last = job if is_done and not self._command.repeats else None
+        return last
 
     def start(self) -> bool:
         """Submit the command unless `find` finds it; return whether it was submitted."""

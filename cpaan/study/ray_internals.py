@@ -78,12 +78,10 @@ def without_superfluous(callbacks: Sequence[Any]) -> list[Any]:
     trials. The other shares Ray datasets among workers. No setting turns them off.
     """
     # Not at the top, because most processes do not need Ray Train, which takes a second to import.
-    from ray.train.v2._internal.callbacks import datasets, placement_group_callback
+    from ray.train.v2._internal.callbacks import datasets
+    from ray.train.v2._internal.callbacks import placement_group_callback as groups
 
-    superfluous = (
-        datasets.DatasetsCallback,
-        placement_group_callback.PlacementGroupCleanerCallback,
-    )
+    superfluous = (datasets.DatasetsCallback, groups.PlacementGroupCleanerCallback)
     return [callback for callback in callbacks if not isinstance(callback, superfluous)]
 
 

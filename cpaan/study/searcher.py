@@ -153,7 +153,7 @@ class OptunaSearcher(Searcher):
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
         """Return an unfinished or new trial of the first row that has trials left."""
         with self.recording():
-            search = next((each for each in self._searches if each.num_to_propose), None)
+            search = next((search for search in self._searches if search.num_to_propose), None)
             if search is not None:
                 trial, job = search.propose()
                 self._trials[trial_id] = search, trial
