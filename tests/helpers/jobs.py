@@ -61,9 +61,11 @@ def kept_weights(job: Job) -> dict[str, torch.Tensor]:
     return run["networks"] if "networks" in run else run["network"]
 
 
-def assert_same_weights(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
-    assert set(found) == set(expected)
-    for name, value in found.items():
+def assert_same_weights(
+    weights: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]
+) -> None:
+    assert set(weights) == set(expected)
+    for name, value in weights.items():
         assert torch.equal(value, expected[name]), name
 
 

@@ -25,11 +25,11 @@ def room(nodes: list[dict[str, float]], **settings: object) -> int:
     """Return the number of trials that fit, and check that a study is refused if none fits."""
     there = Cluster("http://127.0.0.1:8265", tuple(nodes))
     study = StudyConfig(**settings)
-    found = there.most_trials_at_once(study)
-    is_refused = nullcontext() if found else pytest.raises(ValueError, match="Ray has room for")
+    count = there.most_trials_at_once(study)
+    is_refused = nullcontext() if count else pytest.raises(ValueError, match="Ray has room for")
     with is_refused:
         there.check(study)
-    return found
+    return count
 
 
 def test_room_is_counted_by_machines_and_by_cards():
@@ -112,8 +112,8 @@ class Actor:
 
 with ray_cluster(sys.argv[1] or None, print):
     one, other = Actor.remote(), Actor.remote()
-    found = ray.get(other.ask.remote(ray.get(one.name.remote())))
-    print(found and found.state)
+    actor = ray.get(other.ask.remote(ray.get(one.name.remote())))
+    print(actor and actor.state)
     print(ray.get_runtime_context().gcs_address)
 """
 

@@ -175,7 +175,7 @@ def test_bad_input_is_refused_before_submission(job, capsys, command, arguments,
 
 
 @pytest.mark.parametrize(
-    ("command", "earlier", "found"),
+    ("command", "earlier", "expected"),
     [
         (SEARCH, [], None),
         (SEARCH, [(SEARCH, "RUNNING")], 0),
@@ -192,15 +192,15 @@ def test_bad_input_is_refused_before_submission(job, capsys, command, arguments,
         (REPORT_ON_C, [(REPORT, "SUCCEEDED")], 0),
     ],
 )
-def test_a_repeated_command_finds_its_job(job, tmp_path, command, earlier, found):
+def test_a_repeated_command_finds_its_job(job, tmp_path, command, earlier, expected):
     jobs = [
-        SimpleNamespace(metadata=each.labels, status=JobStatus[status], start_time=number)
-        for number, (each, status) in enumerate(earlier)
+        SimpleNamespace(metadata=command_of_job.labels, status=JobStatus[status], start_time=number)
+        for number, (command_of_job, status) in enumerate(earlier)
     ]
     client = SimpleNamespace(list_jobs=lambda: jobs[::-1])
 
     assert ClusterJob(tmp_path / "c.yaml", command).find(client) == (
-        None if found is None else jobs[found]
+        None if expected is None else jobs[expected]
     )
 
 

@@ -104,9 +104,9 @@ class Laptop:
 def machines():
     if missing := what_is_missing(HEAD, WORKER):
         pytest.skip(f"missing here: {missing}")
-    with ssh_machines(HEAD, WORKER) as found:
-        bring_packages(found)
-        yield found
+    with ssh_machines(HEAD, WORKER) as machines:
+        bring_packages(machines)
+        yield machines
 
 
 @pytest.fixture(scope="module")
@@ -234,19 +234,19 @@ def test_what_listens_beyond_loopback_is_what_the_readme_lists(laptop, machines)
     stands_for = dict(zip(*ports, strict=True))
     workers = range(20000, 30000)
 
-    head = machines.each[0]
+    head = machines.all[0]
     shown = subprocess.run(["ss", "-ltnpH"], check=True, capture_output=True, text=True).stdout
-    found = set()
+    listening = set()
     for line in shown.splitlines():
         pids = {int(pid) for pid in re.findall(r"pid=(\d+)", line)}
         host, _, port = line.split()[3].rpartition(":")
         # On a real machine, ports at the machine's own address are reachable from outside.
         is_loopback = host.strip("[]").removeprefix("::ffff:") == "127.0.0.1"
         if pids & head.commands().keys() and not is_loopback:
-            found.add(int(stands_for.get(port, port)))
-    assert 6379 in found
-    assert {port for port in found if port not in workers} <= listed
-    assert 8265 not in found | listed
+            listening.add(int(stands_for.get(port, port)))
+    assert 6379 in listening
+    assert {port for port in listening if port not in workers} <= listed
+    assert 8265 not in listening | listed
 
 
 def test_a_storage_that_machines_do_not_share_is_refused_with_their_names(laptop):
@@ -262,7 +262,7 @@ def test_a_storage_that_machines_do_not_share_is_refused_with_their_names(laptop
 
 
 def test_a_study_outlives_a_machine_and_its_results_come_home(laptop, machines, features):
-    head, worker = machines.each
+    head, worker = machines.all
 
     def trains(machine) -> bool:
         return any("RayTrainWorker" in command for command in machine.commands().values())
@@ -349,7 +349,7 @@ def test_ray_down_leaves_nothing_running(laptop, machines):
     laptop.ray("down", "--yes", str(laptop.cluster))
 
     def left() -> list[str]:
-        commands = [c for machine in machines.each for c in machine.commands().values()]
+        commands = [c for machine in machines.all for c in machine.commands().values()]
         return [command for command in commands if not command.startswith("sshd")]
 
     # On workers, Ray ends on its own some time after it has lost its head.

@@ -69,12 +69,12 @@ def await_study(condition: Callable[[], object], seconds: float = 300) -> None:
 
 def processes(title: str, raylets: set[int]) -> list[int]:
     """Return the processes of these raylets whose command starts with the title."""
-    found = []
+    pids = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):  # it has just ended
             if process.ppid() in raylets and "".join(process.cmdline()).startswith(title):
-                found.append(process.pid)
-    return found
+                pids.append(process.pid)
+    return pids
 
 
 def kill(pid: int) -> None:
@@ -371,7 +371,7 @@ def test_a_node_takes_no_more_work_if_it_does_not_see_the_storage_that_the_head_
         command = [sys.executable, "-c", CHECKS, cluster.address, f"s3://{bucket.name}"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr
-        (line,) = [each for each in done.stdout.splitlines() if each.startswith("nodes:")]
+        (line,) = [line for line in done.stdout.splitlines() if line.startswith("nodes:")]
         assert line.split()[1:] == [works.node_id] * 8
     finally:
         cluster.shutdown()

@@ -59,8 +59,8 @@ def test_two_workers_train_one_job_and_resume_it(job, monkeypatch):
     (expected, others), unbroken_runs = run_together(unbroken, monkeypatch)
 
     assert [entry["episode"] for entry in expected[-1].curve] == [2, 4, 6]
-    assert [scores(report.curve) for report in expected] == [scores(each.curve) for each in others]
-    assert [report.losses for report in expected] == [report.losses for report in others]
+    for report, other in zip(expected, others, strict=True):
+        assert (scores(report.curve), report.losses) == (scores(other.curve), other.losses)
     assert second[-1].losses == others[-1].losses
     for run in (*runs, *unbroken_runs):
         assert_same_weights(run.networks.state_dict(), kept_weights(unbroken))
@@ -83,16 +83,16 @@ def test_workers_share_the_draws_and_score_as_one_process_does(
     evaluate_share, draws = job_module._score_share, {}
 
     def evaluate_and_tell(*arguments: object) -> pd.DataFrame:
-        found = evaluate_share(*arguments)
-        draws[arguments[-1].rank] = set(found["draw"])
-        return found
+        share = evaluate_share(*arguments)
+        draws[arguments[-1].rank] = set(share["draw"])
+        return share
 
     with monkeypatch.context() as patch:
         patch.setattr(job_module, "_score_share", evaluate_and_tell)
         reports, _ = run_together(job, patch)
 
-    found = [scores(each[-1].curve)[-1] for each in reports]
-    assert found == [{"episode": job.eval_steps[-1], **score_again(job)}] * 2
+    curves_end = [scores(of_worker[-1].curve)[-1] for of_worker in reports]
+    assert curves_end == [{"episode": job.eval_steps[-1], **score_again(job)}] * 2
     first = num_draws // 2
     assert draws == {0: set(range(first)), 1: set(range(first, num_draws))}
 

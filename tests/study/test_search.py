@@ -127,8 +127,8 @@ def test_a_study_is_searched_resumed_and_reported(two_cpus, study_features, caps
     assert list((folder / "tensorboard").glob("0000/events*"))
     assert not list(folder.glob("ray/**/*.pt")), "states are kept once"
     assert curves(folder)[0] == curve_of_run_in_this_process(folder, 0)
-    trials = [each for each in actors() if each.class_name == "ImplicitFunc"]
-    assert {each.state for each in trials} == {"DEAD"}, "those too that were stopped early"
+    trials = [actor for actor in actors() if actor.class_name == "ImplicitFunc"]
+    assert {actor.state for actor in trials} == {"DEAD"}, "those too that were stopped early"
 
     assert search(["--resume", "mine", "--trials", "3"]) == 0
 
@@ -285,8 +285,8 @@ def test_a_cancelled_training_of_several_workers_releases_its_cores(
     keys = [PartKey("endless", 0), PartKey("waits for its workers", 0)]
 
     def groups(state: str) -> list[str]:
-        found = placement_group_table().items()
-        return [name for name, group in found if group["state"] == state]
+        known = placement_group_table().items()
+        return [name for name, group in known if group["state"] == state]
 
     while remove_orphans():  # groups of earlier tests
         time.sleep(0.1)

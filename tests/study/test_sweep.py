@@ -33,9 +33,9 @@ def test_every_generator_sweeps_the_use_of_its_examples_and_no_search_tries_it()
 
 def test_the_settings_of_a_finalist_come_first_and_every_combination_once():
     def sweep(row: StudyRow, whose: str = RECOMMENDED) -> list[dict]:
-        found = row.sweep(row.around(whose))
-        assert len({json.dumps(each) for each in found}) == len(found)
-        return found
+        sweep_of_row = row.sweep(row.settings_of(whose))
+        assert len({json.dumps(settings) for settings in sweep_of_row}) == len(sweep_of_row)
+        return sweep_of_row
 
     first, *others = sweep(row_of_preset("copy", "paper"))
     assert first == {"mixing_shots": 2.0, "num_synthetic": 100, "fill_to_capacity": False}
@@ -43,7 +43,7 @@ def test_the_settings_of_a_finalist_come_first_and_every_combination_once():
     first, *others = sweep(row_of_preset("cCov-GAN", "paper"), AS_PRINTED)
     assert first == {"mixing_shots": None, "num_synthetic": 100, "fill_to_capacity": True}
     assert len(others) == 6 * 2
-    assert not any(each["fill_to_capacity"] for each in others)
+    assert not any(settings["fill_to_capacity"] for settings in others)
     weighed = row_of_preset("DC")
     weighed = replace(weighed, evaluation=weighed.evaluation.with_overrides({"mixing_weight": 0.5}))
     assert sweep(weighed) == [{"num_samples": 100}, {"num_samples": 20}]
@@ -71,7 +71,7 @@ def part_of(levels: Mapping[int, float], num_variants: int, seed: int) -> Part:
 )
 def test_a_finalist_has_the_best_of_its_variants(by_seed, best, score):
     row = row_of_preset("copy", "paper")
-    resolved = row.around(RECOMMENDED)
+    resolved = row.settings_of(RECOMMENDED)
     recorded = {
         "training": resolved.training.to_dict(),
         "evaluation": resolved.evaluation.to_dict(),
@@ -80,14 +80,15 @@ def test_a_finalist_has_the_best_of_its_variants(by_seed, best, score):
     sweep = row.sweep(resolved)
     parts = {seed: part_of(levels, len(sweep), seed) for seed, levels in enumerate(by_seed)}
 
-    found = _describe(row, trial, parts)
+    finalist = _describe(row, trial, parts)
 
-    assert (found["score"], found["novel_top5"], found["score_in_search"]) == (score, score, 41.0)
-    assert found["score_by_seed"] == {
-        str(n): each.get(best, 40.0) for n, each in enumerate(by_seed)
+    assert finalist["score"] == finalist["novel_top5"] == score
+    assert finalist["score_in_search"] == 41.0
+    assert finalist["score_by_seed"] == {
+        str(n): levels.get(best, 40.0) for n, levels in enumerate(by_seed)
     }
-    assert found["swept"] == sweep[best]
-    assert {name: found["evaluation"][name] for name in sweep[best]} == sweep[best]
-    scores = [sum(each.get(n, 40.0) for each in by_seed) / 2 for n in range(len(sweep))]
-    assert found["sweep"] == [{**s, "score": x} for s, x in zip(sweep, scores, strict=True)]
-    json.dumps(found, allow_nan=False)
+    assert finalist["swept"] == sweep[best]
+    assert {name: finalist["evaluation"][name] for name in sweep[best]} == sweep[best]
+    scores = [sum(levels.get(n, 40.0) for levels in by_seed) / 2 for n in range(len(sweep))]
+    assert finalist["sweep"] == [{**s, "score": x} for s, x in zip(sweep, scores, strict=True)]
+    json.dumps(finalist, allow_nan=False)

@@ -120,16 +120,16 @@ def test_a_finalist_is_trained_once_and_scored_with_each_variant(job, tmp_path, 
 
     monkeypatch.setattr(TrainingRun, "advance", count)
     changes = ({}, {"mixing_shots": 0.25}, {"num_synthetic": 3})
-    variants = [job.evaluation.with_overrides(each) for each in changes]
+    variants = [job.evaluation.with_overrides(overrides) for overrides in changes]
 
     together = scores_of(job.evaluation, variants=tuple((job.training, v) for v in variants))
 
     assert sum(episodes) == job.training.num_episodes
-    found = [each.drop(columns="method") for _, each in together.groupby("method")]
-    for evaluation, of_variant in zip(variants, found, strict=True):
+    scores = [frame.drop(columns="method") for _, frame in together.groupby("method")]
+    for evaluation, of_variant in zip(variants, scores, strict=True):
         alone = scores_of(evaluation).drop(columns="method")
         pd.testing.assert_frame_equal(
             of_variant.reset_index(drop=True), alone.reset_index(drop=True)
         )
-    assert not found[0]["top5"].equals(found[1]["top5"]), "mixing has an effect here"
+    assert not scores[0]["top5"].equals(scores[1]["top5"]), "mixing has an effect here"
     assert sum(episodes) == job.training.num_episodes, "all of them have the same checkpoint"
