@@ -172,8 +172,10 @@ class ClusterJob:
             while not client.get_job_status(self.name).is_terminal():
                 time.sleep(0.5)
 
-    def follow(self, write: Callable[[str], None], say: Callable[[str], None]) -> JobDetails:
-        """Write the job's output until it ends; reconnect after a lost connection."""
+    def follow(
+        self, write: Callable[[str], None], say: Callable[[str], None], pause: float = 5.0
+    ) -> JobDetails:
+        """Write the job's output until it ends; reconnect ``pause`` seconds after a loss."""
         is_lost = False
         while True:
             try:
@@ -191,7 +193,7 @@ class ClusterJob:
                 if not is_lost:
                     say(f"connection lost ({error!r}); the job keeps running; reconnecting")
                 is_lost = True
-            time.sleep(5)
+            time.sleep(pause)
 
     async def _tail(self, client: JobSubmissionClient, write: Callable[[str], None]) -> None:
         """Write the output that earlier connections have not written."""

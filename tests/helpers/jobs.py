@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 import torch
 
 from cpaan.core.files import unpack_state
 from cpaan.core.remote_paths import RemotePath
-from cpaan.evaluation.job import Job, Report
+from cpaan.evaluation.job import Job, Part, Report
 from cpaan.evaluation.scoring import mean_top5
 from cpaan.methods.registry import ROWS, with_episodes
 from cpaan.representation.config import EmbeddingConfig
@@ -15,7 +16,7 @@ from cpaan.study.job import run_study_job
 from helpers.runs import tiny
 from helpers.studies import QUICK
 
-CPU = torch.device("cpu")
+CPU, NOTHING = torch.device("cpu"), pd.DataFrame()
 
 TRAINED = ["cCov-GAN", "c-GAN", "MN", "AWG", "PN", "MAML", "FI-PN", "FH", "P-FH", "c-GAN-PN"]
 EMBEDDING = tiny(EmbeddingConfig())
@@ -41,6 +42,11 @@ def at(path: str, job: Job) -> Job:
     """Return the same job with its checkpoint elsewhere in the storage."""
     storage = job.checkpoint.partition("storage")[0]
     return replace(job, checkpoint=f"{storage}storage/{path}")
+
+
+def part_of(scores: pd.DataFrame = NOTHING, **run: float) -> Part:
+    """Return a part with scores or seconds only."""
+    return Part(scores, NOTHING, NOTHING, NOTHING, NOTHING, None, run)
 
 
 def finish(job: Job) -> Report:

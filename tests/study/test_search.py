@@ -19,6 +19,7 @@ from ray.util.state.common import ActorState
 
 from cpaan.cli.progress import StudyProgress
 from cpaan.core.files import unpack_state
+from cpaan.evaluation.job import Job
 from cpaan.evaluation.parts import PartKey
 from cpaan.gan.spiral import SPIRAL_CONFIG
 from cpaan.protocol.config import HEADS
@@ -248,7 +249,7 @@ def test_rows_are_searched_side_by_side_resumed_elsewhere_and_reported_together(
     assert "| CP-AAN | PN | cCyc-GAN | cCyc-GAN-PN | centroid |" in page
 
 
-def test_a_part_that_is_lost_leaves_the_others_to_be_done(two_cpus, monkeypatch):
+def test_a_part_that_is_lost_leaves_the_others_to_be_done(two_cpus, gaussians, tmp_path):
     errors = {"bad": ValueError("a bad setting"), "lost": RuntimeError("the card fell off")}
 
     def answer(name: str) -> str:
@@ -258,16 +259,15 @@ def test_a_part_that_is_lost_leaves_the_others_to_be_done(two_cpus, monkeypatch)
 
     task, started = ray.remote(answer), list[ray.ObjectRef]()
 
-    def start(name: str) -> tuple[ray.ObjectRef, None]:
+    def start(job: Job) -> tuple[ray.ObjectRef, None]:
         """Start a task after all others have ended, because all have the same checkpoint."""
         ended, _ = ray.wait(started, num_returns=len(started), timeout=0) if started else ([], [])
         assert len(ended) == len(started)
-        started.append(task.remote(name))
+        started.append(task.remote(job.row))
         return started[-1], None
 
-    monkeypatch.setattr(worker_pool, "_checkpoint_of", lambda name: "shared.pt")
-    keys = [PartKey(name, 0) for name in ("bad", "lost", "good")]
-    outcomes = run_on_ray({key: key.row for key in keys}, start, num_at_once=3)
+    job, keys = new_job(gaussians, tmp_path), [PartKey(name, 0) for name in ("bad", "lost", "good")]
+    outcomes = run_on_ray({key: replace(job, row=key.row) for key in keys}, start, num_at_once=3)
 
     (bad, reason), good = next(outcomes), next(outcomes)
 
@@ -276,9 +276,7 @@ def test_a_part_that_is_lost_leaves_the_others_to_be_done(two_cpus, monkeypatch)
         next(outcomes)
 
 
-def test_a_cancelled_training_of_several_workers_releases_its_cores(
-    two_cpus, gaussians, tmp_path, monkeypatch
-):
+def test_a_cancelled_training_of_several_workers_releases_its_cores(two_cpus, gaussians, tmp_path):
     config = StudyConfig(workers_per_trial=2)
     training, storage = new_job(gaussians, tmp_path, num_episodes=10**8), str(tmp_path / "storage")
     check_machines(storage, print)
@@ -296,14 +294,15 @@ def test_a_cancelled_training_of_several_workers_releases_its_cores(
         while len(groups("CREATED")) == len(before):
             time.sleep(0.1)
 
-    start, task = worker_pool._start, ray.remote(num_cpus=0)(await_workers)
-    begin = {
-        keys[0]: lambda: start(training, config, storage),
-        keys[1]: lambda: (task.remote(), None),
-    }
-    monkeypatch.setattr(worker_pool, "_checkpoint_of", lambda begin: None)
+    task = ray.remote(num_cpus=0)(await_workers)
+    jobs = {keys[0]: training, keys[1]: at("of-no-training.pt", training)}
 
-    outcomes = run_on_ray(begin, lambda begin: begin(), num_at_once=2)
+    def start(job: Job) -> tuple[ray.ObjectRef, ray.ObjectRef | None]:
+        if job is training:
+            return worker_pool._start(job, config, storage)
+        return task.remote(), None
+
+    outcomes = run_on_ray(jobs, start, num_at_once=2)
     assert next(outcomes) == (keys[1], None)
     outcomes.close()
 

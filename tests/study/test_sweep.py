@@ -13,9 +13,8 @@ from cpaan.methods.registry import ROWS
 from cpaan.methods.table_row import NO_GENERATION
 from cpaan.study.row import AS_PRINTED, RECOMMENDED, StudyRow
 from cpaan.study.search import _describe
+from helpers.jobs import part_of
 from helpers.studies import row_of_preset
-
-NOTHING = pd.DataFrame()
 
 
 def test_every_generator_sweeps_the_use_of_its_examples_and_no_search_tries_it():
@@ -50,7 +49,7 @@ def test_the_settings_of_a_finalist_come_first_and_every_combination_once():
     assert sweep(row_of_preset("PN")) == [{}]
 
 
-def part_of(levels: Mapping[int, float], num_variants: int, seed: int) -> Part:
+def scored(levels: Mapping[int, float], num_variants: int, seed: int) -> Part:
     """Return scores of 40 for every variant, except for some."""
     rows = [
         (str(number), "centroid", column, 1, 0, seed, bias, 0.0, levels.get(number, 40.0))
@@ -58,8 +57,7 @@ def part_of(levels: Mapping[int, float], num_variants: int, seed: int) -> Part:
         for column, bias in (("novel", None), ("all", None), ("all_calibrated", 0.0))
     ]
     names = ["method", "head", "column", "shots", "draw", "seed", "bias", "top1", "top5"]
-    scores = pd.DataFrame(rows, columns=names)
-    return Part(scores, NOTHING, NOTHING, NOTHING, NOTHING, None, {})
+    return part_of(pd.DataFrame(rows, columns=names))
 
 
 @pytest.mark.parametrize(
@@ -72,13 +70,10 @@ def part_of(levels: Mapping[int, float], num_variants: int, seed: int) -> Part:
 def test_a_finalist_has_the_best_of_its_variants(by_seed, best, score):
     row = row_of_preset("copy", "paper")
     resolved = row.settings_of(RECOMMENDED)
-    recorded = {
-        "training": resolved.training.to_dict(),
-        "evaluation": resolved.evaluation.to_dict(),
-    }
+    recorded = {name: getattr(resolved, name).to_dict() for name in ("training", "evaluation")}
     trial = optuna.trial.create_trial(value=41.0, user_attrs=recorded)
     sweep = row.sweep(resolved)
-    parts = {seed: part_of(levels, len(sweep), seed) for seed, levels in enumerate(by_seed)}
+    parts = {seed: scored(levels, len(sweep), seed) for seed, levels in enumerate(by_seed)}
 
     finalist = _describe(row, trial, parts)
 
