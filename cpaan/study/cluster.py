@@ -19,12 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from cpaan.core.remote_paths import RemotePath
 from cpaan.study.config import StudyConfig
-from cpaan.study.ray_internals import (
-    address_of_started_ray,
-    drain_node,
-    has_token,
-    sweeping_placement_groups,
-)
+from cpaan.study.ray_internals import drain_node, started_ray, sweeping_placement_groups
 
 HEAD = {"node:__internal_head__": 0.001}
 """Resource for processes that only wait for others. It places them on the head node, which the
@@ -201,10 +196,10 @@ def _choose(address: str | None, progress: Callable[[str], None]) -> str | None:
         _check_address(named, {})
         progress(f"connecting to Ray at {named}{'' if address else ' (RAY_ADDRESS)'}")
         return named
-    running = None if named else address_of_started_ray(os.getuid())
-    if running is not None:
+    if not named and (started := started_ray(os.getuid())):
+        running, variables = started
         with suppress(ValueError):  # that Ray has ended without `ray stop`
-            _check_address(running, {"RAY_AUTH_MODE": "token"} if has_token() else {})
+            _check_address(running, variables)
             progress(f"using the running Ray at {running} (--address local starts another)")
             return None
     progress("starting Ray on this machine")

@@ -16,10 +16,8 @@ from ray._common.utils import get_ray_address_file
 from ray._private.services import psutil  # type: ignore[attr-defined]  # Ray includes it
 from ray._private.state import state
 
-# Compiled, so mypy does not find these.
+# mypy does not find classes that are compiled, or that protobuf defines at run time.
 from ray._raylet import AuthenticationTokenLoader, GcsClient  # type: ignore[attr-defined]
-
-# Protobuf defines its classes at run time, where mypy does not find them.
 from ray.core.generated.autoscaler_pb2 import DrainNodeReason  # type: ignore[attr-defined]
 from ray.core.generated.gcs_pb2 import (  # type: ignore[attr-defined]
     ActorTableData,
@@ -30,24 +28,18 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 _SECONDS_BETWEEN_SWEEPS = 3.0
 
 
-def address_of_started_ray(user: int) -> str | None:
-    """Return the address of the Ray that ``ray start`` has started here; it may have ended.
+def started_ray(user: int) -> tuple[str, dict[str, str]] | None:
+    """Return the address of the Ray that ``ray start`` has started here, which may have ended.
 
-    `ray.init` reads the same file, but does not tell which Ray it would use. The file must belong
-    to the user with this number, because code is sent to the Ray that it names.
+    Also return the variables that a health check needs: for this Ray, `ray.init` uses a token if
+    there is one, and does not tell. None if there is no file with the address, or if it does not
+    belong to the user with this number, because code is sent to the Ray that it names.
     """
     file = Path(get_ray_address_file(None))
-    if file.exists() and file.stat().st_uid == user:
-        return file.read_text().strip()
-    return None
-
-
-def has_token() -> bool:
-    """Return whether there is a token, even if ``RAY_AUTH_MODE`` does not ask for one.
-
-    For the Ray of ``ray start``, `ray.init` uses a token if there is one; no public function tells.
-    """
-    return bool(AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True))
+    if not file.exists() or file.stat().st_uid != user:
+        return None
+    has_token = AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True)
+    return file.read_text().strip(), {"RAY_AUTH_MODE": "token"} if has_token else {}
 
 
 def drain_node(node: str, reason: str) -> None:
@@ -97,10 +89,9 @@ def sweeping_placement_groups() -> Iterator[None]:
 
     def sweep() -> None:
         while not is_over.wait(_SECONDS_BETWEEN_SWEEPS):
-            try:
+            # A lost connection is reported where the study uses it.
+            with suppress(ray.exceptions.RayError, RuntimeError):
                 remove_orphans()
-            except (ray.exceptions.RayError, RuntimeError):
-                continue  # a lost connection is reported where the study uses it
 
     thread = threading.Thread(target=sweep, name="placement groups", daemon=True)
     thread.start()

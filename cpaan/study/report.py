@@ -34,7 +34,7 @@ from cpaan.report.ablations import TERMS, WHOLE
 from cpaan.report.page.contents import REPORT
 from cpaan.report.page.page import FIGURES, FINDINGS, INDEX, write_page
 from cpaan.report.study_tables import make_cells, report_page
-from cpaan.report.table_one import TableOne, tables_of
+from cpaan.report.table_one import tables_of
 from cpaan.study.cluster import Cluster, check_machines
 from cpaan.study.job import NUM_THREADS
 from cpaan.study.report_rows import MeasuredRow, ReportSettings, ablations_of, rows_of
@@ -115,7 +115,7 @@ def make_report(
     }
     spiral_data = None if spiral is None else _result_of(spiral, say)
     say("writing the tables and drawing the page")
-    lines = _write(study, _table_one(frames, measured, num_fixed), about, frames, spiral_data)
+    lines = _write(study, about, frames, spiral_data)
     cache = part_cache(study.storage)
     for job in jobs.values():
         cache.delete(job)
@@ -251,15 +251,6 @@ def _frames_of(
     }
 
 
-def _table_one(
-    frames: Mapping[str, pd.DataFrame], rows: Sequence[MeasuredRow], num_fixed: int
-) -> list[TableOne]:
-    """Return Table 1 of the fixed draws, by each rule of heads whose heads were scored."""
-    methods = {row.name: row.method for row in rows if row.ablation is None}
-    fixed = frames["scores"][frames["scores"]["draw"] < num_fixed]
-    return tables_of(fixed, methods, frames["heads"])
-
-
 def _together(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     # Leave out empty frames, because their columns have no types.
     return pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
@@ -299,13 +290,16 @@ def _result_of(spiral: "ray.ObjectRef[Any]", say: Callable[[str], None]) -> dict
 
 def _write(
     study: Study,
-    layouts: Sequence[TableOne],
     about: dict[str, Any],
     frames: dict[str, pd.DataFrame],
     spiral: dict[str, Any] | None,
 ) -> list[str]:
     """Write the tables, their data and the page; return the lines of `write_page`."""
     _delete_earlier(study)
+    # Table 1 is of the fixed draws, by each rule of heads whose heads were scored.
+    methods = {row["name"]: row["method"] for row in about["rows"] if row["ablation"] is None}
+    fixed = frames["scores"][frames["scores"]["draw"] < about["num_fixed"]]
+    layouts = tables_of(fixed, methods, frames["heads"])
     study.write_file(f"{REPORT}/report.md", report_page(study.folder.name, layouts, about))
     cells = make_cells(frames["scores"], about["num_fixed"])
     study.write_file(f"{REPORT}/table.csv", cells.to_csv(index=False))
@@ -325,9 +319,8 @@ def _delete_earlier(study: Study) -> None:
 
     ``report.json`` goes first, because it marks the folder as a report.
     """
-    figures = (study.folder / FIGURES).glob("*")
-    frames = [f"{name}.parquet" for name in ("classes", *_ILLUSTRATIONS)]
-    names = [f"{REPORT}/{name}" for name in ("report.json", "spiral.json", *frames)]
-    names += [FINDINGS, INDEX]
-    for name in (*names, *(f"{FIGURES}/{path.name}" for path in figures)):
+    figures = [f"{FIGURES}/{path.name}" for path in (study.folder / FIGURES).glob("*")]
+    files = ["report.json", "spiral.json"]
+    files += [f"{name}.parquet" for name in ("classes", *_ILLUSTRATIONS)]
+    for name in (*(f"{REPORT}/{file}" for file in files), FINDINGS, INDEX, *figures):
         study.delete_file(name)

@@ -60,10 +60,8 @@ def _resolve_row(request: StudyRequest, method: str, methods: Sequence[str]) -> 
     config = config.with_overrides(dict(request.overrides))
     shared = {*config.to_dict(), *evaluation.to_dict()}
     known = {name: shared | set(ROWS[name].config.to_dict()) for name in methods}
-    assignments = assignments_for(method, request.settings, known, SETTINGS)
-    of_config, of_training, of_evaluation = parse_settings(
-        assignments, config, training, evaluation
-    )
+    given = assignments_for(method, request.settings, known, SETTINGS)
+    of_config, of_training, of_evaluation = parse_settings(given, config, training, evaluation)
     config, evaluation = config.with_overrides(of_config), evaluation.with_overrides(of_evaluation)
     training = training.with_overrides(of_training)
     if request.episodes is not None and "num_episodes" not in of_training:

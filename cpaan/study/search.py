@@ -78,16 +78,11 @@ def search(
             if time.monotonic() <= deadline:
                 ended = [row_search for row_search in searches if not row_search.num_left]
                 _choose_best(study, ended, progress.say, num_at_once, deadline)
-            _write_results(study, searches)
+            for row_search in searches:
+                if row_search.best is not None:
+                    study.write_json(study.path_of(row_search.row, BEST), row_search.best)
+                row_search.records.update(is_last=True)
         return searches
-
-
-def _write_results(study: Study, searches: Sequence[RowSearch]) -> None:
-    """Write the best of the rows that have one, and all records for the last time."""
-    for search in searches:
-        if search.best is not None:
-            study.write_json(study.path_of(search.row, BEST), search.best)
-        search.records.update(is_last=True)
 
 
 @contextmanager
@@ -232,8 +227,9 @@ def _choose_best(
         if study.has_best(row) and study.read_best(row)["num_trials"] == search.num_ended:
             search.best = study.read_best(row)
         else:
-            finalists.append((search, best_trials(search.trials, row.config.num_finalists)))
-            jobs |= _jobs_of(study, *finalists[-1])
+            trials = best_trials(search.trials, row.config.num_finalists)
+            finalists.append((search, trials))
+            jobs |= _jobs_of(study, search, trials)
     if not jobs:
         return
     num_finalists = sum(len(trials) for _, trials in finalists)

@@ -15,7 +15,7 @@ import pytest
 from cpaan.study import cluster
 from cpaan.study.cluster import HEAD, NODES, Cluster
 from cpaan.study.config import StudyConfig
-from cpaan.study.ray_internals import address_of_started_ray
+from cpaan.study.ray_internals import started_ray
 from helpers.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -82,8 +82,8 @@ def test_only_a_ray_of_this_user_that_answers_is_used(monkeypatch, tmp_path):
     monkeypatch.setenv("RAY_ADDRESS", "local")
     assert cluster._choose(None, said.append) == "local"
     monkeypatch.delenv("RAY_ADDRESS")
-    assert address_of_started_ray(os.getuid()) == "127.0.0.1:1"
-    assert address_of_started_ray(-1) is None, "the file is another user's"
+    assert started_ray(os.getuid())[0] == "127.0.0.1:1"
+    assert started_ray(-1) is None, "the file is another user's"
 
     starts = "starting Ray on this machine"
     at_host = "connecting to Ray at host:6379"
