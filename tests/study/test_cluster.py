@@ -16,6 +16,7 @@ from cpaan.study import cluster
 from cpaan.study.cluster import HEAD, NODES, Cluster
 from cpaan.study.config import StudyConfig
 from cpaan.study.ray_internals import started_ray
+from helpers.commands import output_of
 from helpers.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -156,10 +157,7 @@ def running(environment) -> Iterator[str]:
 @pytest.mark.ray
 def test_the_ray_of_this_machine_is_used_unless_another_is_named(environment, running):
     def connect(given: str = "") -> list[str]:
-        command = [sys.executable, "-c", CONNECT, given]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines()
+        return output_of(sys.executable, "-c", CONNECT, given, env=environment).splitlines()
 
     said = f"using the running Ray at {running} (--address local starts another)"
     assert connect() == [said, "ALIVE", running]

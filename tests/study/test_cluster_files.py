@@ -6,7 +6,6 @@ import re
 import shlex
 import subprocess
 import sys
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,11 @@ import yaml
 from ray.autoscaler._private.docker import docker_start_cmds
 from ray.autoscaler._private.util import prepare_config, validate_config
 
-from cpaan.cli import main
 from cpaan.cli.parsers import parse
 from cpaan.study.cluster_job import ClusterCommand, ClusterJob
 from cpaan.study.trial import _Gauges
-
-search = partial(main, command="search")
+from helpers.commands import output_of
+from helpers.studies import search
 
 ROOT = Path(__file__).parents[2]
 CLOUDS = ["gpu", "gcp"]
@@ -139,9 +137,7 @@ STACK = {name: resource.get("Properties", {}) for name, resource in ACCOUNT["Res
 
 def test_cloudformation_accepts_the_template():
     lint = Path(sys.executable).with_name("cfn-lint")
-    command = [lint, ROOT / "cluster" / "aws-account.yaml"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "")
+    assert output_of(lint, ROOT / "cluster" / "aws-account.yaml") == ""
 
 
 def test_on_aws_ssh_is_open_to_one_range_and_disks_are_encrypted():

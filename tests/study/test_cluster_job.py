@@ -116,12 +116,13 @@ def test_a_cluster_that_is_not_up_is_an_error_of_one_line(token, tmp_path, capsy
     assert line == f"python tune/search.py: error: {problem}"
 
 
-# Listens on the port of `ray dashboard ... --port=N`, and writes the first request to a file.
+# Listens on the port of `ray dashboard ... --port=N`, and writes the first request beside itself.
 LISTENER = """
-import socket, sys
+import pathlib, socket, sys
 
+path = pathlib.Path(__file__).with_name("request.txt")
 (port,) = [word.removeprefix("--port=") for word in sys.argv if word.startswith("--port=")]
-with socket.create_server(("127.0.0.1", int(port))) as server, open("request.txt", "wb") as file:
+with socket.create_server(("127.0.0.1", int(port))) as server, path.open("wb") as file:
     server.settimeout(float(sys.argv[1]))
     try:
         with server.accept()[0] as connection:
@@ -140,7 +141,6 @@ def test_the_token_is_sent_to_ssh_only(job, name, seconds, is_sent, tmp_path, mo
     program.symlink_to(Path(sys.executable).resolve())
     script.write_text(LISTENER)
     monkeypatch.setattr(cluster_job, "RAY", (str(program), str(script), seconds))
-    monkeypatch.setattr(cluster_job, "_PROJECT", tmp_path)
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:1")  # of another cluster
 
     with pytest.raises(TimeoutError, match=r"head of .+/c\.yaml"), job.connect():

@@ -23,6 +23,8 @@ import pandas as pd
 import pytest
 import requests
 
+from cpaan.study.cluster import RAY
+from helpers.commands import output_of
 from helpers.ray_environment import RAY_ENVIRONMENT
 from helpers.ssh_machines import USER, Machines, ssh_machines, what_is_missing
 from helpers.studies import SMALL_STUDY
@@ -54,11 +56,8 @@ class Laptop:
         return {**os.environ, **own, "PYTHONPATH": str(ROOT)}
 
     def ray(self, *arguments: str) -> str:
-        command = [sys.executable, "-m", "ray.scripts.scripts", *arguments]
         settings = {"cwd": ROOT, "env": self.environment, "stdin": subprocess.DEVNULL}
-        done = subprocess.run(command, **settings, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return output_of(*RAY, *arguments, **settings)
 
     @property
     def token_file(self) -> Path:

@@ -32,6 +32,7 @@ from cpaan.study.records import trial_table
 from cpaan.study.searcher import OptunaSearcher, RowScheduler, RowSearch
 from cpaan.study.study import Study, read_study
 from cpaan.study.trial import to_metrics
+from helpers.commands import output_of
 from helpers.runs import Threads, threads
 from helpers.studies import SMALL_STUDY, scores
 from helpers.waiting import wait_for
@@ -368,10 +369,9 @@ def test_a_node_takes_no_more_work_if_it_does_not_see_the_storage_that_the_head_
     if not is_back:
         works = cluster.add_node(num_cpus=1)
     try:
-        command = [sys.executable, "-c", CHECKS, cluster.address, f"s3://{bucket.name}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-        assert done.returncode == 0, done.stderr
-        (line,) = [line for line in done.stdout.splitlines() if line.startswith("nodes:")]
+        arguments = (cluster.address, f"s3://{bucket.name}")
+        said = output_of(sys.executable, "-c", CHECKS, *arguments, timeout=600)
+        (line,) = [line for line in said.splitlines() if line.startswith("nodes:")]
         assert line.split()[1:] == [works.node_id] * 8
     finally:
         cluster.shutdown()

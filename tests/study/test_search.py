@@ -147,13 +147,11 @@ def test_a_study_is_searched_resumed_and_reported(two_cpus, study_features, caps
 
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 5, "the verdict, three rows, and the path of the page"
-    assert lines[0] in (folder / "report" / "findings.md").read_text().replace("\xa0", " ")
     assert lines[-1] == "The page: results/mine/report/index.html"
     assert (folder / "study.log").read_text().splitlines()[-5:] == lines
     content = json.loads((folder / "report" / "report.json").read_text())
     assert content["phase"] == "test"
     assert content["test_reads"] == 1
-    assert len(Path("results/test-reads.jsonl").read_text().splitlines()) == 1
     chosen = json.loads((folder / "best.json").read_text())["trial"]
     seeds = {row["name"]: row["seeds"] for row in content["rows"]}
     assert seeds["CP-AAN+, best"] == [1, 2, 3], "the search has used seed 0"
@@ -165,8 +163,6 @@ def test_a_study_is_searched_resumed_and_reported(two_cpus, study_features, caps
     every = pd.read_parquet(folder / "report" / "scores.parquet")
     assert every["draw"].nunique() == 5 + 6
     assert set(every["column"]) == {"novel", "all", "novel_joint", "base", "all_calibrated"}
-    assert (folder / "report" / "table.csv").exists()
-    assert (folder / "report" / "table.tex").exists()
 
 
 def test_a_process_that_stopped_a_trial_runs_the_next_with_the_same_scores(
@@ -313,13 +309,14 @@ def test_a_cancelled_training_of_several_workers_releases_its_cores(two_cpus, ga
 def test_a_row_with_a_classifier_of_its_own_is_reported_beside_the_controls(
     two_cpus, study_features, capsys
 ):
-    of_all = ("episode_shots", "shots", "num_draws", "num_finalists", "num_final_seeds")
-    of_all += ("linear_num_steps",)
-    sets = [f"--set={name}={STUDY_SETTINGS[name]}" for name in of_all]
-    options = ["--features", str(study_features), *sets]
+    of_gans = {"num_ways", "batch_size", "hidden_dim", "num_synthetic", "num_final_draws"}
+    sets = [
+        f"--set={name}={STUDY_SETTINGS[name]}" for name in STUDY_SETTINGS if name not in of_gans
+    ]
+    options = ["--features", str(study_features), "--method", "AWG", "--trials", "2", *sets]
     short = ["--episodes", "4", "--short", "2", "--no-early-stopping"]
 
-    assert search([*options, "--method", "AWG", "--study", "own", "--trials", "2", *short]) == 0
+    assert search([*options, "--study", "own", *short]) == 0
     best = json.loads(Path("results/own/best.json").read_text())
     assert best["training"]["num_episodes"] == 4, "the report trains in full"
     trials = pd.read_parquet("results/own/trials.parquet")
