@@ -142,7 +142,7 @@ def trial_table(study: optuna.Study, config: StudyConfig) -> pd.DataFrame:
     others in Optuna's JSON format. Seconds are of training and evaluation; ``worker_seconds`` and
     ``gpu_seconds`` count every worker.
     """
-    rows = []
+    lines = []
     names: dict[str, None] = {}
     for trial in study.get_trials(deepcopy=False):
         if trial.state not in STATES:
@@ -164,8 +164,8 @@ def trial_table(study: optuna.Study, config: StudyConfig) -> pd.DataFrame:
             PROBLEM: known.get(PROBLEM),
         }
         settings = {name: json.dumps(known.get(name)) for name in ("training", "evaluation")}
-        rows.append({**last, **values, **settings, **trial.params})
-    return pd.DataFrame(rows, columns=[*_FIRST, *names, *_LAST])
+        lines.append({**last, **values, **settings, **trial.params})
+    return pd.DataFrame(lines, columns=[*_FIRST, *names, *_LAST])
 
 
 def _snapshot(path: Path) -> bytes:

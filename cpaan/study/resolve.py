@@ -85,12 +85,12 @@ def _resolve_row(request: StudyRequest, method: str, methods: Sequence[str]) -> 
 def _check_row(row: StudyRow, table: FeatureTable) -> None:
     """Refuse first points outside the search space, and settings that do not suit the data."""
     base_classes = row.data.split.base_classes()
-    num_rows = {name: len(table.rows_of(name, TRAIN)) for name in base_classes}
+    num_examples = {name: len(table.rows_of(name, TRAIN)) for name in base_classes}
     for whose in row.points:
         row.point(whose)
         first = row.settings_of(whose)
         ROWS[row.method].check(
-            first.training, first.evaluation, num_rows, table.num_dims, row.embedding
+            first.training, first.evaluation, num_examples, table.num_dims, row.embedding
         )
     Workers(count=row.config.workers_per_trial).check_shares(row.num_episodes)
 

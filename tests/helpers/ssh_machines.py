@@ -99,11 +99,11 @@ class Machines:
         subprocess.run([*make, "--password", "*", USER], check=True, capture_output=True)
         (self.home / ".ssh").mkdir(mode=0o700)
         shutil.copy(f"{self.key}.pub", self.home / ".ssh" / "authorized_keys")
-        self.own(self.home / ".ssh")
+        self.give_to_user(self.home / ".ssh")
         Path("/run/sshd").mkdir(exist_ok=True)  # sshd does not start without it
         self.all = [Machine(address, folder, host_key) for address in addresses]
 
-    def own(self, path: Path, *only: str) -> None:
+    def give_to_user(self, path: Path, *only: str) -> None:
         """Make the user the owner of a folder and its contents; ``-type d`` means folders only."""
         command = ["find", path, *only, "-exec", "chown", f"{USER}:", "{}", "+"]
         subprocess.run(command, check=True)

@@ -127,8 +127,8 @@ def environment(tmp_path) -> Iterator[dict[str, str]]:
     others = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     # The paths of Ray's sockets have to be short. Processes of a killed Ray write for a moment.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        own = {"HOME": str(tmp_path), "RAY_TMPDIR": folder, "PYTHONPATH": str(ROOT)}
-        yield {**others, **own}
+        paths = {"HOME": str(tmp_path), "RAY_TMPDIR": folder, "PYTHONPATH": str(ROOT)}
+        yield {**others, **paths}
 
 
 @pytest.fixture
@@ -161,9 +161,9 @@ def test_the_ray_of_this_machine_is_used_unless_another_is_named(environment, ru
 
     said = f"using the running Ray at {running} (--address local starts another)"
     assert connect() == [said, "ALIVE", running]
-    said, state, own = connect("local")
+    said, state, started = connect("local")
     assert (said, state) == ("starting Ray on this machine", "ALIVE")
-    assert own != running
+    assert started != running
 
 
 SEARCH_WITHOUT_RAYLET = """

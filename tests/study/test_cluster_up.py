@@ -51,9 +51,9 @@ class Laptop:
 
     @property
     def environment(self) -> dict[str, str]:
-        own = {"HOME": str(self.home), "RAY_UP_enable_autoscaler_v2": "0"}
-        own["RAY_AUTH_TOKEN_PATH"] = str(self.token_file)
-        return {**os.environ, **own, "PYTHONPATH": str(ROOT)}
+        paths = {"HOME": self.home, "RAY_AUTH_TOKEN_PATH": self.token_file, "PYTHONPATH": ROOT}
+        variables = {name: str(path) for name, path in paths.items()}
+        return {**os.environ, **variables, "RAY_UP_enable_autoscaler_v2": "0"}
 
     def ray(self, *arguments: str) -> str:
         settings = {"cwd": ROOT, "env": self.environment, "stdin": subprocess.DEVNULL}
@@ -130,7 +130,7 @@ def features(machines, study_features) -> list[str]:
     """Return options for small features in a folder that all machines share."""
     folder = machines.home / "data"
     shutil.copytree(study_features.parent, folder)
-    machines.own(folder)
+    machines.give_to_user(folder)
     return ["--features", str(folder / study_features.name)]
 
 
@@ -138,7 +138,7 @@ def bring_packages(machines: Machines) -> None:
     """Link the packages of this environment, so that `ray up` installs only this project."""
     environment = machines.home / "cpaan" / ".venv"
     environment.parent.mkdir()
-    machines.own(environment.parent)
+    machines.give_to_user(environment.parent)
     machines.run("python3", "-m", "venv", "--without-pip", str(environment))
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     target = environment / "lib" / version / "site-packages"
@@ -147,7 +147,7 @@ def bring_packages(machines: Machines) -> None:
         without = shutil.ignore_patterns("*cpaan*", "triton", "triton-*")
         source = sysconfig.get_path("purelib")
         shutil.copytree(source, target, symlinks=True, ignore=without, copy_function=link_or_copy)
-        machines.own(target, "-type", "d")  # the files are links to this environment
+        machines.give_to_user(target, "-type", "d")  # the files are links to this environment
         _, _, script = Path(sys.executable).with_name("ray").read_text().partition("\n")
         (environment / "bin" / "ray").write_text(f"#!{environment}/bin/python\n{script}")
         (environment / "bin" / "ray").chmod(0o755)

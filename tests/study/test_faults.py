@@ -301,8 +301,8 @@ ray.get([Trial.remote().run.remote() for _ in range(4)])
 @pytest.mark.parametrize("is_driver_killed", [False, True])
 def test_groups_of_dead_actors_are_removed_and_those_of_the_driver_stay(two_cpus, is_driver_killed):
     """An actor or its driver is killed. Ray learns of the actor's last groups after its death."""
-    own = placement_group([{"CPU": 1}])
-    ray.get(own.ready())
+    of_driver = placement_group([{"CPU": 1}])
+    ray.get(of_driver.ready())
     before = set(placement_group_table())
 
     def states() -> list[str]:
@@ -324,8 +324,8 @@ def test_groups_of_dead_actors_are_removed_and_those_of_the_driver_stay(two_cpus
         ray.kill(creator)
 
     wait_for(lambda: set(states()) == {"REMOVED"}, 60, lambda: str(states()))
-    assert placement_group_table()[own.id.hex()]["state"] == "CREATED"
-    remove_placement_group(own)
+    assert placement_group_table()[of_driver.id.hex()]["state"] == "CREATED"
+    remove_placement_group(of_driver)
 
 
 CHECKS = """
