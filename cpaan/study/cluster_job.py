@@ -14,7 +14,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, Popen, run
@@ -30,6 +30,7 @@ from cpaan.data.split_files import copy_split
 from cpaan.study.cluster import RAY
 from cpaan.study.ray_internals import is_port_of_ssh
 from cpaan.study.study import CONFIG
+from cpaan.training.drive import Progress
 
 _PROJECT = Path(__file__).parents[2]  # paths in cluster files are relative to it
 _CONNECTION_LOST = (aiohttp.ClientError, requests.RequestException, RuntimeError, TimeoutError)
@@ -172,9 +173,7 @@ class ClusterJob:
             while not client.get_job_status(self.name).is_terminal():
                 time.sleep(0.5)
 
-    def follow(
-        self, write: Callable[[str], None], say: Callable[[str], None], pause: float = 5.0
-    ) -> JobDetails:
+    def follow(self, write: Progress, say: Progress, pause: float = 5.0) -> JobDetails:
         """Write the job's output until it ends; reconnect ``pause`` seconds after a loss."""
         is_lost = False
         while True:
@@ -195,7 +194,7 @@ class ClusterJob:
                 is_lost = True
             time.sleep(pause)
 
-    async def _tail(self, client: JobSubmissionClient, write: Callable[[str], None]) -> None:
+    async def _tail(self, client: JobSubmissionClient, write: Progress) -> None:
         """Write the output that earlier connections have not written."""
         position = 0
         async for text in client.tail_job_logs(self.name):

@@ -219,11 +219,7 @@ def _measure(
 def _frames_of(
     outcomes: Mapping[PartKey, Outcome], rows: Sequence[MeasuredRow], num_fixed: int
 ) -> dict[str, pd.DataFrame]:
-    """Concatenate the results of rows.
-
-    They are scores, those of single classes (means over the seeded draws), diversity, biases,
-    heads, spectra and projections.
-    """
+    """Concatenate the results of rows; those of classes are means over the seeded draws."""
     parts = [
         (row, part)
         for row in rows

@@ -1,6 +1,7 @@
 """Test which Ray a command uses, and the number of trials that fit on a cluster."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -65,36 +66,30 @@ def test_machines_that_the_autoscaler_may_start_count(monkeypatch):
 
 def test_only_a_ray_of_this_user_that_answers_is_used(monkeypatch, tmp_path):
     """The real Ray is in the test below; here, its address is a closed port, or taken for one."""
-    said = []
+
+    def choose(address: str | None = None) -> tuple[str | None, str]:
+        """Return the choice, and the address that the user is told, if any."""
+        said: list[str] = []
+        choice = cluster._choose(address, said.append)
+        (line,) = said
+        return choice, "".join(re.findall(r"\S+:\d+", line))
+
+    new, named, other = ("local", ""), ("host:6379",) * 2, ("other:6379",) * 2
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.delenv("RAY_ADDRESS")
-    assert cluster._choose(None, said.append) == "local"
+    assert choose() == new
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
-    assert cluster._choose(None, said.append) == "local"  # a Ray that has ended
+    assert choose() == new  # a Ray that has ended
     monkeypatch.setattr(cluster, "_check_address", lambda address, defaults: None)
-    assert cluster._choose(None, said.append) is None
-    assert cluster._choose("local", said.append) == "local"
-    assert cluster._choose("host:6379", said.append) == "host:6379"
+    assert choose() == (None, "127.0.0.1:1")
+    assert (choose("local"), choose("host:6379")) == (new, named)
     monkeypatch.setenv("RAY_ADDRESS", "other:6379")
-    assert cluster._choose("host:6379", said.append) == "host:6379"
-    assert cluster._choose("local", said.append) == "local"
-    assert cluster._choose(None, said.append) == "other:6379"
+    assert (choose("local"), choose("host:6379"), choose()) == (new, named, other)
     monkeypatch.setenv("RAY_ADDRESS", "local")
-    assert cluster._choose(None, said.append) == "local"
-    monkeypatch.delenv("RAY_ADDRESS")
+    assert choose() == new
     assert started_ray(os.getuid())[0] == "127.0.0.1:1"
     assert started_ray(-1) is None, "the file is another user's"
-
-    starts = "starting Ray on this machine"
-    at_host = "connecting to Ray at host:6379"
-    assert said == [
-        *(starts, starts),
-        "using the running Ray at 127.0.0.1:1 (--address local starts another)",
-        *(starts, at_host, at_host, starts),
-        "connecting to Ray at other:6379 (RAY_ADDRESS)",
-        starts,
-    ]
 
 
 CONNECT = """
