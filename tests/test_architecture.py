@@ -31,6 +31,13 @@ def test_a_package_imports_only_itself_and_packages_before_it():
             assert first != "ray" or package == "study", f"{path} imports Ray"
 
 
+def test_private_modules_of_ray_are_used_in_one_file():
+    """They change without notice, so a new version of Ray is checked there."""
+    for path, text in FILES.items():
+        used = re.findall(r"\bray(?:\.\w+)*(?:\.| import )_[a-z]\w*|\bray\.core\.generated\b", text)
+        assert not used or path.name == "ray_internals.py", f"{path} uses {used}"
+
+
 def test_only_the_engine_and_a_benchmark_import_the_fast_implementation():
     """The definition of the training step contains nothing that is there for speed on a GPU."""
     gan = ROOT / "cpaan" / "gan"

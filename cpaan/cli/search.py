@@ -221,7 +221,7 @@ def _describe(study: Study) -> str:
     for row in study.rows:
         numbers = sorted({0, min(row.config.num_trials - 1, NUM_RANDOM)})
         points = {f"trial {n}": kind for n, kind in zip(numbers, row.points, strict=False)}
-        settings = {name: row.around(kind).training for name, kind in points.items()}
+        settings = {name: row.settings_of(kind).training for name, kind in points.items()}
         content = {
             "folder": str(study.folder / study.path_of(row)),
             **row.describe(),

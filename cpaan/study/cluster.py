@@ -11,23 +11,15 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import ray
-from ray._common.utils import get_ray_address_file
-
-# Compiled, so mypy does not find these.
-from ray._raylet import AuthenticationTokenLoader, GcsClient  # type: ignore[attr-defined]
-
-# Protobuf defines its classes at run time, where mypy does not find them.
-from ray.core.generated.autoscaler_pb2 import DrainNodeReason  # type: ignore[attr-defined]
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from cpaan.core.remote_paths import RemotePath
 from cpaan.study.config import StudyConfig
-from cpaan.study.placement_groups import sweeping_placement_groups
+from cpaan.study.ray_internals import drain_node, started_ray, sweeping_placement_groups
 
 HEAD = {"node:__internal_head__": 0.001}
 """Resource for processes that only wait for others. It places them on the head node, which the
@@ -117,14 +109,14 @@ class Cluster:
 
     def _num_slots(self, study: StudyConfig) -> int:
         """Return the number of workers that fit; none spans machines or fractions of two GPUs."""
-        each = study.gpus_per_worker
+        share = study.gpus_per_worker
 
         def room(node: dict[str, float]) -> int:
-            slots, cards = int(node.get("CPU", 0.0)), node.get("GPU", 0.0)
-            if each == 0:
-                return slots
-            of_cards = int(cards) * int(1 / each + 1e-9) if each < 1 else int(cards // each)
-            return min(slots, of_cards)
+            cores, gpus = int(node.get("CPU", 0.0)), node.get("GPU", 0.0)
+            if share == 0:
+                return cores
+            of_gpus = int(gpus) * int(1 / share + 1e-9) if share < 1 else int(gpus // share)
+            return min(cores, of_gpus)
 
         return sum(map(room, self.nodes))
 
@@ -151,42 +143,50 @@ def ray_cluster(address: str | None, progress: Callable[[str], None]) -> Iterato
     for name, value in _OWN_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     is_ours = not ray.is_initialized()
-    coming: tuple[dict[str, float], ...] = ()
-    options: dict[str, Any] = {"ignore_reinit_error": True}
-    if is_ours:
-        address = _choose(address, progress)
-        coming = () if address == LOCAL else _coming_nodes()
-        timeout = _SECONDS_TO_START_MACHINES if coming else _SECONDS_TO_START
-        options = {
-            "address": address,
-            "include_dashboard": True if address == LOCAL else None,
-            "log_to_driver": False,
-            "runtime_env": {
+    try:
+        cluster = _connect(address, progress) if is_ours else _connected(address)
+        with sweeping_placement_groups():
+            yield cluster
+    finally:
+        if is_ours:
+            ray.shutdown()
+
+
+def _connect(address: str | None, progress: Callable[[str], None]) -> Cluster:
+    """Connect to the Ray that `_choose` returns, or start one."""
+    address = _choose(address, progress)
+    coming = () if address == LOCAL else _coming_nodes()
+    timeout = _SECONDS_TO_START_MACHINES if coming else _SECONDS_TO_START
+    try:
+        context = ray.init(
+            address,
+            include_dashboard=True if address == LOCAL else None,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            runtime_env={
                 "env_vars": {**_ENVIRONMENT, _START_TIMEOUT: timeout},
                 "worker_process_setup_hook": _new_hook(),
             },
-        }
-    elif address and ":" in address:  # not "local" or "auto"
+        )
+        return _describe(context, coming)
+    # Ray raises plain exceptions, for example for a process that dies during the start.
+    except Exception as error:
+        where = address or "this machine"
+        action = "start Ray" if address == LOCAL else f"connect to Ray at {where}"
+        reason = textwrap.shorten(str(error), _MAX_REASON, placeholder=" ...")
+        raise ValueError(f"cannot {action}: {reason}") from error
+
+
+def _connected(address: str | None) -> Cluster:
+    """Return the cluster that this process is connected to; refuse the address of another one."""
+    if address and ":" in address:  # not "local" or "auto"
         _check_address(address, {})
         connected = ray.get_runtime_context().gcs_address
         if address != connected:
             raise ValueError(
                 f"cannot use Ray at {address}: this process is connected to Ray at {connected}"
             )
-    try:
-        try:
-            found = _describe(ray.init(**options, logging_level=logging.ERROR), coming)
-        # Ray raises plain exceptions, for example for a process that dies during the start.
-        except Exception as error:
-            where = address or "this machine"
-            action = "start Ray" if address == LOCAL else f"connect to Ray at {where}"
-            reason = textwrap.shorten(str(error), _MAX_REASON, placeholder=" ...")
-            raise ValueError(f"cannot {action}: {reason}") from error
-        with sweeping_placement_groups():
-            yield found
-    finally:
-        if is_ours:
-            ray.shutdown()
+    return _describe(ray.init(ignore_reinit_error=True, logging_level=logging.ERROR), ())
 
 
 def _choose(address: str | None, progress: Callable[[str], None]) -> str | None:
@@ -196,15 +196,10 @@ def _choose(address: str | None, progress: Callable[[str], None]) -> str | None:
         _check_address(named, {})
         progress(f"connecting to Ray at {named}{'' if address else ' (RAY_ADDRESS)'}")
         return named
-    # `ray start` writes this file, and `ray.init` reads it. It must be this user's, because code is
-    # sent to the Ray that it names.
-    file = Path(get_ray_address_file(None))
-    if not named and file.exists() and file.stat().st_uid == os.getuid():
-        running = file.read_text().strip()
-        # For this Ray, `ray.init` uses a token if there is one.
-        has_token = AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True)
+    if not named and (started := started_ray(os.getuid())):
+        running, variables = started
         with suppress(ValueError):  # that Ray has ended without `ray stop`
-            _check_address(running, {"RAY_AUTH_MODE": "token"} if has_token else {})
+            _check_address(running, variables)
             progress(f"using the running Ray at {running} (--address local starts another)")
             return None
     progress("starting Ray on this machine")
@@ -345,9 +340,7 @@ def check_this_machine(location: str) -> None:
             problem = _problem_of(location)
             if problem is None:
                 return
-            reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
-            gcs = GcsClient(ray.get_runtime_context().gcs_address)
-            gcs.drain_node(here, reason, problem, 0)
+            drain_node(here, problem)
     raise RuntimeError(f"{socket.gethostname()} {problem}")
 
 

@@ -14,7 +14,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, Popen, run
@@ -22,14 +22,15 @@ from typing import NamedTuple
 
 import aiohttp
 import requests
-from ray._private.services import psutil  # type: ignore[attr-defined]  # Ray includes it
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
 from cpaan.core.provenance import TEST_READS, commit, take_over_test_reads
 from cpaan.data.split_files import copy_split
 from cpaan.study.cluster import RAY
+from cpaan.study.ray_internals import is_port_of_ssh
 from cpaan.study.study import CONFIG
+from cpaan.training.drive import Progress
 
 _PROJECT = Path(__file__).parents[2]  # paths in cluster files are relative to it
 _CONNECTION_LOST = (aiohttp.ClientError, requests.RequestException, RuntimeError, TimeoutError)
@@ -113,7 +114,7 @@ class ClusterJob:
             try:
                 while client is None and tunnel.poll() is None and time.monotonic() < deadline:
                     time.sleep(0.2)
-                    if _has_ssh(port):  # no other process may receive the token
+                    if is_port_of_ssh(port):  # no other process may receive the token
                         # Ray would use an address of the environment instead of an argument.
                         os.environ["RAY_API_SERVER_ADDRESS"] = url = f"http://127.0.0.1:{port}"
                         with suppress(OSError, AuthenticationError):  # the API does not answer yet
@@ -133,7 +134,7 @@ class ClusterJob:
 
     def find(self, client: JobSubmissionClient) -> JobDetails | None:
         """Return the command's running job, or the study's last job if it was the same command."""
-        labels, found = self._command.labels, None
+        labels, last = self._command.labels, None
         for job in sorted(client.list_jobs(), key=lambda job: job.start_time or 0):
             metadata = job.metadata or {}
             if metadata.get("study") != self._command.study_name:
@@ -141,8 +142,8 @@ class ClusterJob:
             if metadata["script"] == self._command.script and not job.status.is_terminal():
                 return job
             is_done = labels.items() <= metadata.items() and job.status == JobStatus.SUCCEEDED
-            found = job if is_done and not self._command.repeats else None
-        return found
+            last = job if is_done and not self._command.repeats else None
+        return last
 
     def start(self) -> bool:
         """Submit the command unless `find` finds it; return whether it was submitted."""
@@ -172,8 +173,8 @@ class ClusterJob:
             while not client.get_job_status(self.name).is_terminal():
                 time.sleep(0.5)
 
-    def follow(self, write: Callable[[str], None], say: Callable[[str], None]) -> JobDetails:
-        """Write the job's output until it ends; reconnect after a lost connection."""
+    def follow(self, write: Progress, say: Progress, pause: float = 5.0) -> JobDetails:
+        """Write the job's output until it ends; reconnect ``pause`` seconds after a loss."""
         is_lost = False
         while True:
             try:
@@ -191,9 +192,9 @@ class ClusterJob:
                 if not is_lost:
                     say(f"connection lost ({error!r}); the job keeps running; reconnecting")
                 is_lost = True
-            time.sleep(5)
+            time.sleep(pause)
 
-    async def _tail(self, client: JobSubmissionClient, write: Callable[[str], None]) -> None:
+    async def _tail(self, client: JobSubmissionClient, write: Progress) -> None:
         """Write the output that earlier connections have not written."""
         position = 0
         async for text in client.tail_job_logs(self.name):
@@ -222,17 +223,3 @@ class ClusterJob:
         )
         if done.returncode:
             raise ValueError(f"cannot download {_WORK}/{source}: {done.stdout[-300:]}")
-
-
-def _has_ssh(port: int) -> bool:
-    """Return whether an ssh process of this user listens on a port of this machine.
-
-    It need not be a child of this one, because all connections to a machine share one process.
-    """
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):  # it has ended, or is not ours
-            if process.name() == "ssh" and process.uids().real == os.getuid():
-                connections = process.net_connections("tcp")
-                if any(each.status == "LISTEN" and each.laddr.port == port for each in connections):
-                    return True
-    return False

@@ -15,16 +15,15 @@ from typing import Any
 from cpaan.core.remote_paths import RemotePath
 
 OWNER = ".owner.json"
-_SECONDS_BETWEEN_BEATS = 15.0
-_SECONDS_UNTIL_STALE = 60.0  # several missed beats
-_SECONDS_BETWEEN_LOOKS = 1.0
+_BEATS_UNTIL_STALE = 4
+_LOOKS_PER_BEAT = 15
 
 
 @contextmanager
-def owning(storage: RemotePath) -> Iterator[None]:
-    """Own the study in a storage until the block ends; a thread renews the record.
+def owning(storage: RemotePath, beat: float = 15.0) -> Iterator[None]:
+    """Own the study in a storage until the block ends; a thread renews the record every ``beat`` s.
 
-    The record of a process that has died here, or that has not renewed it for a minute, is taken
+    The record of a process that has died here, or that has not renewed it for four beats, is taken
     over; this waits for that minute, because a requeued job starts at once. A process that finds
     another owner in its place ends at once, because both would write.
 
@@ -32,7 +31,7 @@ def owning(storage: RemotePath) -> Iterator[None]:
         ValueError: If another process owns the study.
     """
     file, identity = storage / OWNER, uuid.uuid4().hex
-    _refuse_if_owned(storage)
+    _refuse_if_owned(storage, beat)
     record = {
         "id": identity,
         "host": socket.gethostname(),
@@ -46,7 +45,7 @@ def owning(storage: RemotePath) -> Iterator[None]:
         return (_read(file) or record)["id"] == identity  # a lost record is written again
 
     def renew() -> None:
-        while not is_over.wait(_SECONDS_BETWEEN_BEATS):
+        while not is_over.wait(beat):
             with suppress(OSError):  # the next beat may succeed
                 if not is_ours():
                     sys.stderr.write(f"another process has taken over {storage.location}\n")
@@ -75,7 +74,7 @@ def _read(file: RemotePath) -> dict[str, Any] | None:
     return None
 
 
-def _refuse_if_owned(storage: RemotePath) -> None:
+def _refuse_if_owned(storage: RemotePath, beat: float) -> None:
     """Return when no other process owns the study; wait until the record of a dead one is stale."""
     file, owner = storage / OWNER, _read(storage / OWNER)
     if owner is None or (owner["host"] == socket.gethostname() and not _is_other(owner["process"])):
@@ -83,18 +82,19 @@ def _refuse_if_owned(storage: RemotePath) -> None:
     # Both times are of the storage, because the clocks of two machines may differ.
     probe = storage / f"{OWNER}-{uuid.uuid4().hex}"
     probe.write(b"")
-    now, beat = probe.info().mtime, file.info().mtime
+    now, renewed = probe.info().mtime, file.info().mtime
     probe.delete()
-    seconds = (now - beat).total_seconds() if now and beat else 0.0
+    seconds = (now - renewed).total_seconds() if now and renewed else 0.0
     who = f"process {owner['process']} on {owner['host']} since {owner['since']}"
-    if seconds < _SECONDS_UNTIL_STALE:
-        left = f"{_SECONDS_UNTIL_STALE - seconds:.0f} s"
+    seconds_until_stale, seconds_between_looks = beat * _BEATS_UNTIL_STALE, beat / _LOOKS_PER_BEAT
+    if seconds < seconds_until_stale:
+        left = f"{seconds_until_stale - seconds:.0f} s"
         sys.stderr.write(f"{storage.location} was used by {who}; waiting {left} for its end\n")
-    while seconds < _SECONDS_UNTIL_STALE:
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
-        seconds += _SECONDS_BETWEEN_LOOKS
+    while seconds < seconds_until_stale:
+        time.sleep(seconds_between_looks)
+        seconds += seconds_between_looks
         try:
-            is_renewed = file.info().mtime != beat
+            is_renewed = file.info().mtime != renewed
         except FileNotFoundError:  # the owner has ended
             return
         if is_renewed:

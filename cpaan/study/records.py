@@ -104,7 +104,7 @@ class RowRecords:
         ended = self._trials.get_trials(deepcopy=False, states=ENDED)
         numbers = {trial.number for trial in ended} - {trial.number for trial in best}
         numbers -= self._deleted
-        names = [self._study.checkpoint_of(self._row, each, config.seed) for each in numbers]
+        names = [self._study.checkpoint_of(self._row, number, config.seed) for number in numbers]
         with ThreadPoolExecutor(_NUM_REQUESTS) as pool, suppress(OSError):  # retried later
             list(pool.map(lambda name: (self._storage / name).delete(), names))
             self._deleted |= numbers
@@ -136,13 +136,13 @@ def best_trials(study: optuna.Study, count: int) -> list[FrozenTrial]:
 
 
 def trial_table(study: optuna.Study, config: StudyConfig) -> pd.DataFrame:
-    """Return a table with one line for each trial: parameters, state, curve and cost.
+    """Return a table with a line per trial: parameters, state, curve and cost.
 
     Parameters that a trial does not have are missing. ``distributions`` has the ranges of the
     others in Optuna's JSON format. Seconds are of training and evaluation; ``worker_seconds`` and
     ``gpu_seconds`` count every worker.
     """
-    rows = []
+    lines = []
     names: dict[str, None] = {}
     for trial in study.get_trials(deepcopy=False):
         if trial.state not in STATES:
@@ -150,7 +150,7 @@ def trial_table(study: optuna.Study, config: StudyConfig) -> pd.DataFrame:
         known = trial.user_attrs
         last = (known.get(CURVE) or [_NO_EVALUATION])[-1]
         worker_seconds = last["seconds"] * config.workers_per_trial
-        ranges = {name: distribution_to_json(each) for name, each in trial.distributions.items()}
+        ranges = {name: distribution_to_json(kind) for name, kind in trial.distributions.items()}
         names.update(dict.fromkeys(trial.params))
         values = {
             "trial": trial.number,
@@ -164,8 +164,8 @@ def trial_table(study: optuna.Study, config: StudyConfig) -> pd.DataFrame:
             PROBLEM: known.get(PROBLEM),
         }
         settings = {name: json.dumps(known.get(name)) for name in ("training", "evaluation")}
-        rows.append({**last, **values, **settings, **trial.params})
-    return pd.DataFrame(rows, columns=[*_FIRST, *names, *_LAST])
+        lines.append({**last, **values, **settings, **trial.params})
+    return pd.DataFrame(lines, columns=[*_FIRST, *names, *_LAST])
 
 
 def _snapshot(path: Path) -> bytes:

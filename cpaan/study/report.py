@@ -34,7 +34,7 @@ from cpaan.report.ablations import TERMS, WHOLE
 from cpaan.report.page.contents import REPORT
 from cpaan.report.page.page import FIGURES, FINDINGS, INDEX, write_page
 from cpaan.report.study_tables import make_cells, report_page
-from cpaan.report.table_one import TableOne, tables_of
+from cpaan.report.table_one import tables_of
 from cpaan.study.cluster import Cluster, check_machines
 from cpaan.study.job import NUM_THREADS
 from cpaan.study.report_rows import MeasuredRow, ReportSettings, ablations_of, rows_of
@@ -72,19 +72,18 @@ def make_report(
         WorkLostError: If machines or processes failed too often; finished parts stay cached.
     """
     settings, started = settings or ReportSettings(), time.monotonic()
-    rows, heads = rows_of(study, settings), settings.heads or _default_heads(study)
-    searched = rows[-len(study.rows) :]
-    extra = ablations_of(searched, settings.num_ablation_seeds)
+    table_rows, heads = rows_of(study, settings), settings.heads or _default_heads(study)
+    searched = table_rows[-len(study.rows) :]
+    rows = [*table_rows, *ablations_of(searched, settings.num_ablation_seeds)]
     spiral = None
     if not settings.is_table_only:
         # The spiral runs in parallel with the rows, because it is small and needs no GPU.
         spiral = ray.remote(num_cpus=1)(_spiral).remote(SPIRAL_CONFIG)
     draws = _draw(study, settings, fixed_rows)
     num_fixed = len(draws) - settings.num_seeded_draws
-    every_job = _jobs(study, [*rows, *extra], heads, settings, draws)
-    jobs = {PartKey(job.row, job.seed): job for job in every_job}
+    jobs = {PartKey(job.row, job.seed): job for job in _jobs(study, rows, heads, settings, draws)}
     say(
-        f"evaluating {len(rows) + len(extra)} rows on the test phase: {num_fixed} fixed and "
+        f"evaluating {len(rows)} rows on the test phase: {num_fixed} fixed and "
         f"{settings.num_seeded_draws} seeded draws, {settings.num_seeds} new seeds for each "
         "trained row"
     )
@@ -96,12 +95,8 @@ def make_report(
     }
     if all(row.name in failed for row in searched):
         raise ValueError("; ".join(failed.values()))
-    measured = [row for row in [*rows, *extra] if row.measured_as not in failed]
-    frames = _frames_of(outcomes, measured)
-    is_seeded = frames["scores"]["draw"] >= num_fixed
-    novel = study.rows[0].data.split.phase(TEST_PHASE).novel
-    frames["classes"] = class_means(frames["scores"][is_seeded], novel)
-    frames["scores"] = frames["scores"].drop(columns="by_class")
+    measured = [row for row in rows if row.measured_as not in failed]
+    frames = _frames_of(outcomes, measured, num_fixed)
     about: dict[str, Any] = {
         "run": describe_run(),
         "settings": {**vars(settings), "heads": list(heads)},
@@ -118,13 +113,9 @@ def make_report(
         "studies": {row.method: row.describe() for row in study.rows},
         "best": {row.method: study.read_best(row) for row in study.rows},
     }
-    drawn = None if spiral is None else _result_of(spiral, say)
+    spiral_data = None if spiral is None else _result_of(spiral, say)
     say("writing the tables and drawing the page")
-    # Table 1 is of the fixed draws, by each rule of heads whose heads were scored.
-    methods = {row.name: row.method for row in measured if row.ablation is None}
-    fixed = frames["scores"][frames["scores"]["draw"] < num_fixed]
-    layouts = tables_of(fixed, methods, frames["heads"])
-    lines = _write(study, layouts, about, frames, drawn)
+    lines = _write(study, about, frames, spiral_data)
     cache = part_cache(study.storage)
     for job in jobs.values():
         cache.delete(job)
@@ -133,7 +124,7 @@ def make_report(
 
 def _default_heads(study: Study) -> tuple[str, ...]:
     head = study.config.head
-    if len(study.rows) > 1 or head == OWN:  # controls have no classifier of their own
+    if len(study.rows) > 1 or head == OWN:  # controls have none
         return (*HEADS, OWN)
     return (head,)
 
@@ -226,9 +217,9 @@ def _measure(
 
 
 def _frames_of(
-    outcomes: Mapping[PartKey, Outcome], rows: Sequence[MeasuredRow]
+    outcomes: Mapping[PartKey, Outcome], rows: Sequence[MeasuredRow], num_fixed: int
 ) -> dict[str, pd.DataFrame]:
-    """Concatenate the results of rows: scores, diversity, biases, heads, spectra, projections."""
+    """Concatenate the results of rows; those of classes are means over the seeded draws."""
     parts = [
         (row, part)
         for row in rows
@@ -245,30 +236,33 @@ def _frames_of(
         best_biases(part.validation).assign(method=row.name, seed=part.scores["seed"][0])
         for row, part in parts
     ]
-    own = [part for row, part in parts if row.ablation is None]
+    of_table = [part for row, part in parts if row.ablation is None]
+    scores, novel = frames["scores"], rows[0].source.data.split.phase(TEST_PHASE).novel
     return {
         **frames,
+        "scores": scores.drop(columns="by_class"),
+        "classes": class_means(scores[scores["draw"] >= num_fixed], novel),
         "biases": _together(biases),
-        **{name: _together([getattr(part, name) for part in own]) for name in _ILLUSTRATIONS},
+        **{name: _together([getattr(part, name) for part in of_table]) for name in _ILLUSTRATIONS},
     }
 
 
 def _together(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     # Leave out empty frames, because their columns have no types.
-    return pd.concat([each for each in frames if len(each)] or frames[:1], ignore_index=True)
+    return pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
 
 
 def _earlier(outcomes: Mapping[PartKey, Outcome]) -> list[dict[str, Any]]:
     """Return the earlier commands that measured parts of this report, with their parts."""
     now = describe_run()["command"]
-    found: dict[str, dict[str, Any]] = {}
+    commands: dict[str, dict[str, Any]] = {}
     for key, part in outcomes.items():
         if isinstance(part, Part) and part.run["command"] != now:
             run = {name: part.run[name] for name in ("command", "commit", "time")}
-            entry = found.setdefault(part.run["command"], {**run, "pieces": {}})
+            entry = commands.setdefault(part.run["command"], {**run, "pieces": {}})
             entry["time"] = max(entry["time"], part.run["time"])
             entry["pieces"].setdefault(key.row, []).append(key.seed)
-    return list(found.values())
+    return list(commands.values())
 
 
 def _spiral(config: TrainConfig) -> dict[str, Any]:
@@ -292,13 +286,16 @@ def _result_of(spiral: "ray.ObjectRef[Any]", say: Callable[[str], None]) -> dict
 
 def _write(
     study: Study,
-    layouts: Sequence[TableOne],
     about: dict[str, Any],
     frames: dict[str, pd.DataFrame],
     spiral: dict[str, Any] | None,
 ) -> list[str]:
     """Write the tables, their data and the page; return the lines of `write_page`."""
     _delete_earlier(study)
+    # Table 1 is of the fixed draws, by each rule of heads whose heads were scored.
+    methods = {row["name"]: row["method"] for row in about["rows"] if row["ablation"] is None}
+    fixed = frames["scores"][frames["scores"]["draw"] < about["num_fixed"]]
+    layouts = tables_of(fixed, methods, frames["heads"])
     study.write_file(f"{REPORT}/report.md", report_page(study.folder.name, layouts, about))
     cells = make_cells(frames["scores"], about["num_fixed"])
     study.write_file(f"{REPORT}/table.csv", cells.to_csv(index=False))
@@ -318,9 +315,8 @@ def _delete_earlier(study: Study) -> None:
 
     ``report.json`` goes first, because it marks the folder as a report.
     """
-    figures = (study.folder / FIGURES).glob("*")
-    frames = [f"{name}.parquet" for name in ("classes", *_ILLUSTRATIONS)]
-    names = [f"{REPORT}/{name}" for name in ("report.json", "spiral.json", *frames)]
-    names += [FINDINGS, INDEX]
-    for name in (*names, *(f"{FIGURES}/{path.name}" for path in figures)):
+    figures = [f"{FIGURES}/{path.name}" for path in (study.folder / FIGURES).glob("*")]
+    files = ["report.json", "spiral.json"]
+    files += [f"{name}.parquet" for name in ("classes", *_ILLUSTRATIONS)]
+    for name in (*(f"{REPORT}/{file}" for file in files), FINDINGS, INDEX, *figures):
         study.delete_file(name)

@@ -119,7 +119,7 @@ def rows_of(study: Study, settings: ReportSettings) -> list[MeasuredRow]:
         if name != row.method
     ]
     if best.trial == 0:  # it may have won with other settings of the sweep
-        resolved = best.resolved.with_overrides(row.sweep(row.around(RECOMMENDED))[0])
+        resolved = best.resolved.with_overrides(row.sweep(row.settings_of(RECOMMENDED))[0])
     else:
         first = open_trials(study, row).get_trials(deepcopy=False)[0]
         resolved = Resolved.of(row.method, first.user_attrs).times_as_long(row.config.report_length)
@@ -141,7 +141,7 @@ def as_published(rows: Sequence[MeasuredRow], num_seeds: int) -> list[MeasuredRo
 
     A search compares them at its own length; here they are trained as their authors did.
     """
-    found = list[MeasuredRow]()
+    published = list[MeasuredRow]()
     for row in rows if num_seeds else ():
         settings = METHODS[row.method].as_published(row.source.evaluation)
         if settings is not None and ROWS[row.method].group != "CP-AAN+":  # its source is cCov-GAN's
@@ -150,8 +150,8 @@ def as_published(rows: Sequence[MeasuredRow], num_seeds: int) -> list[MeasuredRo
             training = with_episodes(training, num_episodes_of(training) // share * share)
             name, resolved = f"{row.method}, {PUBLISHED}", Resolved(training, evaluation)
             seeds = row.seeds[:num_seeds]
-            found.append(replace(row, name=name, resolved=resolved, seeds=seeds, trial=None))
-    return found
+            published.append(replace(row, name=name, resolved=resolved, seeds=seeds, trial=None))
+    return published
 
 
 def ablations_of(rows: Sequence[MeasuredRow], num_seeds: int) -> list[MeasuredRow]:
@@ -160,18 +160,19 @@ def ablations_of(rows: Sequence[MeasuredRow], num_seeds: int) -> list[MeasuredRo
     Those that claims about a single term need are always there, with all seeds of the row.
     """
     by_method = {row.method: row for row in rows}
-    found = [
-        each
+    ablations = [
+        row
         for method in _TERMS
         if method in by_method
-        for each in _with_and_without_term(by_method[method])
+        for row in _with_and_without_term(by_method[method])
     ]
     for family, (methods, changes_of) in _ABLATED.items() if num_seeds else ():
         for row in [by_method[method] for method in methods if method in by_method][:1]:
             few = replace(row, seeds=row.seeds[:num_seeds])
             training = cast(TrainConfig, row.resolved.training)  # only GANs have ablations
-            found += [_ablation(few, family, *x) for x in changes_of(few, training).items()]
-    return found
+            changes = changes_of(few, training).items()
+            ablations += [_ablation(few, family, key, overrides) for key, overrides in changes]
+    return ablations
 
 
 def _with_and_without_term(row: MeasuredRow) -> tuple[MeasuredRow, MeasuredRow]:
@@ -180,7 +181,7 @@ def _with_and_without_term(row: MeasuredRow) -> tuple[MeasuredRow, MeasuredRow]:
     Both use synthetic examples as recommended, because no term has an effect on accuracy if the
     search has given them hardly any weight. The first has the training of the row itself.
     """
-    usual = row.source.sweep(row.source.around(RECOMMENDED))[0]
+    usual = row.source.sweep(row.source.settings_of(RECOMMENDED))[0]
     key, method, without = _TERMS[row.method]
     part = _ablation(row, TERMS, key, {**usual, **without})
     if method != row.method:
@@ -213,11 +214,11 @@ def _neighbours(row: MeasuredRow, training: TrainConfig) -> dict[str, Mapping[st
 
 
 def _ideas(row: MeasuredRow, training: TrainConfig) -> dict[str, Mapping[str, Any]]:
-    """Return overrides by key: each reverts one idea to the paper or removes one term."""
+    """Return overrides by key: one idea is reverted to the paper, or one term removed."""
     faithful = TrainConfig.faithful()
     share = row.source.config.workers_per_trial  # all workers train on equally many episodes
     num_episodes = max(1, training.num_episodes // 2 // share) * share
-    found: dict[str, Mapping[str, Any]] = {
+    ideas: dict[str, Mapping[str, Any]] = {
         "without-prototype": {"prototype_weight": 0.0},
         "real-shots": {"real_examples": faithful.real_examples},
         "no-residual": {"residual": faithful.residual},
@@ -229,10 +230,10 @@ def _ideas(row: MeasuredRow, training: TrainConfig) -> dict[str, Mapping[str, An
     }
     gan = METHODS[row.method].gan
     if gan and gan.has_cycle:
-        found["without-cycle"] = {"cycle_weight": 0.0}
+        ideas["without-cycle"] = {"cycle_weight": 0.0}
     if gan and gan.has_covariance:
-        found["without-covariance"] = {"covariance_weight": 0.0}
-    return found
+        ideas["without-covariance"] = {"covariance_weight": 0.0}
+    return ideas
 
 
 _ABLATED = {

@@ -60,8 +60,8 @@ def _resolve_row(request: StudyRequest, method: str, methods: Sequence[str]) -> 
     config = config.with_overrides(dict(request.overrides))
     shared = {*config.to_dict(), *evaluation.to_dict()}
     known = {name: shared | set(METHODS[name].config.to_dict()) for name in methods}
-    own = assignments_for(method, request.settings, known, SETTINGS)
-    of_config, of_training, of_evaluation = parse_settings(own, config, training, evaluation)
+    given = assignments_for(method, request.settings, known, SETTINGS)
+    of_config, of_training, of_evaluation = parse_settings(given, config, training, evaluation)
     config, evaluation = config.with_overrides(of_config), evaluation.with_overrides(of_evaluation)
     training = training.with_overrides(of_training)
     if request.episodes is not None and "num_episodes" not in of_training:
@@ -85,12 +85,12 @@ def _resolve_row(request: StudyRequest, method: str, methods: Sequence[str]) -> 
 def _check_row(row: StudyRow, table: FeatureTable) -> None:
     """Refuse first points outside the search space, and settings that do not suit the data."""
     base_classes = row.data.split.base_classes()
-    num_rows = {name: len(table.rows_of(name, TRAIN)) for name in base_classes}
+    num_examples = {name: len(table.rows_of(name, TRAIN)) for name in base_classes}
     for whose in row.points:
         row.point(whose)
-        tried = row.around(whose)
+        first = row.settings_of(whose)
         ROWS[row.method].check(
-            tried.training, tried.evaluation, num_rows, table.num_dims, row.embedding
+            first.training, first.evaluation, num_examples, table.num_dims, row.embedding
         )
     Workers(count=row.config.workers_per_trial).check_shares(row.num_episodes)
 

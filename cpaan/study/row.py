@@ -85,7 +85,7 @@ class StudyRow:
         method = METHODS[self.method]
         return method.space_for(self.training, self.evaluation, self.num_dims, num_base)
 
-    def around(self, whose: str) -> Resolved:
+    def settings_of(self, whose: str) -> Resolved:
         """Return the settings that a proposal changes: ours, or the source's at the same sizes."""
         method = METHODS[self.method]
         published = method.published_for(self.training) if whose == AS_PRINTED else None
@@ -100,8 +100,8 @@ class StudyRow:
         from ours in other settings, too, so their score would mislead the sampler.
         """
         space = self.searched if whose == RECOMMENDED else {}
-        found = {name: _suggest(trial, name, values) for name, values in space.items()}
-        return self.around(whose).with_overrides(found)
+        parameters = {name: _suggest(trial, name, values) for name, values in space.items()}
+        return self.settings_of(whose).with_overrides(parameters)
 
     def point(self, whose: str) -> dict[str, Any]:
         """Return the parameters of one of the first trials.
@@ -109,8 +109,8 @@ class StudyRow:
         Raises:
             ValueError: If a parameter is outside its range.
         """
-        around = self.around(whose)
-        given = FixedTrial({**around.evaluation.to_dict(), **around.training.to_dict()})
+        settings = self.settings_of(whose)
+        given = FixedTrial({**settings.evaluation.to_dict(), **settings.training.to_dict()})
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # Optuna warns about a value outside its range
             try:
@@ -129,9 +129,9 @@ class StudyRow:
         if resolved.evaluation.mixing_weight is not None:  # it overrides mixing_shots
             swept.pop("mixing_shots", None)
         known = {**resolved.evaluation.to_dict(), **resolved.training.to_dict()}
-        own = {name: known[name] for name in swept}
+        trained_with = {name: known[name] for name in swept}
         grid = (dict(zip(swept, values, strict=True)) for values in product(*swept.values()))
-        return [own, *(each for each in grid if each != own)]
+        return [trained_with, *(settings for settings in grid if settings != trained_with)]
 
     def describe(self) -> dict[str, Any]:
         """Return the row as JSON-compatible data."""

@@ -1,5 +1,6 @@
 """Search hyperparameters: run the trials of all rows on Ray Tune, then rescore the best ones."""
 
+import math
 import signal
 import threading
 import time
@@ -61,7 +62,7 @@ def search(
         OSError, optuna.exceptions.OptunaError: If the records cannot be written.
         WorkLostError: If machines failed too often while the best trials were scored again.
     """
-    deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+    deadline = time.monotonic() + (math.inf if timeout_seconds is None else timeout_seconds)
     cluster.check(study.config)
     with study.locked():
         check_machines(study.storage, progress.say)
@@ -70,17 +71,17 @@ def search(
         with _publishing_at_sigterm(searches):
             progress.say(cluster.announcement)
             # More trials would wait for resources, and Ray would report that they cannot start.
-            at_once = cluster.most_trials_at_once(study.config)
-            at_once = min(at_once, num_concurrent or at_once)
-            if any(each.num_left for each in searches):
-                _run_trials(study, searches, progress, at_once, deadline)
-            is_late = deadline is not None and time.monotonic() > deadline
-            ended = [each for each in searches if not (is_late or each.num_left)]
-            _choose_best(study, ended, progress.say, at_once, deadline)
-            for each in searches:
-                if each.best is not None:
-                    study.write_json(study.path_of(each.row, BEST), each.best)
-                each.records.update(is_last=True)
+            num_at_once = cluster.most_trials_at_once(study.config)
+            num_at_once = min(num_at_once, num_concurrent or num_at_once)
+            if any(row_search.num_left for row_search in searches):
+                _run_trials(study, searches, progress, num_at_once, deadline)
+            if time.monotonic() <= deadline:
+                ended = [row_search for row_search in searches if not row_search.num_left]
+                _choose_best(study, ended, progress.say, num_at_once, deadline)
+            for row_search in searches:
+                if row_search.best is not None:
+                    study.write_json(study.path_of(row_search.row, BEST), row_search.best)
+                row_search.records.update(is_last=True)
         return searches
 
 
@@ -94,9 +95,9 @@ def _publishing_at_sigterm(searches: Sequence[RowSearch]) -> Iterator[None]:
     """
 
     def publish() -> None:
-        for each in searches:
+        for search in searches:
             with suppress(OSError):  # there is nobody to tell
-                each.records.publish()
+                search.records.publish()
 
     def stop(*_: Any) -> None:
         threading.Thread(target=publish, name="last copy").start()
@@ -117,7 +118,7 @@ def _run_trials(
     searches: Sequence[RowSearch],
     progress: SearchProgress,
     num_concurrent: int,
-    deadline: float | None,
+    deadline: float,
 ) -> None:
     """Run the remaining trials until the deadline, in the order of the rows."""
     config = study.config
@@ -129,7 +130,7 @@ def _run_trials(
         tune_config=TuneConfig(
             search_alg=searcher,
             scheduler=RowScheduler(searches),
-            num_samples=sum(each.num_left for each in searches),
+            num_samples=sum(search.num_left for search in searches),
             max_concurrent_trials=num_concurrent,
             # A trial that is stopped while it waits in `report` ends there, and its process can
             # run the next trial. A trial with Ray Train waits for its workers instead.
@@ -149,8 +150,8 @@ def _run_trials(
         tuner.fit()
     finally:  # also after Ctrl-C
         with searcher.recording():
-            for each in searches:
-                each.records.update()
+            for search in searches:
+                search.records.update()
             progress.show(searches)
     if searcher.failure is not None:
         raise searcher.failure
@@ -171,15 +172,14 @@ def _name_of(trial: Any) -> str:
 class _Stop(ray_tune.Stopper):
     """Stop all trials at the deadline, or when the records cannot be written."""
 
-    def __init__(self, deadline: float | None, searcher: OptunaSearcher) -> None:
+    def __init__(self, deadline: float, searcher: OptunaSearcher) -> None:
         self._deadline, self._searcher = deadline, searcher
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return False
 
     def stop_all(self) -> bool:
-        is_late = self._deadline is not None and time.monotonic() > self._deadline
-        return is_late or self._searcher.failure is not None
+        return time.monotonic() > self._deadline or self._searcher.failure is not None
 
 
 class _Callback(ray_tune.Callback):
@@ -213,7 +213,7 @@ def _choose_best(
     searches: Sequence[RowSearch],
     say: Callable[[str], None],
     num_at_once: int,
-    deadline: float | None,
+    deadline: float,
 ) -> None:
     """Score the best trials of rows whose trials have ended again, and set the best of each row.
 
@@ -227,8 +227,9 @@ def _choose_best(
         if study.has_best(row) and study.read_best(row)["num_trials"] == search.num_ended:
             search.best = study.read_best(row)
         else:
-            finalists.append((search, best_trials(search.trials, row.config.num_finalists)))
-            jobs |= _jobs_of(study, *finalists[-1])
+            trials = best_trials(search.trials, row.config.num_finalists)
+            finalists.append((search, trials))
+            jobs |= _jobs_of(study, search, trials)
     if not jobs:
         return
     num_finalists = sum(len(trials) for _, trials in finalists)
@@ -240,19 +241,16 @@ def _choose_best(
 
     def summarise(job: Job, part: Part) -> str:
         head, by_variant = job.evaluation.heads[0], part.scores.groupby("method", sort=False)
-        found = [mean_top5(scores, head) for _, scores in by_variant]
-        return describe_top5(max(found, key=study.config.score))
+        means = [mean_top5(scores, head) for _, scores in by_variant]
+        return describe_top5(max(means, key=study.config.score))
 
     outcomes = measure(jobs, study, num_at_once, say, deadline, summarise=summarise)
     cache = part_cache(study.storage)
     for search, trials in finalists:
         keys = [key for trial in trials for key in _keys(search.row, trial)]
         if set(keys) <= set(outcomes):
-            search.best = _best_of(search, trials, outcomes)
-            if search.best is not None:
-                search.best["run"] |= cost_of(
-                    jobs, {key: outcomes[key] for key in keys}, study.config
-                )
+            cost = cost_of(jobs, {key: outcomes[key] for key in keys}, study.config)
+            search.best = _best_of(search, trials, outcomes, cost)
             for key in keys:
                 cache.delete(jobs[key])
 
@@ -276,7 +274,7 @@ def _jobs_of(
     jobs = {}
     for trial in finalists:
         resolved = row.for_score(Resolved.of(row.method, trial.user_attrs), **draws)
-        every = [resolved.with_overrides(each) for each in row.sweep(resolved)]
+        variants = [resolved.with_overrides(settings) for settings in row.sweep(resolved)]
         for key in _keys(row, trial):
             jobs[key] = replace(
                 study.job(row, trial.number, resolved, key.seed),
@@ -284,27 +282,31 @@ def _jobs_of(
                 phase=VALIDATION_PHASE,
                 draws=shot_rows,
                 diversity_draws=range(0),
-                variants=tuple((each.training, each.evaluation) for each in every),
+                variants=tuple((variant.training, variant.evaluation) for variant in variants),
             )
     return jobs
 
 
 def _best_of(
-    search: RowSearch, finalists: Sequence[FrozenTrial], outcomes: Mapping[PartKey, Any]
+    search: RowSearch,
+    finalists: Sequence[FrozenTrial],
+    outcomes: Mapping[PartKey, Any],
+    cost: Mapping[str, float],
 ) -> dict[str, Any] | None:
-    row, rows, dropped = search.row, list[dict[str, Any]](), {}
+    """Return the content of ``best.json``; None if every finalist failed with some seed."""
+    row, scored, dropped = search.row, list[dict[str, Any]](), {}
     for trial in finalists:
-        found = {key.seed: outcomes[key] for key in _keys(row, trial)}
-        failed = [seed for seed, each in found.items() if isinstance(each, ValueError)]
+        parts = {key.seed: outcomes[key] for key in _keys(row, trial)}
+        failed = [seed for seed, part in parts.items() if isinstance(part, ValueError)]
         if failed:
-            dropped[str(trial.number)] = f"seed {failed[-1]}: {found[failed[-1]]}"
+            dropped[str(trial.number)] = f"seed {failed[-1]}: {parts[failed[-1]]}"
         else:
-            rows.append(_describe(row, trial, found))
-    if not rows:
+            scored.append(_describe(row, trial, parts))
+    if not scored:
         return None
-    best = max(rows, key=lambda each: (each["score"], -each["trial"]))
+    best = max(scored, key=lambda finalist: (finalist["score"], -finalist["trial"]))
     return {
-        "run": describe_run(),
+        "run": {**describe_run(), **cost},
         "method": row.method,
         **best,
         "head": row.config.head,
@@ -314,8 +316,8 @@ def _best_of(
         "features": row.data.fingerprint,
         "dropped": dropped,
         "finalists": [
-            {name: each[name] for name in each if name not in ("training", "evaluation")}
-            for each in rows
+            {name: finalist[name] for name in finalist if name not in ("training", "evaluation")}
+            for finalist in scored
         ],
     }
 
@@ -325,18 +327,18 @@ def _describe(row: StudyRow, trial: FrozenTrial, parts: Mapping[int, Part]) -> d
     # With the training length of the report.
     resolved = Resolved.of(row.method, trial.user_attrs).times_as_long(row.config.report_length)
     sweep = row.sweep(resolved)
-    found = [_score(row.config, str(number), parts) for number in range(len(sweep))]
-    best = max(range(len(sweep)), key=lambda number: found[number]["score"])  # the first of equals
+    scores = [_score(row.config, str(variant), parts) for variant in range(len(sweep))]
+    best = max(range(len(sweep)), key=lambda number: scores[number]["score"])  # the first of equals
     resolved = resolved.with_overrides(sweep[best])
     return {
         "trial": trial.number,
-        **found[best],
+        **scores[best],
         "score_in_search": trial.values[0],
         "parameters": trial.params,
         "swept": sweep[best],
         "sweep": [
-            {**settings, "score": each["score"]}
-            for settings, each in zip(sweep, found, strict=True)
+            {**settings, "score": of_variant["score"]}
+            for settings, of_variant in zip(sweep, scores, strict=True)
         ],
         **asdict(resolved),
     }
@@ -344,9 +346,10 @@ def _describe(row: StudyRow, trial: FrozenTrial, parts: Mapping[int, Part]) -> d
 
 def _score(config: StudyConfig, variant: str, parts: Mapping[int, Part]) -> dict[str, Any]:
     """Return the score of a variant of a finalist, its accuracies, and the score of each seed."""
-    of_seed = {}
-    for seed, part in sorted(parts.items()):
-        of_seed[seed] = mean_top5(part.scores[part.scores["method"] == variant], config.head)
-    means = {name: sum(each[name] for each in of_seed.values()) / len(of_seed) for name in TOP5}
-    scores = {str(seed): config.score(each) for seed, each in of_seed.items()}
+    by_seed = {
+        seed: mean_top5(part.scores[part.scores["method"] == variant], config.head)
+        for seed, part in sorted(parts.items())
+    }
+    means = {name: sum(top5[name] for top5 in by_seed.values()) / len(by_seed) for name in TOP5}
+    scores = {str(seed): config.score(top5) for seed, top5 in by_seed.items()}
     return {"score": config.score(means), **means, "score_by_seed": scores}

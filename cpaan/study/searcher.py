@@ -153,7 +153,7 @@ class OptunaSearcher(Searcher):
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
         """Return an unfinished or new trial of the first row that has trials left."""
         with self.recording():
-            search = next((each for each in self._searches if each.num_to_propose), None)
+            search = next((search for search in self._searches if search.num_to_propose), None)
             if search is not None:
                 trial, job = search.propose()
                 self._trials[trial_id] = search, trial
@@ -229,11 +229,11 @@ class RowScheduler(FIFOScheduler):
             )
             self._rows[config.method] = config, asha
             for known in search.trials.get_trials(deepcopy=False):
-                row, number = SimpleNamespace(method=config.method), known.number
+                number = known.number
                 self._curves[config.method, number] = known.user_attrs.get(CURVE, [])
                 if known.state in ENDED:
-                    known_as = {"job": row, "number": number}
-                    trial = SimpleNamespace(trial_id=f"earlier-{number}", config=known_as)
+                    about = {"job": SimpleNamespace(method=config.method), "number": number}
+                    trial = SimpleNamespace(trial_id=f"earlier-{number}", config=about)
                     self.on_trial_add(None, trial)
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:

@@ -1,6 +1,6 @@
 """A study: a list of rows that are searched and reported together, and their folder.
 
-A single row has its files in the folder itself; several rows have a subfolder each. ``config.json``
+A single row has its files in the folder itself; several rows have subfolders. ``config.json``
 describes all rows.
 """
 
@@ -115,9 +115,9 @@ class Study:
     @property
     def copy(self) -> RemotePath | None:
         """Storage that files are copied to; None if it is the folder itself."""
-        found = RemotePath.at(self.storage)
-        is_same = found.local is not None and found.local.resolve() == self.folder.resolve()
-        return None if is_same else found
+        storage = RemotePath.at(self.storage)
+        is_folder = storage.local is not None and storage.local.resolve() == self.folder.resolve()
+        return None if is_folder else storage
 
     def _places(self) -> list[RemotePath]:
         return [RemotePath.at(self.folder), *([] if self.copy is None else [self.copy])]
@@ -169,17 +169,17 @@ def download_study(location: str, folder: Path) -> None:
     storage, here = RemotePath.at(location), RemotePath.at(folder)
     files = [study.path_of(row, name) for row in study.rows for name in (BEST, OPTUNA)]
     for name in (*files, CONFIG):  # config.json last, because it marks the folder as a study
-        if (found := (storage / name).read_if_exists()) is not None:
-            (here / name).write(found)
+        if (content := (storage / name).read_if_exists()) is not None:
+            (here / name).write(content)
 
 
 def find_study(name: str | None, results: Path) -> Path:
     """Return the folder of a study by its name or path; by default the newest, if there is any."""
     if name is None:
-        found = [*results.glob(f"*/{CONFIG}"), *results.glob(f"*/{CLUSTER}")]
-        if not found:
+        marks = [*results.glob(f"*/{CONFIG}"), *results.glob(f"*/{CLUSTER}")]
+        if not marks:
             raise ValueError(f"{results}/ has no study; start one with: python tune/search.py")
-        return max(found, key=lambda path: path.stat().st_mtime).parent
+        return max(marks, key=lambda path: path.stat().st_mtime).parent
     folder = Path(name)
     is_name = not folder.is_absolute() and not (folder / CONFIG).exists()
     is_name = is_name and folder.parts[:1] != results.parts[:1]

@@ -10,8 +10,6 @@ from ray import train as ray_train
 from ray import tune as ray_tune
 from ray.train import FailureConfig, RunConfig, ScalingConfig, UserCallback
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
-from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
-from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.tune.integration.ray_train import TuneReportCallback
 from ray.util.metrics import Gauge
 
@@ -21,6 +19,7 @@ from cpaan.evaluation.scoring import TOP5
 from cpaan.study.cluster import check_this_machine, worker_resources
 from cpaan.study.config import StudyConfig
 from cpaan.study.job import run_study_job
+from cpaan.study.ray_internals import without_superfluous
 from cpaan.training.workers import ALONE, Workers
 
 SCORE, CURVE, PROBLEM = "score", "curve", "problem"
@@ -97,16 +96,11 @@ def run_workers(
 
 
 class _Trainer(TorchTrainer):
-    """A trainer without two processes on the head node that trials do not need.
-
-    One removes the placement group of a dead trial, as `cpaan.study.placement_groups` does for
-    all trials. The other shares Ray datasets among workers.
-    """
+    """A trainer with the callbacks that trials need; overrides a private method of Ray 2.60.0."""
 
     def _create_default_callbacks(self) -> list[Any]:
-        superfluous = (PlacementGroupCleanerCallback, DatasetsCallback)
-        every = super()._create_default_callbacks()  # type: ignore[misc]  # here too
-        return [each for each in every if not isinstance(each, superfluous)]
+        callbacks = super()._create_default_callbacks()  # type: ignore[misc]  # here too
+        return without_superfluous(callbacks)
 
 
 def this_worker() -> Workers:

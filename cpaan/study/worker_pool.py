@@ -1,5 +1,6 @@
 """Run parts of evaluations as Ray tasks: train unless the training is complete, then score."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -15,7 +16,7 @@ from cpaan.protocol.calibration import best_biases, calibrate
 from cpaan.study.cluster import HEAD, check_this_machine
 from cpaan.study.config import StudyConfig
 from cpaan.study.job import is_trained, run_study_job, training_seconds
-from cpaan.study.placement_groups import remove_orphans
+from cpaan.study.ray_internals import remove_orphans
 from cpaan.study.study import Study
 from cpaan.study.trial import MOST_FAILURES, train_with_workers
 
@@ -42,7 +43,7 @@ def measure(
     study: Study,
     num_at_once: int,
     say: Callable[[str], None],
-    deadline: float | None = None,
+    deadline: float = math.inf,
     **options: Any,
 ) -> dict[PartKey, Outcome]:
     """Run the parts that are not in the cache of a study on Ray; return their outcomes.
@@ -88,7 +89,7 @@ def run_on_ray(
     jobs: Mapping[PartKey, Job],
     start: Callable[[Job], tuple[Any, Any]],
     num_at_once: int,
-    deadline: float | None = None,
+    deadline: float = math.inf,
 ) -> Iterator[tuple[PartKey, Outcome]]:
     """Start parts, and yield each with its outcome as it ends; see `measure` and `_start`."""
     waiting, running = list(jobs), dict[Any, tuple[PartKey, Any]]()
@@ -106,7 +107,7 @@ def run_on_ray(
                     running[reference] = key, training
             # Ray handles Ctrl-C during a wait, but no other signal, such as that of a test limit.
             done, _ = ray.wait(list(running), num_returns=1, timeout=_SECONDS_BETWEEN_LOOKS)
-            if not done and deadline is not None and time.monotonic() > deadline:
+            if not done and time.monotonic() > deadline:
                 break
             if not done:
                 continue

@@ -55,8 +55,8 @@ class Browser:
         """Return the URLs of requests since the last call."""
         log = self.driver.get_log("performance")
         entries = [json.loads(entry["message"])["message"] for entry in log]
-        sent = [each for each in entries if each["method"] == "Network.requestWillBeSent"]
-        return [each["params"]["request"]["url"] for each in sent]
+        sent = [entry for entry in entries if entry["method"] == "Network.requestWillBeSent"]
+        return [entry["params"]["request"]["url"] for entry in sent]
 
 
 @contextmanager

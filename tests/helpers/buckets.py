@@ -35,8 +35,8 @@ class Bucket:
 
     def names(self) -> list[str]:
         """Return the paths of all objects."""
-        found = self.root.files.get_file_info(fs.FileSelector(self.name, recursive=True))
-        paths = [each.path for each in found if each.type == fs.FileType.File]
+        infos = self.root.files.get_file_info(fs.FileSelector(self.name, recursive=True))
+        paths = [info.path for info in infos if info.type == fs.FileType.File]
         return sorted(path.removeprefix(f"{self.name}/") for path in paths)
 
     def num_failures(self) -> int:

@@ -1,8 +1,16 @@
-"""Commands that are refused."""
+"""Run commands, and refuse them."""
 
+import subprocess
 from collections.abc import Callable, Sequence
 
 import pytest
+
+
+def output_of(*command: object, **options: object) -> str:
+    """Run a command in a process that must succeed, and return its output."""
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def refused(

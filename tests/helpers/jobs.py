@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 import torch
 
 from cpaan.core.files import unpack_state
 from cpaan.core.remote_paths import RemotePath
-from cpaan.evaluation.job import Job, Report
+from cpaan.evaluation.job import Job, Part, Report
 from cpaan.evaluation.scoring import mean_top5
 from cpaan.methods.registry import ROWS, with_episodes
 from cpaan.representation.config import EmbeddingConfig
@@ -15,7 +16,7 @@ from cpaan.study.job import run_study_job
 from helpers.runs import tiny
 from helpers.studies import QUICK
 
-CPU = torch.device("cpu")
+CPU, NOTHING = torch.device("cpu"), pd.DataFrame()
 
 TRAINED = ["cCov-GAN", "c-GAN", "MN", "AWG", "PN", "MAML", "FI-PN", "FH", "P-FH", "c-GAN-PN"]
 EMBEDDING = tiny(EmbeddingConfig())
@@ -43,6 +44,11 @@ def at(path: str, job: Job) -> Job:
     return replace(job, checkpoint=f"{storage}storage/{path}")
 
 
+def part_of(scores: pd.DataFrame = NOTHING, **run: float) -> Part:
+    """Return a part with scores or seconds only."""
+    return Part(scores, NOTHING, NOTHING, NOTHING, NOTHING, None, run)
+
+
 def finish(job: Job) -> Report:
     *_, last = run_study_job(job)
     return last
@@ -61,9 +67,11 @@ def kept_weights(job: Job) -> dict[str, torch.Tensor]:
     return run["networks"] if "networks" in run else run["network"]
 
 
-def assert_same_weights(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
-    assert set(found) == set(expected)
-    for name, value in found.items():
+def assert_same_weights(
+    weights: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]
+) -> None:
+    assert set(weights) == set(expected)
+    for name, value in weights.items():
         assert torch.equal(value, expected[name]), name
 
 

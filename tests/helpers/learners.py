@@ -48,4 +48,4 @@ def new_run(
 
 
 def weights(run: LearningRun) -> Tensor:
-    return torch.cat([each.detach().flatten() for each in run.learner.parameters()])
+    return torch.cat([parameter.detach().flatten() for parameter in run.learner.parameters()])

@@ -27,14 +27,14 @@ Pictures = dict[tuple[str, str, int], bytes]
 def pictures() -> Pictures:
     """Return JPEG images, as in ImageNet, with a noisy colour for each class."""
     rng = np.random.default_rng(0)
-    found = {}
+    images = {}
     for number, name in enumerate(CLASSES):
         colour = np.random.default_rng(number).integers(40, 216, 3)
         for partition, count in ((TRAIN, NUM_TRAIN), (TEST, NUM_TEST)):
             for index in range(count):
                 noise = rng.integers(-40, 40, (SIZE, SIZE, 3))
-                found[name, partition, index] = encoded((colour + noise).astype(np.uint8))
-    return found
+                images[name, partition, index] = encoded((colour + noise).astype(np.uint8))
+    return images
 
 
 def as_list(content: Pictures) -> list[Picture]:

@@ -76,15 +76,15 @@ class Machine:
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
         first = children.read_text().split()
         namespace = os.readlink(f"/proc/{first[0]}/ns/pid") if first else None
-        found = {}
+        commands = {}
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 if os.readlink(folder / "ns/pid") == namespace:
                     line = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
-                    found[int(folder.name)] = line.decode().strip()
+                    commands[int(folder.name)] = line.decode().strip()
             except OSError:
                 continue  # the process has ended
-        return {pid: line for pid, line in found.items() if line}
+        return {pid: line for pid, line in commands.items() if line}
 
 
 class Machines:
@@ -99,11 +99,11 @@ class Machines:
         subprocess.run([*make, "--password", "*", USER], check=True, capture_output=True)
         (self.home / ".ssh").mkdir(mode=0o700)
         shutil.copy(f"{self.key}.pub", self.home / ".ssh" / "authorized_keys")
-        self.own(self.home / ".ssh")
+        self.give_to_user(self.home / ".ssh")
         Path("/run/sshd").mkdir(exist_ok=True)  # sshd does not start without it
-        self.each = [Machine(address, folder, host_key) for address in addresses]
+        self.all = [Machine(address, folder, host_key) for address in addresses]
 
-    def own(self, path: Path, *only: str) -> None:
+    def give_to_user(self, path: Path, *only: str) -> None:
         """Make the user the owner of a folder and its contents; ``-type d`` means folders only."""
         command = ["find", path, *only, "-exec", "chown", f"{USER}:", "{}", "+"]
         subprocess.run(command, check=True)
@@ -129,7 +129,7 @@ def ssh_machines(*addresses: str) -> Iterator[Machines]:
         folder.chmod(0o755)  # it contains the user's home
         stack.callback(subprocess.run, remove_user, capture_output=True)
         machines = Machines(folder, addresses)
-        for machine in machines.each:
+        for machine in machines.all:
             stack.callback(machine.kill)
             machine.start()
         yield machines

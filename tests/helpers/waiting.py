@@ -4,16 +4,16 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 
 def wait_for(
-    condition: Callable[[], Found],
+    condition: Callable[[], Value],
     seconds: float,
     about: Callable[[], str],
     *,
     is_over: Callable[[], bool] = lambda: False,
-) -> Found:
+) -> Value:
     """Wait until a condition returns a true value, and return that value.
 
     Args:
@@ -23,8 +23,8 @@ def wait_for(
         is_over: Returns whether the condition can no longer become true.
     """
     deadline = time.monotonic() + seconds
-    while not (found := condition()):
+    while not (value := condition()):
         assert not is_over(), about()
         assert time.monotonic() < deadline, f"not within {seconds} s: {about()}"
         time.sleep(0.2)
-    return found
+    return value

@@ -167,5 +167,5 @@ def test_every_row_can_be_searched_with_every_preset_on_the_built_in_features():
         embedding = PRESETS[preset].embedding(name)
         assert (embedding is not None) == ROWS[name].is_embedded, name
         for whose in space.points:
-            tried = space.around(whose)
+            tried = space.settings_of(whose)
             ROWS[name].check(tried.training, tried.evaluation, num_rows, 512, embedding)

@@ -1,6 +1,7 @@
 """Test which Ray a command uses, and the number of trials that fit on a cluster."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,6 +16,8 @@ import pytest
 from cpaan.study import cluster
 from cpaan.study.cluster import HEAD, NODES, Cluster
 from cpaan.study.config import StudyConfig
+from cpaan.study.ray_internals import started_ray
+from helpers.commands import output_of
 from helpers.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -24,11 +27,11 @@ def room(nodes: list[dict[str, float]], **settings: object) -> int:
     """Return the number of trials that fit, and check that a study is refused if none fits."""
     there = Cluster("http://127.0.0.1:8265", tuple(nodes))
     study = StudyConfig(**settings)
-    found = there.most_trials_at_once(study)
-    is_refused = nullcontext() if found else pytest.raises(ValueError, match="Ray has room for")
+    count = there.most_trials_at_once(study)
+    is_refused = nullcontext() if count else pytest.raises(ValueError, match="Ray has room for")
     with is_refused:
         there.check(study)
-    return found
+    return count
 
 
 def test_room_is_counted_by_machines_and_by_cards():
@@ -63,36 +66,30 @@ def test_machines_that_the_autoscaler_may_start_count(monkeypatch):
 
 def test_only_a_ray_of_this_user_that_answers_is_used(monkeypatch, tmp_path):
     """The real Ray is in the test below; here, its address is a closed port, or taken for one."""
-    said = []
+
+    def choose(address: str | None = None) -> tuple[str | None, str]:
+        """Return the choice, and the address that the user is told, if any."""
+        said: list[str] = []
+        choice = cluster._choose(address, said.append)
+        (line,) = said
+        return choice, "".join(re.findall(r"\S+:\d+", line))
+
+    new, named, other = ("local", ""), ("host:6379",) * 2, ("other:6379",) * 2
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.delenv("RAY_ADDRESS")
-    assert cluster._choose(None, said.append) == "local"
+    assert choose() == new
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
-    assert cluster._choose(None, said.append) == "local"  # a Ray that has ended
+    assert choose() == new  # a Ray that has ended
     monkeypatch.setattr(cluster, "_check_address", lambda address, defaults: None)
-    assert cluster._choose(None, said.append) is None
-    assert cluster._choose("local", said.append) == "local"
-    assert cluster._choose("host:6379", said.append) == "host:6379"
+    assert choose() == (None, "127.0.0.1:1")
+    assert (choose("local"), choose("host:6379")) == (new, named)
     monkeypatch.setenv("RAY_ADDRESS", "other:6379")
-    assert cluster._choose("host:6379", said.append) == "host:6379"
-    assert cluster._choose("local", said.append) == "local"
-    assert cluster._choose(None, said.append) == "other:6379"
+    assert (choose("local"), choose("host:6379"), choose()) == (new, named, other)
     monkeypatch.setenv("RAY_ADDRESS", "local")
-    assert cluster._choose(None, said.append) == "local"
-    monkeypatch.delenv("RAY_ADDRESS")
-    monkeypatch.setattr(os, "getuid", lambda: -1)  # the file is another user's
-    assert cluster._choose(None, said.append) == "local"
-
-    starts = "starting Ray on this machine"
-    at_host = "connecting to Ray at host:6379"
-    assert said == [
-        *(starts, starts),
-        "using the running Ray at 127.0.0.1:1 (--address local starts another)",
-        *(starts, at_host, at_host, starts),
-        "connecting to Ray at other:6379 (RAY_ADDRESS)",
-        *(starts, starts),
-    ]
+    assert choose() == new
+    assert started_ray(os.getuid())[0] == "127.0.0.1:1"
+    assert started_ray(-1) is None, "the file is another user's"
 
 
 CONNECT = """
@@ -111,8 +108,8 @@ class Actor:
 
 with ray_cluster(sys.argv[1] or None, print):
     one, other = Actor.remote(), Actor.remote()
-    found = ray.get(other.ask.remote(ray.get(one.name.remote())))
-    print(found and found.state)
+    actor = ray.get(other.ask.remote(ray.get(one.name.remote())))
+    print(actor and actor.state)
     print(ray.get_runtime_context().gcs_address)
 """
 
@@ -125,8 +122,8 @@ def environment(tmp_path) -> Iterator[dict[str, str]]:
     others = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     # The paths of Ray's sockets have to be short. Processes of a killed Ray write for a moment.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        own = {"HOME": str(tmp_path), "RAY_TMPDIR": folder, "PYTHONPATH": str(ROOT)}
-        yield {**others, **own}
+        paths = {"HOME": str(tmp_path), "RAY_TMPDIR": folder, "PYTHONPATH": str(ROOT)}
+        yield {**others, **paths}
 
 
 @pytest.fixture
@@ -155,16 +152,13 @@ def running(environment) -> Iterator[str]:
 @pytest.mark.ray
 def test_the_ray_of_this_machine_is_used_unless_another_is_named(environment, running):
     def connect(given: str = "") -> list[str]:
-        command = [sys.executable, "-c", CONNECT, given]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines()
+        return output_of(sys.executable, "-c", CONNECT, given, env=environment).splitlines()
 
     said = f"using the running Ray at {running} (--address local starts another)"
     assert connect() == [said, "ALIVE", running]
-    said, state, own = connect("local")
+    said, state, started = connect("local")
     assert (said, state) == ("starting Ray on this machine", "ALIVE")
-    assert own != running
+    assert started != running
 
 
 SEARCH_WITHOUT_RAYLET = """

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from helpers.commands import output_of
 from helpers.studies import SMALL_STUDY
 
 ROOT = Path(__file__).parents[2]
@@ -98,11 +99,10 @@ def test_machines_are_started_for_trials_and_stopped_after_them(tmp_path, study_
         exit 3
         """
     )
-    command = [*SPACES, "bash", str(tmp_path / "run.sh")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "disabled"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
 
-    assert done.returncode == 0, done.stdout + done.stderr
+    output_of(*SPACES, "bash", tmp_path / "run.sh", env=environment)
+
     counts = [int(line) for line in (tmp_path / "nodes.txt").read_text().split()]
     assert counts[0] == counts[-1] == 0
     assert max(counts) == 2

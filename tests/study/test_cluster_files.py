@@ -6,7 +6,6 @@ import re
 import shlex
 import subprocess
 import sys
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,11 @@ import yaml
 from ray.autoscaler._private.docker import docker_start_cmds
 from ray.autoscaler._private.util import prepare_config, validate_config
 
-from cpaan.cli import main
 from cpaan.cli.parsers import parse
 from cpaan.study.cluster_job import ClusterCommand, ClusterJob
 from cpaan.study.trial import _Gauges
-
-search = partial(main, command="search")
+from helpers.commands import output_of
+from helpers.studies import search
 
 ROOT = Path(__file__).parents[2]
 CLOUDS = ["gpu", "gcp"]
@@ -55,9 +53,9 @@ def variables_of(name: str, home: Path) -> dict[str, str]:
         words = pairwise(shlex.split(command))
         return dict(value.split("=", 1) for option, value in words if option == "--env")
     (home / "cpaan").mkdir()
-    writes = [each for each in content["setup_commands"] if "environment.sh" in each]
+    writes = [command for command in content["setup_commands"] if "environment.sh" in command]
     # As in ray.autoscaler._private.command_runner. Twice, as by a second `ray up`.
-    for command in [*(f"({each})" for each in 2 * writes), ". ~/.bashrc; env"]:
+    for command in [*(f"({command})" for command in 2 * writes), ". ~/.bashrc; env"]:
         shown = subprocess.check_output(["bash", "-c", command], env={"HOME": str(home)}, text=True)
     assert (home / ".bashrc").read_text().count("\n") == 1
     return dict(line.split("=", 1) for line in shown.splitlines())
@@ -94,7 +92,7 @@ def test_every_shell_has_the_storage_the_token_and_the_machines(name, tmp_path):
 
 def test_your_own_machines_get_the_commands_and_the_locked_versions():
     content = file_of("local")
-    (install,) = [each for each in content["setup_commands"] if "pip install" in each]
+    (install,) = [command for command in content["setup_commands"] if "pip install" in command]
     assert "--constraint constraints.txt" in install
     assert locked("torch")
     for there, here in content["file_mounts"].items():
@@ -105,8 +103,8 @@ def test_your_own_machines_get_the_commands_and_the_locked_versions():
 @pytest.mark.parametrize("name", CLOUDS)
 def test_in_a_cloud_workers_start_on_demand_and_nothing_is_downloaded(name, tmp_path):
     content = file_of(name)
-    commands = [each for key, lists in content.items() if "commands" in key for each in lists]
-    assert not [each for each in commands if re.search(r"\b(pip|curl|wget|git)\b", each)]
+    commands = [command for key, lists in content.items() if "commands" in key for command in lists]
+    assert not [command for command in commands if re.search(r"\b(pip|curl|wget|git)\b", command)]
     kinds = content["available_node_types"]
     assert kinds["head"]["resources"] == {"CPU": 0}, "the head does not train"
     assert "--num-cpus=0" in content["head_start_ray_commands"][-1]
@@ -122,7 +120,7 @@ def test_all_files_fix_the_same_ports_and_the_readme_lists_them():
     page = text_of("README.md")
     fixed, *others = (re.findall(r"-port=(\d+)", text_of(f"{name}.yaml")) for name in ALL)
 
-    assert all(each == fixed for each in others)
+    assert all(ports == fixed for ports in others)
     listed = re.findall(r"^\| (\d+) \|", page, flags=re.MULTILINE)
     assert set(fixed) <= {*listed, "8265", "20000", "29999"}
     assert "20000 to 29999" in page
@@ -134,14 +132,12 @@ class Template(yaml.SafeLoader):
 
 Template.add_multi_constructor("!", lambda _, tag, node: f"!{tag} {node.value}")
 ACCOUNT = yaml.load(text_of("aws-account.yaml"), Template)
-STACK = {name: each.get("Properties", {}) for name, each in ACCOUNT["Resources"].items()}
+STACK = {name: resource.get("Properties", {}) for name, resource in ACCOUNT["Resources"].items()}
 
 
 def test_cloudformation_accepts_the_template():
     lint = Path(sys.executable).with_name("cfn-lint")
-    command = [lint, ROOT / "cluster" / "aws-account.yaml"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "")
+    assert output_of(lint, ROOT / "cluster" / "aws-account.yaml") == ""
 
 
 def test_on_aws_ssh_is_open_to_one_range_and_disks_are_encrypted():
@@ -154,7 +150,7 @@ def test_on_aws_ssh_is_open_to_one_range_and_disks_are_encrypted():
         assert machine["SecurityGroupIds"] == ["SET-SECURITY-GROUP-ID"]
     assert "security_group" not in content["provider"]
 
-    assert not any("Default" in each for each in ACCOUNT["Parameters"].values())
+    assert not any("Default" in parameter for parameter in ACCOUNT["Parameters"].values())
     (ssh,) = STACK["SecurityGroup"]["SecurityGroupIngress"]
     assert ssh == {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "CidrIp": "!Ref SshFrom"}
     allowed = ACCOUNT["Parameters"]["SshFrom"]["AllowedPattern"]
@@ -187,8 +183,9 @@ def test_workers_can_only_use_the_bucket_and_the_head_can_also_start_workers():
     assert of_files["Action"] == ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"]
 
     (policy,) = head["Policies"]
-    rights = {str(each["Action"]): each for each in policy["PolicyDocument"]["Statement"]}
-    assert [each for each in rights if "iam:" in each] == ["iam:PassRole"]
+    statements = policy["PolicyDocument"]["Statement"]
+    rights = {str(statement["Action"]): statement for statement in statements}
+    assert [action for action in rights if "iam:" in action] == ["iam:PassRole"]
     assert rights["iam:PassRole"]["Resource"] == "!GetAtt WorkerRole.Arn"
 
 
@@ -196,14 +193,14 @@ def test_the_bucket_keeps_old_versions_and_names_who_may_write():
     bucket, policy = STACK["Bucket"], STACK["BucketPolicy"]["PolicyDocument"]
     assert bucket["VersioningConfiguration"] == {"Status": "Enabled"}
     days = [
-        each["NoncurrentVersionExpiration"]["NoncurrentDays"]
-        for each in bucket["LifecycleConfiguration"]["Rules"]
+        rule["NoncurrentVersionExpiration"]["NoncurrentDays"]
+        for rule in bucket["LifecycleConfiguration"]["Rules"]
     ]
     assert min(days) >= 1
     assert all(bucket["PublicAccessBlockConfiguration"].values())
 
     encrypted, others = policy["Statement"]
-    assert {each["Effect"] for each in policy["Statement"]} == {"Deny"}
+    assert {statement["Effect"] for statement in policy["Statement"]} == {"Deny"}
     assert encrypted["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
     assert (others["Principal"], others["NotAction"]) == ("*", "s3:GetObject*")
     writers = ["!Ref Writer", "!GetAtt HeadRole.Arn", "!GetAtt WorkerRole.Arn"]
@@ -230,22 +227,22 @@ def containers(job: dict[str, Any]) -> list[dict[str, Any]]:
     """Return all containers, including the settings of the autoscaler."""
     autoscaler = {"name": "autoscaler", **job["spec"]["rayClusterSpec"]["autoscalerOptions"]}
     return [
-        *(each for pod in pod_templates(job) for each in pod["spec"]["containers"]),
+        *(container for pod in pod_templates(job) for container in pod["spec"]["containers"]),
         {name: autoscaler[name] for name in ("name", "resources", "securityContext")},
     ]
 
 
 def problems_of(job: dict[str, Any]) -> list[str]:
     """Return the reasons why KubeRay or Kubernetes would refuse the job."""
-    found = [each.message for each in jsonschema.Draft202012Validator(SCHEMA).iter_errors(job)]
+    problems = [error.message for error in jsonschema.Draft202012Validator(SCHEMA).iter_errors(job)]
     for pod in [*pod_templates(job), {"spec": {"containers": containers(job)}}]:
         metadata = {"name": "any", **pod.get("metadata", {})}
         content = {"apiVersion": "v1", "kind": "Pod", **pod, "metadata": metadata}
         try:
             kubernetes_validate.validate(content, KUBERNETES, strict=True)
         except jsonschema.ValidationError as error:
-            found.append(error.message)
-    return found
+            problems.append(error.message)
+    return problems
 
 
 @pytest.mark.parametrize(
@@ -313,7 +310,7 @@ def test_the_job_is_closed_to_the_outside_and_runs_without_root():
 
 def head_variables() -> dict[str, str]:
     head = pod_templates(JOB)[1]["spec"]["containers"][0]
-    return {each["name"]: each["value"] for each in head["env"]}
+    return {variable["name"]: variable["value"] for variable in head["env"]}
 
 
 def test_gpus_are_started_on_demand_and_stopped_when_idle():
@@ -331,7 +328,8 @@ def test_gpus_are_started_on_demand_and_stopped_when_idle():
 
 def test_the_image_is_named_by_its_digest_and_not_by_a_tag_that_can_move():
     fixed = r"[a-z0-9.:-]+(/[a-z0-9._-]+)*@sha256:[0-9a-f]{64}"
-    images = [each["image"] for pod in pod_templates(JOB) for each in pod["spec"]["containers"]]
+    pods = [pod["spec"]["containers"] for pod in pod_templates(JOB)]
+    images = [container["image"] for containers in pods for container in containers]
     (image,) = {*images, *(file_of(name)["docker"]["image"] for name in CLOUDS)}
 
     filled = image.replace("SET-REGISTRY", "registry.example.org")

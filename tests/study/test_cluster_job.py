@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,6 +39,40 @@ def token(tmp_path, monkeypatch) -> Path:
 def job(token, tmp_path) -> ClusterJob:
     (tmp_path / "c.yaml").write_text("a: b # whatever begins with SET-\n")
     return ClusterJob(tmp_path / "c.yaml", SEARCH)
+
+
+class Client:
+    """A client of a cluster's jobs API, where every job that is submitted succeeds at once."""
+
+    def __init__(self, *outputs: Sequence[str | RuntimeError]) -> None:
+        self.jobs, self.entrypoints, self._outputs = [], list[str](), iter(outputs)
+        self.details = SimpleNamespace(status=JobStatus.SUCCEEDED, driver_exit_code=0)
+
+    def list_jobs(self) -> list[SimpleNamespace]:
+        return self.jobs
+
+    def submit_job(self, entrypoint: str, **_: object) -> str:
+        self.entrypoints.append(entrypoint)
+        return "job"
+
+    def get_job_info(self, name: str) -> SimpleNamespace:
+        return self.details
+
+    async def tail_job_logs(self, name: str) -> AsyncIterator[str]:
+        """Yield the output of the next connection, which an error ends."""
+        for piece in next(self._outputs, ()):
+            if isinstance(piece, RuntimeError):
+                raise piece
+            yield piece
+
+
+@pytest.fixture
+def client(job, monkeypatch) -> Client:
+    """Return the client that all commands get."""
+    client = Client()
+    monkeypatch.setattr(ClusterJob, "connect", lambda job: nullcontext(client))
+    monkeypatch.setattr(ClusterJob, "download", lambda job: job.home)
+    return client
 
 
 def test_a_cluster_file_must_be_complete_and_the_token_private(job, token, tmp_path):
@@ -81,12 +116,13 @@ def test_a_cluster_that_is_not_up_is_an_error_of_one_line(token, tmp_path, capsy
     assert line == f"python tune/search.py: error: {problem}"
 
 
-# Listens on the port of `ray dashboard ... --port=N`, and writes the first request to a file.
+# Listens on the port of `ray dashboard ... --port=N`, and writes the first request beside itself.
 LISTENER = """
-import socket, sys
+import pathlib, socket, sys
 
+path = pathlib.Path(__file__).with_name("request.txt")
 (port,) = [word.removeprefix("--port=") for word in sys.argv if word.startswith("--port=")]
-with socket.create_server(("127.0.0.1", int(port))) as server, open("request.txt", "wb") as file:
+with socket.create_server(("127.0.0.1", int(port))) as server, path.open("wb") as file:
     server.settimeout(float(sys.argv[1]))
     try:
         with server.accept()[0] as connection:
@@ -105,7 +141,6 @@ def test_the_token_is_sent_to_ssh_only(job, name, seconds, is_sent, tmp_path, mo
     program.symlink_to(Path(sys.executable).resolve())
     script.write_text(LISTENER)
     monkeypatch.setattr(cluster_job, "RAY", (str(program), str(script), seconds))
-    monkeypatch.setattr(cluster_job, "_PROJECT", tmp_path)
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:1")  # of another cluster
 
     with pytest.raises(TimeoutError, match=r"head of .+/c\.yaml"), job.connect():
@@ -164,18 +199,17 @@ def test_of_a_folder_with_lists_of_classes_only_the_split_is_uploaded(tmp_path):
         (report, ["--stop", "--cluster="], "--stop needs --cluster"),
     ],
 )
-def test_bad_input_is_refused_before_submission(job, capsys, command, arguments, said, monkeypatch):
-    client = SimpleNamespace(list_jobs=list, submit_job=None)  # fails on submission
-    monkeypatch.setattr(ClusterJob, "connect", lambda job: nullcontext(client))
+def test_bad_input_is_refused_before_submission(client, capsys, command, arguments, said):
     Path("results/mine").mkdir(parents=True)
     Path("results/mine/config.json").touch()
 
     assert command(["--cluster", "c.yaml", *arguments]) == 2
     assert said in capsys.readouterr().err
+    assert not client.entrypoints
 
 
 @pytest.mark.parametrize(
-    ("command", "earlier", "found"),
+    ("command", "earlier", "expected"),
     [
         (SEARCH, [], None),
         (SEARCH, [(SEARCH, "RUNNING")], 0),
@@ -192,63 +226,32 @@ def test_bad_input_is_refused_before_submission(job, capsys, command, arguments,
         (REPORT_ON_C, [(REPORT, "SUCCEEDED")], 0),
     ],
 )
-def test_a_repeated_command_finds_its_job(job, tmp_path, command, earlier, found):
-    jobs = [
-        SimpleNamespace(metadata=each.labels, status=JobStatus[status], start_time=number)
-        for number, (each, status) in enumerate(earlier)
-    ]
-    client = SimpleNamespace(list_jobs=lambda: jobs[::-1])
+def test_a_repeated_command_finds_its_job(job, tmp_path, command, earlier, expected):
+    client = Client()
+    for time, (other, status) in enumerate(earlier):
+        about = {"metadata": other.labels, "status": JobStatus[status], "start_time": time}
+        client.jobs.insert(0, SimpleNamespace(**about))
 
-    assert ClusterJob(tmp_path / "c.yaml", command).find(client) == (
-        None if found is None else jobs[found]
-    )
+    job = ClusterJob(tmp_path / "c.yaml", command).find(client)
+
+    assert (job and job.start_time) == expected
 
 
 def test_output_is_written_once_and_a_lost_connection_is_reported(job, monkeypatch):
     """The first connection is lost within a line; the second one repeats the output."""
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
-    written, said, connections = [], [], iter((["one ", "two"], ["one two thr", "ee"]))
-
-    async def tail(name):
-        pieces = next(connections)
-        for piece in pieces:
-            yield piece
-        if pieces[-1] == "two":
-            raise RuntimeError("the websocket was closed")
-
-    details = SimpleNamespace(status=JobStatus.SUCCEEDED, driver_exit_code=0)
-    client = SimpleNamespace(tail_job_logs=tail, get_job_info=lambda name: details)
+    lost = RuntimeError("the websocket was closed")
+    client, written, said = Client(["one ", "two", lost], ["one two thr", "ee"]), [], []
     monkeypatch.setattr(job, "connect", lambda: nullcontext(client))
     job.name = "job"
 
-    assert job.follow(written.append, said.append) is details
+    assert job.follow(written.append, said.append, pause=0.0) is client.details
     assert "".join(written) == "one two three"
     assert said[0] == "connected"
     assert said[1].startswith("connection lost (")
     assert said[2:] == ["reconnected"]
 
 
-@pytest.fixture
-def submitted(job, monkeypatch) -> list[str]:
-    """Return the list of submitted commands, on a cluster where every job ends at once."""
-    entrypoints, details = [], SimpleNamespace(status=JobStatus.SUCCEEDED, driver_exit_code=0)
-
-    def submit(entrypoint: str, **_) -> str:
-        entrypoints.append(entrypoint)
-        return "job"
-
-    async def tail(name):
-        yield "the output\n"
-
-    client = SimpleNamespace(
-        list_jobs=list, submit_job=submit, tail_job_logs=tail, get_job_info=lambda name: details
-    )
-    monkeypatch.setattr(ClusterJob, "connect", lambda job: nullcontext(client))
-    monkeypatch.setattr(ClusterJob, "download", lambda job: job.home)
-    return entrypoints
-
-
-def test_a_study_remembers_its_cluster(submitted, tmp_path, capsys):
+def test_a_study_remembers_its_cluster(client, tmp_path, capsys):
     assert search(["--cluster", "c.yaml", "--study", "mine"]) == 0
     said = capsys.readouterr().err
     assert "open the dashboard with: ray dashboard c.yaml" in said
@@ -261,7 +264,7 @@ def test_a_study_remembers_its_cluster(submitted, tmp_path, capsys):
         (search, ["--resume"], "search.py --resume --resume mine --cluster="),
     ):
         assert command(arguments) == 0
-        assert submitted[-1].endswith(sent)
+        assert client.entrypoints[-1].endswith(sent)
         said = capsys.readouterr().err
         assert f"using {tmp_path}/c.yaml, the cluster of results/mine" in said
         assert f"ray dashboard {tmp_path}/c.yaml" in said
@@ -269,10 +272,10 @@ def test_a_study_remembers_its_cluster(submitted, tmp_path, capsys):
     assert report(["--cluster", "other.yaml"]) == 0
     assert report(["mine"]) == 0
     assert f"using {tmp_path}/other.yaml, the cluster of" in capsys.readouterr().err
-    assert len(submitted) == 7
+    assert len(client.entrypoints) == 7
 
 
-def test_a_remembered_cluster_is_not_used_for_what_runs_here(submitted, tmp_path, capsys):
+def test_a_remembered_cluster_is_not_used_for_what_runs_here(client, tmp_path, capsys):
     assert search(["--cluster", "c.yaml", "--study", "mine"]) == 0
     capsys.readouterr()
 
@@ -292,7 +295,7 @@ def test_a_remembered_cluster_is_not_used_for_what_runs_here(submitted, tmp_path
         assert command(arguments) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert f"whose file {tmp_path}/c.yaml no longer exists; name it with --cluster" in line
-    assert len(submitted) == 1
+    assert len(client.entrypoints) == 1
 
 
 def test_reads_of_the_test_phase_are_taken_over_once(tmp_path):

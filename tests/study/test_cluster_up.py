@@ -23,6 +23,8 @@ import pandas as pd
 import pytest
 import requests
 
+from cpaan.study.cluster import RAY
+from helpers.commands import output_of
 from helpers.ray_environment import RAY_ENVIRONMENT
 from helpers.ssh_machines import USER, Machines, ssh_machines, what_is_missing
 from helpers.studies import SMALL_STUDY
@@ -49,16 +51,13 @@ class Laptop:
 
     @property
     def environment(self) -> dict[str, str]:
-        own = {"HOME": str(self.home), "RAY_UP_enable_autoscaler_v2": "0"}
-        own["RAY_AUTH_TOKEN_PATH"] = str(self.token_file)
-        return {**os.environ, **own, "PYTHONPATH": str(ROOT)}
+        paths = {"HOME": self.home, "RAY_AUTH_TOKEN_PATH": self.token_file, "PYTHONPATH": ROOT}
+        variables = {name: str(path) for name, path in paths.items()}
+        return {**os.environ, **variables, "RAY_UP_enable_autoscaler_v2": "0"}
 
     def ray(self, *arguments: str) -> str:
-        command = [sys.executable, "-m", "ray.scripts.scripts", *arguments]
         settings = {"cwd": ROOT, "env": self.environment, "stdin": subprocess.DEVNULL}
-        done = subprocess.run(command, **settings, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return output_of(*RAY, *arguments, **settings)
 
     @property
     def token_file(self) -> Path:
@@ -104,9 +103,9 @@ class Laptop:
 def machines():
     if missing := what_is_missing(HEAD, WORKER):
         pytest.skip(f"missing here: {missing}")
-    with ssh_machines(HEAD, WORKER) as found:
-        bring_packages(found)
-        yield found
+    with ssh_machines(HEAD, WORKER) as machines:
+        bring_packages(machines)
+        yield machines
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +130,7 @@ def features(machines, study_features) -> list[str]:
     """Return options for small features in a folder that all machines share."""
     folder = machines.home / "data"
     shutil.copytree(study_features.parent, folder)
-    machines.own(folder)
+    machines.give_to_user(folder)
     return ["--features", str(folder / study_features.name)]
 
 
@@ -139,7 +138,7 @@ def bring_packages(machines: Machines) -> None:
     """Link the packages of this environment, so that `ray up` installs only this project."""
     environment = machines.home / "cpaan" / ".venv"
     environment.parent.mkdir()
-    machines.own(environment.parent)
+    machines.give_to_user(environment.parent)
     machines.run("python3", "-m", "venv", "--without-pip", str(environment))
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     target = environment / "lib" / version / "site-packages"
@@ -148,7 +147,7 @@ def bring_packages(machines: Machines) -> None:
         without = shutil.ignore_patterns("*cpaan*", "triton", "triton-*")
         source = sysconfig.get_path("purelib")
         shutil.copytree(source, target, symlinks=True, ignore=without, copy_function=link_or_copy)
-        machines.own(target, "-type", "d")  # the files are links to this environment
+        machines.give_to_user(target, "-type", "d")  # the files are links to this environment
         _, _, script = Path(sys.executable).with_name("ray").read_text().partition("\n")
         (environment / "bin" / "ray").write_text(f"#!{environment}/bin/python\n{script}")
         (environment / "bin" / "ray").chmod(0o755)
@@ -234,19 +233,19 @@ def test_what_listens_beyond_loopback_is_what_the_readme_lists(laptop, machines)
     stands_for = dict(zip(*ports, strict=True))
     workers = range(20000, 30000)
 
-    head = machines.each[0]
+    head = machines.all[0]
     shown = subprocess.run(["ss", "-ltnpH"], check=True, capture_output=True, text=True).stdout
-    found = set()
+    listening = set()
     for line in shown.splitlines():
         pids = {int(pid) for pid in re.findall(r"pid=(\d+)", line)}
         host, _, port = line.split()[3].rpartition(":")
         # On a real machine, ports at the machine's own address are reachable from outside.
         is_loopback = host.strip("[]").removeprefix("::ffff:") == "127.0.0.1"
         if pids & head.commands().keys() and not is_loopback:
-            found.add(int(stands_for.get(port, port)))
-    assert 6379 in found
-    assert {port for port in found if port not in workers} <= listed
-    assert 8265 not in found | listed
+            listening.add(int(stands_for.get(port, port)))
+    assert 6379 in listening
+    assert {port for port in listening if port not in workers} <= listed
+    assert 8265 not in listening | listed
 
 
 def test_a_storage_that_machines_do_not_share_is_refused_with_their_names(laptop):
@@ -262,7 +261,7 @@ def test_a_storage_that_machines_do_not_share_is_refused_with_their_names(laptop
 
 
 def test_a_study_outlives_a_machine_and_its_results_come_home(laptop, machines, features):
-    head, worker = machines.each
+    head, worker = machines.all
 
     def trains(machine) -> bool:
         return any("RayTrainWorker" in command for command in machine.commands().values())
@@ -349,7 +348,7 @@ def test_ray_down_leaves_nothing_running(laptop, machines):
     laptop.ray("down", "--yes", str(laptop.cluster))
 
     def left() -> list[str]:
-        commands = [c for machine in machines.each for c in machine.commands().values()]
+        commands = [c for machine in machines.all for c in machine.commands().values()]
         return [command for command in commands if not command.startswith("sshd")]
 
     # On workers, Ray ends on its own some time after it has lost its head.

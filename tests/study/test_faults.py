@@ -32,6 +32,7 @@ from cpaan.study.records import trial_table
 from cpaan.study.searcher import OptunaSearcher, RowScheduler, RowSearch
 from cpaan.study.study import Study, read_study
 from cpaan.study.trial import to_metrics
+from helpers.commands import output_of
 from helpers.runs import Threads, threads
 from helpers.studies import SMALL_STUDY, scores
 from helpers.waiting import wait_for
@@ -69,12 +70,12 @@ def await_study(condition: Callable[[], object], seconds: float = 300) -> None:
 
 def processes(title: str, raylets: set[int]) -> list[int]:
     """Return the processes of these raylets whose command starts with the title."""
-    found = []
+    pids = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):  # it has just ended
             if process.ppid() in raylets and "".join(process.cmdline()).startswith(title):
-                found.append(process.pid)
-    return found
+                pids.append(process.pid)
+    return pids
 
 
 def kill(pid: int) -> None:
@@ -300,8 +301,8 @@ ray.get([Trial.remote().run.remote() for _ in range(4)])
 @pytest.mark.parametrize("is_driver_killed", [False, True])
 def test_groups_of_dead_actors_are_removed_and_those_of_the_driver_stay(two_cpus, is_driver_killed):
     """An actor or its driver is killed. Ray learns of the actor's last groups after its death."""
-    own = placement_group([{"CPU": 1}])
-    ray.get(own.ready())
+    of_driver = placement_group([{"CPU": 1}])
+    ray.get(of_driver.ready())
     before = set(placement_group_table())
 
     def states() -> list[str]:
@@ -323,8 +324,8 @@ def test_groups_of_dead_actors_are_removed_and_those_of_the_driver_stay(two_cpus
         ray.kill(creator)
 
     wait_for(lambda: set(states()) == {"REMOVED"}, 60, lambda: str(states()))
-    assert placement_group_table()[own.id.hex()]["state"] == "CREATED"
-    remove_placement_group(own)
+    assert placement_group_table()[of_driver.id.hex()]["state"] == "CREATED"
+    remove_placement_group(of_driver)
 
 
 CHECKS = """
@@ -368,10 +369,9 @@ def test_a_node_takes_no_more_work_if_it_does_not_see_the_storage_that_the_head_
     if not is_back:
         works = cluster.add_node(num_cpus=1)
     try:
-        command = [sys.executable, "-c", CHECKS, cluster.address, f"s3://{bucket.name}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-        assert done.returncode == 0, done.stderr
-        (line,) = [each for each in done.stdout.splitlines() if each.startswith("nodes:")]
+        arguments = (cluster.address, f"s3://{bucket.name}")
+        said = output_of(sys.executable, "-c", CHECKS, *arguments, timeout=600)
+        (line,) = [line for line in said.splitlines() if line.startswith("nodes:")]
         assert line.split()[1:] == [works.node_id] * 8
     finally:
         cluster.shutdown()

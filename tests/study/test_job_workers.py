@@ -5,6 +5,7 @@ They are threads. `test_search.py` compares processes on Ray with them.
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 
 import pandas as pd
 import pytest
@@ -14,8 +15,6 @@ from cpaan.evaluation import job as job_module
 from cpaan.evaluation.job import Job, Report
 from cpaan.gan.gans import GANS
 from cpaan.study.job import run_study_job
-from cpaan.training.drive import drive
-from cpaan.training.learning import Run
 from helpers.jobs import (
     TRAINED,
     UNTRAINED,
@@ -31,39 +30,28 @@ from helpers.runs import threads
 from helpers.studies import new_job, scores
 
 
-def run_together(
-    job: Job, monkeypatch: pytest.MonkeyPatch, num_reports: int = 100
-) -> tuple[list[list[Report]], list[Run]]:
-    """Return the reports and the runs of two workers."""
-    runs: dict[int, Run] = {}
-
-    def drive_and_tell(run, *arguments, workers, **options):
-        runs[workers.rank] = run
-        return drive(run, *arguments, workers=workers, **options)
+def run_together(job: Job, num_reports: int | None = None) -> list[list[Report]]:
+    """Return the reports of two workers, or only the first ones."""
 
     def work(workers) -> list[Report]:
-        reports = run_study_job(job, workers=workers)
-        return [report for report, _ in zip(reports, range(num_reports), strict=False)]
+        return list(islice(run_study_job(job, workers=workers), num_reports))
 
-    with monkeypatch.context() as patch, ThreadPoolExecutor(2) as pool:
-        patch.setattr(job_module, "drive", drive_and_tell)
-        reports = list(pool.map(work, threads(2)))
-    return reports, [runs[rank] for rank in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(work, threads(2)))
 
 
-def test_two_workers_train_one_job_and_resume_it(job, monkeypatch):
+def test_two_workers_train_one_job_and_resume_it(job):
     unbroken = at("trials/0001.pt", job)
-    run_together(job, monkeypatch, num_reports=1)
+    run_together(job, num_reports=1)
 
-    (_, second), runs = run_together(job, monkeypatch)
-    (expected, others), unbroken_runs = run_together(unbroken, monkeypatch)
+    _, second = run_together(job)
+    expected, others = run_together(unbroken)
 
     assert [entry["episode"] for entry in expected[-1].curve] == [2, 4, 6]
-    assert [scores(report.curve) for report in expected] == [scores(each.curve) for each in others]
-    assert [report.losses for report in expected] == [report.losses for report in others]
+    for report, other in zip(expected, others, strict=True):
+        assert (scores(report.curve), report.losses) == (scores(other.curve), other.losses)
     assert second[-1].losses == others[-1].losses
-    for run in (*runs, *unbroken_runs):
-        assert_same_weights(run.networks.state_dict(), kept_weights(unbroken))
+    # A second worker in another state would have changed the mean of the gradients.
     assert_same_weights(kept_weights(job), kept_weights(unbroken))
 
 
@@ -83,16 +71,16 @@ def test_workers_share_the_draws_and_score_as_one_process_does(
     evaluate_share, draws = job_module._score_share, {}
 
     def evaluate_and_tell(*arguments: object) -> pd.DataFrame:
-        found = evaluate_share(*arguments)
-        draws[arguments[-1].rank] = set(found["draw"])
-        return found
+        share = evaluate_share(*arguments)
+        draws[arguments[-1].rank] = set(share["draw"])
+        return share
 
     with monkeypatch.context() as patch:
         patch.setattr(job_module, "_score_share", evaluate_and_tell)
-        reports, _ = run_together(job, patch)
+        reports = run_together(job)
 
-    found = [scores(each[-1].curve)[-1] for each in reports]
-    assert found == [{"episode": job.eval_steps[-1], **score_again(job)}] * 2
+    ends = [scores(of_worker[-1].curve)[-1] for of_worker in reports]
+    assert ends == [{"episode": job.eval_steps[-1], **score_again(job)}] * 2
     first = num_draws // 2
     assert draws == {0: set(range(first)), 1: set(range(first, num_draws))}
 
@@ -101,7 +89,7 @@ def test_workers_end_together_when_training_diverges_or_one_cannot_evaluate(
     gaussians, tmp_path, job, monkeypatch
 ):
     diverging = new_job(gaussians, tmp_path, "other.pt", generator_learning_rate=1e30)
-    (first, second), _ = run_together(diverging, monkeypatch)
+    first, second = run_together(diverging)
     assert "cCov-GAN diverged" in first[-1].problem
     assert first[-1].problem == second[-1].problem
 
@@ -113,12 +101,12 @@ def test_workers_end_together_when_training_diverges_or_one_cannot_evaluate(
         return evaluate_share(*arguments)
 
     monkeypatch.setattr(job_module, "_score_share", fail_on_one)
-    for reports in run_together(job, monkeypatch)[0]:
+    for reports in run_together(job):
         assert [report.problem for report in reports] == ["nothing to score"]
 
 
 def test_workers_that_have_read_different_states_start_again(job, monkeypatch):
-    run_together(job, monkeypatch, num_reports=1)
+    run_together(job, num_reports=1)
     ahead = checkpoint_of(job).read()
 
     def read(path: RemotePath) -> bytes | None:
@@ -127,4 +115,4 @@ def test_workers_that_have_read_different_states_start_again(job, monkeypatch):
     monkeypatch.setattr(RemotePath, "read_if_exists", read)
 
     with pytest.raises(RuntimeError, match="they may have read different checkpoints"):
-        run_together(job, monkeypatch)
+        run_together(job)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -14,7 +15,6 @@ from contextlib import contextmanager
 import pytest
 
 from cpaan.core.remote_paths import RemotePath
-from cpaan.study import owner
 from cpaan.study.owner import OWNER, owning
 from helpers.waiting import wait_for
 
@@ -49,18 +49,14 @@ def renewing(storage: RemotePath, **record: object) -> Iterator[None]:
         done.result()
 
 
-def test_a_second_machine_is_refused_while_the_first_renews_its_record(
-    storage, monkeypatch, capsys
-):
-    monkeypatch.setattr(owner, "_SECONDS_BETWEEN_LOOKS", 0.1)
+def test_a_second_machine_is_refused_while_the_first_renews_its_record(storage, capsys):
     who = "process 7 on other-host since 2026-11-17T12:00:00+00:00"
 
     with renewing(storage), pytest.raises(ValueError, match=f"is in use by {re.escape(who)}"):
-        owning(storage).__enter__()
+        owning(storage, beat=1.5).__enter__()
 
     assert f"was used by {who}; waiting " in capsys.readouterr().err
-    monkeypatch.setattr(owner, "_SECONDS_UNTIL_STALE", 0.5)
-    with owning(storage):
+    with owning(storage, beat=0.1):
         assert json.loads((storage / OWNER).read())["process"] == os.getpid()
     assert storage.names() == []
 
@@ -69,7 +65,7 @@ def test_the_record_of_a_dead_process_of_this_machine_is_taken_over(tmp_path):
     storage = RemotePath.at(tmp_path)
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    here, alive = owner.socket.gethostname(), os.getppid()
+    here, alive = socket.gethostname(), os.getppid()
 
     leave_record(storage, here, dead.pid)
     with owning(storage):
@@ -81,11 +77,10 @@ def test_the_record_of_a_dead_process_of_this_machine_is_taken_over(tmp_path):
         owning(storage).__enter__()
 
 
-def test_the_owner_renews_its_record(tmp_path, monkeypatch):
-    monkeypatch.setattr(owner, "_SECONDS_BETWEEN_BEATS", 0.01)
+def test_the_owner_renews_its_record(tmp_path):
     file = RemotePath.at(tmp_path) / OWNER
 
-    with owning(RemotePath.at(tmp_path)):
+    with owning(RemotePath.at(tmp_path), beat=0.01):
         first = file.info().mtime_ns
         wait_for(lambda: file.info().mtime_ns > first, 60, lambda: "not renewed")
         file.delete()  # as after a loss of the storage
@@ -98,9 +93,8 @@ def test_a_process_whose_study_was_taken_over_ends(tmp_path):
     code = """
 import sys, time
 from cpaan.core.remote_paths import RemotePath
-from cpaan.study import owner
-owner._SECONDS_BETWEEN_BEATS = 0.01
-with owner.owning(RemotePath.at(sys.argv[1])):
+from cpaan.study.owner import owning
+with owning(RemotePath.at(sys.argv[1]), beat=0.01):
     print("started", flush=True)
     time.sleep(300)
 """

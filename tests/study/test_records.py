@@ -64,8 +64,8 @@ def test_the_table_has_a_line_for_each_started_trial_and_reads_back_from_parquet
     assert [dict(entry) for entry in table["curve"][1]] == told.trial(1).user_attrs["curve"]
     assert json.loads(table["training"][0]) == told.trial(0).user_attrs["training"]
     ranges = json.loads(table["distributions"][0])
-    found = {name: json_to_distribution(each) for name, each in ranges.items()}
-    assert found == told.trial(0).distributions
+    distributions = {name: json_to_distribution(content) for name, content in ranges.items()}
+    assert distributions == told.trial(0).distributions
 
 
 def test_copies_in_the_storage_can_be_read_unless_it_is_the_folder_itself(told, tmp_path):
@@ -127,16 +127,16 @@ def test_sigterm_copies_the_trials_to_the_storage_at_once(tmp_path):
 
 def events_in(folder: Path) -> list[tuple[int, str]]:
     """Return the step and name of every value in TensorBoard's files."""
-    found = []
+    values = []
     for path in sorted(folder.iterdir()):
         content, position = path.read_bytes(), 0
         while position < len(content):
             (length,) = struct.unpack_from("<Q", content, position)
             start = position + 12  # after the length and its checksum
             event = Event.FromString(content[start : start + length])
-            found += [(event.step, value.tag) for value in event.summary.value]
+            values += [(event.step, value.tag) for value in event.summary.value]
             position = start + length + 4
-    return sorted(found)
+    return sorted(values)
 
 
 def test_every_evaluation_is_an_event_once(tmp_path):

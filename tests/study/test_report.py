@@ -25,7 +25,6 @@ CLUSTER = SimpleNamespace(
 
 def test_a_replaced_machine_continues_the_count_of_test_reads(study_features, monkeypatch):
     monkeypatch.setattr(report, "check_machines", lambda *_: None)
-    monkeypatch.setattr(report, "measure", lambda *_: {})
     request = StudyRequest(methods=("copy",), features=[str(study_features)])
     study = new_study(request, Path("results/mine"), str(Path("shared").absolute()))
     fingerprint = study.rows[0].data.fingerprint

@@ -18,13 +18,13 @@ def family(row: MeasuredRow, name: str) -> dict[str, MeasuredRow]:
 
 
 def test_neighbours_are_of_every_kind_and_of_every_number_there_is_room_for():
-    found = family(best_row("cCov-GAN"), NEIGHBOURS)
+    every = family(best_row("cCov-GAN"), NEIGHBOURS)
     few = family(best_row("cCov-GAN", num_base=13), NEIGHBOURS)
 
-    kinds = [row.resolved.training.neighbours for row in found.values()]
+    kinds = [row.resolved.training.neighbours for row in every.values()]
     assert kinds == ["none", "soft"] + ["hard"] * 4
-    assert [*found] == [*LABELS[NEIGHBOURS]]
-    assert found["hard-20"].resolved.training.num_neighbours == 20
+    assert [*every] == [*LABELS[NEIGHBOURS]]
+    assert every["hard-20"].resolved.training.num_neighbours == 20
     # There are 26 base classes, of which 20 are meta-novel in an episode.
     assert [*few][2:] == ["hard-1", "hard-5"]
 
@@ -64,12 +64,12 @@ def test_an_idea_is_taken_away_at_a_time_and_nothing_else_changes():
 
 def test_a_table_has_neighbours_of_the_paper_s_best_row_and_ideas_of_ours():
     names = ("PN", "cCov-GAN", "cCov-GAN-PN", "CP-AAN+")
-    found = ablations_of([best_row(name) for name in names], 2)
+    ablations = ablations_of([best_row(name) for name in names], 2)
 
-    families = {(row.ablation.family, row.ablation.of) for row in found}
-    terms, others = found[:2], found[2:]
+    families = {(row.ablation.family, row.ablation.of) for row in ablations}
+    terms, others = ablations[:2], ablations[2:]
     assert families == {(NEIGHBOURS, "cCov-GAN-PN"), (IDEAS, "CP-AAN+"), (TERMS, "cCov-GAN-PN")}
-    assert len({row.name for row in found}) == len(found)
+    assert len({row.name for row in ablations}) == len(ablations)
     assert {row.seeds for row in others} == {(3, 4)}, "the first seeds of the rows themselves"
     assert {(term.ablation.family, term.seeds) for term in terms} == {
         (TERMS, best_row("cCov-GAN-PN").seeds)
@@ -80,19 +80,20 @@ def test_a_table_has_neighbours_of_the_paper_s_best_row_and_ideas_of_ours():
 
 def test_rows_as_published_have_the_length_and_the_classifier_of_their_sources():
     names = ("none", "LR", "FH", "wDAE", "cCov-GAN-PN", "CP-AAN+-PN")
-    found = {row.method: row for row in as_published([best_row(name) for name in names], 1)}
+    published = {row.method: row for row in as_published([best_row(name) for name in names], 1)}
 
-    assert list(found) == ["LR", "FH", "wDAE", "cCov-GAN-PN"]  # others have no source of their own
-    for name, row in found.items():
+    # Others have no source of their own.
+    assert list(published) == ["LR", "FH", "wDAE", "cCov-GAN-PN"]
+    for name, row in published.items():
         assert (row.name, row.seeds, row.trial) == (f"{name}, as published", (3,), None)
         assert row.resolved.training == (METHODS[name].published or METHODS[name].config)
-    steps = {name: num_episodes_of(row.resolved.training) for name, row in found.items()}
+    steps = {name: num_episodes_of(row.resolved.training) for name, row in published.items()}
     assert steps == {"LR": 0, "FH": 120_000, "wDAE": 15_000, "cCov-GAN-PN": 100_000}
-    heads = [found[name].resolved.evaluation for name in ("LR", "FH")]
-    assert [each.linear_num_steps for each in heads] == [10_000, 10_000]
-    assert [each.linear_weight_decay for each in heads] == [0.01, 0.001]
-    assert found["wDAE"].resolved.evaluation == found["wDAE"].source.evaluation
-    gan = found["cCov-GAN-PN"].resolved.evaluation
+    heads = [published[name].resolved.evaluation for name in ("LR", "FH")]
+    assert [head.linear_num_steps for head in heads] == [10_000, 10_000]
+    assert [head.linear_weight_decay for head in heads] == [0.01, 0.001]
+    assert published["wDAE"].resolved.evaluation == published["wDAE"].source.evaluation
+    gan = published["cCov-GAN-PN"].resolved.evaluation
     assert (gan.fill_to_capacity, gan.mixing_shots) == (True, None)
     assert as_published([best_row("FH")], 0) == []
 
@@ -117,16 +118,17 @@ def test_a_claim_about_a_term_has_the_same_row_with_and_without_it_with_all_seed
     rows = [best_row(name) for name in names]
     usual = {"mixing_shots": 2.0, "num_synthetic": 40, "fill_to_capacity": False}
     rows[0] = replace(rows[0], resolved=rows[0].resolved.with_overrides(usual))
-    found = ablations_of(rows, 0)
+    ablations = ablations_of(rows, 0)
 
     changes = {"cycle_weight": 0.0}, {}, {"covariance_weight": 0.0}
-    for row, whole, without, change in zip(rows, found[::2], found[1::2], changes, strict=False):
+    pairs = zip(ablations[::2], ablations[1::2], strict=True)
+    for row, (whole, without), change in zip(rows, pairs, changes, strict=False):
         assert whole.ablation.key == WHOLE
         assert whole.resolved == row.resolved.with_overrides(usual)
         assert whole.same_as == (row.name if row is rows[0] else None)
         assert without.resolved == whole.resolved.with_overrides(change)
         assert whole.seeds == without.seeds == row.seeds
-    noise, covariance = found[3], found[5]
+    noise, covariance = ablations[3], ablations[5]
     assert covariance.name == "cCov-GAN-PN: without-covariance"
     # The kind of noise is not a setting: it is what cDeLi-GAN and cCyc-GAN differ in.
     assert (noise.method, noise.ablation.of) == ("cCyc-GAN-PN", "cDeLi-GAN-PN")

@@ -27,7 +27,7 @@ def test_our_settings_are_first_and_those_of_the_paper_after_random_ones(
     search = HandRunSearch(tmp_path, num_trials=num_trials)
     trainings = [search.suggest(str(name))["job"].training for name in range(num_trials)]
 
-    ours, printed = (search.row.around(whose).training for whose in (RECOMMENDED, AS_PRINTED))
+    ours, printed = (search.row.settings_of(whose).training for whose in (RECOMMENDED, AS_PRINTED))
     assert [trainings.index(ours), trainings.index(printed)] == [0, number]
     for number, training in enumerate(trainings):
         recorded = json.loads(json.dumps(search.trial(number).user_attrs))["training"]
@@ -147,7 +147,7 @@ def test_rows_with_the_same_space_try_different_points_and_the_same_ones_again(t
         study = new_study(tmp_path / folder, ("copy", "copy-PN"), num_trials=3)
         first, second = (RowSearch(study, row) for row in study.rows)
         assert first.row.searched == second.row.searched
-        return [[each.propose()[0].params for _ in range(3)] for each in (first, second)]
+        return [[search.propose()[0].params for _ in range(3)] for search in (first, second)]
 
     copies, copies_in_pn = once = points("once")
 
@@ -189,7 +189,7 @@ def test_rows_start_in_their_order_each_with_its_trials_and_its_rungs(tmp_path):
     ]
     assert decisions == ["CONTINUE", "STOP", "CONTINUE", "STOP"]
     searcher.on_trial_complete("c", result_of([10, 20, 30]))
-    assert [each.num_ended for each in searches] == [0, 1]
+    assert [search.num_ended for search in searches] == [0, 1]
 
 
 class Ladder:

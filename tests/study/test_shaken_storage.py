@@ -1,5 +1,6 @@
 """Test a whole search in this process, on an S3 server that fails at random."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def search_here(study: Study) -> tuple[dict[str, Any], list[list[Any]]]:
                 searcher.on_trial_result(name, metrics)
             searcher.on_trial_complete(name, metrics)
         assert searcher.failure is None
-        search_module._choose_best(study, [search], print, 1, None)
+        search_module._choose_best(study, [search], print, 1, math.inf)
         study.write_json(BEST, search.best)
         search.records.update(is_last=True)
     columns = ["trial", "state", "score", "novel_top5", "all_calibrated_top5", "problem"]

@@ -17,10 +17,10 @@ def test_a_study_reads_back_from_its_folder_wherever_that_is(tmp_path, methods):
         study.write()
     (tmp_path / "before").rename(tmp_path / "after")
 
-    found = read_study(tmp_path / "after")
+    again = read_study(tmp_path / "after")
 
-    assert found == replace(study, folder=tmp_path / "after")
-    assert found.storage == str(tmp_path / "after")
+    assert again == replace(study, folder=tmp_path / "after")
+    assert again.storage == str(tmp_path / "after")
     assert len(json.loads((tmp_path / "after" / "config.json").read_text())["runs"]) == 2
     paths = [study.path_of(row, "best.json") for row in study.rows]
     wanted = ["best.json"] if len(methods) == 1 else ["cCov-GAN/best.json", "PN/best.json"]
@@ -61,9 +61,9 @@ def test_files_are_copied_to_the_storage_and_downloaded_from_there(tmp_path):
 
     download_study(str(tmp_path / "b"), tmp_path / "c")
 
-    found = read_study(tmp_path / "c")
-    assert found.rows == study.rows
-    assert [found.has_best(row) for row in found.rows] == [False, True]
+    downloaded = read_study(tmp_path / "c")
+    assert downloaded.rows == study.rows
+    assert [downloaded.has_best(row) for row in downloaded.rows] == [False, True]
     for folder in "abc":
         assert read_json(tmp_path / folder, "PN/best.json") == {"score": 1.0}
     with pytest.raises(ValueError, match=r"has no config\.json: it is not a study"):

@@ -13,9 +13,8 @@ from cpaan.methods.registry import METHODS, ROWS
 from cpaan.methods.table_row import NO_GENERATION
 from cpaan.study.row import AS_PRINTED, RECOMMENDED, StudyRow
 from cpaan.study.search import _describe
+from helpers.jobs import part_of
 from helpers.studies import row_of_preset
-
-NOTHING = pd.DataFrame()
 
 
 def test_every_generator_sweeps_the_use_of_its_examples_and_no_search_tries_it():
@@ -33,9 +32,9 @@ def test_every_generator_sweeps_the_use_of_its_examples_and_no_search_tries_it()
 
 def test_the_settings_of_a_finalist_come_first_and_every_combination_once():
     def sweep(row: StudyRow, whose: str = RECOMMENDED) -> list[dict]:
-        found = row.sweep(row.around(whose))
-        assert len({json.dumps(each) for each in found}) == len(found)
-        return found
+        sweep_of_row = row.sweep(row.settings_of(whose))
+        assert len({json.dumps(settings) for settings in sweep_of_row}) == len(sweep_of_row)
+        return sweep_of_row
 
     first, *others = sweep(row_of_preset("copy", "paper"))
     assert first == {"mixing_shots": 2.0, "num_synthetic": 100, "fill_to_capacity": False}
@@ -43,14 +42,14 @@ def test_the_settings_of_a_finalist_come_first_and_every_combination_once():
     first, *others = sweep(row_of_preset("cCov-GAN", "paper"), AS_PRINTED)
     assert first == {"mixing_shots": None, "num_synthetic": 100, "fill_to_capacity": True}
     assert len(others) == 6 * 2
-    assert not any(each["fill_to_capacity"] for each in others)
+    assert not any(settings["fill_to_capacity"] for settings in others)
     weighed = row_of_preset("DC")
     weighed = replace(weighed, evaluation=weighed.evaluation.with_overrides({"mixing_weight": 0.5}))
     assert sweep(weighed) == [{"num_samples": 100}, {"num_samples": 20}]
     assert sweep(row_of_preset("PN")) == [{}]
 
 
-def part_of(levels: Mapping[int, float], num_variants: int, seed: int) -> Part:
+def scored(levels: Mapping[int, float], num_variants: int, seed: int) -> Part:
     """Return scores of 40 for every variant, except for some."""
     rows = [
         (str(number), "centroid", column, 1, 0, seed, bias, 0.0, levels.get(number, 40.0))
@@ -58,8 +57,7 @@ def part_of(levels: Mapping[int, float], num_variants: int, seed: int) -> Part:
         for column, bias in (("novel", None), ("all", None), ("all_calibrated", 0.0))
     ]
     names = ["method", "head", "column", "shots", "draw", "seed", "bias", "top1", "top5"]
-    scores = pd.DataFrame(rows, columns=names)
-    return Part(scores, NOTHING, NOTHING, NOTHING, NOTHING, None, {})
+    return part_of(pd.DataFrame(rows, columns=names))
 
 
 @pytest.mark.parametrize(
@@ -71,23 +69,21 @@ def part_of(levels: Mapping[int, float], num_variants: int, seed: int) -> Part:
 )
 def test_a_finalist_has_the_best_of_its_variants(by_seed, best, score):
     row = row_of_preset("copy", "paper")
-    resolved = row.around(RECOMMENDED)
-    recorded = {
-        "training": resolved.training.to_dict(),
-        "evaluation": resolved.evaluation.to_dict(),
-    }
+    resolved = row.settings_of(RECOMMENDED)
+    recorded = {name: getattr(resolved, name).to_dict() for name in ("training", "evaluation")}
     trial = optuna.trial.create_trial(value=41.0, user_attrs=recorded)
     sweep = row.sweep(resolved)
-    parts = {seed: part_of(levels, len(sweep), seed) for seed, levels in enumerate(by_seed)}
+    parts = {seed: scored(levels, len(sweep), seed) for seed, levels in enumerate(by_seed)}
 
-    found = _describe(row, trial, parts)
+    finalist = _describe(row, trial, parts)
 
-    assert (found["score"], found["novel_top5"], found["score_in_search"]) == (score, score, 41.0)
-    assert found["score_by_seed"] == {
-        str(n): each.get(best, 40.0) for n, each in enumerate(by_seed)
+    assert finalist["score"] == finalist["novel_top5"] == score
+    assert finalist["score_in_search"] == 41.0
+    assert finalist["score_by_seed"] == {
+        str(n): levels.get(best, 40.0) for n, levels in enumerate(by_seed)
     }
-    assert found["swept"] == sweep[best]
-    assert {name: found["evaluation"][name] for name in sweep[best]} == sweep[best]
-    scores = [sum(each.get(n, 40.0) for each in by_seed) / 2 for n in range(len(sweep))]
-    assert found["sweep"] == [{**s, "score": x} for s, x in zip(sweep, scores, strict=True)]
-    json.dumps(found, allow_nan=False)
+    assert finalist["swept"] == sweep[best]
+    assert {name: finalist["evaluation"][name] for name in sweep[best]} == sweep[best]
+    scores = [sum(levels.get(n, 40.0) for levels in by_seed) / 2 for n in range(len(sweep))]
+    assert finalist["sweep"] == [{**s, "score": x} for s, x in zip(sweep, scores, strict=True)]
+    json.dumps(finalist, allow_nan=False)

@@ -9,7 +9,7 @@ import pytest
 
 from cpaan.core.files import pack_state
 from cpaan.core.remote_paths import RemotePath
-from cpaan.evaluation.job import Job, Part
+from cpaan.evaluation.job import Job
 from cpaan.evaluation.parts import Outcome, PartCache, PartKey, run_parts
 from cpaan.gan.loop import TrainingRun
 from cpaan.study import worker_pool
@@ -17,10 +17,8 @@ from cpaan.study.cluster import MARK
 from cpaan.study.config import StudyConfig
 from cpaan.study.job import run_study_job
 from cpaan.study.worker_pool import cost_of
-from helpers.jobs import at, checkpoint_of, finish, kept_state
+from helpers.jobs import at, checkpoint_of, finish, kept_state, part_of
 from helpers.tasks import shots_of
-
-NOTHING = pd.DataFrame()
 
 
 @pytest.fixture
@@ -31,11 +29,6 @@ def job(gaussians, job, tmp_path) -> Job:
     return replace(job, eval_steps=(), draws=shot_rows)
 
 
-def part_of(seconds: float, training_seconds: float = 0.0) -> Part:
-    run = {"seconds": seconds, "training_seconds": training_seconds}
-    return Part(NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, None, run)
-
-
 def test_the_cost_of_a_resumed_report_counts_the_parts_of_both_commands(job):
     jobs = {PartKey(row, 1): replace(job, row=row, seed=1) for row in ("a", "b")}
     (first, second), config = jobs, StudyConfig(gpus_per_worker=0.5)
@@ -44,24 +37,17 @@ def test_the_cost_of_a_resumed_report_counts_the_parts_of_both_commands(job):
     def run(key: PartKey, seconds: float) -> dict[PartKey, Outcome]:
         def execute(missing: Mapping[PartKey, Job]) -> Iterator[tuple[PartKey, Outcome]]:
             assert key in missing
-            yield key, part_of(seconds)
+            yield key, part_of(seconds=seconds, training_seconds=0.0)
 
         return run_parts(jobs, execute, cache, lambda line: None)
 
     assert cost_of(jobs, run(first, 10.0), config)["gpu_seconds"] == 5.0
     resumed = run(second, 20.0)
 
-    assert cost_of(jobs, resumed, config) == {
-        "worker_seconds": 30.0,
-        "gpu_seconds": 15.0,
-        "num_uncounted": 0,
-    }
+    assert [*cost_of(jobs, resumed, config).values()] == [30.0, 15.0, 0]
     failed = {first: resumed[first], second: ValueError("diverged")}
-    assert cost_of(jobs, failed, config) == {
-        "worker_seconds": 10.0,
-        "gpu_seconds": 5.0,
-        "num_uncounted": 1,
-    }
+    names = ["worker_seconds", "gpu_seconds", "num_uncounted"]
+    assert cost_of(jobs, failed, config) == dict(zip(names, [10.0, 5.0, 1], strict=True))
 
 
 @pytest.mark.parametrize(
@@ -83,9 +69,9 @@ def test_a_training_counts_once_for_each_of_its_workers(
         PartKey(row, seed): replace(of_row, row=row, seed=seed)
         for row, of_row in (("with the term", job), ("the row", other))
     }
-    outcomes = dict(zip(jobs, (part_of(3.0, 100.0), part_of(4.0, 100.0)), strict=True))
+    parts = [part_of(seconds=seconds, training_seconds=100.0) for seconds in (3.0, 4.0)]
 
-    cost = cost_of(jobs, outcomes, StudyConfig(workers_per_trial=2))
+    cost = cost_of(jobs, dict(zip(jobs, parts, strict=True)), StudyConfig(workers_per_trial=2))
     assert cost["worker_seconds"] == worker_seconds
 
 
@@ -120,16 +106,16 @@ def test_a_finalist_is_trained_once_and_scored_with_each_variant(job, tmp_path, 
 
     monkeypatch.setattr(TrainingRun, "advance", count)
     changes = ({}, {"mixing_shots": 0.25}, {"num_synthetic": 3})
-    variants = [job.evaluation.with_overrides(each) for each in changes]
+    variants = [job.evaluation.with_overrides(overrides) for overrides in changes]
 
     together = scores_of(job.evaluation, variants=tuple((job.training, v) for v in variants))
 
     assert sum(episodes) == job.training.num_episodes
-    found = [each.drop(columns="method") for _, each in together.groupby("method")]
-    for evaluation, of_variant in zip(variants, found, strict=True):
+    scores = [frame.drop(columns="method") for _, frame in together.groupby("method")]
+    for evaluation, of_variant in zip(variants, scores, strict=True):
         alone = scores_of(evaluation).drop(columns="method")
         pd.testing.assert_frame_equal(
             of_variant.reset_index(drop=True), alone.reset_index(drop=True)
         )
-    assert not found[0]["top5"].equals(found[1]["top5"]), "mixing has an effect here"
+    assert not scores[0]["top5"].equals(scores[1]["top5"]), "mixing has an effect here"
     assert sum(episodes) == job.training.num_episodes, "all of them have the same checkpoint"
