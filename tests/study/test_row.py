@@ -75,7 +75,9 @@ def test_the_recommended_point_changes_nothing_and_has_the_printed_values(preset
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("method", [*GANS, *(name for name in OTHER_ROWS if ROWS[name].published)])
+@pytest.mark.parametrize(
+    "method", [*GANS, *(name for name in OTHER_ROWS if METHODS[name].published)]
+)
 def test_the_point_of_a_source_is_the_source_at_the_sizes_of_the_study(method, preset):
     space, chosen = row_of_preset(method, preset), METHODS[method]
 
